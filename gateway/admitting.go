@@ -13,8 +13,8 @@ import (
 // remindEvery is how often the log repeats why no leases can be granted yet.
 const remindEvery = time.Minute
 
-// admitNodes learns the prefix of the keys and admits the Redis nodes, as far as that is asked, until it is done or ctx ends.
-// A PostgreSQL and nodes that are away end no gateway: it serves what needs no lease, and leases once they are there.
+// admitNodes learns the key prefix and admits the Redis nodes, where either is configured, and retries until ctx ends.
+// While PostgreSQL or nodes are away the gateway serves what needs no lease; it grants leases once they are back.
 func (g *Gateway) admitNodes(ctx context.Context) error {
 	tried := sync.OnceFunc(func() { close(g.tried) })
 	defer tried()
@@ -24,7 +24,7 @@ func (g *Gateway) admitNodes(ctx context.Context) error {
 	locker, err := g.learnKeys(ctx, tried)
 	switch {
 	case ctx.Err() != nil:
-		return nil // stopping is no failure
+		return nil // a stop is not a failure
 	case err != nil:
 		return err
 	}
@@ -37,10 +37,10 @@ func (g *Gateway) admitNodes(ctx context.Context) error {
 	return g.admitUntil(ctx, asked)
 }
 
-// admitUntil admits the nodes. tried is called when it is done, or has failed for another reason than a busy machine.
+// admitUntil admits the nodes. It calls tried on success and on the first failure other than a node timeout.
 func (g *Gateway) admitUntil(ctx context.Context, tried func()) error {
 	defer tried()
-	failed, said := false, time.Now() // the first failure is one of those that the start tells
+	failed, said := false, time.Now() // the start already reports the first failure
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := g.admit(ctx)
 		switch {
@@ -67,11 +67,11 @@ func (g *Gateway) admitUntil(ctx context.Context, tried func()) error {
 	}
 }
 
-// admits reports whether there is a prefix to learn, or it is asked to admit nodes.
+// admits reports whether the gateway has to learn the key prefix or to admit nodes.
 func (g *Gateway) admits() bool { return g.keyed != nil || g.cfg.InitNodes && g.admit != nil }
 
-// awaitNodes waits until the prefix is known and the nodes are admitted, or either is seen not to be, for the start timeout
-// at most. The error is ctx's, or of a part that ended.
+// awaitNodes waits until the prefix is known and the nodes are admitted, or a first attempt has failed, for
+// StartTimeout at most. The error is ctx's or that of a part that ended.
 func (g *Gateway) awaitNodes(ctx context.Context) error {
 	if !g.admits() {
 		return nil

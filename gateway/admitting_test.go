@@ -21,8 +21,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// A gateway whose Redis nodes are away when it starts serves what needs no lease, says what
-// is missing, and grants leases once they are there.
+// A gateway that starts while its Redis nodes are away serves what needs no lease, reports what is missing, and grants
+// leases once the nodes are back.
 func TestAGatewayThatStartsWithoutRedisServesTheRest(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -88,7 +88,7 @@ func TestAStartThatWaitsForRedisEndsWhenAsked(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, testenv.Postgres(t))
 	nodes := testenv.OwnRedis(t, 1)
-	if err := nodes[0].Freeze(); err != nil { // a busy machine, for all that can be seen
+	if err := nodes[0].Freeze(); err != nil { // looks like a busy machine
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = nodes[0].Thaw() })

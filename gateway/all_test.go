@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// counted counts the transactions in which a fence arms.
+// counted counts the transactions that arm fences.
 type counted struct {
 	*pgfence.Fence
 
@@ -31,8 +31,7 @@ func (c *counted) ArmAll(ctx context.Context, all []fence.Arming) error {
 	return c.Fence.ArmAll(ctx, all)
 }
 
-// The locks of several resources, and then one transaction in PostgreSQL: all
-// or none.
+// Several resources are locked and then armed in one PostgreSQL transaction: all or none.
 func TestSeveralResourcesAreArmedInOneTransaction(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -80,7 +79,7 @@ func TestSeveralResourcesAreArmedInOneTransaction(t *testing.T) {
 		t.Errorf("%d transactions for all, %d for single ones; want one for all", fences.all, fences.one)
 	}
 
-	// Redis is behind for one of them: all tokens come out above their fences.
+	// Redis is behind for one of them: all tokens are raised above their fences.
 	revoked, err := fences.Revoke(t.Context(), "orders/1", "ops")
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// How arming came out, as labels.
+// The outcomes of arming, as label values.
 const (
 	armArmed     = "armed"
 	armNotRaised = "not_raised"
@@ -19,7 +19,7 @@ const (
 	armFailed    = "failed"
 )
 
-// armMetrics counts what becomes of the fences that this gateway raises.
+// armMetrics counts the outcomes of the fences that this gateway raises.
 type armMetrics struct {
 	arms         *prometheus.CounterVec
 	took, drains prometheus.Histogram
@@ -64,7 +64,7 @@ func (m *armMetrics) drained(took time.Duration, sessions int) {
 	m.ended.Add(float64(sessions))
 }
 
-// measuredArmer counts what becomes of arming.
+// measuredArmer counts the outcomes of arming.
 type measuredArmer struct {
 	armer
 

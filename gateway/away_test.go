@@ -18,8 +18,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// closedPort is an address on which nothing listens, nor will while the test runs:
-// a connection has it for its own end.
+// closedPort returns an address on which nothing listens while the test runs: a connection occupies it as its local
+// address.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -67,7 +67,7 @@ func TestWithoutPostgreSQLNothingIsHalfDone(t *testing.T) {
 		}
 	}
 	c.want(http.StatusOK, "GET", "/healthz", nil)
-	// What is held lives on: renewing needs no PostgreSQL.
+	// Held leases stay alive: renewing needs no PostgreSQL.
 	c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle})
 	// The failed acquisitions left no lock and no fence.
 	healthy.want(http.StatusNotFound, "GET", "/v1/resources/r", nil)
@@ -97,7 +97,7 @@ func TestWithoutARedisQuorumNothingIsHalfDone(t *testing.T) {
 		if i > 0 {
 			continue
 		}
-		// A quorum is left, and one away: ready, and said so, without its address.
+		// One node is away and a quorum is left: ready, and the answer says so without the node's address.
 		degraded, _ := c.want(http.StatusOK, "GET", "/readyz", nil).Body["degraded"].(map[string]any)
 		if text, _ := degraded["redis"].(string); !strings.Contains(text, "1 of 3 Redis nodes") || strings.Contains(text, n.Addr) {
 			t.Errorf("one node is away: %q", text)
@@ -120,13 +120,13 @@ func TestWithoutARedisQuorumNothingIsHalfDone(t *testing.T) {
 	if a := c.want(http.StatusOK, "GET", "/v1/resources/orders/1001", nil); a.Body["locked"] != nil || a.text("token") != l.token {
 		t.Errorf("the fence's record without Redis: %v; want locked null", a.Body)
 	}
-	// Correctness does not need Redis: writes under the current grant stay possible.
+	// Writes under the current grant still work: the fence does not need Redis.
 	if _, err := conn.Exec(t.Context(), updateOrder, "without redis"); err != nil {
 		t.Errorf("write under the current grant: %v", err)
 	}
 }
 
-// Redis nodes that stand still for a while cost a waiting client time, and not its lease.
+// Redis nodes that are frozen for a while delay a waiting client, but do not cost it its lease.
 func TestAWaitGoesOnWithoutARedisQuorum(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -189,7 +189,7 @@ func TestIdleGatewaysAdmitANodeThatLostItsRun(t *testing.T) {
 	cfg.RedisNodes, cfg.MaxTTL = []lock.Node{{Addr: nodes[0].Addr}}, time.Second
 	c, other := start(t, cfg), start(t, cfg)
 	c.acquire("r", "1s", "0s")
-	sight, err := lock.New(lock.Config{Nodes: cfg.RedisNodes, KeyPrefix: cfg.KeyPrefix}) // as nodes status sees it
+	sight, err := lock.New(lock.Config{Nodes: cfg.RedisNodes, KeyPrefix: cfg.KeyPrefix}) // as `nodes status` sees it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// A balancer sends each port's traffic by its own check, so an outage of Redis takes leases away and nothing else.
+// Each port has its own readiness check, so an outage of Redis affects only leases.
 func TestWithoutRedisOnlyLeasesAreNotReady(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, testenv.Postgres(t))

@@ -36,11 +36,11 @@ func TestWithBestEffortTwoMayHoldAndTheNewestWrites(t *testing.T) {
 	if err := admin.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	newer := c.acquire("orders/1001", "5m", "30s") // the quarantine would be longer
+	newer := c.acquire("orders/1001", "5m", "30s") // a quarantine would last longer
 	if number(t, newer.token) <= number(t, older.token) {
 		t.Errorf("token %s after %s", newer.token, older.token)
 	}
-	write := func(l lease) error { // past the gateway: nobody but the fence decides
+	write := func(l lease) error { // bypasses the gateway: only the fence decides
 		direct, err := pgx.ParseConfig(pg.WriterURL)
 		if err != nil {
 			t.Fatal(err)

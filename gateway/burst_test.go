@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// The first callers of a gateway come together: the connections that are opened for them are no reason to doubt PostgreSQL.
+// The first requests of a gateway arrive together; their new connections must not raise a doubt about PostgreSQL.
 func TestAColdGatewayServesABurst(t *testing.T) {
 	t.Parallel()
 	c := start(t, config(t, testenv.Postgres(t)))

@@ -14,18 +14,18 @@ import (
 const (
 	sqlLeasesReady = `SELECT fence.leases_ready()::text`
 
-	sourcePostgres = "postgres" // as fence.lease_source has them
+	sourcePostgres = "postgres" // the values of fence.lease_source
 	sourceRedis    = "redis"
 	sourceOther    = "other"
 )
 
-// history remembers what PostgreSQL was.
+// history remembers the accepted state of PostgreSQL.
 type history interface {
 	Look(ctx context.Context, ask func(context.Context) (continuity.Seen, error)) error
 	Close() error
 }
 
-// claim has the database record where its leases come from, where nothing is recorded, once.
+// claim records the source of the leases in the database once, if none is recorded.
 func (s *servers) claim(ctx context.Context) error {
 	s.mu.Lock()
 	claimed := s.claimed || s.source == ""
@@ -36,8 +36,8 @@ func (s *servers) claim(ctx context.Context) error {
 	return s.together(ctx, "claim", s.askSource)
 }
 
-// identify is continuity.Ask for who remembers. Where the leases are PostgreSQL's own, it says by itself whether it is the server
-// that was accepted: a gateway that has just started remembers nothing.
+// identify is continuity.Ask for the history. Where PostgreSQL grants the leases, the server itself reports whether it
+// is the accepted one, because a gateway that has just started remembers nothing.
 func (s *servers) identify(ctx context.Context, q continuity.Querier) (continuity.Seen, error) {
 	seen, err := continuity.Ask(ctx, q)
 	if err == nil && s.source == sourcePostgres {

@@ -21,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// address forwards to whichever server is the primary, as a virtual IP does.
+// address forwards to the current primary, as a virtual IP does.
 type address struct {
 	ln net.Listener
 
@@ -67,14 +67,14 @@ func (a *address) forward(client net.Conn) {
 		a.open = append(a.open, client, server)
 	}
 	a.mu.Unlock()
-	if moved { // meanwhile: nobody would cut this one
+	if moved { // meanwhile: nothing else would close this one
 		return
 	}
 	go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
 	_, _ = io.Copy(client, server)
 }
 
-// moveTo sends everybody elsewhere, and cuts what is open.
+// moveTo forwards new connections to target and closes the open ones.
 func (a *address) moveTo(target string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -85,8 +85,7 @@ func (a *address) moveTo(target string) {
 	a.open = nil
 }
 
-// cluster is a PostgreSQL of the test's own with a guarded table, behind an
-// address that can move.
+// cluster is a PostgreSQL of its own with a guarded table, behind an address that can move.
 type cluster struct {
 	*pgserver.Server
 	at *address
@@ -94,7 +93,7 @@ type cluster struct {
 
 var clusterSettings = map[string]string{"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on", "shared_buffers": "16MB", "max_wal_size": "64MB"}
 
-// run starts a server in the folder, which keeps what the server had.
+// run starts a server on the folder, which keeps its data.
 func run(t *testing.T, dir string) *pgserver.Server {
 	t.Helper()
 	return testenv.OwnPostgres(t, pgserver.Config{Dir: dir, Fast: true, Settings: clusterSettings})
@@ -139,7 +138,7 @@ func execOn(t *testing.T, s *pgserver.Server, sql string, args ...any) string {
 	return strings.Join(values, "\n")
 }
 
-// untilSays polls one value of a server.
+// untilSays polls a value of a server until it is want.
 func untilSays(t *testing.T, s *pgserver.Server, sql, want string) {
 	t.Helper()
 	testenv.Eventually(t, sql+" is "+want, func() error {
@@ -150,13 +149,13 @@ func untilSays(t *testing.T, s *pgserver.Server, sql, want string) {
 	})
 }
 
-// as is an address of the moving server for a login.
+// as returns the address of the moving server for a login.
 func (c *cluster) as(login string) string {
 	u := url.URL{Scheme: "postgres", User: url.UserPassword(login, login), Host: c.at.ln.Addr().String(), Path: "/postgres", RawQuery: "sslmode=disable"}
 	return u.String()
 }
 
-// write presents a grant to PostgreSQL itself; the SQLSTATE of its refusal, or "".
+// write presents a grant to PostgreSQL itself and returns the SQLSTATE of the refusal, or "".
 func (c *cluster) write(t *testing.T, g string) string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), c.as("writer"))

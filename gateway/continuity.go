@@ -20,25 +20,24 @@ import (
 const (
 	sqlBeat = `SELECT fence.beat()`
 
-	// lookEvery is how often the identity is compared while nothing else asks.
+	// lookEvery is how often the identity is compared while nothing else compares it.
 	lookEvery = 2 * time.Second
 
-	// confirmTries bounds how often PostgreSQL is looked at anew because a connection was opened meanwhile.
+	// confirmTries bounds the retries of a look during which a connection was opened.
 	confirmTries = 20
 )
 
-// What a connection carries: the identity of its server, and whether that was the accepted one when it was made.
+// The custom data of a connection: the identity of its server, and whether that was the accepted one at connect time.
 const (
 	serverKey   = "fencegate.server"
 	acceptedKey = "fencegate.accepted"
 )
 
-// configure has the connections of a pool go to home, and those of another server left.
+// configure makes the connections of a pool go to home and drops those of another server.
 //
-// A new connection is where another server can turn up: after a failover or a restart
-// no old one is left. Each one is compared with what was accepted before; a difference
-// puts everything in doubt until the record has been asked. A look now and then finds
-// what a proxy in between hides. judges is false for a login of which nothing is concluded.
+// Another server can appear only on a new connection: after a failover or a restart no old one is left. Each new
+// connection is compared with the accepted state; a difference puts everything in doubt until the record is consulted.
+// A periodic look finds changes that a proxy hides. judges is false for a login whose connections raise no doubt.
 func (s *servers) configure(pool *pgxpool.Config, judges bool) {
 	pool.BeforeConnect = s.pin
 	pool.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
@@ -53,10 +52,10 @@ func (s *servers) configure(pool *pgxpool.Config, judges bool) {
 			s.mu.Lock()
 			s.doubt()
 			s.mu.Unlock()
-		case elsewhere: // the gateway's login will meet it, too
+		case elsewhere: // the gateway's own login meets that server, too
 			return errElsewhere
 		}
-		return nil // it serves what needs no lease in any case
+		return nil // the connection may serve what needs no lease
 	}
 	if s.history == nil {
 		return
@@ -67,7 +66,7 @@ func (s *servers) configure(pool *pgxpool.Config, judges bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		switch {
-		case s.accepted != nil: // one that was made in doubt may lead to a copy, of the same name
+		case s.accepted != nil: // a connection made in doubt may lead to a copy with the same identity
 			return accepted && server == s.accepted.Identity, nil
 		case ctx.Value(underGrant{}) != nil:
 			return true, errChanging
@@ -76,11 +75,11 @@ func (s *servers) configure(pool *pgxpool.Config, judges bool) {
 	}
 }
 
-// underGrant marks the context of a write under a grant: its connection has to be of the accepted PostgreSQL.
+// underGrant marks the context of a write under a grant: its connection must belong to the accepted PostgreSQL.
 type underGrant struct{}
 
-// changes has what is done with the context's connections done on the accepted PostgreSQL, or not at all: where it may have forgotten
-// fences, a grant that a newer one had superseded would pass.
+// changes returns a context whose statements run on the accepted PostgreSQL or fail. A PostgreSQL that has forgotten
+// fences would admit a superseded grant.
 func (s *servers) changes(ctx context.Context) (context.Context, error) {
 	if s.history == nil {
 		return ctx, nil
@@ -91,7 +90,7 @@ func (s *servers) changes(ctx context.Context) (context.Context, error) {
 	return context.WithValue(ctx, underGrant{}, true), nil
 }
 
-// fencedSQL runs requests of the API, on the accepted PostgreSQL only.
+// fencedSQL runs the API's statements on the accepted PostgreSQL only.
 type fencedSQL struct {
 	*fencedsql.Runner
 
@@ -109,15 +108,15 @@ func (f fencedSQL) Run(ctx context.Context, grant fence.Grant, statements []wire
 	return f.Runner.Run(ctx, grant, statements)
 }
 
-// compare reports whether a new connection, before its first use, is one of the accepted server, or certainly is not.
+// compare reports whether a new, unused connection belongs to the accepted server, and whether it certainly does not.
 func (s *servers) compare(ctx context.Context, conn *pgx.Conn) (same, elsewhere bool) {
 	for {
-		accepted := s.known() // from before it is asked: what others see meanwhile is later
+		accepted := s.known() // read before the query, so that the answer is not older
 		seen, err := continuity.Ask(ctx, conn)
 		if err != nil {
 			return false, false
 		}
-		if accepted == nil && s.known() != nil { // the doubt was settled meanwhile
+		if accepted == nil && s.known() != nil { // the doubt was settled in the meantime
 			continue
 		}
 		s.saw(seen.Identity)
@@ -127,26 +126,25 @@ func (s *servers) compare(ctx context.Context, conn *pgx.Conn) (same, elsewhere 
 	}
 }
 
-// known is what was accepted; nil: in doubt.
+// known returns the accepted state; nil: in doubt.
 func (s *servers) known() *continuity.Seen {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.accepted
 }
 
-// saw tells whoever remembers reads which PostgreSQL is there; "" one that has forgotten something.
+// saw passes PostgreSQL's identity to the cache of reads; "": PostgreSQL may have forgotten something.
 func (s *servers) saw(identity string) {
 	if reads := s.reads.Load(); reads != nil {
 		reads.SawDatabase(identity)
 	}
 }
 
-// errChanging: between two looks a connection to another server, or to this one after a restart, was opened.
+// errChanging reports that a connection to another server, or to this one after a restart, was opened during a look.
 var errChanging = errors.New("PostgreSQL's connections were replaced meanwhile; acquire again")
 
-// check looks, and settles a doubt. nil: PostgreSQL is the one that it was.
-// Where this gateway raised fences since the last time, it lets PostgreSQL count
-// that, and the nodes remember the count.
+// check looks and settles a doubt. It returns nil if PostgreSQL is the accepted one. If this gateway raised fences
+// since the last check, check increments PostgreSQL's beat, and the nodes record it.
 func (s *servers) check(ctx context.Context) error {
 	if s.history == nil {
 		return nil
@@ -173,14 +171,14 @@ func (s *servers) check(ctx context.Context) error {
 	return err
 }
 
-// lookAgain is look. Where home is away, or is not the one that it was, another host may be.
+// lookAgain is look. If home is away or not the accepted one, it chooses among the other hosts first.
 func (s *servers) lookAgain(ctx context.Context) error {
 	err := s.look(ctx)
 	if err == nil || len(s.hosts) == 1 {
 		return err
 	}
 	s.mu.Lock()
-	if !s.looked.IsZero() { // it may be the nodes that are away
+	if !s.looked.IsZero() { // the nodes may be away instead
 		s.looked = time.Now().Add(-foundFor)
 	}
 	s.mu.Unlock()
@@ -215,13 +213,13 @@ func (s *servers) look(ctx context.Context) error {
 	return err
 }
 
-// confirm returns nil if the connections so far are of the accepted PostgreSQL. If that is in doubt, it looks anew. A later
-// call that returns another number says that the doubt was raised in between.
+// confirm returns nil if all connections so far belong to the accepted PostgreSQL. In doubt it looks again. If a later
+// call returns another number of doubts, a doubt arose in between.
 func (s *servers) confirm(ctx context.Context) (doubts int, err error) {
 	if s.history == nil {
 		return 0, nil
 	}
-	for range confirmTries { // the look itself, and others meanwhile, may open connections, which are compared
+	for range confirmTries { // the look and others may open connections, which are compared
 		s.mu.Lock()
 		accepted, doubts := s.accepted != nil, s.doubts
 		s.mu.Unlock()
@@ -235,8 +233,8 @@ func (s *servers) confirm(ctx context.Context) (doubts int, err error) {
 	return 0, errChanging
 }
 
-// together asks once for all who are in doubt at the same time. While they wait they open no connections, each of which would
-// begin the doubt anew.
+// together runs ask once for all concurrent callers. While they wait they open no connections, each of which would
+// raise the doubt again.
 func (s *servers) together(ctx context.Context, what string, ask func(context.Context) error) error {
 	settled := s.settling.DoChan(what, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
@@ -251,8 +249,8 @@ func (s *servers) together(ctx context.Context, what string, ask func(context.Co
 	}
 }
 
-// may refuses a lease before anybody is asked for it, where the last look said that none may be given: the locks on the nodes may
-// be another database's, whose holders would wait for them.
+// may refuses a lease before the source is asked if the last look was refused: the locks on the nodes may be another
+// database's, whose holders would then wait for this gateway's.
 func (s *servers) may(ctx context.Context) error {
 	s.mu.Lock()
 	refused := s.refused
@@ -279,7 +277,7 @@ func (s *servers) begin(ctx context.Context) (doubts int, err error) {
 	return doubts, err
 }
 
-// watch looks now and then, until ctx ends.
+// watch checks every lookEvery, until ctx ends.
 func (s *servers) watch(ctx context.Context, told func(error)) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -298,7 +296,7 @@ func (s *servers) watch(ctx context.Context, told func(error)) error {
 	}
 }
 
-// unchanged does what counts only on the PostgreSQL that before looked at: it may have been done on a connection that was new.
+// unchanged runs do and fails unless PostgreSQL is the one that before confirmed: do may have used a new connection.
 func (s *servers) unchanged(ctx context.Context, before func(context.Context) (doubts int, err error), do func() error) error {
 	doubts, err := before(ctx)
 	if err != nil {
@@ -313,7 +311,7 @@ func (s *servers) unchanged(ctx context.Context, before func(context.Context) (d
 	return nil
 }
 
-// unconfirmed says which part keeps a lease from being granted.
+// unconfirmed names the part that keeps a lease from being granted.
 func (s *servers) unconfirmed(err error) error {
 	_, refused := errors.AsType[*pgconn.PgError](err)
 	if refused || continuity.Refused(err) || errors.Is(err, continuity.ErrOlder) || errors.Is(err, errChanging) || errors.Is(err, errKeysUnknown) || errors.Is(err, continuity.StandbyError{}) || isUnconnected(err) || errors.As(err, new(*continuity.OtherSourceError)) {
@@ -322,8 +320,8 @@ func (s *servers) unconfirmed(err error) error {
 	return &api.UnavailableError{Part: s.part, Cause: err}
 }
 
-// openServers makes the memory, where there are nodes to remember, and has the pool go to
-// the server that it knows.
+// openServers creates the history, where there are nodes to keep it, and makes the pool connect to the server that the
+// history knows.
 func (g *Gateway) openServers() error {
 	s := newServers(g.parsed.pool.ConnConfig)
 	g.servers, s.part = s, wire.PartRedis
@@ -358,11 +356,11 @@ func (s *servers) close() error {
 	return s.history.Close()
 }
 
-// errElsewhere: a session has reached another server than the one that is PostgreSQL for this gateway.
+// errElsewhere reports that a session reached a PostgreSQL server other than the accepted one.
 var errElsewhere = errors.New("the session reached another PostgreSQL server than the one that the gateway uses; connect again")
 
-// judge returns what tells of a server that a session has reached whether a grant counts there: not where PostgreSQL may have
-// forgotten fences. It is to be called before the session asks which server that is.
+// judge returns a function that reports whether a grant counts on the server that a session has reached. It does not
+// where PostgreSQL may have forgotten fences. Call judge before the session asks for the server's identity.
 func (s *servers) judge(ctx context.Context) (func(identity string, written uint64) error, error) {
 	if _, err := s.confirm(ctx); err != nil {
 		return nil, err

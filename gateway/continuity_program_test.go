@@ -47,7 +47,7 @@ func TestAProgramAndAGatewayOfOneGroupAgreeThatPostgreSQLMayHaveForgotten(t *tes
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 
-	// The program arms a fence that the backup has not, which the gateway is not told of but by the nodes.
+	// The program arms a fence that the backup lacks. Only the nodes tell the gateway.
 	locker, armer := server.program(t, cfg.RedisNodes, cfg.KeyPrefix)
 	lease, err := locker.TryAcquire(ctx, "orders/1001")
 	if err != nil {
@@ -63,7 +63,7 @@ func TestAProgramAndAGatewayOfOneGroupAgreeThatPostgreSQLMayHaveForgotten(t *tes
 	server.at.moveTo(restored.Addr())
 	wantForgotten(c, "fencegate fence invalidate-all --yes")
 
-	// And the other way round: a program that starts now hears it from the nodes alone.
+	// The other way round: a program that starts now learns it only from the nodes.
 	locker, armer = server.program(t, cfg.RedisNodes, cfg.KeyPrefix)
 	if _, err := locker.TryAcquire(ctx, "orders/1001"); !errors.As(err, new(*continuity.ForgottenError)) {
 		t.Errorf("the program's acquisition: %v; want a ForgottenError", err)

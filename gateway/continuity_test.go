@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// wantForgotten: no readiness and no lease, for a reason that says what to do.
+// wantForgotten wants no readiness and no lease, with a reason that names the command to run.
 func wantForgotten(c *client, command string) {
 	c.t.Helper()
 	// The pool may still hold connections to the server that is gone.
@@ -39,7 +39,7 @@ func untilReady(c *client) {
 	untilAnswered(c, func(a answer) bool { return a.Status == http.StatusOK })
 }
 
-// untilAnswered polls the readiness.
+// untilAnswered polls the readiness until want accepts it.
 func untilAnswered(c *client, want func(answer) bool) {
 	c.t.Helper()
 	testenv.Eventually(c.t, "another readiness", func() error {
@@ -87,7 +87,7 @@ func TestAPromotedStandbyThatLaggedGetsNoLeasesUntilItsFencesAreInvalidated(t *t
 	if err := primary.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	// The address moves too early: a standby is no server that has forgotten, and can't be invalidated.
+	// The address moves too early: a standby has not forgotten anything, and cannot be invalidated.
 	primary.at.moveTo(standby.Addr())
 	untilAnswered(c, func(a answer) bool {
 		refused := c.want(http.StatusServiceUnavailable, "POST", "/v1/leases", map[string]string{"resource": "orders/2", "ttl": "30s"}).text("detail")
@@ -101,7 +101,7 @@ func TestAPromotedStandbyThatLaggedGetsNoLeasesUntilItsFencesAreInvalidated(t *t
 	if refused := primary.write(t, a.grant); refused != "" {
 		t.Fatalf("the promoted standby should have forgotten B's fence, but refuses A by %s: this test shows nothing", refused)
 	}
-	late := start(t, cfg) // while it is in doubt, which it learns from the nodes
+	late := start(t, cfg) // started during the doubt, of which the nodes tell it
 	for _, gateway := range []*client{c, beside, late} {
 		wantForgotten(gateway, "fencegate fence invalidate-all --yes")
 	}
@@ -112,7 +112,7 @@ func TestAPromotedStandbyThatLaggedGetsNoLeasesUntilItsFencesAreInvalidated(t *t
 			t.Errorf("%s's write after the invalidation: %q; want ZF001", name, refused)
 		}
 	}
-	// Redis' counters are far below the raised fence; the next acquisition learns of it.
+	// Redis' counters are far below the raised fence; the next acquisition corrects that.
 	for _, gateway := range []*client{late, beside, c} {
 		untilReady(gateway)
 	}
@@ -128,7 +128,7 @@ func TestAPromotedStandbyThatLaggedGetsNoLeasesUntilItsFencesAreInvalidated(t *t
 	late.acquire("orders/3", "30s", "0s")
 }
 
-// Whatever is away for a while: no lease meanwhile, no false alarm, and all is well again by itself.
+// While a part is away no lease is granted and there is no false alarm; then the gateway recovers by itself.
 func TestWhatWasAwayIsTrustedWhenItIsBack(t *testing.T) {
 	t.Parallel()
 	server := startCluster(t)
@@ -191,7 +191,7 @@ func TestAServerThatWasSetBackGetsNoLeasesUntilItsFencesAreInvalidatedAgain(t *t
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": a.handle})
 	b := c.acquire("orders/1001", "30s", "10s")
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": b.handle})
-	c.want(http.StatusOK, "GET", "/readyz", nil) // what was written by now is remembered
+	c.want(http.StatusOK, "GET", "/readyz", nil) // what is written so far is recorded
 
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
@@ -201,7 +201,7 @@ func TestAServerThatWasSetBackGetsNoLeasesUntilItsFencesAreInvalidatedAgain(t *t
 	if refused := server.write(t, a.grant); refused != "" {
 		t.Fatalf("the restored server should have forgotten B's fence, but refuses A by %s: this test shows nothing", refused)
 	}
-	// Same system, same timeline, and an invalidation that the backup brought along.
+	// Same system, same timeline, and an invalidation that the backup contains.
 	wantForgotten(c, "fencegate fence invalidate-all --yes --again")
 	execOn(t, restored, `SELECT raised FROM fence.invalidate_all()`)
 	wantForgotten(c, "fencegate fence invalidate-all --yes --again")
@@ -232,7 +232,7 @@ func TestAServerThatRestartsIsTrustedAtOnce(t *testing.T) {
 	if err := before.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	after := run(t, kept) // with what it had
+	after := run(t, kept) // with its old data
 	server.at.moveTo(after.Addr())
 	untilReady(c)
 	c.acquire("orders/2", "30s", "10s")

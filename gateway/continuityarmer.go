@@ -8,7 +8,7 @@ import (
 	"github.com/fencegate/fencegate/lock/continuity"
 )
 
-// continuityArmer arms only on a PostgreSQL that is the one that it was.
+// continuityArmer arms only on the accepted PostgreSQL.
 type continuityArmer struct {
 	armer   armer
 	servers *servers
@@ -28,11 +28,11 @@ func (t continuityArmer) ArmAll(ctx context.Context, all []fence.Arming) error {
 // End needs no confirmation: it changes exactly the grant that is meant, or nothing.
 func (t continuityArmer) End(ctx context.Context, e fence.Ending) error { return t.armer.End(ctx, e) }
 
-// Floor needs none either: it asks nobody.
+// Floor needs no confirmation: it sends no query.
 func (t continuityArmer) Floor(resource string) fence.Token { return t.armer.Floor(resource) }
 
-// Raised needs none: a PostgreSQL that has forgotten fences only says less. Where leases come from elsewhere nothing was
-// raised for the nodes, and nothing will be: each acquisition says so.
+// Raised needs no confirmation: a PostgreSQL that has forgotten fences only reports fewer. Where the database records
+// another source of leases, nothing was raised for these nodes, and every acquisition fails.
 func (t continuityArmer) Raised(ctx context.Context) (bool, error) {
 	raised, err := t.armer.Raised(ctx)
 	if raised && errors.As(t.servers.claim(ctx), new(*continuity.OtherSourceError)) {
@@ -41,8 +41,8 @@ func (t continuityArmer) Raised(ctx context.Context) (bool, error) {
 	return raised, err
 }
 
-// MayAdmit refuses the nodes' admission where no lease is given on this PostgreSQL: it may be a copy, and the keys the first
-// one's, whose gateways admit the nodes. A PostgreSQL or nodes that are away refuse nothing.
+// MayAdmit refuses to admit the nodes if no lease may be given on this PostgreSQL: it may be a copy, and the keys may
+// belong to the original, whose gateways admit the nodes. If PostgreSQL or nodes are away, MayAdmit refuses nothing.
 func (t continuityArmer) MayAdmit(ctx context.Context) error {
 	if _, err := t.servers.confirm(ctx); continuity.Refused(err) {
 		return err

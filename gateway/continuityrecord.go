@@ -9,8 +9,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// continuityRecord keeps what outlasts the lock's nodes. The longest TTL in use is read and raised only on a PostgreSQL that is
-// the one that it was: another one may say less. An epoch that is too low is found by the nodes' own.
+// continuityRecord stores what outlives the lock's nodes. It reads and raises the longest TTL in use only on the
+// accepted PostgreSQL: another one may record a shorter one. The nodes' own epoch reveals an epoch that is too low.
 type continuityRecord struct {
 	*pgfence.Fence
 

@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/lock/continuity"
 )
 
-// The connection may have led to another server, whose record says less.
+// A connection made in doubt may have led to another server, whose record may be lower.
 func TestARecordOfAPostgreSQLThatWasInDoubtMeanwhileCountsForNothing(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)

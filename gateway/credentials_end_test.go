@@ -22,8 +22,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// Credentials that outlive a lease's deadline write nothing once it ran out, also where nobody has acquired since; nor does
-// anything else write under that grant then.
+// Credentials that outlive a lease's deadline write nothing once the lease has expired, even if nobody has acquired the
+// resource since. No other write under that grant succeeds then, either.
 func TestStaticCredentialsEndWhenTheLeaseRunsOut(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -53,7 +53,7 @@ func TestStaticCredentialsEndWhenTheLeaseRunsOut(t *testing.T) {
 	}
 }
 
-// A lease that is renewed keeps its static credentials, beyond the time for which it was acquired.
+// The static credentials of a renewed lease stay valid beyond the lease's first deadline.
 func TestStaticCredentialsOfARenewedLeaseGoOn(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -71,7 +71,7 @@ func TestStaticCredentialsOfARenewedLeaseGoOn(t *testing.T) {
 	}
 }
 
-// Refreshing credentials are bounded by the lease as it is, and reach further after a renewal.
+// Refreshing credentials are limited to the lease's current deadline, and reach further after a renewal.
 func TestRefreshingCredentialsAreBoundedByTheLease(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -111,7 +111,7 @@ func TestRefreshingCredentialsAreBoundedByTheLease(t *testing.T) {
 	}
 }
 
-// What tells a repeated request that it was carried out is not forgotten while credentials may still repeat it.
+// The records that answer a repeated request are kept while credentials can still repeat it.
 func TestRecordsStayForAsLongAsCredentialsLast(t *testing.T) {
 	t.Parallel()
 	for keep, good := range map[time.Duration]bool{time.Hour: false, 36 * time.Hour: false, 37 * time.Hour: true, 0: true} {
@@ -124,11 +124,11 @@ func TestRecordsStayForAsLongAsCredentialsLast(t *testing.T) {
 
 const sdkVariable = "FENCEGATE_TEST_SDK_UNTIL"
 
-// What the next test runs under a lease: aws-sdk-go-v2 with its default settings uploads until the given time.
+// The next test runs this under a lease: aws-sdk-go-v2 with its default settings uploads until the given time.
 func TestTheSDKThatRefreshes(t *testing.T) {
 	text := os.Getenv(sdkVariable)
 	if text == "" {
-		return // it is not asked for by the next test
+		return // not run by the next test
 	}
 	end, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
@@ -144,10 +144,10 @@ func TestTheSDKThatRefreshes(t *testing.T) {
 			t.Fatalf("upload %d: %v", n, err)
 		}
 	}
-	os.Exit(0) // its connections are no leak
+	os.Exit(0) // its connections are not a leak
 }
 
-// An SDK under `fencegate run` goes on for longer than its lease was acquired for, and any other process learns nothing.
+// An SDK under `fencegate run` continues beyond its lease's first deadline, and no other process gets credentials.
 func TestAnSDKRefreshesItsCredentialsUnderRun(t *testing.T) {
 	t.Parallel()
 	c := start(t, config(t, testenv.Postgres(t)))

@@ -20,7 +20,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// foreign verifies the tokens "jwt of NAME" of another issuer.
+// foreign verifies the tokens "jwt of NAME" of an external issuer.
 type foreign struct{}
 
 func (foreign) Verify(_ context.Context, token string) (access.Identity, error) {
@@ -46,7 +46,7 @@ func (c *client) get(creds answer, key string) error {
 	return err
 }
 
-// Whose token expires reads nothing for a day after it: its static credentials end with the lease, reads as well as writes.
+// The static credentials of a principal whose token expires end with the lease, for reads as well as writes.
 func TestStaticCredentialsOfATokenThatExpiresReadNothingOnceTheLeaseIsOver(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)

@@ -1,10 +1,9 @@
 // Package gateway puts the parts of a gateway together: leases over Redis and
 // the fence in PostgreSQL, behind an HTTP API, a PostgreSQL port and an S3 port.
 //
-// The guarantee: the gateway keeps no state of its own. Any number of them may
-// stand behind a balancer with the same PostgreSQL, Redis nodes, blobs and master
-// keys; when one dies, what it granted stays granted, and what it refused stays
-// refused, because the fence decides, inside PostgreSQL.
+// The guarantee: the gateway keeps no state of its own. Any number of gateways may stand behind a balancer with the
+// same PostgreSQL, Redis nodes, blobs and master keys. When one dies, its grants stay granted and its refusals stay
+// refused, because the fence in PostgreSQL decides.
 //
 //	g, err := gateway.New(gateway.Config{
 //		PostgresURL: "postgres://fencegate@db/shop", // a login in fence_gateway

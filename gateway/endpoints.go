@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// endpoints tells a client that reached the API by host where the other ports are.
+// endpoints returns the addresses of the other ports for a client that reached the API by host.
 func (g *Gateway) endpoints(host string) wire.Endpoints {
 	addrs := g.Addrs()
 	e := wire.Endpoints{Version: g.cfg.Version}
@@ -37,7 +37,7 @@ func (g *Gateway) endpoints(host string) wire.Endpoints {
 }
 
 func (g *Gateway) reachable(listens, host string) (string, int) {
-	own, text, _ := net.SplitHostPort(listens) // a listener's own address
+	own, text, _ := net.SplitHostPort(listens) // the listener's own address
 	port, _ := strconv.Atoi(text)
 	switch addr, err := netip.ParseAddr(own); {
 	case g.cfg.AdvertiseHost != "":
@@ -54,7 +54,7 @@ type address struct {
 	port int
 }
 
-// readAdvertised reads where clients reach the ports behind a balancer.
+// readAdvertised parses the addresses by which clients reach the ports behind a balancer.
 func (p *parsed) readAdvertised(c Config) error {
 	if c.PGAdvertise != "" {
 		host, text, err := net.SplitHostPort(c.PGAdvertise)

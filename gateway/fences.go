@@ -30,7 +30,7 @@ func (f fences) Inspect(ctx context.Context, resource string) (fence.Record, err
 	return record, fenceError(ctx, resource, err)
 }
 
-// Holds arms the grant once more: that changes nothing where it is the current one, and drains.
+// Holds arms the grant again, which drains, and changes nothing if it is the current grant.
 func (f fences) Holds(ctx context.Context, record fence.Record, sealHash []byte) (bool, error) {
 	err := f.fence.Arm(ctx, fence.Arming{Resource: record.Resource, Token: record.Token, SealHash: sealHash, Holder: record.Holder})
 	if errors.Is(err, fence.ErrNotRaised) {
@@ -55,13 +55,13 @@ func (f fences) Revoke(ctx context.Context, resource, by string, seen fence.Toke
 		f.evict(ctx, held)
 	}
 	if errors.Is(err, fence.ErrNotRaised) {
-		err = nil // raised further by another already: the holder is out all the same
+		err = nil // another caller raised it further; the holder is out
 	}
 	return token, fenceError(ctx, resource, err)
 }
 
-// revokeSeen raises the fence to the next token only: PostgreSQL refuses that where another has
-// raised it meanwhile. It frees the lock of none but the holder of the token.
+// revokeSeen raises the fence to the token after seen. PostgreSQL refuses that if another caller has raised it in the
+// meantime. It frees the lock only if the holder has the token seen.
 func (f fences) revokeSeen(ctx context.Context, resource, by string, seen fence.Token, held leasing.Ref) (fence.Token, error) {
 	token := seen + 1
 	err := f.fence.Arm(ctx, fence.Arming{Resource: resource, Token: token, SealHash: fence.NewSeal().Hash(), Holder: by})
@@ -78,7 +78,7 @@ func (f fences) revokeSeen(ctx context.Context, resource, by string, seen fence.
 	return token, fenceError(ctx, resource, err)
 }
 
-// holder is who holds the lock of a resource, as far as the source knows: "".
+// holder returns the holder of a resource's lock; its Owner is "" if the source does not know one.
 func (f fences) holder(ctx context.Context, resource string) leasing.Ref {
 	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
 	defer cancel()
@@ -86,9 +86,8 @@ func (f fences) holder(ctx context.Context, resource string) leasing.Ref {
 	return leasing.Ref{Resource: resource, Owner: seen.Owner, Token: seen.Token}
 }
 
-// evict frees the lock of a holder whose grant has been revoked, so that nobody
-// waits for its end. It was looked at before the fence was raised: a later holder
-// of the lock is left alone.
+// evict frees the lock of a holder whose grant has been revoked, so that others need not wait for its TTL. held was
+// read before the fence was raised, so a later holder keeps its lock.
 func (f fences) evict(ctx context.Context, held leasing.Ref) {
 	if held.Owner == "" {
 		return
@@ -110,8 +109,7 @@ func fenceError(ctx context.Context, resource string, err error) error {
 	return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
 }
 
-// isUnconnected reports whether a statement was never sent, so that its outcome
-// is known: nothing was done.
+// isUnconnected reports whether a statement was never sent, so that nothing was done.
 func isUnconnected(err error) bool {
 	_, unconnected := errors.AsType[*pgconn.ConnectError](err)
 	_, nowhere := errors.AsType[*noHostError](err)

@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// heldLock is a lock with one holder; it remembers who was made to let go.
+// heldLock is a lock with one holder; it records which holder was released.
 type heldLock struct {
 	leasing.Source
 
@@ -33,7 +33,7 @@ func (h *heldLock) Release(_ context.Context, ref leasing.Ref) error {
 	return nil
 }
 
-// Who saw a token revokes it, and neither the fence nor the lock of who comes after it.
+// A revocation of a seen token revokes neither the fence nor the lock of a later holder.
 func TestOnlyTheTokenThatWasSeenIsRevoked(t *testing.T) {
 	t.Parallel()
 	f := pgfence.New(testenv.PoolOf(t, testenv.Postgres(t).GatewayURL))

@@ -32,17 +32,17 @@ type Gateway struct {
 
 	pool     *pgxpool.Pool
 	fence    *pgfence.Fence
-	servers  *servers // which server is PostgreSQL
+	servers  *servers // knows which server is PostgreSQL
 	source   leasing.Source
-	keyed    *keyed                      // the same, where the database's keys have to be learned; else nil
-	own      *ownHistory                 // likewise, where nodes remember
-	admit    func(context.Context) error // of the Redis nodes; nil where the source is another
-	tried    chan struct{}               // closed once it has succeeded, or failed by more than a busy machine
+	keyed    *keyed                      // the source, where the database's key prefix has to be learned; else nil
+	own      *ownHistory                 // the history in that case, where nodes keep it
+	admit    func(context.Context) error // admits the Redis nodes; nil for another source
+	tried    chan struct{}               // closed once admit has succeeded, or failed by more than a busy machine
 	leasing  *lockmetrics.Metrics
-	watched  watched   // by leasing
-	held     *holdings // the leases that were given here
+	watched  watched   // the locker, for the metrics in leasing
+	held     *holdings // the leases granted here
 	began    time.Time
-	seen     *seen // what people can see of what happens here
+	seen     *seen // events for people
 	notifier *notifier
 	arms     *armMetrics
 	ofPG     *pgMetrics
@@ -51,7 +51,7 @@ type Gateway struct {
 	pg       *pgwire.Server    // nil without PGListen
 	socket   net.Listener      // nil without PGSocket
 	s3       *s3.Server        // nil without S3Listen
-	store    blob.Store        // likewise
+	store    blob.Store        // nil without S3Listen
 	api      *api.Server
 	metrics  *metrics
 	reloads  reloads // of principals
@@ -75,13 +75,11 @@ const (
 	stopped
 )
 
-// Addrs are the addresses that a started gateway listens on, host:port; empty
-// for a port that it does not have.
+// Addrs are the addresses that a started gateway listens on, host:port; "" for a port that it does not have.
 type Addrs struct{ API, PG, S3, Metrics string }
 
-// New puts a gateway together. It connects to nothing and listens nowhere yet.
-// The error is a [*fence.InvalidError] that names a field of cfg, or says what
-// a part refused. What New made is freed by [Gateway.Stop].
+// New builds a gateway. It does not connect or listen yet. The error is a [*fence.InvalidError] that names a field of
+// cfg, or the error of a part. [Gateway.Stop] frees what New made.
 func New(cfg Config) (*Gateway, error) {
 	p, err := cfg.validate()
 	if err != nil {
@@ -181,12 +179,11 @@ func (g *Gateway) buildAPI() (err error) {
 	return err
 }
 
-// GeneratedToken is the bearer token that was generated because the API listens
-// off loopback and none was configured; "" otherwise. It is a secret: show it to
-// the operator, once. It is never logged.
+// GeneratedToken is the bearer token that was generated because the API listens off loopback and none was configured;
+// "" otherwise. It is a secret and is never logged: show it to the operator once.
 func (g *Gateway) GeneratedToken() string { return g.generated }
 
-// Addrs are the addresses, once [Gateway.Start] has returned.
+// Addrs returns the addresses once [Gateway.Start] has returned.
 func (g *Gateway) Addrs() Addrs {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -197,7 +194,7 @@ func (g *Gateway) Addrs() Addrs {
 func (g *Gateway) Run(ctx context.Context) error {
 	if err := g.Start(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // asked to stop while starting
+			return nil // stopped while starting
 		}
 		return err
 	}
@@ -208,9 +205,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 	return errors.Join(err, g.Stop())
 }
 
-// Start listens, serves, and returns when what Buckets asks is done, and what InitNodes asks
-// or a first try of it has failed: it goes on in the background. ctx bounds only that. On
-// an error everything is stopped again.
+// Start listens, serves, and returns when Buckets are created and the nodes are admitted (InitNodes) or a first attempt
+// has failed; admission then continues in the background. ctx bounds only the start. On an error Start stops everything
+// again.
 func (g *Gateway) Start(ctx context.Context) error {
 	if err := g.serve(ctx); err != nil {
 		return err
@@ -270,7 +267,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 	g.state, g.stop = started, func() {
 		g.endure()
 		closePorts()
-		drained.Wait() // meanwhile leases are renewed and released
+		drained.Wait() // leases are renewed and released in the meantime
 		stop()
 	}
 	for _, serve := range servers {
@@ -283,7 +280,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 	return nil
 }
 
-// endure has balancers send nobody new, for the time of the lame duck.
+// endure waits for the time of the lame duck, so that balancers stop sending clients.
 func (g *Gateway) endure() {
 	g.api.Leave()
 	if g.cfg.LameDuck == 0 {
@@ -299,8 +296,7 @@ func (g *Gateway) endure() {
 	}
 }
 
-// Abort ends the sessions of the PostgreSQL port that a [Gateway.Stop] waits for, one that is under way or a later one.
-// It waits for nothing itself.
+// Abort ends the sessions of the PostgreSQL port that a [Gateway.Stop] waits for, now or later. It does not wait.
 func (g *Gateway) Abort() {
 	g.abort()
 	if g.pg != nil {
@@ -308,9 +304,8 @@ func (g *Gateway) Abort() {
 	}
 }
 
-// openPorts opens every port that is asked for, or none, and returns what serves
-// each: those that close first, and those that serve while they drain. The addresses
-// are known from then on.
+// openPorts opens every configured port, or none, and returns the functions that serve them: ports close first, late
+// ones serve while the others drain. The addresses are known afterwards.
 func (g *Gateway) openPorts(ctx context.Context) (ports, late []func(context.Context) error, err error) {
 	var open []net.Listener
 	defer func() {

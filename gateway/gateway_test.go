@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 
 var masterKey = "k1:" + strings.Repeat("5a", 32)
 
-// config is a gateway on services of the test's own.
+// config returns the configuration of a gateway with services of its own.
 func config(t *testing.T, pg testenv.PG) gateway.Config {
 	t.Helper()
 	redis := testenv.Redis(t, 3)
@@ -121,7 +121,7 @@ func (c *client) do(method, path string, body any, headers ...string) answer {
 	return a
 }
 
-// want does a call that must be answered with status.
+// want makes a call that must be answered with status.
 func (c *client) want(status int, method, path string, body any, headers ...string) answer {
 	c.t.Helper()
 	a := c.do(method, path, body, headers...)
@@ -139,8 +139,7 @@ func (c *client) acquire(resource, ttl, wait string) lease {
 	return lease{resource: resource, token: a.text("token"), grant: a.text("grant"), handle: a.text("handle")}
 }
 
-// connect opens a session through the PostgreSQL port, with the grant in its
-// startup options, as PGOPTIONS would put it there.
+// connect opens a session through the PostgreSQL port with the grant in its startup options, as PGOPTIONS does.
 func (c *client) connect(pg testenv.PG, l lease) *pgx.Conn {
 	c.t.Helper()
 	cfg, err := pgx.ParseConfig(pg.WriterURL)
@@ -175,7 +174,7 @@ func (c *client) put(creds answer, key, body string) error {
 	return err
 }
 
-// guarded makes the table orders, whose writes need the resource orders/1001.
+// guarded creates the table orders, whose writes need the resource orders/1001.
 func guarded(t *testing.T, pg testenv.PG) {
 	t.Helper()
 	pool := pg.Pool(t)
@@ -212,7 +211,7 @@ func TestStaleWriterIsRefusedOnEveryFace(t *testing.T) {
 		},
 		"expired": func(lease) lease { return c.acquire("orders/1001", "30s", "30s") },
 	} {
-		ttl := map[string]string{"released": "30s", "expired": "5s"}[name] // it is used below while it lasts
+		ttl := map[string]string{"released": "30s", "expired": "5s"}[name] // must still be held when it is used below
 		a := c.acquire("orders/1001", ttl, "20s")
 		aConn := c.connect(pg, a)
 		if _, err := aConn.Exec(t.Context(), updateOrder, "by a"); err != nil {
@@ -282,7 +281,7 @@ func TestSessionsLearnTheOtherPortsFromTheAPI(t *testing.T) {
 	c.want(http.StatusOK, "GET", "/readyz", nil)
 }
 
-// A newer release says which programs may go on with its schema.
+// A newer release's schema says which older programs it still serves.
 func TestAGatewayThatTheSchemaNoLongerServesIsNotReady(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -342,7 +341,7 @@ func TestOneOfManyWaitersGetsTheLeaseAtATime(t *testing.T) {
 	}
 	go func() { all.Wait(); close(tokens) }()
 	last, holders := int64(0), 0
-	for token := range tokens { // until the last of them has released
+	for token := range tokens { // ends when the last of them has released
 		n, err := strconv.ParseInt(token, 10, 64)
 		if err != nil || n <= last {
 			t.Errorf("token %d after %d: %v", n, last, err)
@@ -371,7 +370,7 @@ func TestHeldResourceSaysWhenToTryAgain(t *testing.T) {
 	if ms, _ := a.Body["valid_ms"].(float64); ms <= 5000 || ms > 10000 {
 		t.Errorf("renewed: %v", a.Body)
 	}
-	for range 2 { // twice is no error
+	for range 2 { // a second stop is no error
 		c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
 	}
 	if a := c.want(http.StatusGone, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle}); a.text("code") != "lease_lost" {

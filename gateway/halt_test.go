@@ -13,10 +13,10 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// heedless goes on, whatever cancels it.
+// heedless ignores every cancel request.
 const heedless = `DO $$ BEGIN LOOP BEGIN PERFORM pg_sleep(60); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$`
 
-// running is a session that has locked a table and runs a statement for long.
+// running opens a session that locks a table and runs a long statement.
 func running(t *testing.T, c *client, pg testenv.PG, sql string) (ended <-chan error) {
 	t.Helper()
 	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;ttl=1m")
@@ -51,7 +51,7 @@ func TestTheStatementOfAnEndedSessionIsStopped(t *testing.T) {
 	revoke := func(c *client, _ testenv.PG) {
 		c.want(http.StatusOK, "POST", "/v1/resources/orders/1001/revoke", map[string]string{"holder": "ops"})
 	}
-	quietly := func(_ *client, pg testenv.PG) { // no gateway hears of it: found by looking
+	quietly := func(_ *client, pg testenv.PG) { // no gateway is notified: a periodic look finds it
 		if _, err := pgfence.New(testenv.PoolOf(t, pg.GatewayURL)).Revoke(t.Context(), "orders/1001", "not a gateway"); err != nil {
 			t.Error(err)
 		}

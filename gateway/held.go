@@ -10,14 +10,13 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3"
 )
 
-// held tells the S3 port which leases are held, and has the fence refuse the grants
-// of those that ran out.
+// held reports to the S3 port which leases are held, and makes the fence refuse the grants of leases that expired.
 type held struct {
 	source leasing.Source
 	fence  ender
 }
 
-// ender is what it needs of the fence.
+// ender is what held needs of the fence.
 type ender interface {
 	End(ctx context.Context, e fence.Ending) error
 	Inspect(ctx context.Context, resource string) (fence.Record, error)
@@ -27,13 +26,12 @@ var _ s3.Leases = held{}
 
 const (
 	heldTimeout = 2 * time.Second
-	unsure      = time.Second // until the lock is asked again that did not answer, or whose leases have no end
-	readsFor    = time.Second // until it is asked again for a lease under which only reads come
+	unsure      = time.Second // before the next question to a lock that did not answer or whose leases have no end
+	readsFor    = time.Second // before the next question for a lease that only reads
 )
 
-// Held implements [s3.Leases]. Without the lock's word that of the fence is enough:
-// nobody acquires meanwhile. Where another has the lock, arming refuses the grant
-// before that one reads.
+// Held implements [s3.Leases]. If the lock does not answer, the fence alone decides: nobody can acquire then. If
+// another client has the lock, its arming refuses the grant before that client reads.
 func (h held) Held(ctx context.Context, resource string, token fence.Token) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
@@ -53,7 +51,7 @@ func (h held) Held(ctx context.Context, resource string, token fence.Token) (tim
 	return 0, err
 }
 
-// Current implements [s3.Leases]. Without the lock's word that of the fence is enough, as above.
+// Current implements [s3.Leases]. If the lock does not answer, the fence alone decides, as in Held.
 func (h held) Current(ctx context.Context, resource string, token fence.Token) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()

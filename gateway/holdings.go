@@ -8,20 +8,20 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// holdings are the leases that this gateway has given or extended and that are not over, for a
-// gauge and for events. Another gateway may have ended one: then it counts until its deadline.
+// holdings are the unexpired leases that this gateway has granted or extended, for a gauge and for events. A lease that
+// another gateway ended counts until its deadline.
 type holdings struct {
 	mu      sync.Mutex
 	until   map[leasing.Ref]time.Time
-	latest  map[string]fence.Token // of each resource, that was not released here
-	ranOut  []leasing.Ref          // since they were asked for last
-	forgets int                    // at this size latest forgets what is not held
+	latest  map[string]fence.Token // of each resource, unless released here
+	ranOut  []leasing.Ref          // since the last call of over
+	forgets int                    // the size at which latest drops leases that are not held
 }
 
 const (
-	// maxRanOut bounds how many leases that ran out are told at once.
+	// maxRanOut bounds how many expired leases are reported at once.
 	maxRanOut = 256
-	// maxLatest is how many tokens are remembered beside those that are held.
+	// maxLatest is how many tokens are remembered besides those of held leases.
 	maxLatest = 4096
 )
 
@@ -39,7 +39,7 @@ func (h *holdings) note(ref leasing.Ref, deadline time.Time) {
 	}
 }
 
-// forget drops the tokens of leases that are over; the caller has locked mu.
+// forget drops the tokens of leases that are over. The caller holds mu.
 func (h *holdings) forget() {
 	h.dropOver()
 	h.latest = make(map[string]fence.Token, len(h.until))
@@ -58,8 +58,8 @@ func (h *holdings) drop(ref leasing.Ref) {
 	}
 }
 
-// armed says which token of this gateway's a new one is armed over, that was not released;
-// 0: none. It is asked before the new lease is noted.
+// armed returns this gateway's unreleased token that the new token supersedes; 0: none. Call it before noting the new
+// lease.
 func (h *holdings) armed(resource string, token fence.Token) fence.Token {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -76,7 +76,7 @@ func (h *holdings) armed(resource string, token fence.Token) fence.Token {
 	return last
 }
 
-// dropOver drops those that ran out; the caller has locked mu.
+// dropOver drops expired leases. The caller holds mu.
 func (h *holdings) dropOver() {
 	now := time.Now()
 	for ref, deadline := range h.until {
@@ -97,7 +97,7 @@ func (h *holdings) count() int {
 	return len(h.until)
 }
 
-// each visits the resource of each lease that is held.
+// each visits the resource of each held lease.
 func (h *holdings) each(visit func(resource string)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,7 +107,7 @@ func (h *holdings) each(visit func(resource string)) {
 	}
 }
 
-// over are those that ran out since it was asked last.
+// over returns the leases that expired since its last call.
 func (h *holdings) over() []leasing.Ref {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// pairOf is a primary, and a standby that streams from it.
+// pairOf starts a primary, and a standby that streams from it.
 func pairOf(t *testing.T) (primary, standby *pgserver.Server) {
 	t.Helper()
 	primary = ownServer(t, "")
@@ -32,7 +32,7 @@ func pairOf(t *testing.T) (primary, standby *pgserver.Server) {
 	return primary, ownServer(t, dir)
 }
 
-// hostsAddress names several servers in the address of one database.
+// hostsAddress returns a database address with several hosts.
 func hostsAddress(t *testing.T, options string, all ...*pgserver.Server) string {
 	t.Helper()
 	var hosts []string
@@ -43,7 +43,7 @@ func hostsAddress(t *testing.T, options string, all ...*pgserver.Server) string 
 		if err != nil {
 			t.Fatal(err)
 		}
-		password = config.Password // one for both: it was copied
+		password = config.Password // the standby is a copy, so both have the same
 	}
 	return fmt.Sprintf("postgres://postgres:%s@%s/postgres?sslmode=disable&%s", password, strings.Join(hosts, ","), options)
 }
@@ -53,7 +53,7 @@ func portOf(addr string) string {
 	return number
 }
 
-// served is the port of the server that a session through p gets to.
+// served returns the port of the server that a session through p reaches.
 func served(t *testing.T, p *port) (number string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -89,7 +89,7 @@ func TestTheRelayFollowsTheRoleOfRealServers(t *testing.T) {
 	if err := primary.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, "a session ends with its server", func() bool { // its backend hears of the postmaster's death a moment later
+	testenv.Eventually(t, "a session ends with its server", func() bool { // a backend notices the postmaster's death a moment later
 		_, err := open.Exec(t.Context(), "SELECT 1")
 		return err != nil
 	})
@@ -108,8 +108,7 @@ func TestTheRelayFollowsTheRoleOfRealServers(t *testing.T) {
 	})
 }
 
-// TestReplicationPassesTheRelay makes a standby that streams through the relay, and
-// decodes changes through it.
+// TestReplicationPassesTheRelay streams to a standby through the relay, and decodes changes through it.
 func TestReplicationPassesTheRelay(t *testing.T) {
 	t.Parallel()
 	primary, dir := ownServer(t, ""), testenv.ServerDir(t)
@@ -128,7 +127,8 @@ func TestReplicationPassesTheRelay(t *testing.T) {
 	standby := ownServer(t, dir)
 	query(t, primary.URL("postgres"), "INSERT INTO t VALUES (2)")
 	testenv.Eventually(t, "the standby has both rows", func() bool { return len(query(t, standby.URL("postgres"), "SELECT n::text FROM t")) == 2 })
-	testenv.Eventually(t, "there is one walsender, and one session of the relay", func() bool { // those of the backup end beside it
+	// Those of the backup are just ending.
+	testenv.Eventually(t, "there is one walsender, and one session of the relay", func() bool {
 		return len(query(t, primary.URL("postgres"), "SELECT application_name FROM pg_stat_replication")) == 1 && p.Stats().Active == 1
 	})
 	recv := func(args ...string) {
@@ -148,7 +148,7 @@ func TestReplicationPassesTheRelay(t *testing.T) {
 	recv("--drop-slot")
 }
 
-// redirect makes a standby stream by another port.
+// redirect makes a standby stream from another port.
 func redirect(t *testing.T, file, from, to string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -159,7 +159,7 @@ func redirect(t *testing.T, file, from, to string) {
 	if changed == string(text) {
 		t.Fatalf("%s has no port=%s", file, from)
 	}
-	if err := os.WriteFile(file, []byte(changed), 0o600); err != nil { // stays its owner's
+	if err := os.WriteFile(file, []byte(changed), 0o600); err != nil { // keeps its owner
 		t.Fatal(err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// Two gateways of a group, on real Redis and PostgreSQL, and on PostgreSQL alone.
+// Two gateways of a group give the same lease for a repeated key, on Redis and PostgreSQL, and on PostgreSQL alone.
 func TestARepeatAtAnotherGatewayIsTheSameLease(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*gateway.Config){
@@ -35,7 +35,7 @@ func TestARepeatAtAnotherGatewayIsTheSameLease(t *testing.T) {
 			other.want(http.StatusConflict, "POST", "/v1/leases", body)
 			other.want(http.StatusConflict, "POST", "/v1/leases", body, "Idempotency-Key", "another-0123456789")
 			one.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]any{"handle": again.Body["handle"]})
-			over := other.do("POST", "/v1/leases", body, key...) // where another came in between, it is a new lease
+			over := other.do("POST", "/v1/leases", body, key...) // if another holder came in between, it is a new lease
 			if over.Body["code"] != "lease_lost" {
 				t.Errorf("a lease that is over: %v", over.Body)
 			}

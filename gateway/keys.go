@@ -23,11 +23,11 @@ var (
 	errNotAdmitted = fmt.Errorf("%w: the Redis nodes are being admitted", leasing.ErrUnavailable)
 )
 
-// keyed is a source of leases whose nodes nobody asks for any before the prefix of their keys is known, and before they
-// were to be admitted: a node that is asked too early is taken for one that has lost its data. Until then it fails.
+// keyed is a source of leases that fails until the prefix of its keys is known and its nodes are admitted. A node that
+// is asked earlier would look as if it had lost its data.
 type keyed struct {
 	mu     sync.Mutex
-	source leasing.Source // nil: not yet
+	source leasing.Source // nil: not known yet
 	asked  bool           // the nodes are being admitted
 	closed bool
 }
@@ -52,23 +52,23 @@ func (k *keyed) open() (leasing.Source, error) {
 	return k.source, nil
 }
 
-// asks says that the nodes are asked now.
+// asks records that the nodes are being admitted.
 func (k *keyed) asks() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.asked = true
 }
 
-// give hands over the source. A closed one closes it.
+// give sets the source. If k is closed, give closes the source.
 func (k *keyed) give(source leasing.Source) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.source = source; k.closed {
-		_ = source.Close() // its error is one of nobody's
+		_ = source.Close() // nobody is left to report it to
 	}
 }
 
-// Close closes the source, also one that comes later.
+// Close closes the source, and one that is given later.
 func (k *keyed) Close() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -86,7 +86,7 @@ func (k *keyed) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Leas
 	return source.TryAcquire(ctx, r)
 }
 
-// InspectAll asks in one round, once the prefix is known.
+// InspectAll inspects in one round once the prefix is known.
 func (k *keyed) InspectAll(ctx context.Context, resources []string) ([]leasing.Inspection, error) {
 	source, err := k.open()
 	if err != nil {
@@ -116,7 +116,7 @@ func (k *keyed) all() (leasing.AllSource, error) {
 	return several, nil
 }
 
-// TryAcquireAll is one of [leasing.AllSource].
+// TryAcquireAll implements [leasing.AllSource].
 func (k *keyed) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
 	source, err := k.all()
 	if err != nil {
@@ -125,7 +125,7 @@ func (k *keyed) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]lea
 	return source.TryAcquireAll(ctx, all)
 }
 
-// AcquireAll is the other one.
+// AcquireAll implements [leasing.AllSource].
 func (k *keyed) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
 	source, err := k.all()
 	if err != nil {
@@ -166,7 +166,7 @@ func (k *keyed) Ready(ctx context.Context) error {
 	return source.Ready(ctx)
 }
 
-// Degraded says nothing of a source that is not there: it is not ready.
+// Degraded returns "" while there is no source: Ready reports that.
 func (k *keyed) Degraded(ctx context.Context) string {
 	source, err := k.open()
 	if err != nil {
@@ -178,7 +178,7 @@ func (k *keyed) Degraded(ctx context.Context) string {
 	return ""
 }
 
-// watched is the locker for who collects metrics, once there is one.
+// watched is the locker for the metrics, once there is one.
 type watched struct{ locker atomic.Pointer[lock.Locker] }
 
 var _ lockmetrics.Watched = (*watched)(nil)
@@ -190,7 +190,7 @@ func (w *watched) Waiters() int {
 	return 0
 }
 
-// Returns is when a quorum of nodes is out of quarantine; 0: that is not known.
+// Returns is the time until a quorum of nodes is out of quarantine; 0: not known.
 func (w *watched) Returns(ctx context.Context) time.Duration {
 	if l := w.locker.Load(); l != nil {
 		return l.Returns(ctx)
@@ -212,7 +212,7 @@ func (w *watched) Leaks(ctx context.Context) ([]lock.Leak, error) {
 	return nil, errKeysUnknown
 }
 
-// ownHistory has the nodes remember below the prefix that is the database's own, once that is known.
+// ownHistory keeps the history on the nodes below the database's own prefix, once that is known.
 type ownHistory struct {
 	mu     sync.Mutex
 	nodes  *continuity.Nodes // nil: not known yet
@@ -222,7 +222,8 @@ type ownHistory struct {
 
 var _ history = (*ownHistory)(nil)
 
-// Look is [continuity.Nodes.Look]. A database that was given a new group meanwhile needs another record, and other keys.
+// Look is [continuity.Nodes.Look]. It fails if the database has been given a new group, which needs another record and
+// other keys.
 func (o *ownHistory) Look(ctx context.Context, ask func(context.Context) (continuity.Seen, error)) error {
 	o.mu.Lock()
 	nodes, prefix := o.nodes, o.prefix
@@ -239,7 +240,7 @@ func (o *ownHistory) Look(ctx context.Context, ask func(context.Context) (contin
 	})
 }
 
-// learn makes the prefix known.
+// learn sets the prefix.
 func (o *ownHistory) learn(nodes []lock.Node, prefix string) error {
 	w, err := continuity.New(nodes, prefix)
 	if err != nil {
@@ -264,8 +265,8 @@ func (o *ownHistory) Close() error {
 	return o.nodes.Close()
 }
 
-// learnKeys asks PostgreSQL for the prefix of the database's keys until it answers, and makes the locker of them. failed is
-// called when that takes longer. The error is the context's if that ended before.
+// learnKeys asks PostgreSQL for the prefix of the database's keys until it answers, and creates the locker with it. It
+// calls failed after each failed attempt. If ctx ends first, the error is ctx's.
 func (g *Gateway) learnKeys(ctx context.Context, failed func()) (*lock.Locker, error) {
 	var said time.Time
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {

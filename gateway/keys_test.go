@@ -21,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// sharing is a gateway of a database on nodes that others share, as serve has it by default: leases alone.
+// sharing configures a gateway with leases only, on nodes shared by several databases, as serve does by default.
 func sharing(t *testing.T, postgres string, nodes []*redisserver.Server) gateway.Config {
 	t.Helper()
 	cfg := config(t, testenv.PG{GatewayURL: postgres})
@@ -42,7 +42,7 @@ func ownPrefix(t *testing.T, url string) string {
 	return prefix
 }
 
-// keysOn are the names of all keys on a node.
+// keysOn returns the names of all keys on a node.
 func keysOn(t *testing.T, node *redisserver.Server) []string {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: node.Addr})
@@ -54,8 +54,8 @@ func keysOn(t *testing.T, node *redisserver.Server) []string {
 	return keys
 }
 
-// Nodes that are asked for a lease before they were admitted are taken for ones that have lost data: then none is granted here
-// for a minute.
+// Nodes that are asked for a lease before they are admitted look as if they had lost data, and then grant nothing for a
+// minute.
 func TestAGatewayLearnsItsKeysOncePostgreSQLIsThere(t *testing.T) {
 	t.Parallel()
 	pg, nodes := testenv.Postgres(t), testenv.OwnRedis(t, 1)
@@ -86,7 +86,7 @@ func TestAGatewayLearnsItsKeysOncePostgreSQLIsThere(t *testing.T) {
 			t.Errorf("the key %q does not begin with %q", key, prefix)
 		}
 	}
-	if len(keys) < 3 { // counters, a lock, and which PostgreSQL it is
+	if len(keys) < 3 { // counters, a lock, and the record of PostgreSQL
 		t.Errorf("keys: %q", keys)
 	}
 }
@@ -96,7 +96,7 @@ func TestSeveralDatabasesShareTheNodes(t *testing.T) {
 	nodes := testenv.OwnRedis(t, 3)
 	one, other := testenv.Postgres(t), testenv.Postgres(t)
 	first, second := start(t, sharing(t, one.GatewayURL, nodes)), start(t, sharing(t, other.GatewayURL, nodes))
-	for _, c := range []*client{first, second} { // the same name, and another resource
+	for _, c := range []*client{first, second} { // the same name is another resource
 		c.acquire("orders/1001", "30s", "0s")
 	}
 	for _, c := range []*client{first, second, start(t, sharing(t, one.GatewayURL, nodes))} {
@@ -137,7 +137,7 @@ func TestAnotherDatabaseUnderTheSameKeysIsNamedAndTheFirstGoesOn(t *testing.T) {
 	}
 	first.want(http.StatusOK, "GET", "/readyz", nil)
 	first.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": held.handle})
-	first.acquire("orders/3", "30s", "0s") // what was refused holds no lock
+	first.acquire("orders/3", "30s", "0s") // the refused ones hold no lock
 }
 
 func TestACopyOfADatabaseLeavesTheFirstOneAloneUntilItHasItsOwnKeys(t *testing.T) {
@@ -167,14 +167,14 @@ func TestACopyOfADatabaseLeavesTheFirstOneAloneUntilItHasItsOwnKeys(t *testing.T
 		t.Fatal(err)
 	}
 	refusedBeside(second, "given a new group", "start again")
-	beside.MaxTTL = time.Second // and so the quarantine of nodes that are new to a database with fences
+	beside.MaxTTL = time.Second // also the quarantine of nodes that are new to a database with fences
 	third := start(t, beside)
 	untilReady(third)
 	third.acquire("orders/1001", "1s", "10s")
 	goesOn()
 }
 
-// copyOf is the name of a copy of a database.
+// copyOf copies a database and returns the copy's name.
 func copyOf(t *testing.T, pg testenv.PG) string {
 	t.Helper()
 	admin, err := pgx.Connect(t.Context(), inDatabase(t, pg.URL, "postgres"))
@@ -197,7 +197,7 @@ func copyOf(t *testing.T, pg testenv.PG) string {
 	return name
 }
 
-// Who has another database's keys, and maybe a shorter longest TTL, begins no admission of its nodes.
+// A copy with another database's keys, and perhaps a shorter longest TTL, must not admit that database's nodes.
 func TestTheGatewayOfACopyAdmitsNoNodeOfTheFirstDatabase(t *testing.T) {
 	t.Parallel()
 	nodes, pg := testenv.OwnRedis(t, 3), testenv.Postgres(t)
@@ -212,7 +212,8 @@ func TestTheGatewayOfACopyAdmitsNoNodeOfTheFirstDatabase(t *testing.T) {
 	}
 	second := start(t, sharing(t, inDatabase(t, pg.GatewayURL, name), nodes))
 	refusedBeside(second, "this database is a copy")
-	look, enough := time.NewTicker(100*time.Millisecond), time.After(5*time.Second) // it looks at the nodes every two seconds
+	// The gateway polls the nodes every two seconds.
+	look, enough := time.NewTicker(100*time.Millisecond), time.After(5*time.Second)
 	defer look.Stop()
 	for {
 		select {
@@ -227,7 +228,7 @@ func TestTheGatewayOfACopyAdmitsNoNodeOfTheFirstDatabase(t *testing.T) {
 	}
 }
 
-// inDatabase is an address of another database of the same server.
+// inDatabase returns the address of another database on the same server.
 func inDatabase(t *testing.T, address, database string) string {
 	t.Helper()
 	u, err := url.Parse(address)

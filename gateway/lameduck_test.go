@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// stopping has a gateway stop, and returns once it is not ready any more.
+// stopping stops a gateway, and returns once it is no longer ready.
 func stopping(c *client) (stopped chan error) {
 	c.t.Helper()
 	stopped = make(chan error, 1)
@@ -65,7 +65,7 @@ func TestTheAPIServesUntilTheLastSessionHasDrained(t *testing.T) {
 func TestAnAbortDoesNotWaitForTransactions(t *testing.T) {
 	t.Parallel()
 	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.DrainTimeout = time.Hour })
-	c.g.Abort() // nothing is stopping yet
+	c.g.Abort() // no stop is in progress yet
 	conn := c.connect(pg, c.acquire("orders/1001", "1m", "0s"))
 	if _, err := conn.Exec(t.Context(), "BEGIN; UPDATE orders SET status = 'half'"); err != nil {
 		t.Fatal(err)

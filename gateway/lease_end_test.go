@@ -18,7 +18,7 @@ func TestABackendThatDiesGivesTheLeaseBack(t *testing.T) {
 	for state, sql := range map[string]string{
 		"idle": "SELECT 1", "in a transaction": "BEGIN; UPDATE orders SET status = 'half'", "in a failed one": "BEGIN; SELECT 1/0", "in COPY": "COPY orders FROM STDIN",
 	} {
-		conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;ttl=1m;wait=20s") // waits until the one before has given it back
+		conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;ttl=1m;wait=20s") // waits until the previous one has released it
 		if err != nil {
 			t.Fatalf("%s: %v", state, err)
 		}

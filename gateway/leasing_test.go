@@ -16,7 +16,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// scraped is what /metrics says, a value for each series.
+// scraped returns the value of each series of /metrics.
 func (c *client) scraped() map[string]string {
 	c.t.Helper()
 	req, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, "http://"+c.g.Addrs().API+"/metrics", nil)
@@ -52,7 +52,7 @@ func TestMetricsTellWhatHappenedToLeases(t *testing.T) {
 	lost := c.acquire("r", "30s", "0s")
 	c.want(http.StatusOK, "POST", "/v1/resources/r/revoke", map[string]string{})
 	c.want(http.StatusGone, "POST", "/v1/leases/renew", map[string]string{"handle": lost.handle})
-	c.acquire("short", "3s", "0s") // runs out; nobody asks for it again
+	c.acquire("short", "3s", "0s") // expires; nobody asks for it again
 	c.acquire("short", "30s", "30s")
 	series := c.scraped()
 	for name, want := range map[string]string{
@@ -133,7 +133,7 @@ func TestAResourceShowsItsHolderAndWhoWaits(t *testing.T) {
 	}
 }
 
-// counting stands for a source that is none of Redis nodes.
+// counting stands for a source other than Redis nodes.
 type counting struct {
 	leasing.Source
 

@@ -9,13 +9,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// maxNotices is how many resources are remembered until the next look. Beyond that,
-// the look is at all resources.
+// maxNotices bounds the resources remembered until the next look. Beyond it, the look covers all resources.
 const maxNotices = 1024
 
-// notices collects the resources that notifications name until the fence is asked.
-// Any role of the database can send any number of them. They are received as fast as
-// they come, so that PostgreSQL's queue does not fill, and are looked up together.
+// notices collects the resources that notifications name until the fence is asked. Any role of the database can send
+// any number of them. They are received as fast as they come, so that PostgreSQL's queue does not fill, and looked up
+// together.
 type notices struct {
 	mu    sync.Mutex
 	armed map[string]struct{}
@@ -47,8 +46,8 @@ func (n *notices) add(payload string) {
 	}
 }
 
-// take returns the resources that were named since the last call; none: any may be meant.
-// It reports false if there was no notification.
+// take returns the resources named since the last call; none: any resource may be meant. It reports false if there was
+// no notification.
 func (n *notices) take() (armed []string, some bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -62,8 +61,7 @@ func (n *notices) take() (armed []string, some bool) {
 	return armed, some
 }
 
-// follow calls look with the resources that were named, at once and then at most once
-// every notifyEvery, until ctx ends.
+// follow calls look with the named resources, at once and then at most once every notifyEvery, until ctx ends.
 func (n *notices) follow(ctx context.Context, look func(context.Context, ...string) error) {
 	for {
 		select {
@@ -73,9 +71,9 @@ func (n *notices) follow(ctx context.Context, look func(context.Context, ...stri
 		}
 		armed, some := n.take()
 		if !some {
-			continue // it was taken with the last ones
+			continue // included in the last look
 		}
-		_ = look(ctx, armed...) // the periodic looks report an error
+		_ = look(ctx, armed...) // the periodic look reports the error
 		select {
 		case <-ctx.Done():
 			return
@@ -121,7 +119,7 @@ func (g *Gateway) receive(ctx context.Context) (listened bool, err error) {
 	}
 }
 
-// listen receives what other gateways notify, and ends superseded sessions, until ctx ends.
+// listen receives the notifications of other gateways and ends superseded sessions, until ctx ends.
 func (g *Gateway) listen(ctx context.Context) error {
 	for {
 		listened, err := g.receive(ctx)

@@ -11,7 +11,7 @@ import (
 
 func TestAFloodOfNotificationsIsLookedIntoTogether(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, floods) // where no time passes while notifications come
+	synctest.Test(t, floods) // where no time passes while notifications arrive
 }
 
 func floods(t *testing.T) {
@@ -47,7 +47,7 @@ func floods(t *testing.T) {
 	if kept > maxNotices+1 {
 		t.Errorf("%d names are kept", kept)
 	}
-	h.add("d") // all is said already
+	h.add("d") // the next look covers all resources anyway
 	if got := <-looks; len(got) != 0 {
 		t.Errorf("of too many: %d names; want a look at all", len(got))
 	}

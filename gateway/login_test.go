@@ -49,7 +49,7 @@ var (
 	grantRequired = []pgwire.Rule{{User: "*", Database: "*", Policy: pgwire.PolicyGrantRequired}}
 )
 
-// leasing is a gateway whose writers may lease orders/*, in front of a guarded table.
+// leasingGateway starts a gateway whose writers may lease orders/*, in front of a guarded table.
 func leasingGateway(t *testing.T, change func(*gateway.Config)) (*client, testenv.PG) {
 	t.Helper()
 	pg := testenv.Postgres(t)
@@ -62,7 +62,7 @@ func leasingGateway(t *testing.T, change func(*gateway.Config)) (*client, testen
 	return start(t, cfg), pg
 }
 
-// locked reports whether somebody holds the resource, and who.
+// locked returns whether the resource is held, and by whom.
 func (c *client) locked(resource string) (holder string, locked bool) {
 	a := c.do("GET", "/v1/resources/"+resource, nil)
 	lock, _ := a.Body["lock"].(map[string]any)
@@ -93,7 +93,7 @@ func TestALoginCanTakeALeaseForTheLifeOfItsConnection(t *testing.T) {
 	if holder, locked := c.locked("orders/1001"); !locked || !strings.Contains(holder, conn.Config().User) {
 		t.Errorf("held by %q (%v)", holder, locked)
 	}
-	// Longer than the lease would last without a renewal.
+	// Longer than the lease lasts without a renewal.
 	for began := time.Now(); time.Since(began) < 7*time.Second; {
 		if _, err := conn.Exec(t.Context(), updateOrder, "leased"); err != nil {
 			t.Fatalf("after %v: %v", time.Since(began), err)
@@ -113,7 +113,7 @@ func TestALoginCanTakeALeaseForTheLifeOfItsConnection(t *testing.T) {
 		t.Errorf("token %.2s…, lease option %q in PostgreSQL", token, lease)
 	}
 
-	// Another session has to wait, and learns who holds it.
+	// Another session has to wait, and is told the holder.
 	began := time.Now()
 	_, err = c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;wait=2s")
 	if refused := fatal(err); refused.Code != "55P03" || !strings.Contains(refused.Message+refused.Detail, conn.Config().User) || time.Since(began) < 2*time.Second {
@@ -164,19 +164,19 @@ func TestLeaseLoginsThatFailLeaveNothingLocked(t *testing.T) {
 		"-c fence.lease=orders/2;fresh;ttl=2m":                                    "22023", // MaxTTL is 1 min
 		"-c fence.lease=orders/2;fresh;wait=6m":                                   "22023",
 		"-c fence.lease=orders/2;fresh;ttl=1s;ttl=2s":                             "22023",
-		"-c fence.lease=orders/2":                                                 "22023", // whether it carries state over is not said
+		"-c fence.lease=orders/2":                                                 "22023", // neither once nor fresh
 		"-c fence.lease=orders/2;ttl=5s":                                          "22023",
 		"-c fence.lease=orders/2;fresh=1":                                         "22023",
 		"-c fence.lease=orders/2;fresh;fresh":                                     "22023",
 		"-c fence.lease=orders/2;once=":                                           "22023",
-		"-c fence.lease=orders/2;once=1":                                          "22023", // no nonce: too short
+		"-c fence.lease=orders/2;once=1":                                          "22023", // a nonce that is too short
 		"-c fence.lease=orders/2;fresh;once=0b64e2f4-5e4f-4f4c-9a68-0d2d2f0c9c11": "22023",
 		"-c fence.lease=orders/2;fresh;":                                          "22023",
 		"-c fence.lease=orders/2;fresh;color=red":                                 "22023",
 		"-c fence.lease=orders/2;fresh -c fence.token=1":                          "22023",
 		"-c fence.lease=orders/2;fresh -c fence.resource=a":                       "22023",
 		"-c fence.lease=orders/2;fresh -c fence.grants=orders/1=1." + "00":        "22023",
-		"-c fence.lease=orders/2;fresh;ttl=5s -c log_statement=all":               "42501", // PostgreSQL's own refusal of the options
+		"-c fence.lease=orders/2;fresh;ttl=5s -c log_statement=all":               "42501", // PostgreSQL itself refuses the options
 		"-c fence.lease=orders/2;fresh;ttl=5s -c no_such_parameter_anywhere=on":   "42704",
 	} {
 		_, err := c.login(t.Context(), pg, options)
@@ -191,7 +191,7 @@ func TestLeaseLoginsThatFailLeaveNothingLocked(t *testing.T) {
 
 func TestAClientThatVanishesWhileItWaitsLeavesTheQueue(t *testing.T) {
 	t.Parallel()
-	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.SQLURL = "" }) // whose connections would be counted
+	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.SQLURL = "" }) // its connections would be counted
 	held := c.acquire("orders/1001", "1m", "0s")
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -241,7 +241,7 @@ func TestAClientThatVanishesGivesItsLeaseBack(t *testing.T) {
 
 func TestASessionWhoseLeaseIsLostEnds(t *testing.T) {
 	t.Parallel()
-	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.PG.FencesEvery = time.Hour }) // the renewal is to find it
+	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.PG.FencesEvery = time.Hour }) // the renewal must find it
 	for name, lose := range map[string]func() (says []string){
 		"revoked": func() []string {
 			c.want(http.StatusOK, "POST", "/v1/resources/orders/1001/revoke", map[string]string{"holder": "ops"})
@@ -251,7 +251,7 @@ func TestASessionWhoseLeaseIsLostEnds(t *testing.T) {
 			if _, err := pgfence.New(testenv.PoolOf(t, pg.GatewayURL)).Revoke(t.Context(), "orders/1001", "another"); err != nil {
 				t.Error(err)
 			}
-			// Found by the renewal; or by the look that follows the arming at login, where that comes so late.
+			// The renewal finds it, or, if the arming at the login is late, the look that follows it.
 			return []string{"was taken by another", "stale"}
 		},
 	} {

@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// readyFor is how long the answer of a readiness check counts for scrapes; many may come.
+	// readyFor is how long scrapes share the result of a readiness check.
 	readyFor = 5 * time.Second
-	// uncoveredFor is how long the count of uncovered tables does: it reads the catalog.
+	// uncoveredFor is how long scrapes share the count of uncovered tables, which reads the catalog.
 	uncoveredFor = time.Minute
-	// scrapeTimeout bounds what a scrape asks others; Prometheus gives up after 10 s.
+	// scrapeTimeout bounds the queries of a scrape; Prometheus gives up after 10 s.
 	scrapeTimeout = 2 * time.Second
 )
 
-// looked is a collector of what a scrape asks others for. Scrapes within the time that an
-// answer counts share it; so they may be as frequent as they like.
+// looked is a collector whose values come from a query. Scrapes within the time that a result counts share it, so
+// frequent scrapes cost nothing.
 type looked struct {
 	desc *prometheus.Desc
-	look func(ctx context.Context) map[string]float64 // by label; "" where there is none, nothing where it is not known
+	look func(ctx context.Context) map[string]float64 // by label, "" where there is none; empty if not known
 	last time.Duration
 
 	mu    sync.Mutex
@@ -39,7 +39,7 @@ func newLooked(name, help string, label []string, last time.Duration, look func(
 // Describe implements [prometheus.Collector].
 func (l *looked) Describe(into chan<- *prometheus.Desc) { into <- l.desc }
 
-// Collect implements it too.
+// Collect implements [prometheus.Collector].
 func (l *looked) Collect(into chan<- prometheus.Metric) {
 	for label, value := range l.latest() {
 		var labels []string
@@ -61,7 +61,7 @@ func (l *looked) latest() map[string]float64 {
 	return l.found
 }
 
-// readiness says of each port whether it can serve: 1 or 0.
+// readiness returns 1 for each port that can serve, else 0.
 func (g *Gateway) readiness(ctx context.Context) map[string]float64 {
 	needs := append(g.needs(), need{Check: api.Check{Part: wire.PartPostgres, Run: g.confirmed}})
 	found := make([]error, len(needs))
@@ -88,11 +88,11 @@ func (g *Gateway) readiness(ctx context.Context) map[string]float64 {
 
 const sqlCountUncovered = `SELECT count(DISTINCT relation) FROM fence.uncovered`
 
-// uncovered counts the tables that can be written unfenced though they should be guarded.
+// uncovered counts the tables that should be guarded and can be written unfenced.
 func (g *Gateway) uncovered(ctx context.Context) map[string]float64 {
 	var tables float64
 	if err := g.pool.QueryRow(ctx, sqlCountUncovered).Scan(&tables); err != nil {
-		return nil // /readyz says why
+		return nil // /readyz reports the error
 	}
 	return map[string]float64{"": tables}
 }

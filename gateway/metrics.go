@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// metrics are what /metrics tells, in a registry of its own.
+// metrics are the metrics of /metrics, in a registry of their own.
 type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.HistogramVec
@@ -60,7 +60,7 @@ func newMetrics(g *Gateway) *metrics {
 	return m
 }
 
-// newBuildInfo is 1 for what this program was built from.
+// newBuildInfo is a metric of value 1 whose labels describe this build.
 func newBuildInfo(version string) prometheus.Collector {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "fencegate_build_info", Help: "1, for the version of this gateway, the Go that built it, and the generation of its program, for which a schema may ask.",
@@ -81,11 +81,10 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// observe counts a request under its route's pattern; a path that has none is
-// one label.
+// observe counts a request under its route's pattern. All paths without a route share one label.
 func (m *metrics) observe(route, method string, status int, took time.Duration) {
 	if route == "" || !slices.Contains([]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete}, method) {
-		route, method = "none", "any" // what clients invent must not make label values
+		route, method = "none", "any" // client input must not become a label value
 	}
 	m.requests.WithLabelValues(method, route, strconv.Itoa(status)).Observe(took.Seconds())
 }

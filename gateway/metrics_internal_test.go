@@ -23,7 +23,7 @@ import (
 
 var updateReference = flag.Bool("update", false, "write docs/reference/metrics.md anew")
 
-// complete is a gateway with every part that has metrics. It connects to nothing.
+// complete returns a gateway with every part that has metrics. It does not connect.
 func complete(t *testing.T) *Gateway {
 	t.Helper()
 	principals, err := access.New([]access.Definition{{Name: "ops", Tokens: []access.Digest{access.DigestOf("ops")}}})
@@ -44,7 +44,7 @@ func complete(t *testing.T) *Gateway {
 	return g
 }
 
-// happen has each series whose labels come from what happens happen once.
+// happen makes every series exist whose labels depend on events.
 func happen(g *Gateway) {
 	g.metrics.observe("/v1/leases", "POST", 201, time.Second)
 	g.leasing.Acquired(time.Second, 1)
@@ -54,7 +54,7 @@ func happen(g *Gateway) {
 	g.ofS3.Answered("PutObject", 412, "StaleFencingToken", time.Second)
 }
 
-// described is what a registered collector says of a metric.
+// described is a registered collector's description of a metric.
 type described struct{ help, labels string }
 
 var descriptor = regexp.MustCompile(`^Desc\{fqName: "(\w+)", help: ("(?:[^"\\]|\\.)*"), unit: "", constLabels: \{\}, variableLabels: \{([\w,]*)\}`)
@@ -86,8 +86,8 @@ func descriptions(t *testing.T, registry *prometheus.Registry) map[string]descri
 	return found
 }
 
-// The page is made from the collectors. What asks PostgreSQL or Redis has no sample here, and is a gauge;
-// TestEachMetricIsOnThePageAndNoLabelNamesAResource compares each type with a scrape.
+// The reference page matches the collectors. A metric that queries PostgreSQL or Redis has no sample here and counts as
+// a gauge; TestEachMetricIsOnThePageAndNoLabelNamesAResource compares each type with a scrape.
 func TestTheReferenceOfMetricsIsCurrent(t *testing.T) {
 	g := complete(t)
 	happen(g)

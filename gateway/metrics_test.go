@@ -19,7 +19,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// metricsPage is what docs/reference/metrics.md says of each metric: its type and its labels.
+// metricsPage returns the type and labels of each metric in docs/reference/metrics.md.
 func metricsPage(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "docs", "reference", "metrics.md"))
@@ -40,7 +40,7 @@ func metricsPage(t *testing.T) map[string]string {
 	return page
 }
 
-// exposed is what a scrape has of each metric, as metricsPage has it.
+// exposed returns the same from a scrape.
 func exposed(text string) map[string]string {
 	types, labels := make(map[string]string), make(map[string]map[string]bool)
 	sample := regexp.MustCompile(`^([a-z0-9_]+)(?:\{(.*)\})? `)
@@ -74,7 +74,7 @@ func exposed(text string) map[string]string {
 	return all
 }
 
-// The page is complete, and says nothing of metrics that are not there. No label names a resource, a table, a login or a key.
+// The page lists every metric and no other. No label contains a resource, a table, a login or a key.
 func TestEachMetricIsOnThePageAndNoLabelNamesAResource(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -140,7 +140,7 @@ func TestEachMetricIsOnThePageAndNoLabelNamesAResource(t *testing.T) {
 	}
 }
 
-// Whoever reaches the listener reads the metrics, and nothing else; the API's own path asks for the token.
+// The metrics listener serves the metrics to every client, and nothing else; the API's own path requires the token.
 func TestTheMetricsListenerServesMetricsAlone(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, testenv.Postgres(t))
@@ -169,7 +169,7 @@ func TestTheMetricsListenerServesMetricsAlone(t *testing.T) {
 	}
 }
 
-// A port is ready as long as what it needs is there: only leases need Redis.
+// A port is ready while everything that it needs is there: only leases need Redis.
 func TestReadinessIsToldByPort(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, testenv.Postgres(t))
@@ -209,7 +209,7 @@ func TestTheConnectionsOfTheMetricsListenerAreBounded(t *testing.T) {
 		defer func() { _ = conn.Close() }()
 		all = append(all, conn)
 	}
-	_ = all[0].SetDeadline(time.Now().Add(8 * time.Second)) // before a server gives up to wait for headers
+	_ = all[0].SetDeadline(time.Now().Add(8 * time.Second)) // shorter than a server's timeout for headers
 	if _, err := all[0].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the first of 65 stays open: %v", err)
 	}

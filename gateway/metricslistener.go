@@ -10,11 +10,11 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// maxScrapers is how many connections the listener of metrics has open.
+// maxScrapers bounds the open connections of the metrics listener.
 const maxScrapers = 64
 
-// serve answers /metrics and nothing else on a listener of its own, to every client that reaches it. It
-// ends with the API, so that a stop is seen to its end.
+// serve serves /metrics and nothing else on a listener of its own, to every client that reaches it. It ends with the
+// API, so that scrapes see the whole stop.
 func (m *metrics) serve(ctx context.Context, ln net.Listener) error {
 	const patience = 10 * time.Second
 	mux := http.NewServeMux()
@@ -33,7 +33,7 @@ func (m *metrics) serve(ctx context.Context, ln net.Listener) error {
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := srv.Shutdown(stop); err != nil {
-		_ = srv.Close() // a scrape that takes longer is not waited for
+		_ = srv.Close() // a slower scrape is cut off
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		return err

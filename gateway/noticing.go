@@ -13,19 +13,18 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// What happens without anybody doing something: leases run out, and nodes come and go. It is
-// noticed by looking.
+// Leases expire and nodes come and go without a request. The gateway polls to notice it.
 const (
 	noticeEvery   = time.Second
 	nodesEvery    = 2 * time.Second
 	noticeTimeout = 2 * time.Second
 )
 
-// noticeExpiry tells of leases of this gateway that ran out, until ctx ends.
+// noticeExpiry reports expired leases of this gateway, until ctx ends.
 func (g *Gateway) noticeExpiry(ctx context.Context) error {
 	tick := time.NewTicker(noticeEvery)
 	defer tick.Stop()
-	var unsure []leasing.Ref // nobody said yet what became of them
+	var unsure []leasing.Ref // expired here, not looked up yet
 	for {
 		select {
 		case <-ctx.Done():
@@ -45,8 +44,8 @@ func (g *Gateway) noticeExpiry(ctx context.Context) error {
 	}
 }
 
-// tellExpired tells of those that ran out here. Another gateway may have extended one, or
-// released it: what the lock and the fence say decides.
+// tellExpired reports the leases that expired here. Another gateway may have extended or released one, so the lock and
+// the fence decide.
 func (g *Gateway) tellExpired(ctx context.Context, refs []leasing.Ref) error {
 	names := make([]string, len(refs))
 	for i, ref := range refs {
@@ -72,11 +71,11 @@ func (g *Gateway) tellExpired(ctx context.Context, refs []leasing.Ref) error {
 	return nil
 }
 
-// sqlCurrent: the tokens whose grants have not ended.
+// sqlCurrent selects the tokens whose grants have not ended.
 const sqlCurrent = `SELECT resource, token FROM fence.fences WHERE resource = ANY ($1) AND ended_at IS NULL`
 
 func (g *Gateway) currentTokens(ctx context.Context, resources []string) (map[string]fence.Token, error) {
-	rows, _ := g.pool.Query(ctx, sqlCurrent, resources) // the error comes again from rows
+	rows, _ := g.pool.Query(ctx, sqlCurrent, resources) // rows returns the error again
 	return tokensOf(rows)
 }
 
@@ -94,7 +93,7 @@ func tokensOf(rows pgx.Rows) (map[string]fence.Token, error) {
 // ofRedis reports whether the leases come from Redis nodes.
 func (g *Gateway) ofRedis() bool { return len(g.cfg.RedisNodes) > 0 && g.cfg.Leases == nil }
 
-// noticeNodes tells of Redis nodes that begin or cease to grant, until ctx ends.
+// noticeNodes reports Redis nodes that begin or cease to grant, until ctx ends.
 func (g *Gateway) noticeNodes(ctx context.Context) error {
 	tick := time.NewTicker(nodesEvery)
 	defer tick.Stop()
@@ -115,7 +114,7 @@ func (g *Gateway) noticeNodes(ctx context.Context) error {
 	}
 }
 
-// nodeEvent is what the change of a node's state is for people.
+// nodeEvent returns the event for the change of a node's state.
 func nodeEvent(was string, node wire.NodeStatus) (activity.Event, bool) {
 	kinds := map[string]string{
 		wire.NodeAdmitted: wire.EventAdmitted, wire.NodeQuarantined: wire.EventQuarantined, wire.NodeOut: wire.EventQuarantined, wire.PartAway: wire.EventAway,
@@ -124,7 +123,7 @@ func nodeEvent(was string, node wire.NodeStatus) (activity.Event, bool) {
 	return activity.Event{Kind: kind, Node: node.Name}, kind != kinds[was]
 }
 
-// nodes are the Redis nodes as they are now; nil where the leases come from elsewhere.
+// nodes returns the current state of the Redis nodes; nil for another source of leases.
 func (g *Gateway) nodes(ctx context.Context) []wire.NodeStatus {
 	ctx, cancel := context.WithTimeout(ctx, noticeTimeout)
 	defer cancel()

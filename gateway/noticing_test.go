@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// told are the kinds of events about a resource, with the tokens they show.
+// told returns the kinds of events about a resource, with their tokens.
 func (c *client) told(resource string) string {
 	c.t.Helper()
 	var all []string
@@ -23,8 +23,7 @@ func (c *client) told(resource string) string {
 	return strings.Join(all, ", ")
 }
 
-// A lease that runs out is told, and so is the next one that is armed over it; one that was
-// released is neither.
+// A lease that expires is reported, and so is the next one armed over it. A released lease causes neither event.
 func TestALeaseThatRunsOutIsTold(t *testing.T) {
 	t.Parallel()
 	c := start(t, config(t, testenv.Postgres(t)))
@@ -44,7 +43,7 @@ func TestALeaseThatRunsOutIsTold(t *testing.T) {
 	}
 }
 
-// A lease that another gateway extends, or releases, has not run out at the one that gave it.
+// A lease that another gateway extends or releases does not count as expired at the one that granted it.
 func TestALeaseThatAnotherGatewayLooksAfterHasNotRunOut(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, testenv.Postgres(t))

@@ -9,31 +9,31 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Gateways tell each other by NOTIFY which resources were armed, so that each ends its
-// sessions with an older grant. A notification is a hint: any login can send one, so the
-// receiver asks the fence. A periodic look finds what a lost notification missed.
+// Gateways notify each other by NOTIFY of the resources that were armed, so that each ends its sessions with an older
+// grant. A notification is a hint: any login can send one, so the receiver asks the fence. A periodic look finds what a
+// lost notification missed.
 
 const (
 	channel   = "fencegate_superseded"
 	sqlListen = "LISTEN " + channel
-	// Not waiting for the disk: a notification that a crash loses is found by looking.
+	// The commit does not wait for the disk: if a crash loses the notification, a periodic look finds the resource.
 	sqlNotify = `SELECT pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify('` + channel + `', said) FROM pg_catalog.unnest($1::pg_catalog.text[]) said`
 
-	// notifyEvery is the shortest time between two transactions that notify: their
-	// commits go one by one, in the whole server.
+	// notifyEvery is the shortest time between two transactions that notify: PostgreSQL commits those one at a time in
+	// the whole server.
 	notifyEvery = 20 * time.Millisecond
-	// notifyTimeout bounds one of them.
+	// notifyTimeout bounds one such transaction.
 	notifyTimeout = 5 * time.Second
-	// maxSaid is PostgreSQL's limit of a notification, in bytes.
+	// maxSaid is PostgreSQL's limit for a notification, in bytes.
 	maxSaid = 7999
-	// maxNotes is how many notifications name resources; beyond, one says "any".
+	// maxNotes bounds the notifications that name resources; with more resources one notification says "any".
 	maxNotes = 16
-	// listenAgain is the pause before listening again.
+	// listenAgain is the pause before the next LISTEN.
 	listenAgain = time.Second
 )
 
-// notifier collects what was armed and sends it in transactions of its own: a NOTIFY
-// in the arming one would make arms wait for each other.
+// notifier collects armed resources and sends them in its own transactions: a NOTIFY in the arming transaction would
+// serialize arms.
 type notifier struct {
 	pool *pgxpool.Pool
 	log  *slog.Logger
@@ -47,7 +47,7 @@ func newNotifier(pool *pgxpool.Pool, log *slog.Logger) *notifier {
 	return &notifier{pool: pool, log: log, armed: make(map[string]struct{}), wake: make(chan struct{}, 1)}
 }
 
-// say never waits.
+// say queues a resource without waiting.
 func (n *notifier) say(resource string) {
 	n.mu.Lock()
 	n.armed[resource] = struct{}{}
@@ -68,12 +68,12 @@ func (n *notifier) run(ctx context.Context) error {
 		}
 		notes := n.notes()
 		if len(notes) == 0 {
-			continue // said with the last ones
+			continue // sent with the last ones
 		}
 		within, cancel := context.WithTimeout(ctx, notifyTimeout)
 		_, err := n.pool.Exec(within, sqlNotify, notes)
 		cancel()
-		if err != nil && !failing && ctx.Err() == nil { // once, until it works again
+		if err != nil && !failing && ctx.Err() == nil { // once per outage
 			n.log.Warn("failed to notify other gateways of armed resources; they find superseded sessions at their next look", "error", err)
 		}
 		failing = err != nil
@@ -85,7 +85,7 @@ func (n *notifier) run(ctx context.Context) error {
 	}
 }
 
-// notes are the resources that were armed since the last time, a line each.
+// notes returns the notifications for the resources armed since the last call, with one resource per line.
 func (n *notifier) notes() (notes []string) {
 	n.mu.Lock()
 	armed := n.armed

@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/lock/pglock"
 )
 
-// ofPostgres is the source of leases in PostgreSQL, measured, and with the name of the part that is away where it is.
+// ofPostgres is the source of leases in PostgreSQL, with metrics. Its errors name PostgreSQL as the part that is away.
 type ofPostgres struct {
 	leases  *pglock.Source
 	metrics *lockmetrics.Metrics
@@ -83,7 +83,7 @@ func (p ofPostgres) told(operation string, err error) error {
 	return named(err)
 }
 
-// named says that it is PostgreSQL which is away, or not asked any more.
+// named names PostgreSQL as the part that is away or closed.
 func named(err error) error {
 	if errors.Is(err, leasing.ErrUnavailable) || errors.Is(err, leasing.ErrClosed) {
 		return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
@@ -91,7 +91,7 @@ func named(err error) error {
 	return err
 }
 
-// causeOf is a word for a metric, as package lock has them.
+// causeOf returns the metric label for an error, as in package lock.
 func causeOf(err error) string {
 	for _, c := range []struct {
 		err  error

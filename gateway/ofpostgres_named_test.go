@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// Without a name the API says that there is no quorum of Redis nodes.
+// Without a named part the API would report that there is no quorum of Redis nodes.
 func TestWhatPostgresGivesNoLeaseForHasItsName(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{leasing.ErrUnavailable, leasing.ErrClosed} {

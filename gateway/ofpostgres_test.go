@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// alone is a configuration without Redis.
+// alone returns the configuration without Redis.
 func alone(cfg gateway.Config) gateway.Config {
 	cfg.RedisNodes, cfg.InitNodes, cfg.PostgresLeases = nil, false, true
 	return cfg
@@ -50,13 +50,13 @@ func TestAGatewayNeedsNoRedis(t *testing.T) {
 	}
 }
 
-// Two gateways with different sources would each give a lease of their own.
+// Two gateways with different sources would each grant a lease of their own.
 func TestGatewaysOfADatabaseHaveOneSourceOfLeases(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(gateway.Config) gateway.Config{
 		"redis": func(cfg gateway.Config) gateway.Config { return cfg }, "postgres": alone,
 		"etcd": func(cfg gateway.Config) gateway.Config {
-			cfg.KeyPrefix += ":etcd" // locks that the other gateway does not see, as etcd's
+			cfg.KeyPrefix += ":etcd" // the other gateway does not see these locks, as with etcd
 			(&failingSource{}).into(t, &cfg)
 			cfg.InitNodes, cfg.KeyPrefix, cfg.LeaseSource = false, "", "etcd"
 			return cfg
@@ -90,7 +90,7 @@ func TestGatewaysOfADatabaseHaveOneSourceOfLeases(t *testing.T) {
 	}
 }
 
-// Without Redis a promoted standby is known by what the database records of itself.
+// Without Redis the database's own record identifies a promoted standby.
 func TestWithoutRedisAPromotedStandbyGetsNoLeasesUntilItsFencesAreInvalidated(t *testing.T) {
 	t.Parallel()
 	primary := startCluster(t)
@@ -109,7 +109,7 @@ func TestWithoutRedisAPromotedStandbyGetsNoLeasesUntilItsFencesAreInvalidated(t 
 	primary.at.moveTo(standby.Addr())
 	execOn(t, standby, `SELECT pg_promote()`)
 	untilSays(t, standby, `SELECT pg_is_in_recovery()`, "false")
-	late := start(t, cfg) // which remembers nothing itself
+	late := start(t, cfg) // has no history of its own
 	for _, gateway := range []*client{c, late} {
 		wantForgotten(gateway, "fencegate fence invalidate-all --yes")
 	}
@@ -120,13 +120,13 @@ func TestWithoutRedisAPromotedStandbyGetsNoLeasesUntilItsFencesAreInvalidated(t 
 	for _, gateway := range []*client{c, late} {
 		untilReady(gateway)
 	}
-	next := late.acquire("orders/1001", "30s", "0s") // its lease has ended, too
+	next := late.acquire("orders/1001", "30s", "0s") // its old lease has ended, too
 	if number(t, next.token) <= number(t, a.token) {
 		t.Errorf("token %s after %s", next.token, a.token)
 	}
 }
 
-// The same server, set back, is known by the gateways that have seen more.
+// Without Redis, gateways that have seen more recognize a server that was reset to an earlier state.
 func TestWithoutRedisAServerThatWasSetBackGetsNoLeases(t *testing.T) {
 	t.Parallel()
 	server := startCluster(t)
@@ -139,7 +139,7 @@ func TestWithoutRedisAServerThatWasSetBackGetsNoLeases(t *testing.T) {
 	}
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": a.handle})
 	b := c.acquire("orders/1001", "30s", "10s")
-	c.want(http.StatusOK, "GET", "/readyz", nil) // what was written by now is remembered
+	c.want(http.StatusOK, "GET", "/readyz", nil) // what is written so far is recorded
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -22,12 +22,12 @@ const (
 	runB = "e27c4f3b-63fd-4d3a-bd3c-8f7e3a1f5a02"
 )
 
-// asOnce is the option of a lease for one process run.
+// asOnce returns the option for a lease of one process run.
 func asOnce(nonce string) string {
 	return "-c fence.lease=orders/1001;once=" + nonce + ";ttl=9s;wait=20s"
 }
 
-// poolOf is a pool at its defaults, but for its size: the lease is for one connection.
+// poolOf returns a pool with default settings, except for its size: the lease belongs to one connection.
 func (c *client) poolOf(pg testenv.PG, options string) *pgxpool.Pool {
 	c.t.Helper()
 	cfg, err := pgxpool.ParseConfig(pg.WriterURL)
@@ -54,7 +54,7 @@ func status(t *testing.T, pg testenv.PG) (is string) {
 	return is
 }
 
-// A reads; it is superseded; B writes; A writes what it computed from what it read. Its pool connects again by itself.
+// A reads; it is superseded; B writes; A writes a value computed from what it read. A's pool reconnects by itself.
 func TestAPoolThatReconnectsGivesAStaleProgramNoFreshToken(t *testing.T) {
 	t.Parallel()
 	for name, supersede := range map[string]func(c *client, pg testenv.PG){
@@ -82,7 +82,7 @@ func TestAPoolThatReconnectsGivesAStaleProgramNoFreshToken(t *testing.T) {
 			if err := write(); err != nil {
 				t.Fatal(err)
 			}
-			a.Reset() // its connection ends, and another takes the lease: nobody was in between
+			a.Reset() // its connection ends, and another takes the lease, with no holder in between
 			if err := write(); err != nil {
 				t.Fatalf("its own reconnect: %v", err)
 			}
@@ -90,7 +90,7 @@ func TestAPoolThatReconnectsGivesAStaleProgramNoFreshToken(t *testing.T) {
 			testenv.Eventually(t, "the lease is free", func() bool { _, locked := c.locked("orders/1001"); return !locked })
 			supersede(c, pg)
 			before := status(t, pg)
-			for try := range 3 { // a pool tries again
+			for try := range 3 { // a pool retries
 				err := write()
 				if refused := fatal(err); refused.Code != "ZF006" || refused.Hint == "" || !strings.Contains(refused.Detail, `"recorded"`) {
 					t.Errorf("try %d: %v; want FATAL ZF006", try, err)
@@ -113,7 +113,7 @@ func TestAPoolThatReconnectsGivesAStaleProgramNoFreshToken(t *testing.T) {
 	}
 }
 
-// The gateway ends the session of a superseded run: its program writes under a connection that its pool opens anew.
+// The gateway ends the session of a superseded run, and refuses the connection that the program's pool opens next.
 func TestASupersededSessionsPoolIsRefused(t *testing.T) {
 	t.Parallel()
 	c, pg := leasingGateway(t, nil)
@@ -144,7 +144,7 @@ func TestASupersededSessionsPoolIsRefused(t *testing.T) {
 	}
 }
 
-// A second connection of one pool is told so, however long it would wait.
+// A second connection of one pool is refused at once, however long it would wait.
 func TestAPoolsSecondConnectionIsToldThatItsOwnPoolHoldsTheLease(t *testing.T) {
 	t.Parallel()
 	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.PG.MaxLeaseWait = time.Hour })
@@ -161,7 +161,7 @@ func TestAPoolsSecondConnectionIsToldThatItsOwnPoolHoldsTheLease(t *testing.T) {
 		}
 	}
 	next := make(chan error, 1)
-	go func() { // another run waits, as ever
+	go func() { // another run waits as usual
 		conn, err := c.login(t.Context(), pg, asOnce(runB))
 		if err == nil {
 			_, err = conn.Exec(t.Context(), updateOrder, "by B")
@@ -183,7 +183,7 @@ func TestAPoolsSecondConnectionIsToldThatItsOwnPoolHoldsTheLease(t *testing.T) {
 	}
 }
 
-// Whoever says fresh carries nothing over, and is never refused for what was before.
+// A program that says fresh keeps no data between connections, and is never refused for an earlier lease.
 func TestAFreshLeaseIsGivenAgain(t *testing.T) {
 	t.Parallel()
 	c, pg := leasingGateway(t, nil)

@@ -46,7 +46,7 @@ func (l *logbook) String() string {
 	return l.b.String()
 }
 
-// warnings are the lines of the log that a person should act on.
+// warnings returns the log lines that need an operator's action.
 func (l *logbook) warnings() (lines []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +75,7 @@ func TestRenewalLearnsOfARevocation(t *testing.T) {
 	if a := c.want(http.StatusGone, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle}); a.text("code") != "lease_lost" {
 		t.Errorf("renewal: %v", a.Body)
 	}
-	// The renewal that failed has freed the lock.
+	// The failed renewal has released the lock.
 	next := c.acquire("orders/1001", "30s", "0s")
 	if _, err := c.connect(pg, next).Exec(t.Context(), updateOrder, "next"); err != nil {
 		t.Errorf("write of the next holder: %v", err)
@@ -92,7 +92,7 @@ func TestRenewalDoesNotWaitForAPostgreSQLThatHangs(t *testing.T) {
 	pg := testenv.Postgres(t)
 	cfg := config(t, pg)
 	l := start(t, cfg).acquire("r", "30s", "0s")
-	ln, err := net.Listen("tcp", "127.0.0.1:0") // connections wait in its queue
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // connections wait in its backlog
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,8 @@ func TestLocksOfASupersededSessionAreLetGo(t *testing.T) {
 	for name, c := range map[string]*client{"on the gateway that arms": here, "on another gateway": there} {
 		old := here.acquire("orders/1001", "30s", "0s")
 		conn := c.connect(pg, old)
-		if _, err := conn.Exec(t.Context(), "BEGIN; SELECT * FROM orders FOR UPDATE"); err != nil { // no check: it writes nothing
+		// No fence check: it writes nothing.
+		if _, err := conn.Exec(t.Context(), "BEGIN; SELECT * FROM orders FOR UPDATE"); err != nil {
 			t.Fatal(err)
 		}
 		here.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": old.handle})
@@ -216,7 +217,7 @@ func TestBlobsAreSweptWhileTheGatewayServes(t *testing.T) {
 	})
 }
 
-// keyPair writes a certificate for 127.0.0.1 and its key into files.
+// keyPair writes a certificate for 127.0.0.1 and its key to files.
 func keyPair(t *testing.T) (cert, key string, trust *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -13,15 +13,15 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// vanish is what the network does to a client whose machine is gone: nothing that is sent to it arrives, and nothing is
-// acknowledged. Its socket drops every packet before TCP sees it.
+// vanish cuts a client off the network, as if its machine had died: nothing reaches it, and it acknowledges nothing.
+// Its socket drops every packet before TCP sees it.
 func vanish(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	raw, err := conn.PgConn().Conn().(*net.TCPConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, "what it sent is acknowledged", func() bool { // else it would be sent again, which a machine that is gone does not do
+	testenv.Eventually(t, "what it sent is acknowledged", func() bool { // otherwise it would be retransmitted, which a dead machine does not do
 		var info *unix.TCPInfo
 		cerr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
 		if cerr != nil || err != nil {
@@ -40,7 +40,7 @@ func vanish(t *testing.T, conn *pgx.Conn) {
 
 const rowsForLong = `SELECT repeat('x', 100000) FROM generate_series(1, 100000)`
 
-// A machine that is gone says nothing, so only its silence tells.
+// A dead machine sends nothing, so only its silence reveals it.
 func TestALeaseEndsATTLAfterItsClientsMachineIsGone(t *testing.T) {
 	t.Parallel()
 	const ttl = 5 * time.Second
@@ -86,7 +86,7 @@ func TestALeaseEndsATTLAfterItsClientsMachineIsGone(t *testing.T) {
 	}
 }
 
-// Who reads slowly, or nothing for a while, is heard all the same: its machine acknowledges TCP's probes.
+// A client that reads slowly, or not at all for a while, keeps its lease: its machine acknowledges TCP's probes.
 func TestASlowReaderThatLivesKeepsItsLease(t *testing.T) {
 	t.Parallel()
 	c, pg := leasingGateway(t, nil)

@@ -5,8 +5,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/pgwire"
 )
 
-// Permit replaces the rules of the PostgreSQL port, as [pgwire.Server.Permit] says. The error is a
-// [*fence.InvalidError], and nothing has changed.
+// Permit replaces the rules of the PostgreSQL port, see [pgwire.Server.Permit]. On an error, a [*fence.InvalidError],
+// nothing changes.
 func (g *Gateway) Permit(p pgwire.Permits) error {
 	if g.pg == nil {
 		return &fence.InvalidError{Field: "PGListen", Reason: "is empty: there is no PostgreSQL port"}

@@ -46,7 +46,7 @@ func (m *pgMetrics) Ended(sqlstate string)       { m.ended.WithLabelValues(sqlst
 
 func (m *pgMetrics) LeaseEnded(held time.Duration, lost bool) { m.leases.Ended(held, lost) }
 
-// traffic tells what passed: asked, not counted.
+// traffic reports open sessions and their relayed bytes when scraped.
 type traffic struct {
 	of              func() pgwire.Traffic
 	sessions, bytes *prometheus.Desc

@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// poolMetrics tells how the gateway's own pool is: asked, not counted.
+// poolMetrics reports the state of the gateway's own pool when scraped.
 type poolMetrics struct {
 	stat     func() *pgxpool.Stat
 	gauges   map[string]poolGauge // by state
@@ -46,7 +46,7 @@ func (p poolMetrics) Describe(into chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements it too.
+// Collect implements [prometheus.Collector].
 func (p poolMetrics) Collect(into chan<- prometheus.Metric) {
 	s := p.stat()
 	for state, value := range p.gauges {

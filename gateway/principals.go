@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3"
 )
 
-// reloads remember whether the last change of the principals was refused.
+// reloads records whether the last change of the principals was refused.
 type reloads struct{ refused atomic.Bool }
 
 func (r *reloads) last() int64 {
@@ -20,14 +20,14 @@ func (r *reloads) last() int64 {
 	return 1
 }
 
-// errUnverified refuses principals whom nobody could be.
+// errUnverified refuses principals that no client could authenticate as.
 var errUnverified = &fence.InvalidError{
 	Field: "APITLSClientCA", Reason: "is missing: principals are known by certificates that nobody would verify",
 }
 
-// SetPrincipals replaces the principals of a gateway that has some, at once, also for requests
-// and streams under way. read gives them; after an error of its own, or of theirs, nothing has
-// changed, and the metrics say so until a later change succeeds.
+// SetPrincipals replaces the principals of a gateway that has some, also for requests and streams under way. read
+// returns them. If read fails or they are invalid, nothing changes, and the metrics say so until a later change
+// succeeds.
 func (g *Gateway) SetPrincipals(read func() ([]access.Definition, []access.Option, error)) error {
 	if g.cfg.Principals == nil {
 		return &fence.InvalidError{Field: "Principals", Reason: "are none: the gateway was started without"}
@@ -48,7 +48,7 @@ func (g *Gateway) SetPrincipals(read func() ([]access.Definition, []access.Optio
 	return err
 }
 
-// access says what the API requires of callers, for readers of the log.
+// access describes for the log how the API authenticates callers.
 func (g *Gateway) access() string {
 	switch {
 	case g.cfg.Principals != nil:
@@ -59,7 +59,7 @@ func (g *Gateway) access() string {
 	return "everybody"
 }
 
-// rights are what the S3 port asks; nil without principals.
+// rights are the rights that the S3 port checks; nil without principals.
 func (g *Gateway) rights() s3.Rights {
 	if g.cfg.Principals == nil {
 		return nil
@@ -67,7 +67,7 @@ func (g *Gateway) rights() s3.Rights {
 	return g.cfg.Principals
 }
 
-// mayLease is what the PostgreSQL port asks beside its lease rules; nil without principals.
+// mayLease is what the PostgreSQL port checks besides its lease rules; nil without principals.
 func (g *Gateway) mayLease() func(role, resource string) bool {
 	if g.cfg.Principals == nil {
 		return nil
@@ -77,7 +77,7 @@ func (g *Gateway) mayLease() func(role, resource string) bool {
 	}
 }
 
-// perPrincipal is how many of the connections for SQL one principal may use; 0: all.
+// perPrincipal is how many of the SQL connections one principal may use; 0: all.
 func (g *Gateway) perPrincipal() int {
 	if g.cfg.Principals == nil {
 		return 0
@@ -85,5 +85,5 @@ func (g *Gateway) perPrincipal() int {
 	return (cmp.Or(g.cfg.SQLConnections, defaultSQLConnections) + 1) / 2
 }
 
-// defaultSQLConnections is that of [fencedsql.Config].
+// defaultSQLConnections is the default of [fencedsql.Config].
 const defaultSQLConnections = 8

@@ -30,7 +30,7 @@ func may(resources string, verbs ...access.Verb) access.Rule {
 	return access.Rule{Resources: resources, Verbs: verbs}
 }
 
-// A role of PostgreSQL is a principal once it has logged in. What it may lease is looked at with each renewal.
+// A PostgreSQL role is a principal once it has logged in. Each renewal checks its rights again.
 func TestARoleLeasesWhatItsPrincipalMayNow(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -151,7 +151,7 @@ func TestTheStartSaysWhatTheAPIAsksFor(t *testing.T) {
 	}
 }
 
-// byCertificate are principals of whom one is known by its certificate.
+// byCertificate returns principals, one of which is known by its certificate.
 func byCertificate(t *testing.T) *access.Principals {
 	t.Helper()
 	all, err := access.New([]access.Definition{{Name: "ops", Certificates: []string{"dns:ops.example"}}})

@@ -15,8 +15,8 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// sqlReady: the fence's migrations, the login's right to arm, and a server that
-// takes writes. pg_has_role fails for a role that does not exist.
+// sqlReady checks the fence's migrations, the login's right to arm, and that the server takes writes. pg_has_role fails
+// for a role that does not exist.
 const sqlReady = `SELECT to_regclass('fence.resources') IS NOT NULL,
        COALESCE((SELECT pg_has_role(oid, 'USAGE') FROM pg_roles WHERE rolname = 'fence_gateway'), false),
        pg_is_in_recovery(),
@@ -24,21 +24,21 @@ const sqlReady = `SELECT to_regclass('fence.resources') IS NOT NULL,
                       AND (c.relkind <> 'r' OR c.relhasrules OR c.relrowsecurity OR c.relhassubclass
                         OR EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL))))`
 
-// sqlMinProgram: the oldest generation of programs that the code serves, of the sets that this gateway uses.
+// sqlMinProgram selects the oldest program generation that the SQL code of the sets in use serves.
 const sqlMinProgram = `SELECT COALESCE(max(min_program), 0) FROM fencegate.code WHERE name = 'fence' OR $1`
 
-// need is something that has to be there. The API gives leases, so it needs all of it; the
-// other ports serve holders of a lease, also while no new one can be had.
+// need is a condition of readiness. The API grants leases, so it needs all conditions. The other ports serve holders of
+// a lease even while no new lease can be granted.
 type need struct {
 	api.Check
 
-	only string // the other port that needs it; "": each of them
+	only string // the only other port that needs it; "": all of them
 }
 
-// leasesOnly is no port: nothing but the API needs it.
+// leasesOnly names no port: only the API needs the condition.
 const leasesOnly = wire.SurfaceLease
 
-// surfaces are those of /readyz that need it; nil: each.
+// surfaces are the surfaces of /readyz that need it; nil: all.
 func (n need) surfaces() []string {
 	switch n.only {
 	case "":
@@ -49,14 +49,14 @@ func (n need) surfaces() []string {
 	return []string{wire.SurfaceLease, n.only}
 }
 
-// hinders reports whether a port can't serve for what its check found. What is only degraded
-// leaves the API ready.
+// hinders reports whether a failed check keeps a port from serving. The API stays ready if the failure only degrades
+// it.
 func (n need) hinders(surface string, found error) bool {
 	_, degraded := errors.AsType[*api.DegradedError](found)
 	return found != nil && (surface == wire.SurfaceLease && !degraded || n.only == "" || n.only == surface)
 }
 
-// needs are what readiness means.
+// needs are the conditions of readiness.
 func (g *Gateway) needs() []need {
 	needs := []need{
 		{Check: api.Check{Part: wire.PartPostgres, Run: g.checkPostgres}},
@@ -69,7 +69,7 @@ func (g *Gateway) needs() []need {
 	return needs
 }
 
-// checks are what /readyz looks at.
+// checks are the checks of /readyz.
 func (g *Gateway) checks() (checks []api.Check) {
 	for _, n := range g.needs() {
 		n.For = n.surfaces()
@@ -78,7 +78,7 @@ func (g *Gateway) checks() (checks []api.Check) {
 	return append(checks, api.Check{Part: wire.PartPostgres, Run: g.confirmed, For: []string{wire.SurfacePG, wire.SurfaceSQL, wire.SurfaceS3}})
 }
 
-// surfaces are what this gateway serves, for /readyz.
+// surfaces are the surfaces of this gateway, for /readyz.
 func (g *Gateway) surfaces() []string {
 	all := []string{wire.SurfaceLease}
 	for surface, on := range map[string]bool{wire.SurfacePG: g.pg != nil, wire.SurfaceS3: g.s3 != nil, wire.SurfaceSQL: g.sql != nil} {
@@ -89,14 +89,14 @@ func (g *Gateway) surfaces() []string {
 	return all
 }
 
-// confirmed checks PostgreSQL as writes do: no node has to answer while there is no doubt.
+// confirmed checks PostgreSQL as writes do: without a doubt no node has to answer.
 func (g *Gateway) confirmed(ctx context.Context) error {
 	_, err := g.servers.confirm(ctx)
 	return err
 }
 
-// checkSQL: a login of /v1/sql that fails is that path's trouble only. A principal with the right
-// sql can make it fail: a role may change its own password.
+// checkSQL checks the login of /v1/sql. Its failure affects only that path. A principal with the right sql can cause
+// it, because a role may change its own password.
 func (g *Gateway) checkSQL(ctx context.Context) error {
 	err := g.sql.Check(ctx)
 	if errors.Is(err, fencedsql.ErrLogin) {
@@ -105,7 +105,7 @@ func (g *Gateway) checkSQL(ctx context.Context) error {
 	return err
 }
 
-// note is what anybody may know of the source of leases, also while nothing of it is missing.
+// note is the public description of the source of leases, also while it is healthy.
 func (g *Gateway) note() string {
 	if g.cfg.BestEffort {
 		return "best effort: after the loss of a node two may hold a resource, and the fence lets only the newest write"
@@ -113,7 +113,7 @@ func (g *Gateway) note() string {
 	return ""
 }
 
-// degraded says what of the source of leases is missing while it serves.
+// degraded describes what is missing of the source of leases while it serves.
 func (g *Gateway) degraded(ctx context.Context) string {
 	if several, ok := g.source.(leasing.Redundant); ok {
 		return several.Degraded(ctx)
@@ -133,13 +133,13 @@ func (g *Gateway) checkPostgres(ctx context.Context) error {
 		return fmt.Errorf("the gateway's login is not in fence_gateway; grant it: GRANT fence_gateway TO %s", pgx.Identifier{g.parsed.pool.ConnConfig.User}.Sanitize())
 	case standby:
 		return errors.New("the database is a read-only standby")
-	case !plain: // reading it could run somebody's code
+	case !plain: // reading it could run another role's code
 		return errors.New("the table fencegate.code was not created by the migrations; see: fencegate migrate status")
 	}
 	var oldest int
 	err := g.pool.QueryRow(ctx, sqlMinProgram, g.s3 != nil).Scan(&oldest)
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == "42P01" || refused.Code == "3F000" || refused.Code == "42501") {
-		return nil // no such record, or not for this login: a dump without it
+		return nil // no such record, or not readable for this login: a dump without it
 	}
 	if err == nil && oldest > migrations.Program {
 		err = fmt.Errorf("the database's schema needs a program of generation %d, and this one is of %d: use a newer program", oldest, migrations.Program)
@@ -147,7 +147,7 @@ func (g *Gateway) checkPostgres(ctx context.Context) error {
 	return err
 }
 
-// checkContinuity: whether PostgreSQL may have forgotten fences, or has its leases from elsewhere.
+// checkContinuity reports whether PostgreSQL may have forgotten fences, or has another source of leases.
 func (g *Gateway) checkContinuity(ctx context.Context) error {
 	if err := g.servers.claim(ctx); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// Who has the right sql can change the password of the login that runs it. That must cost no other port anything.
+// A principal with the right sql can change the password of the SQL login. That must affect no other port.
 func TestALoginOfSQLThatFailsIsTroubleOfSQLAlone(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// Who has released writes no more, whichever way he goes, also where nobody has acquired since.
+// After a release no write passes on any port, even if nobody has acquired since.
 func TestAReleasedLeaseIsRefusedOnEveryPort(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -69,7 +69,7 @@ func TestAReleasedLeaseIsRefusedOnEveryPort(t *testing.T) {
 	}
 }
 
-// A session that brought fence.lease ends its grant with its lease.
+// A session with fence.lease ends its grant with its lease.
 func TestASessionsGrantEndsWithIt(t *testing.T) {
 	t.Parallel()
 	c, pg := leasingGateway(t, nil)
@@ -89,8 +89,8 @@ func TestASessionsGrantEndsWithIt(t *testing.T) {
 	})
 }
 
-// A release frees the lock whatever PostgreSQL does, and waits for it half a second at most. The grant stays current then, until
-// the next acquisition.
+// A release frees the lock whatever PostgreSQL does, and waits for PostgreSQL at most half a second. The grant then
+// stays current until the next acquisition.
 func TestAReleaseIsNotHeldUpByPostgreSQL(t *testing.T) {
 	t.Parallel()
 	for name, strike := range map[string]func(t *testing.T, r *relay, pg testenv.PG) (end func()){
@@ -122,7 +122,7 @@ func TestAReleaseIsNotHeldUpByPostgreSQL(t *testing.T) {
 			end := strike(t, r, pg)
 			begun := time.Now()
 			c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
-			if took := time.Since(begun); took > 3*time.Second { // half a second, and what a busy machine adds
+			if took := time.Since(begun); took > 3*time.Second { // half a second, plus the delay of a busy machine
 				t.Errorf("the release took %v", took)
 			}
 			if _, locked := direct.locked("orders/1001"); locked {
@@ -140,7 +140,7 @@ func TestAReleaseIsNotHeldUpByPostgreSQL(t *testing.T) {
 	}
 }
 
-// relay stands between a gateway and PostgreSQL. While its gate is locked nothing passes.
+// relay stands between a gateway and PostgreSQL. Nothing passes while its gate is locked.
 type relay struct {
 	url  string
 	gate sync.RWMutex
@@ -200,7 +200,7 @@ func (r *relay) add(conns ...net.Conn) bool {
 	return true
 }
 
-// refuse ends what is open and takes nothing new.
+// refuse closes open connections and refuses new ones.
 func (r *relay) refuse(yes bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,9 +15,9 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// The drills of docs/restarts.md, with real servers. Each asserts what its row says; the bounds have room for a busy machine.
+// The drills of docs/restarts.md, with real servers. Each asserts its row of the page, with bounds for a busy machine.
 
-// drill is a PostgreSQL that comes back with what it had, Redis nodes that keep theirs, and a gateway in front.
+// drill is a PostgreSQL that restarts with its data, Redis nodes that keep theirs, and a gateway in front.
 type drill struct {
 	*cluster
 
@@ -51,7 +51,7 @@ func (d *drill) startPostgres(t *testing.T) {
 
 func (d *drill) writer() testenv.PG { return testenv.PG{WriterURL: d.as("writer")} }
 
-// restartNodes kills the nodes together, and starts them when what is done meanwhile is done.
+// restartNodes kills the nodes together, and starts them again after meanwhile.
 func (d *drill) restartNodes(t *testing.T, nodes []*redisserver.Server, meanwhile func()) {
 	t.Helper()
 	for _, n := range nodes {
@@ -67,7 +67,7 @@ func (d *drill) restartNodes(t *testing.T, nodes []*redisserver.Server, meanwhil
 	}
 }
 
-// wantStatus is the order's, as the database has it.
+// wantStatus wants this status of the order in the database.
 func (d *drill) wantStatus(t *testing.T, want string) {
 	t.Helper()
 	if got := execOn(t, d.pg, "SELECT status FROM orders WHERE id = 1001"); got != want {
@@ -75,7 +75,7 @@ func (d *drill) wantStatus(t *testing.T, want string) {
 	}
 }
 
-// leasesEnd waits until a lease can be had again, and says how long that took.
+// leasesEnd waits until a lease can be acquired again, and returns how long that took.
 func leasesEnd(t *testing.T, c *client, resource string) (l lease, took time.Duration) {
 	t.Helper()
 	began := time.Now()
@@ -87,7 +87,8 @@ func leasesEnd(t *testing.T, c *client, resource string) (l lease, took time.Dur
 	return l, time.Since(began)
 }
 
-// Two of three nodes, and the only one: no lease is given or renewed for the longest TTL in use, and what is held writes.
+// After the restart of two of three nodes, or of the only one, no lease is granted or renewed for the longest TTL in
+// use, and holders can still write.
 func TestADrillOfAQuorumOfRedisNodes(t *testing.T) {
 	t.Parallel()
 	for name, nodes := range map[string]int{"two of three": 3, "the only one": 1} {
@@ -105,10 +106,10 @@ func TestADrillOfAQuorumOfRedisNodes(t *testing.T) {
 					t.Errorf("a write under the lease that is held: %v", err)
 				}
 			})
-			leasesEnd(t, c, "orders/2") // which nobody held
+			leasesEnd(t, c, "orders/2") // nobody held it
 			took := time.Since(lost)
 			t.Logf("the next lease came %v after the loss", took.Round(100*time.Millisecond))
-			if took < 4*time.Second || took > 25*time.Second { // 5 s are the longest TTL in use
+			if took < 4*time.Second || took > 25*time.Second { // the longest TTL in use is 5 s
 				t.Errorf("the next lease came after %v", took)
 			}
 			next, _ := leasesEnd(t, c, "orders/1001")
@@ -123,7 +124,8 @@ func TestADrillOfAQuorumOfRedisNodes(t *testing.T) {
 	}
 }
 
-// PostgreSQL stops in order, and as in a crash. What was open is rolled back, the gateway goes on by itself, and no grant is lost.
+// After a clean shutdown or a crash of PostgreSQL, open transactions roll back, the gateway recovers by itself, and no
+// grant is lost.
 func TestADrillOfPostgreSQL(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*pgserver.Server) error{"stopped": (*pgserver.Server).Stop, "killed": (*pgserver.Server).Kill} {
@@ -161,7 +163,7 @@ func TestADrillOfPostgreSQL(t *testing.T) {
 	}
 }
 
-// One gateway of two is stopped: its sessions end between two transactions, and the other one goes on with its leases.
+// One of two gateways stops: its sessions end between two transactions, and the other gateway serves its leases.
 func TestADrillOfAGateway(t *testing.T) {
 	t.Parallel()
 	d := startDrill(t, 1)
@@ -190,8 +192,8 @@ func TestADrillOfAGateway(t *testing.T) {
 	d.wantStatus(t, "at the other")
 }
 
-// All parts restart, in the order of the page and in another: nothing is lost, the next token is higher, and the old grant
-// is refused once somebody has it.
+// All parts restart, in the order of the page and in another: nothing is lost, the next token is higher, and the old
+// grant is refused once another client has the resource.
 func TestADrillOfEverything(t *testing.T) {
 	t.Parallel()
 	for name, gatewayFirst := range map[string]bool{"gateways first": true, "gateways stay": false} {
@@ -227,7 +229,7 @@ func TestADrillOfEverything(t *testing.T) {
 			untilReady(c)
 			next, took := leasesEnd(t, c, "orders/1001")
 			t.Logf("ready and leasing after %v, of which %v for the lease", time.Since(began).Round(100*time.Millisecond), took.Round(100*time.Millisecond))
-			if waited := time.Since(lost); waited < 4*time.Second { // 5 s are the longest TTL in use
+			if waited := time.Since(lost); waited < 4*time.Second { // the longest TTL in use is 5 s
 				t.Errorf("the next lease came %v after the loss", waited)
 			}
 			if number(t, next.token) <= number(t, held.token) {

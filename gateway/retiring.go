@@ -8,14 +8,14 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// A lease that is taken to end a grant whose holder did not release it: it ends by itself where the gateway dies.
+// The lease that endUnused takes expires by itself if the gateway dies.
 const (
 	endingTTL     = 10 * time.Second
 	endingTimeout = 5 * time.Second
 	endingHolder  = "retiring an unused fence"
 )
 
-// retireOften retires fences that nobody has used for long, until ctx ends. Several gateways may do so on one database.
+// retireOften retires fences unused for RetireAfter, until ctx ends. Several gateways may do so on one database.
 func (g *Gateway) retireOften(ctx context.Context) error {
 	tick := time.NewTicker(min(g.cfg.RetireAfter/4+time.Millisecond, time.Hour))
 	defer tick.Stop()
@@ -38,8 +38,8 @@ func (g *Gateway) retireOften(ctx context.Context) error {
 	}
 }
 
-// retire looks at every fence once. Grants that nobody ended are ended here, where
-// nobody holds their leases; their fences retire when they have been unused as long again.
+// retire scans every fence once. It ends grants that were never ended if nobody holds their leases. Their fences retire
+// after another RetireAfter without use.
 func (g *Gateway) retire(ctx context.Context) (retired, ended int, err error) {
 	for after := ""; ; {
 		step, err := g.fence.Retire(ctx, g.cfg.RetireAfter, after)
@@ -51,7 +51,7 @@ func (g *Gateway) retire(ctx context.Context) (retired, ended int, err error) {
 			switch err := g.endUnused(ctx, resource); {
 			case err == nil:
 				ended++
-			case errors.Is(err, leasing.ErrHeld): // somebody uses it
+			case errors.Is(err, leasing.ErrHeld): // in use
 			case ctx.Err() != nil, errors.Is(err, leasing.ErrUnavailable):
 				return retired, ended, err
 			default:
@@ -64,8 +64,8 @@ func (g *Gateway) retire(ctx context.Context) (retired, ended int, err error) {
 	}
 }
 
-// endUnused ends the grant of a resource whose lease nobody holds, as its holder died or lost it: it takes the lease and
-// releases it, which ends every grant there is.
+// endUnused ends the grant of a resource whose holder died or lost its lease: it acquires the lease and releases it,
+// which ends every grant of the resource.
 func (g *Gateway) endUnused(ctx context.Context, resource string) error {
 	ctx, cancel := context.WithTimeout(ctx, endingTimeout)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// Fences of leases that were released, that nobody released, and that are held: the last one stays.
+// Fences of released and of abandoned leases retire; the fence of a held lease stays.
 func TestUnusedFencesRetire(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)

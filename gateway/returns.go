@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// quarantineError says when a quarantine is over that keeps leases from being had.
+// quarantineError reports when the quarantine that blocks leases ends.
 type quarantineError struct {
 	cause error
 	left  time.Duration
@@ -26,15 +26,15 @@ func (e *quarantineError) Error() string {
 
 func (e *quarantineError) Unwrap() error { return e.cause }
 
-// Left is how long the quarantine still runs.
+// Left is the time until the quarantine ends.
 func (e *quarantineError) Left() time.Duration { return e.left }
 
-// Tell is what clients read.
+// Tell is the text for clients.
 func (e *quarantineError) Tell() string {
 	return fmt.Sprintf("No quorum of Redis nodes serves the gateway now: quarantine, %d s left.", int64((e.left+time.Second-1)/time.Second))
 }
 
-// named gives errors of acquisitions the words that clients read.
+// named wraps errors of acquisitions with the texts for clients.
 func (g guarded) named(ctx context.Context, err error) error {
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "22023" && strings.HasPrefix(refused.Message, "seal was used") {
 		return fmt.Errorf("%w: %w", api.ErrKeyUsed, err)
@@ -48,7 +48,7 @@ func (g guarded) named(ctx context.Context, err error) error {
 	return err
 }
 
-// returns is when enough nodes are admitted again, looked at once in a while.
+// returns caches when enough nodes are admitted again.
 type returns struct {
 	look func(context.Context) time.Duration // 0: not known
 
@@ -57,7 +57,7 @@ type returns struct {
 	at     time.Time
 }
 
-// left is how long that still takes; 0: not known.
+// left is the time until enough nodes are admitted; 0: not known.
 func (r *returns) left(ctx context.Context) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -58,7 +58,7 @@ func newS3Metrics() *s3Metrics {
 	return m
 }
 
-// How sweeps ended, as labels.
+// The outcomes of sweeps, as label values.
 const (
 	sweepDone   = "done"
 	sweepFailed = "failed"
@@ -95,7 +95,7 @@ func (m *s3Metrics) steps(s maintenance.Swept) {
 	}
 }
 
-// register adds them, and what the server tells when it is asked.
+// register adds the metrics, and the server's statistics, which are read when scraped.
 func (m *s3Metrics) register(into *metrics, stats func() s3.Stats) {
 	into.registry.MustRegister(m.requests, m.refusals, m.answers, m.commits, m.swept, m.sweeps, m.last)
 	into.gauge("fencegate_s3_connections", "Connections open on the S3 port.", func() int64 { return stats().Connections })

@@ -50,7 +50,7 @@ func TestBucketsAreManagedOverHTTP(t *testing.T) {
 		{"PUT", "/v1/buckets/nowhere", map[string]string{"keep": "3"}, 404, `there is no bucket`},
 		{"PUT", "/v1/buckets/new", map[string]string{"rule": "prefix:0"}, 400, `"field":"rule"`},
 		{"PUT", "/v1/buckets/new", map[string]string{"rule": "key", "keep": "x"}, 400, `"field":"keep"`},
-		{"GET", "/v1/buckets/new", nil, 404, `there is no bucket`}, // what was wrong made nothing
+		{"GET", "/v1/buckets/new", nil, 404, `there is no bucket`}, // the invalid requests created nothing
 		{"PUT", "/v1/buckets/New", map[string]string{"rule": "key"}, 400, `"field":"bucket"`},
 		{"PUT", "/v1/buckets/new", map[string]string{"rule": "monotone:prefix:2", "keep": "all"}, 201, `"rule":"monotone:prefix:2","keep":"all"`},
 		{"PUT", "/v1/buckets/orders/rules", map[string]string{"prefix": "scratch/", "rule": "none"}, 200, `[{"prefix":"scratch/","rule":"none"}]`},
@@ -71,7 +71,7 @@ func TestBucketsAreManagedOverHTTP(t *testing.T) {
 			t.Errorf("%s %s %v: %d %s, want %d %s", call.method, call.path, call.body, status, text, call.status, call.want)
 		}
 	}
-	// The rule counts at once, and does not change under what was written by it.
+	// The rule applies at once, and cannot change once objects are written under it.
 	s3c := awss3.New(awss3.Options{
 		Region: "us-east-1", BaseEndpoint: aws.String("http://" + c.g.Addrs().S3), UsePathStyle: true,
 		Credentials: credentials.NewStaticCredentialsProvider("root", "root-secret", ""), HTTPClient: c.http,
@@ -98,7 +98,7 @@ func TestBucketsAreManagedOverHTTP(t *testing.T) {
 	})
 }
 
-// text calls the API and returns the answer as it is.
+// text calls the API and returns the answer's text.
 func (c *client) text(method, path string, body any) (int, string) {
 	c.t.Helper()
 	return c.raw(method, "http://"+c.g.Addrs().API+path, body)
@@ -179,7 +179,8 @@ func TestTheHTTPPortsSpeakTLS(t *testing.T) {
 	if url := "https://s3.test:" + port; status != http.StatusOK || !strings.Contains(text, url) {
 		t.Errorf("endpoints: %d %s, want %s", status, text, url)
 	}
-	if status, _ := c.raw("GET", "https://orders.s3.test:"+port+"/", nil); status != http.StatusForbidden { // no credentials: but it was there
+	// No credentials, but the request arrived.
+	if status, _ := c.raw("GET", "https://orders.s3.test:"+port+"/", nil); status != http.StatusForbidden {
 		t.Errorf("S3 by host: %d", status)
 	}
 	for _, addr := range []string{c.g.Addrs().API, c.g.Addrs().S3} {

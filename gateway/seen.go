@@ -10,8 +10,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
-// seen is what people can see of what happens at a gateway: the latest events, and a
-// count of what the fence refused.
+// seen holds what people can see of a gateway: the latest events, and a count of the fence's refusals.
 type seen struct {
 	*activity.Feed
 
@@ -24,7 +23,7 @@ func newSeen(log *slog.Logger) *seen {
 		Help: "Writes, and logins with a grant or lease, that the fence refused, by surface (pg, sql, check or s3) and SQLSTATE. fence.protected also counts refusals that bypass the gateway.",
 	}, []string{"surface", "code"})}
 	for _, surface := range []string{wire.SurfacePG, wire.SurfaceSQL, wire.SurfaceCheck, wire.SurfaceS3} {
-		for _, code := range fence.Codes { // a rate sees the first refusal where its series was there before
+		for _, code := range fence.Codes { // the series exists before the first refusal, so that a rate includes it
 			s.refusals.WithLabelValues(surface, code.SQLState)
 		}
 	}

@@ -20,7 +20,7 @@ import (
 
 var seenSurfaces = []string{wire.SurfacePG, wire.SurfaceSQL, wire.SurfaceCheck, wire.SurfaceS3}
 
-// events are those that the gateway keeps.
+// events returns the events that the gateway keeps.
 func (c *client) events() (all []wire.Event) {
 	c.t.Helper()
 	if err := c.api().Events(c.t.Context(), "", false, func(e wire.Event) error { all = append(all, e); return nil }); err != nil {
@@ -39,7 +39,7 @@ func (c *client) api() *apiclient.Client {
 	return api
 }
 
-// refusals counts the refused writes of each surface, in the metrics, and in the events.
+// refusals counts the refused writes of each surface, in the metrics and in the events.
 func (c *client) refusals() (counted, told map[string]int) {
 	c.t.Helper()
 	counted, told = map[string]int{}, map[string]int{}
@@ -54,7 +54,7 @@ func (c *client) refusals() (counted, told map[string]int) {
 	return counted, told
 }
 
-// A stale writer is seen wherever it writes: each of its writes is one more.
+// A stale write is reported on every surface, and counted once per write.
 func TestStaleWritesAreSeenOnEachSurface(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -66,7 +66,8 @@ func TestStaleWritesAreSeenOnEachSurface(t *testing.T) {
 	current := c.acquire("orders/1001", "30s", "20s")
 	relayed, direct := c.connect(pg, lease{}), past(t, pg, stale)
 	const present = "SELECT set_config('fence.resource', $1, false), set_config('fence.token', $2, false)"
-	if _, err := relayed.Exec(t.Context(), present, stale.resource, stale.grant); err != nil { // which the gateway does not see, and does not end
+	// A grant that the gateway does not see, so it does not end the session.
+	if _, err := relayed.Exec(t.Context(), present, stale.resource, stale.grant); err != nil {
 		t.Fatal(err)
 	}
 	staleGrant, err := fence.ParseGrant(stale.resource, stale.grant)
@@ -128,7 +129,7 @@ func TestStaleWritesAreSeenOnEachSurface(t *testing.T) {
 	}
 }
 
-// tellsAll reports whether the event of a refused write to orders/1001 says all that its surface knows.
+// tellsAll reports whether the event of a refused write to orders/1001 has all that its surface knows.
 func tellsAll(e wire.Event, presented, recorded, key string) bool {
 	if e.Code != "ZF001" || e.Resource != "orders/1001" || e.Client == "" || e.Presented.String() != presented || e.Recorded.String() != recorded {
 		return false
@@ -144,7 +145,7 @@ func tellsAll(e wire.Event, presented, recorded, key string) bool {
 	return true
 }
 
-// past opens a session that knows no gateway.
+// past opens a session that bypasses the gateway.
 func past(t *testing.T, pg testenv.PG, l lease) *pgx.Conn {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(pg.WriterURL)
@@ -168,7 +169,7 @@ func refusedIn(t *testing.T, pg testenv.PG, table string) (n int) {
 	return n
 }
 
-// What becomes of leases is seen on each surface that gives them.
+// The events of leases are reported on each surface that grants them.
 func TestLeasesAreSeen(t *testing.T) {
 	t.Parallel()
 	c, pg := leasingGateway(t, nil)

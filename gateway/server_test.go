@@ -83,7 +83,7 @@ func (a *authority) write(file, kind string, der []byte) {
 	}
 }
 
-// issue makes a certificate for a host or a user, in two files.
+// issue signs a certificate for a host or a user, in two files.
 func (a *authority) issue(name string) (certFile, keyFile string) {
 	a.t.Helper()
 	der, key := a.sign(&x509.Certificate{
@@ -100,7 +100,7 @@ func (a *authority) issue(name string) (certFile, keyFile string) {
 	return certFile, keyFile
 }
 
-// ownServer is a PostgreSQL of the test's own; dir "" is a new folder.
+// ownServer starts a PostgreSQL of its own; dir "" is a new folder.
 func ownServer(t *testing.T, dir string) *pgserver.Server {
 	t.Helper()
 	return testenv.OwnPostgres(t, pgserver.Config{Dir: dir, Fast: true, Settings: map[string]string{"shared_buffers": "16MB", "wal_level": "logical"}})
@@ -121,8 +121,7 @@ func query(t *testing.T, address, sql string) []string {
 	return list
 }
 
-// secured turns TLS on in a server, with a certificate for localhost, and lets in by
-// the rules of hba.
+// secured turns TLS on in a server, with a certificate for localhost and the rules of hba.
 func secured(t *testing.T, s *pgserver.Server, dir string, ca *authority, certFile, keyFile, hba string) {
 	t.Helper()
 	data := filepath.Join(dir, "data")
@@ -164,7 +163,7 @@ func secured(t *testing.T, s *pgserver.Server, dir string, ca *authority, certFi
 	})
 }
 
-// port is the gateway's PostgreSQL port, made from the address of a database.
+// port is the gateway's PostgreSQL port, configured from the address of a database.
 type port struct {
 	*pgwire.Server
 
@@ -219,13 +218,13 @@ func openPort(t *testing.T, address string, clients *tls.Config) *port {
 	return p
 }
 
-// url is the address of a login through the port.
+// url returns the address of a login through the port.
 func (p *port) url(user, options string) string {
 	u := url.URL{Scheme: "postgres", User: url.UserPassword(user, "secret"), Host: net.JoinHostPort("localhost", portOf(p.addr)), Path: "/postgres", RawQuery: options}
 	return u.String()
 }
 
-// psql runs a statement, and returns all that is said.
+// psql runs a statement, and returns all output.
 func psql(t *testing.T, s *pgserver.Server, address, sql string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -235,7 +234,7 @@ func psql(t *testing.T, s *pgserver.Server, address, sql string) (string, error)
 	return strings.TrimSpace(string(out)), err
 }
 
-// logins makes roles with the password that [port.url] has.
+// logins creates roles with the password of [port.url].
 func logins(t *testing.T, s *pgserver.Server, names ...string) {
 	t.Helper()
 	for _, name := range names {

@@ -20,47 +20,45 @@ import (
 	"github.com/fencegate/fencegate/lock/continuity"
 )
 
-// servers is the one mind about which server is PostgreSQL: the host of the address
-// that sessions and the gateway's own connections go to, and whether that server is
-// the one that the Redis nodes have recorded, or a later state of it. While it is
-// not, no lease is granted.
+// servers decides which server is PostgreSQL: the host to which sessions and the gateway's own connections go, and
+// whether that server is the one that the Redis nodes have recorded, or a later state of it. While it is not, no lease
+// is granted.
 //
-// Of several hosts it is the one that the nodes have recorded; where they say
-// nothing, the first that suits target_session_attrs. It stays until it fails.
+// Of several hosts servers chooses the one that the nodes have recorded. If they have no record, it chooses the first
+// that satisfies target_session_attrs. It keeps a host until that fails.
 type servers struct {
 	config  *pgx.ConnConfig           // the gateway's login, with all hosts
 	hosts   []pgwire.Upstream         // one way to each
-	grace   time.Duration             // for the others, once one that will do has answered
-	history history                   // nil: leases come from elsewhere, and nobody remembers
-	part    string                    // that remembers
-	source  string                    // of the leases, as the database records it; "": one that it does not know
+	grace   time.Duration             // for the other hosts, once a suitable one has answered
+	history history                   // nil: leases come from elsewhere, and there is no history
+	part    string                    // that keeps the history
+	source  string                    // of the leases, as the database records it; "": unknown to the database
 	pool    *pgxpool.Pool             // of the gateway's login
-	reads   atomic.Pointer[s3.Server] // remembers what it has read of one PostgreSQL; nil: nobody does
-	moved   func(pgwire.Upstream)     // is called with each new home, in order; nil: not called
+	reads   atomic.Pointer[s3.Server] // caches what it has read of one PostgreSQL; nil: no S3 port
+	moved   func(pgwire.Upstream)     // called with each new home, in order; may be nil
 
 	choosing, settling singleflight.Group
 
 	mu       sync.Mutex
-	home     pgwire.Upstream  // the chosen one; its Server is "" while that is not known
-	looked   time.Time        // when home was last seen to serve; zero: choose anew
+	home     pgwire.Upstream  // the chosen host; its Server is "" while unknown
+	looked   time.Time        // when home last served; zero: choose again
 	left     chan struct{}    // closed when home changes
-	last     string           // home's Server, when it was last known
-	accepted *continuity.Seen // what is known of home; nil: in doubt
-	raised   bool             // a fence, since the last beat
-	claimed  bool             // the database knows our source
-	doubts   int              // counts how often it was in doubt
-	refused  bool             // the last look said that no lease may be given
+	last     string           // home's Server, when last known
+	accepted *continuity.Seen // the accepted state of home; nil: in doubt
+	raised   bool             // whether a fence was raised since the last beat
+	claimed  bool             // the database records our source
+	doubts   int              // counts the doubts
+	refused  bool             // the last look was refused: no lease may be given
 }
 
 const (
-	// foundFor is how long a look at home counts: many sessions may begin at a time.
+	// foundFor is how long a check of home counts, because many sessions may begin at once.
 	foundFor = time.Second
 	// chooseTimeout bounds a choice among the hosts.
 	chooseTimeout = 10 * time.Second
-	// graceForOthers is short: a machine that is gone answers nothing at all, and logins
-	// wait for this.
+	// graceForOthers is short: a dead machine never answers, and logins wait this long.
 	graceForOthers = 250 * time.Millisecond
-	// graceForRecorded is for the one that the nodes have recorded, once another has answered.
+	// graceForRecorded is the wait for the host that the nodes have recorded, once another has answered.
 	graceForRecorded = 2 * time.Second
 )
 
@@ -70,14 +68,14 @@ func newServers(config *pgx.ConnConfig) *servers {
 	return s
 }
 
-// tell has f called with each new home, in order. It may call nothing of servers.
+// tell registers f, which is called with each new home, in order. f must not call methods of servers.
 func (s *servers) tell(f func(pgwire.Upstream)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.moved = f
 }
 
-// suitable is where sessions go, for the PostgreSQL port.
+// suitable returns the host for sessions of the PostgreSQL port.
 func (s *servers) suitable(ctx context.Context) ([]pgwire.Upstream, error) {
 	home, err := s.current(ctx)
 	if err != nil {
@@ -86,7 +84,7 @@ func (s *servers) suitable(ctx context.Context) ([]pgwire.Upstream, error) {
 	return []pgwire.Upstream{home}, nil
 }
 
-// current is home. Where there is a choice, it has served within foundFor.
+// current returns home. With several hosts it has served within foundFor.
 func (s *servers) current(ctx context.Context) (pgwire.Upstream, error) {
 	s.mu.Lock()
 	home, known := s.home, len(s.hosts) == 1 && s.config.ValidateConnect == nil || time.Since(s.looked) < foundFor
@@ -112,7 +110,7 @@ func (s *servers) current(ctx context.Context) (pgwire.Upstream, error) {
 	return s.home, nil
 }
 
-// choose sees whether home still serves, and else asks all hosts.
+// choose checks whether home still serves, and otherwise asks all hosts.
 func (s *servers) choose(ctx context.Context) error {
 	if s.serves(ctx) {
 		return nil
@@ -124,7 +122,7 @@ func (s *servers) choose(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	chosen := fit[0]
-	for _, a := range fit { // in doubt: the one that home was
+	for _, a := range fit { // in doubt: prefer the server that home was
 		if accepted == nil && a.seen.Identity != "" && a.seen.Identity == s.home.Server {
 			chosen = a
 			break
@@ -135,8 +133,8 @@ func (s *servers) choose(ctx context.Context) error {
 	return nil
 }
 
-// serves reports whether home is still the one that was chosen, as far as a connection to
-// it tells. In doubt it is not: another host may be the one that the nodes know.
+// serves reports whether home is still the chosen server, as far as a connection to it tells. In doubt it returns
+// false: the nodes may have recorded another host.
 func (s *servers) serves(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -150,7 +148,7 @@ func (s *servers) serves(ctx context.Context) bool {
 	defer a.close(ctx)
 	full, ok := errors.AsType[*pgconn.PgError](a.err)
 	switch {
-	case ok && full.Code == "53300": // too many connections: it answers
+	case ok && full.Code == "53300": // too_many_connections: the server answers
 	case a.err != nil, accepted != nil && !a.seen.Continues(accepted):
 		return false
 	}
@@ -162,7 +160,7 @@ func (s *servers) serves(ctx context.Context) bool {
 	return true
 }
 
-// take needs s.mu. accepted is nil in doubt.
+// take sets home. The caller holds s.mu. accepted is nil in doubt.
 func (s *servers) take(home pgwire.Upstream, server string, accepted *continuity.Seen) {
 	home.Server = server
 	if accepted == nil && s.history != nil {
@@ -183,7 +181,7 @@ func (s *servers) take(home pgwire.Upstream, server string, accepted *continuity
 	}
 }
 
-// doubt needs s.mu. Until the nodes have been asked again, nobody knows which server this is.
+// doubt drops the accepted state until the nodes are asked again. The caller holds s.mu.
 func (s *servers) doubt() {
 	s.accepted = nil
 	s.doubts++
@@ -193,7 +191,7 @@ func (s *servers) doubt() {
 	}
 }
 
-// here is ctx until home is another one.
+// here returns a context that ends when home changes.
 func (s *servers) here(ctx context.Context) (context.Context, context.CancelFunc) {
 	s.mu.Lock()
 	left := s.left
@@ -209,7 +207,7 @@ func (s *servers) here(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, cancel
 }
 
-// pin has a connection that is about to be made go to home.
+// pin makes a connection that is about to be made go to home.
 func (s *servers) pin(ctx context.Context, config *pgx.ConnConfig) error {
 	if len(s.hosts) == 1 {
 		return nil
@@ -222,8 +220,8 @@ func (s *servers) pin(ctx context.Context, config *pgx.ConnConfig) error {
 	return nil
 }
 
-// pinned keeps the ways of an address that lead to one host, and all of them if none
-// does: with a pooler in between, for example.
+// pinned keeps the addresses of config that lead to one host, and all of them if none does, for example with a pooler
+// in between.
 func pinned(config *pgconn.Config, addr string) {
 	ways := slices.DeleteFunc(waysOf(config), func(f *pgconn.FallbackConfig) bool {
 		_, to := pgconn.NetworkAddress(f.Host, f.Port)
@@ -234,13 +232,13 @@ func pinned(config *pgconn.Config, addr string) {
 	}
 }
 
-// answer is what a host says. conn is nil where it could not be reached.
+// answer is the result of asking a host. conn is nil if the host was not reached.
 type answer struct {
 	host int
 	way  pgwire.Upstream
 	conn *pgx.Conn
 	seen continuity.Seen
-	err  error // why it will not do
+	err  error // why the host is unsuitable
 }
 
 func (a answer) close(ctx context.Context) {
@@ -254,13 +252,13 @@ func notPreferred(err error) bool {
 	return is
 }
 
-// ask logs in as the gateway.
+// ask logs in to a host as the gateway.
 func (s *servers) ask(ctx context.Context, way pgwire.Upstream) answer {
 	a := answer{way: way}
 	config := s.config.Copy()
 	pinned(&config.Config, way.Addr)
 	check := config.ValidateConnect
-	config.ValidateConnect = nil // run below, so that its answer is kept
+	config.ValidateConnect = nil // ask runs it below, to keep the connection if it fails
 	if a.conn, a.err = pgx.ConnectConfig(ctx, config); a.err == nil && check != nil {
 		a.err = check(ctx, a.conn.PgConn())
 	}
@@ -270,8 +268,8 @@ func (s *servers) ask(ctx context.Context, way pgwire.Upstream) answer {
 	return a
 }
 
-// askAll asks all hosts at once. It returns those that suit, the best one first: the one that
-// the nodes accept, which is waited for. The error says why none does.
+// askAll asks all hosts at once. It returns the suitable ones, the best first: it waits for the one that the nodes
+// accept. The error says why none is suitable.
 func (s *servers) askAll(ctx context.Context) (fit []answer, accepted *continuity.Seen, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	said := make(chan answer, len(s.hosts))
@@ -316,7 +314,7 @@ func (s *servers) askAll(ctx context.Context) (fit []answer, accepted *continuit
 	return ranked(fit, accepted), accepted, nil
 }
 
-// noHostError: no host can be reached and satisfies target_session_attrs.
+// noHostError reports that no host can be reached and satisfies target_session_attrs.
 type noHostError struct{ why error }
 
 func (e *noHostError) Error() string {
@@ -338,7 +336,7 @@ func ranked(fit []answer, accepted *continuity.Seen) []answer {
 	return fit
 }
 
-// patience is the time for the others, once one that will do has answered.
+// patience is the wait for the other hosts, once a suitable one has answered.
 func (s *servers) patience() time.Duration {
 	if s.history == nil {
 		return s.grace
@@ -346,7 +344,7 @@ func (s *servers) patience() time.Duration {
 	return graceForRecorded
 }
 
-// accepts reports what the nodes have accepted of a host; nil: they have not.
+// accepts returns the state of a host that the nodes have accepted; nil: they have not.
 func (s *servers) accepts(ctx context.Context, a *answer) *continuity.Seen {
 	if s.history == nil || a.err != nil {
 		return nil

@@ -19,8 +19,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// pair is a primary that can come back, and a standby that streams from it, each behind an
-// address of its own.
+// pair is a primary that can return, and a standby that streams from it, each behind an address of its own.
 type pair struct {
 	t                *testing.T
 	dir              string // the primary's
@@ -48,7 +47,7 @@ func startPair(t *testing.T) *pair {
 	return p
 }
 
-// both is the address of the two hosts for a login.
+// both returns the address of the two hosts for a login.
 func (p *pair) both(login, options string) string {
 	hosts := p.first.ln.Addr().String() + "," + p.second.ln.Addr().String()
 	u := url.URL{Scheme: "postgres", User: url.UserPassword(login, login), Host: hosts, Path: "/postgres", RawQuery: "sslmode=disable" + options}
@@ -61,12 +60,12 @@ func (p *pair) gateway(options string) gateway.Config {
 	return cfg
 }
 
-// writer is for sessions through the port.
+// writer returns the address for sessions through the port.
 func (p *pair) writer() testenv.PG {
 	return testenv.PG{WriterURL: "postgres://writer:writer@127.0.0.1/postgres?sslmode=disable"}
 }
 
-// promote makes the standby a primary, once it has the token.
+// promote promotes the standby once it has the token.
 func (p *pair) promote(l lease) {
 	p.t.Helper()
 	untilSays(p.t, p.standby, `SELECT count(*) FROM fence.resources WHERE resource = '`+l.resource+`' AND token = `+l.token, "1")
@@ -74,7 +73,7 @@ func (p *pair) promote(l lease) {
 	untilSays(p.t, p.standby, `SELECT pg_is_in_recovery()`, "false")
 }
 
-// servedAt is the server of a session, and of the leases.
+// servedAt returns the port of the server that a session has reached.
 func servedAt(t *testing.T, conn *pgx.Conn) (port string) {
 	t.Helper()
 	if err := conn.QueryRow(t.Context(), "SHOW port").Scan(&port); err != nil {
@@ -132,12 +131,12 @@ func TestSessionsGoWhereTheFenceIs(t *testing.T) {
 	}
 }
 
-// While PostgreSQL may have forgotten fences, a grant of before does not pass, not even before the gateway has noticed.
+// While PostgreSQL may have forgotten fences, no earlier grant passes, not even before the gateway has noticed.
 func TestNoGrantOfBeforePassesWhereFencesMayBeForgotten(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
 	cfg := p.gateway("")
-	cfg.PostgresURL, cfg.SQLURL = strings.Replace(cfg.PostgresURL, ","+p.second.ln.Addr().String(), "", 1), "" // by an address that moves
+	cfg.PostgresURL, cfg.SQLURL = strings.Replace(cfg.PostgresURL, ","+p.second.ln.Addr().String(), "", 1), "" // an address that moves
 	cfg.PG.Rules = grantRequired
 	c := start(t, cfg)
 	a := c.acquire("orders/1001", "60s", "0s")
@@ -170,13 +169,13 @@ func TestNoGrantOfBeforePassesWhereFencesMayBeForgotten(t *testing.T) {
 	}
 }
 
-// No more do its writes: neither by /v1/sql nor by the S3 port, not even before the gateway has noticed.
+// The same holds for writes by /v1/sql and the S3 port.
 func TestNoWriteOfBeforePassesWhereFencesMayBeForgotten(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
 	cfg := config(t, testenv.PG{GatewayURL: p.both("gate", ""), WriterURL: p.both("writer", "")})
 	second := "," + p.second.ln.Addr().String()
-	cfg.PostgresURL, cfg.SQLURL = strings.Replace(cfg.PostgresURL, second, "", 1), strings.Replace(cfg.SQLURL, second, "", 1) // by an address that moves
+	cfg.PostgresURL, cfg.SQLURL = strings.Replace(cfg.PostgresURL, second, "", 1), strings.Replace(cfg.SQLURL, second, "", 1) // an address that moves
 	c := start(t, cfg)
 	a := c.acquire("orders/1001", "60s", "0s")
 	creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": a.handle})
@@ -221,7 +220,7 @@ func TestNoWriteOfBeforePassesWhereFencesMayBeForgotten(t *testing.T) {
 	}
 }
 
-// What the fence needs of Redis is nothing: whoever has a grant goes on while the nodes are away.
+// The fence does not need Redis: a client with a grant can write while the nodes are away.
 func TestWithoutARedisQuorumGrantsAreJudgedAllTheSame(t *testing.T) {
 	t.Parallel()
 	p, nodes := startPair(t), testenv.OwnRedis(t, 3)
@@ -238,7 +237,7 @@ func TestWithoutARedisQuorumGrantsAreJudgedAllTheSame(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = n.Thaw() })
 	}
-	for range 3 { // each has the nodes asked
+	for range 3 { // each makes the gateway ask the nodes
 		untilAnswered(c, func(a answer) bool { return a.text("part") == "redis" })
 		conn, err := c.login(t.Context(), p.writer(), "-c fence.resource=orders/1001 -c fence.token="+l.grant)
 		if err != nil {
@@ -250,7 +249,7 @@ func TestWithoutARedisQuorumGrantsAreJudgedAllTheSame(t *testing.T) {
 	}
 }
 
-// Another gateway cannot reach the primary, and an operator has promoted the standby: there are two that take writes.
+// Another gateway cannot reach the primary, and an operator has promoted the standby: two servers accept writes.
 func TestSessionsOfTheServerThatIsNotPostgreSQLAnyMoreEnd(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)

@@ -24,7 +24,8 @@ func TestOperatorsSeeAndEndSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	var one map[string]any
-	testenv.Eventually(t, "one session is listed, and idle", func() bool { // the relay notes an answer when its client has it
+	// The relay notes an answer once its client has received it.
+	testenv.Eventually(t, "one session is listed, and idle", func() bool {
 		all, _ := c.want(http.StatusOK, "GET", "/v1/sessions", nil).Body["sessions"].([]any)
 		if len(all) == 1 {
 			one, _ = all[0].(map[string]any)

@@ -40,7 +40,7 @@ func TestSeveralResourcesAreLeasedTogetherOrNotAtAll(t *testing.T) {
 		t.Errorf("the grants are not those that are armed: %v", err)
 	}
 
-	// One is held: nothing of the others stays locked.
+	// One is held: the others do not stay locked.
 	if err := cl.Release(t.Context(), leases[0].Handle); err != nil {
 		t.Fatal(err)
 	}
@@ -48,9 +48,9 @@ func TestSeveralResourcesAreLeasedTogetherOrNotAtAll(t *testing.T) {
 	if a.Body["code"] != "held" || a.Body["resource"] != "orders/1001" || a.Body["holder"] != "worker-a" {
 		t.Errorf("%v", a.Body)
 	}
-	c.acquire("a", "1m", "20s") // what is given back may travel for a moment
+	c.acquire("a", "1m", "20s") // a release may still be in transit
 
-	// Who waits gets them when the last is released.
+	// A waiting client gets them when the last one is released.
 	waited := make(chan error, 1)
 	go func() {
 		again := asked

@@ -9,12 +9,11 @@ import (
 	"syscall"
 )
 
-// socketMode lets everybody on the machine connect, as PostgreSQL's own sockets do:
-// PostgreSQL decides who may log in.
+// socketMode lets every user of the machine connect, as PostgreSQL's own sockets do: PostgreSQL decides who may log in.
 const socketMode = 0o777
 
-// openSocket opens the Unix socket of the PostgreSQL port; nil where there is to be
-// none. One that a killed process left is replaced, one that is served is not.
+// openSocket opens the Unix socket of the PostgreSQL port; nil if none is configured. It replaces a socket that a
+// killed process left, but not one that is being served.
 func openSocket(ctx context.Context, path string) (net.Listener, error) {
 	if path == "" {
 		return nil, nil //nolint:nilnil // none is asked for
@@ -38,7 +37,7 @@ func openSocket(ctx context.Context, path string) (net.Listener, error) {
 	return ln, nil
 }
 
-// servePG serves the PostgreSQL port, by its socket too.
+// servePG serves the PostgreSQL port, and its socket.
 func (g *Gateway) servePG(ctx context.Context, ln net.Listener) error {
 	if g.socket == nil {
 		return g.pg.Serve(ctx, ln)

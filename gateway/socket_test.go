@@ -20,7 +20,7 @@ func TestThePostgreSQLPortIsReachedByASocketToo(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
 	guarded(t, pg)
-	dir, err := os.MkdirTemp("", "fencegate") // a socket's path is short
+	dir, err := os.MkdirTemp("", "fencegate") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestThePostgreSQLPortIsReachedByASocketToo(t *testing.T) {
 	if err := g.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "another process serves it") {
 		t.Errorf("a socket that is served: %v", err)
 	}
-	left.SetUnlinkOnClose(false) // as where its process was killed
+	left.SetUnlinkOnClose(false) // as if its process had been killed
 	_ = left.Close()
 	cfg.BlobDir = t.TempDir()
 	c := start(t, cfg)

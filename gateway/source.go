@@ -13,8 +13,8 @@ import (
 	"github.com/fencegate/fencegate/lock/pglock"
 )
 
-// openSource makes the source of leases: the one that the configuration gives,
-// PostgreSQL, or the Redis nodes. From here on nobody knows which.
+// openSource opens the source of leases: the configured one, PostgreSQL, or the Redis nodes. The rest of the gateway
+// does not depend on which.
 func (g *Gateway) openSource() (err error) {
 	cfg, armer := g.cfg, g.armer()
 	if cfg.PostgresLeases {
@@ -45,7 +45,7 @@ func (g *Gateway) openSource() (err error) {
 	return err
 }
 
-// newLocker makes the locker of the Redis nodes.
+// newLocker creates the locker of the Redis nodes.
 func (g *Gateway) newLocker(prefix string) (*lock.Locker, error) {
 	locker, err := lock.New(g.lockerOf(prefix))
 	if err != nil {
@@ -67,8 +67,7 @@ func (g *Gateway) armer() continuityArmer {
 	return continuityArmer{measuredArmer{announcingArmer{g.fence, g.overtakes}, g.arms}, g.servers}
 }
 
-// guarded is a source of leases that asks the fence, too, before it extends one, and that counts
-// those that are held.
+// guarded is a source of leases that also asks the fence before it extends a lease, and that counts the held leases.
 type guarded struct {
 	leasing.Source
 
@@ -85,7 +84,7 @@ func (g *Gateway) guarded(source leasing.Source) guarded {
 	return guarded{Source: source, fence: g.fence, servers: g.servers, log: g.log, held: g.held, returns: &returns{look: g.watched.Returns}}
 }
 
-// TryAcquire notes what is held, as the others do.
+// TryAcquire notes the lease as held.
 func (g guarded) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	if err := g.servers.may(ctx); err != nil {
 		return leasing.Lease{}, err
@@ -95,7 +94,7 @@ func (g guarded) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lea
 	return lease, g.named(ctx, err)
 }
 
-// Acquire waits for the lease.
+// Acquire waits for the lease and notes it as held.
 func (g guarded) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	if err := g.servers.may(ctx); err != nil {
 		return leasing.Lease{}, err
@@ -105,10 +104,10 @@ func (g guarded) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease,
 	return lease, g.named(ctx, err)
 }
 
-// Ready says how long a quarantine lasts that keeps leases from being had.
+// Ready adds the remaining quarantine to the error.
 func (g guarded) Ready(ctx context.Context) error { return g.named(ctx, g.Source.Ready(ctx)) }
 
-// Degraded says what of the source is missing, where it can tell.
+// Degraded describes what is missing of the source, if it can tell.
 func (g guarded) Degraded(ctx context.Context) string {
 	if several, ok := g.Source.(leasing.Redundant); ok {
 		return several.Degraded(ctx)
@@ -118,7 +117,7 @@ func (g guarded) Degraded(ctx context.Context) string {
 
 var _ leasing.Surveyor = guarded{}
 
-// InspectAll asks one by one where the source can't do so in one round.
+// InspectAll inspects one by one if the source cannot do so in one round.
 func (g guarded) InspectAll(ctx context.Context, resources []string) (all []leasing.Inspection, err error) {
 	if one, ok := g.Source.(leasing.Surveyor); ok {
 		return one.InspectAll(ctx, resources)
@@ -149,8 +148,7 @@ func (g guarded) Release(ctx context.Context, ref leasing.Ref) error {
 
 var _ leasing.AllSource = guarded{}
 
-// TryAcquireAll fails with errors.ErrUnsupported where the source is no
-// [leasing.AllSource]; so does AcquireAll.
+// TryAcquireAll fails with errors.ErrUnsupported if the source is no [leasing.AllSource]; so does AcquireAll.
 func (g guarded) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
 	if err := g.servers.may(ctx); err != nil {
 		return nil, err
@@ -163,7 +161,7 @@ func (g guarded) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]le
 	return nil, errors.ErrUnsupported
 }
 
-// AcquireAll waits for those that others hold.
+// AcquireAll waits for the leases that others hold.
 func (g guarded) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
 	if err := g.servers.may(ctx); err != nil {
 		return nil, err
@@ -176,8 +174,8 @@ func (g guarded) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasi
 	return nil, errors.ErrUnsupported
 }
 
-// Extend fails with [leasing.ErrLost] also where the fence is known to stand above the
-// lease's token, or to have ended its grant: nobody can use it.
+// Extend fails with [leasing.ErrLost] also if the fence is known to be above the lease's token, or to have ended its
+// grant.
 func (g guarded) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
 	overtaken := make(chan bool, 1)
 	go func() { overtaken <- g.overtaken(ctx, ref) }()
@@ -190,7 +188,7 @@ func (g guarded) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration)
 		g.held.drop(ref)
 	}
 	if <-overtaken && ctx.Err() == nil {
-		if err == nil { // so nobody need wait for its end
+		if err == nil { // others need not wait for its end
 			if err := g.Release(ctx, ref); err != nil && !errors.Is(err, leasing.ErrLost) {
 				g.log.Warn("failed to release the lock of a revoked lease; it expires at its TTL", "resource", ref.Resource, "token", ref.Token, "error", err)
 			}
@@ -200,13 +198,12 @@ func (g guarded) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration)
 	return time.Until(end), err
 }
 
-// fenceTimeout bounds how long an extension waits for the fence's word. It goes on
-// without it: PostgreSQL may be away, and the fence guards the writes in any case.
+// fenceTimeout bounds how long an extension waits for the fence's answer. The extension continues without it:
+// PostgreSQL may be away, and the fence guards the writes in any case.
 const fenceTimeout = 500 * time.Millisecond
 
-// overtaken reports whether the fence is known to stand above the lease's token, as it
-// was revoked or another acquired the resource, or to have ended its grant, as it was
-// released.
+// overtaken reports whether the fence is known to be above the lease's token (revoked, or acquired by another), or to
+// have ended its grant (released).
 func (g guarded) overtaken(ctx context.Context, ref leasing.Ref) bool {
 	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
 	defer cancel()

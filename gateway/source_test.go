@@ -14,18 +14,18 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// noLeases is no source.
+// noLeases is not a source.
 func noLeases(leasing.Armer) (leasing.Source, error) { return nil, errors.New("none") }
 
-// failingSource fails when it is told to.
+// failingSource fails on demand.
 type failingSource struct {
 	leasing.Source
 
 	away atomic.Bool
-	own  atomic.Bool // it arms with a seal of its own, whatever the request says
+	own  atomic.Bool // arms with a seal of its own, ignoring the request's
 }
 
-// into makes it the source of a gateway, over the nodes that it was to have.
+// into makes it the source of a gateway, in front of the configured nodes.
 func (s *failingSource) into(t *testing.T, cfg *gateway.Config) {
 	t.Helper()
 	nodes, prefix := cfg.RedisNodes, cfg.KeyPrefix

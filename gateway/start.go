@@ -20,15 +20,14 @@ import (
 	"github.com/fencegate/fencegate/lock/continuity"
 )
 
-// step is one thing that a start does.
+// step is one step of a start.
 type step struct {
 	what string
-	at   string // where, without a secret
+	at   string // the address, without a secret
 	do   func(context.Context) error
 }
 
-// prepare does what the configuration asks at the start, trying again while
-// PostgreSQL comes up.
+// prepare does what the configuration asks for at the start, and retries while PostgreSQL comes up.
 func (g *Gateway) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.StartTimeout)
 	defer cancel()
@@ -48,7 +47,7 @@ func (g *Gateway) steps() (steps []step) {
 		pg := g.parsed.pool.ConnConfig
 		_, addr := pgconn.NetworkAddress(pg.Host, pg.Port)
 		at := addr + "/" + pg.Database
-		// A step of its own: what follows would try some times in silence.
+		// A separate step, so that the log names it: the later steps retry silently at first.
 		steps = append(steps, step{"reach PostgreSQL", at, func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 			defer cancel()
@@ -61,8 +60,8 @@ func (g *Gateway) steps() (steps []step) {
 	return steps
 }
 
-// makeBucket makes a bucket where it is missing. One that is there keeps its
-// rule: another gateway, or an operator, may have changed it since.
+// makeBucket creates a bucket if it is missing. An existing one keeps its rule: another gateway, or an operator, may
+// have changed it since.
 func (g *Gateway) makeBucket(ctx context.Context, name string, rule objects.Rule) error {
 	created, there, err := g.s3.Catalog().CreateBucketIfAbsent(ctx, name, rule)
 	if err == nil && !created && there != rule {
@@ -96,8 +95,7 @@ func stepError(s step, err error) error {
 	return fmt.Errorf("%s: %w", s.what, err)
 }
 
-// permanent reports whether waiting helps nothing: what is configured is refused,
-// or the gateway's login lacks a right.
+// permanent reports whether a retry cannot help: the configuration is refused, or the gateway's login lacks a right.
 func permanent(err error) bool {
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "42501" { // insufficient_privilege
 		return true
@@ -106,11 +104,11 @@ func permanent(err error) bool {
 	return foreign || errors.Is(err, fence.ErrInvalid) || errors.Is(err, objects.ErrRuleInUse)
 }
 
-// probeTimeout bounds the looks at the start.
+// probeTimeout bounds the checks at the start.
 const probeTimeout = 3 * time.Second
 
-// probe looks once at what the gateway needs, and says in the log what would
-// make it useless: as /readyz does, and what no readiness check can see.
+// probe checks once what the gateway needs, and logs what would make it useless: the checks of /readyz, and what no
+// readiness check covers.
 func (g *Gateway) probe(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -148,8 +146,8 @@ func (g *Gateway) probe(ctx context.Context) {
 // partText says what a part of the gateway lacks.
 type partText struct{ part, text string }
 
-// saidOnce are the texts, each with the part that says it first. One that another text contains is left out:
-// several checks fail for one cause. Each check asks by itself, so their errors are never the same value.
+// saidOnce returns the texts, each with the first part that reports it, without those that another text contains:
+// several checks fail for one cause, each with its own error value.
 func saidOnce(found []partText) (said []string) {
 	for i, f := range found {
 		if f.text == "" || slices.ContainsFunc(found[:i], func(o partText) bool { return strings.Contains(o.text, f.text) }) ||
@@ -161,8 +159,7 @@ func saidOnce(found []partText) (said []string) {
 	return said
 }
 
-// watchContinuity says in the log, once, that PostgreSQL may have forgotten
-// fences, and that it is verified again.
+// watchContinuity logs once that PostgreSQL may have forgotten fences, and once that it is verified again.
 func (g *Gateway) watchContinuity(ctx context.Context) error {
 	var why string
 	return g.servers.watch(ctx, func(err error) {

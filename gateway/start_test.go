@@ -24,7 +24,7 @@ type logged struct {
 	mu     sync.Mutex
 	text   bytes.Buffer
 	waits  int
-	enough func() // called when a start has waited so often
+	enough func() // called when a start has waited this often
 }
 
 func (l *logged) Write(b []byte) (int, error) {
@@ -49,8 +49,8 @@ func (l *logged) lines(with string) (found []string) {
 	return found
 }
 
-// failedStart starts a gateway that can't be, and returns its log and its error.
-// It gives up after so many waits, 0: never.
+// failedStart starts a gateway that cannot start, and returns its log and its error. It gives up after so many waits;
+// 0: never.
 func failedStart(t *testing.T, cfg gateway.Config, waits int) (*logged, error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -68,7 +68,7 @@ func failedStart(t *testing.T, cfg gateway.Config, waits int) (*logged, error) {
 	return log, err
 }
 
-// Waiting gives nobody a right: the start ends at the first try.
+// A retry does not grant a right: the start ends at the first attempt.
 func TestAMissingRightEndsTheStartAtOnce(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)

@@ -7,7 +7,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 )
 
-// sqlObjects counts a few objects, and estimates many.
+// sqlObjects counts few objects exactly, and estimates many.
 const (
 	sqlObjects = `SELECT CASE WHEN few.n <= $1 THEN few.n ELSE greatest(few.n, c.reltuples::bigint) END
   FROM (SELECT count(*) AS n FROM (SELECT FROM objects.pointers LIMIT $1 + 1) p) few, pg_catalog.pg_class c
@@ -17,7 +17,7 @@ const (
 	statusTimeout = time.Second
 )
 
-// status is how the gateway is, but for what its checks find.
+// status is the status of the gateway, without the results of its checks.
 func (g *Gateway) status(ctx context.Context) wire.Status {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -44,7 +44,7 @@ func (g *Gateway) status(ctx context.Context) wire.Status {
 	return all
 }
 
-// fingerprints tell the master keys from those of other gateways.
+// fingerprints identify the master keys, to compare them between gateways.
 func (p parsed) fingerprints() []wire.KeyStatus {
 	var all []wire.KeyStatus
 	for id, fingerprint := range p.keyring.Fingerprints() {
@@ -58,7 +58,7 @@ func counted(n int) *int64 {
 	return &c
 }
 
-// identity tells the accepted PostgreSQL from others; "": it is in doubt, or nobody compares.
+// identity identifies the accepted PostgreSQL; "": in doubt, or without a history.
 func (s *servers) identity() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,9 +16,8 @@ func (g *Gateway) Wait(ctx context.Context) error {
 	}
 }
 
-// Stop drains and ends everything, within the time of the lame duck, twice the drain timeout and little more. It
-// may be called more than once, and returns when all is over. Leases stay held
-// until they are released or end.
+// Stop drains and ends everything, within LameDuck plus about twice DrainTimeout. It may be called more than once, and
+// returns when all is over. Leases stay held until they are released or expire.
 func (g *Gateway) Stop() error {
 	g.mu.Lock()
 	was := g.state

@@ -11,14 +11,14 @@ import (
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
-// announcingArmer arms, and then ends the sessions that carry an older grant: those on
-// this gateway's PostgreSQL port at once, and those on others by telling them.
+// announcingArmer arms, and then ends the sessions that carry an older grant: those on this gateway's PostgreSQL port
+// at once, those on other gateways by a notification.
 type announcingArmer struct {
 	fence *pgfence.Fence
 	tell  func(resource string, token fence.Token)
 }
 
-// armer is what a source of leases gets of the fence.
+// armer is the part of the fence that a source of leases uses.
 type armer interface {
 	leasing.AllArmer
 	leasing.Ender
@@ -30,7 +30,7 @@ var _ armer = announcingArmer{}
 
 func (a announcingArmer) Arm(ctx context.Context, arming fence.Arming) error {
 	err := a.fence.Arm(ctx, arming)
-	if err == nil || errors.Is(err, fence.ErrUndrained) { // raised, in both cases
+	if err == nil || errors.Is(err, fence.ErrUndrained) { // raised in both cases
 		a.tell(arming.Resource, arming.Token)
 	}
 	return err
@@ -47,8 +47,7 @@ func (a announcingArmer) ArmAll(ctx context.Context, all []fence.Arming) error {
 	return err
 }
 
-// End ends the grant of a lease that is released. Sessions that carry it stay: their
-// next write is refused.
+// End ends the grant of a released lease. Sessions that carry it stay open: their next write is refused.
 func (a announcingArmer) End(ctx context.Context, e fence.Ending) error { return a.fence.End(ctx, e) }
 
 // Floor is the token up to which a resource without a fence refuses.
@@ -57,7 +56,7 @@ func (a announcingArmer) Floor(resource string) fence.Token { return a.fence.Flo
 // Raised reports whether a fence was ever raised here.
 func (a announcingArmer) Raised(ctx context.Context) (bool, error) { return a.fence.Raised(ctx) }
 
-// superseded ends sessions with grants older than token, here and elsewhere.
+// superseded ends sessions with grants older than token, on this gateway and others.
 func (g *Gateway) superseded(resource string, token fence.Token) {
 	g.notifier.say(resource)
 	if g.pg != nil {
@@ -65,7 +64,7 @@ func (g *Gateway) superseded(resource string, token fence.Token) {
 	}
 }
 
-// overtakes notes each token that was armed for a lease.
+// overtakes notes a token that was armed for a lease.
 func (g *Gateway) overtakes(resource string, token fence.Token) {
 	if last := g.held.armed(resource, token); last > 0 {
 		g.seen.Tell(activity.Event{Kind: wire.EventOver, Resource: resource, Presented: last, Recorded: token})
@@ -73,7 +72,7 @@ func (g *Gateway) overtakes(resource string, token fence.Token) {
 	g.superseded(resource, token)
 }
 
-// armed is called with the fences that PostgreSQL raised together with giving a lease.
+// armed is called with each fence that PostgreSQL raised while it granted a lease.
 func (g *Gateway) armed(resource string, token fence.Token) {
 	g.arms.arms.WithLabelValues(armArmed).Inc()
 	g.overtakes(resource, token)
@@ -81,15 +80,15 @@ func (g *Gateway) armed(resource string, token fence.Token) {
 
 const sqlTokens = `SELECT resource, token FROM fence.fences WHERE resource = ANY ($1)`
 
-// tokens reads what the fence records for these resources.
+// tokens reads the recorded fences of these resources.
 func (g *Gateway) tokens(ctx context.Context, resources []string) (map[string]fence.Token, error) {
-	rows, _ := g.pool.Query(ctx, sqlTokens, resources) // the error comes again from rows
+	rows, _ := g.pool.Query(ctx, sqlTokens, resources) // rows returns the error again
 	return tokensOf(rows)
 }
 
 const sqlEndBackend = `SELECT fence.end_backend($1, $2)`
 
-// endBackend ends a session in PostgreSQL, of which this gateway holds the other end.
+// endBackend ends a PostgreSQL session whose client is connected to this gateway.
 func (g *Gateway) endBackend(ctx context.Context, pid uint32, port int) (ended bool, err error) {
 	err = g.pool.QueryRow(ctx, sqlEndBackend, int32(pid), int32(port)).Scan(&ended)
 	return ended, err

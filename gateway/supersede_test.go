@@ -18,7 +18,7 @@ func TestSupersedingReachesOtherGateways(t *testing.T) {
 	pg := testenv.Postgres(t)
 	guarded(t, pg)
 	cfg := config(t, pg)
-	cfg.PG.FencesEvery = time.Hour // nothing but what they say to each other
+	cfg.PG.FencesEvery = time.Hour // only the notifications between the gateways
 	one := start(t, cfg)
 	cfg.BlobDir = t.TempDir()
 	other := start(t, cfg)
@@ -60,7 +60,7 @@ func TestWhatNobodySaidIsFoundByLooking(t *testing.T) {
 	cfg.PG.FencesEvery = 20 * time.Millisecond
 	c := start(t, cfg)
 	conn := c.connect(pg, c.acquire("orders/1001", "1m", "0s"))
-	// A forged notification ends nobody: it is a hint only.
+	// A forged notification ends no session, because it is only a hint.
 	if _, err := pg.Pool(t).Exec(t.Context(), "SELECT pg_notify('fencegate_superseded', 'orders/1001'), pg_notify('fencegate_superseded', repeat('x', 7000)), pg_notify('fencegate_superseded', E'\\n\\n')"); err != nil {
 		t.Fatal(err)
 	}

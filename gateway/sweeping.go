@@ -15,17 +15,17 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
-// scanEvery is how often a sweep looks through the whole store.
+// scanEvery is how often a sweep scans the whole store.
 const scanEvery = 24 * time.Hour
 
-// retryWindow is how long after its credentials have ended a request may still come:
-// its upload, and what a signature's time may differ.
+// retryWindow is how long after the end of its credentials a request may still arrive: the time of an upload plus the
+// clock skew that a signature allows.
 func (c Config) retryWindow() time.Duration {
 	const skew = 15 * time.Minute
 	return c.S3.WithDefaults().UploadTimeout + skew
 }
 
-// credentialsLast is how long a lease's S3 credentials last at most.
+// credentialsLast is the longest life of a lease's S3 credentials.
 func (c Config) credentialsLast() time.Duration {
 	if c.API.MaxLease <= 0 {
 		return api.MaxCredentials
@@ -33,7 +33,7 @@ func (c Config) credentialsLast() time.Duration {
 	return min(c.API.MaxLease, api.MaxCredentials)
 }
 
-// validateRecords refuses to forget what a request may be repeated for.
+// validateRecords refuses a SweepRecords shorter than the time in which a request may be repeated.
 func (c Config) validateRecords() error {
 	least := c.credentialsLast() + c.retryWindow()
 	if age := cmp.Or(c.SweepRecords, maintenance.DefaultRecordAge); age < least {
@@ -52,7 +52,7 @@ func (g *Gateway) openStore() (err error) {
 	return nil
 }
 
-// closeStore lets go of what the store holds in this process.
+// closeStore closes the store of the blobs.
 func (g *Gateway) closeStore() error {
 	if c, ok := g.store.(io.Closer); ok {
 		return c.Close()
@@ -60,7 +60,7 @@ func (g *Gateway) closeStore() error {
 	return nil
 }
 
-// sweepOften deletes bytes that nobody will ask for, until ctx ends.
+// sweepOften deletes bytes that are no longer needed, until ctx ends.
 func (g *Gateway) sweepOften(ctx context.Context) error {
 	tick := time.NewTicker(g.cfg.SweepEvery)
 	defer tick.Stop()

@@ -10,10 +10,10 @@ import (
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
-// http11 is what the HTTP ports speak.
+// http11 is the protocol of the HTTP ports.
 var http11 = []string{"http/1.1"}
 
-// readTLS reads the certificates of the ports, and returns all that is wrong with them.
+// readTLS reads the certificates of the ports, and returns all faults.
 func (p *parsed) readTLS(c Config) (all []error) {
 	refuse := func(field, reason string) { all = append(all, &fence.InvalidError{Field: field, Reason: reason}) }
 	log := cmp.Or(c.Logger, slog.Default())

@@ -17,8 +17,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// hba lets the superuser in with and without TLS, ada by SCRAM, and certified by
-// her certificate only.
+// hba admits the superuser with and without TLS, ada by SCRAM, and certified only by her certificate.
 const hba = `
 host    all anyone    all trust
 hostssl all certified all cert
@@ -47,7 +46,7 @@ func newTLSServer(t *testing.T) *tlsServer {
 	return s
 }
 
-// address is the database as the gateway is told it, by one of its names.
+// address returns the database's address for the gateway, with one of the server's names.
 func (s *tlsServer) address(host, options string) string {
 	return "postgres://postgres@" + net.JoinHostPort(host, portOf(s.Addr())) + "/postgres?" + options
 }
@@ -86,7 +85,7 @@ func TestEverySSLModeTowardsARealServer(t *testing.T) {
 	}
 }
 
-// clientTLS is what clients of the port are offered.
+// clientTLS returns the TLS configuration for the port's clients.
 func clientTLS(t *testing.T, files pgwire.TLSFiles) *tls.Config {
 	t.Helper()
 	cfg, err := files.Load(slog.New(slog.DiscardHandler))
@@ -96,8 +95,8 @@ func clientTLS(t *testing.T, files pgwire.TLSFiles) *tls.Config {
 	return cfg
 }
 
-// TestSCRAMPassesAsFarAsChannelBindingAllows goes through each combination with libpq
-// and with pgx, and sees that what is said at the start is so.
+// TestSCRAMPassesAsFarAsChannelBindingAllows tries each combination with libpq and pgx, and checks that the message at
+// the start is right.
 func TestSCRAMPassesAsFarAsChannelBindingAllows(t *testing.T) {
 	t.Parallel()
 	s := newTLSServer(t)
@@ -108,10 +107,10 @@ func TestSCRAMPassesAsFarAsChannelBindingAllows(t *testing.T) {
 		name     string
 		upstream string
 		clients  *tls.Config
-		disable  string // what libpq hears with channel_binding=disable
+		disable  string // libpq's result with channel_binding=disable
 		prefer   string
 		require  string
-		start    string // what is said at the start
+		start    string // the message at the start
 	}{
 		{"plain on both legs", "sslmode=disable", nil, works, works, "channel binding required", ""},
 		{"TLS for clients only", "sslmode=disable", other, works, works, "channel binding is required", "channel_binding=require"},
@@ -157,13 +156,14 @@ func TestClientsCertificatesWithARealServer(t *testing.T) {
 	cert, key := s.ca.issue("certified")
 	shown := "&sslcert=" + cert + "&sslkey=" + key
 	direct := s.address("localhost", s.verified()+shown)
-	for user, want := range map[string]string{"certified": "1", "twofold": "no password"} { // the server is as the test thinks
+	// Checks the server's configuration.
+	for user, want := range map[string]string{"certified": "1", "twofold": "no password"} {
 		if got, _ := psql(t, s.Server, strings.Replace(direct, "postgres@", user+"@", 1), "SELECT 1"); !strings.Contains(got, want) {
 			t.Fatalf("directly, %s: %q; want %q", user, got, want)
 		}
 	}
 	own := clientTLS(t, pgwire.TLSFiles{Cert: s.cert, Key: s.key, ClientCA: s.ca.file})
-	// The gateway's own certificate must let nobody in as whom it names.
+	// The gateway's own certificate must not let clients log in as the role that it names.
 	p := openPort(t, s.address("localhost", s.verified()+shown), own)
 	for _, user := range []string{"certified", "twofold"} {
 		got, err := psql(t, s.Server, p.url(user, s.verified()+shown), "SELECT 1")

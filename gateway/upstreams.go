@@ -8,8 +8,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/pgwire"
 )
 
-// relayed derives where the PostgreSQL port relays to from the gateway's own
-// address of the database: to the one of its hosts that servers says.
+// relayed derives the upstream of the PostgreSQL port from the gateway's own database address: the host that servers
+// chooses.
 func relayed(s *servers, clients *tls.Config, cfg Config) pgwire.Config {
 	first := s.hosts[0]
 	return pgwire.Config{
@@ -19,17 +19,16 @@ func relayed(s *servers, clients *tls.Config, cfg Config) pgwire.Config {
 	}
 }
 
-// upstreams is one way to each host. Where the address also allows a plain
-// connection (sslmode prefer, the default, and allow) it is plain: clients log
-// in through it, and SCRAM with channel binding can't pass two different TLS
-// connections.
+// upstreams returns one upstream per host. It is plain where the address also allows a plain connection (sslmode
+// prefer, the default, and allow): clients log in through it, and SCRAM with channel binding fails across two different
+// TLS connections.
 func upstreams(conn *pgconn.Config) []pgwire.Upstream {
 	var ways []pgwire.Upstream
 	for i, f := range waysOf(conn) {
 		network, addr := pgconn.NetworkAddress(f.Host, f.Port)
 		way := pgwire.Upstream{Network: network, Addr: addr, TLS: f.TLSConfig, DirectTLS: f.TLSConfig != nil && conn.SSLNegotiation == "direct"}
 		switch {
-		case i == 0 || ways[len(ways)-1].Addr != addr: // the ways to one host stand side by side
+		case i == 0 || ways[len(ways)-1].Addr != addr: // the addresses of one host are adjacent
 			ways = append(ways, way)
 		case way.TLS == nil:
 			ways[len(ways)-1] = way
@@ -38,7 +37,7 @@ func upstreams(conn *pgconn.Config) []pgwire.Upstream {
 	return ways
 }
 
-// waysOf are all the ways that an address names, in its order.
+// waysOf returns all connection targets of an address, in its order.
 func waysOf(conn *pgconn.Config) []*pgconn.FallbackConfig {
 	return append([]*pgconn.FallbackConfig{{Host: conn.Host, Port: conn.Port, TLSConfig: conn.TLSConfig}}, conn.Fallbacks...)
 }

@@ -67,7 +67,7 @@ func describe(u pgwire.Upstream) string {
 	return text
 }
 
-// host answers logins, and whether it is a standby.
+// host answers logins, and says whether it is a standby.
 type host struct {
 	addr    string
 	standby atomic.Bool
@@ -140,7 +140,7 @@ func TestTargetSessionAttrsChooseTheHost(t *testing.T) {
 			t.Fatal(err)
 		}
 		relay := newServers(config)
-		relay.grace = time.Minute // all answer, however late
+		relay.grace = time.Minute // all hosts answer, however late
 		var got []string
 		ways, err := relay.suitable(t.Context())
 		for _, u := range ways {
@@ -150,7 +150,7 @@ func TestTargetSessionAttrsChooseTheHost(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", attrs, got, err, want)
 		}
 		before := standby.logins.Load()
-		relay.looked = time.Now().Add(time.Minute) // so that this is at once, however long the machine takes
+		relay.looked = time.Now().Add(time.Minute) // so that it chooses at once, however slow the machine is
 		if _, err := relay.suitable(t.Context()); err != nil || standby.logins.Load() != before {
 			t.Errorf("%s: asked again at once: %v", attrs, err)
 		}
@@ -203,7 +203,7 @@ func TestAHostThatAnswersNothingDelaysNoLogin(t *testing.T) {
 	}
 }
 
-// Behind one address another server can turn up, too: what listens to the former one goes there.
+// Another server can also appear behind the same address: the context of here then ends.
 func TestWhoIsHereLeavesTheServerThatIsNotHomeAnyMore(t *testing.T) {
 	t.Parallel()
 	config, err := pgx.ParseConfig("postgres://u@a:1/d")
@@ -220,7 +220,7 @@ func TestWhoIsHereLeavesTheServerThatIsNotHomeAnyMore(t *testing.T) {
 	found("1/1/1")
 	ctx, leave := s.here(t.Context())
 	defer leave()
-	found("1/1/1") // it had restarted
+	found("1/1/1") // the same server after a restart
 	if ctx.Err() != nil {
 		t.Fatal("left where the server is the same")
 	}

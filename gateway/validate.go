@@ -20,7 +20,7 @@ import (
 	"github.com/fencegate/fencegate/lock/lockmetrics"
 )
 
-// Validate says what [New] would refuse, without opening anything but the files of certificates. It returns a
+// Validate reports what [New] would refuse, without opening anything but certificate files. It returns a
 // [*fence.InvalidError] that names the field and shows no secret: the first of [Config.Faults].
 func (c Config) Validate() error {
 	if all := c.Faults(); len(all) > 0 {
@@ -29,18 +29,19 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Faults are all that [Config.Validate] finds.
+// Faults returns all faults that [Config.Validate] finds.
 func (c Config) Faults() []error {
 	_, all := c.judge()
 	if c.SQLURL != "" {
 		if _, err := pgxpool.ParseConfig(c.SQLURL); err != nil {
-			all = append(all, &fence.InvalidError{Field: "SQL URL", Reason: "is not a PostgreSQL address"}) // err may show it
+			// err may contain it.
+			all = append(all, &fence.InvalidError{Field: "SQL URL", Reason: "is not a PostgreSQL address"})
 		}
 	}
 	return all
 }
 
-// GeneratesToken reports whether [New] makes a bearer token, because the API would serve everybody off loopback.
+// GeneratesToken reports whether [New] generates a bearer token: the API would otherwise serve everyone off loopback.
 func (c Config) GeneratesToken() bool {
 	return c.API.BearerToken == "" && c.Principals == nil && !loopback(c.APIListen)
 }
@@ -54,7 +55,7 @@ func (c Config) validate() (parsed, error) {
 	return p, nil
 }
 
-// judge parses the configuration, and returns all that is wrong with it.
+// judge parses the configuration and returns all faults.
 func (c Config) judge() (p parsed, all []error) {
 	refuse := func(err error) {
 		if err != nil {
@@ -72,7 +73,7 @@ func (c Config) judge() (p parsed, all []error) {
 	if p.pool, err = pgxpool.ParseConfig(c.PostgresURL); err == nil {
 		database = p.pool.ConnConfig.Database
 	} else if c.PostgresURL != "" {
-		refuse(&fence.InvalidError{Field: "PostgresURL", Reason: "is not a PostgreSQL address"}) // err may show it
+		refuse(&fence.InvalidError{Field: "PostgresURL", Reason: "is not a PostgreSQL address"}) // err may contain it
 	}
 	if p.current, p.masters, err = credentials.ParseMasterKeys(c.MasterKey); err == nil {
 		p.keyring, err = credentials.NewKeyring(p.current, p.masters)
@@ -88,7 +89,7 @@ func (c Config) judge() (p parsed, all []error) {
 	return p, append(all, p.readTLS(c)...)
 }
 
-// faultsOfFields are those of fields that no part looks at.
+// faultsOfFields are the faults of fields that no part validates.
 func (c Config) faultsOfFields() (all []error) {
 	for _, f := range []struct {
 		wrong         bool
@@ -112,7 +113,7 @@ func (c Config) faultsOfFields() (all []error) {
 	return all
 }
 
-// faultsOfParts are what each part says of its own options, with its name before the field.
+// faultsOfParts are the faults that each part finds in its own options, with the part's name before the field.
 func (c Config) faultsOfParts(database string) (all []error) {
 	for _, part := range []struct {
 		field string
@@ -128,7 +129,7 @@ func (c Config) faultsOfParts(database string) (all []error) {
 	return all
 }
 
-// validateSource refuses no source of leases, and several.
+// validateSource refuses a configuration with no source of leases or with several.
 func (c Config) validateSource() error {
 	switch {
 	case c.PostgresLeases && (len(c.RedisNodes) > 0 || c.Leases != nil):
@@ -154,13 +155,13 @@ func (c Config) validateSource() error {
 	return validateNodes(c.RedisNodes)
 }
 
-// validateNodes refuses addresses that no connection could be made to.
+// validateNodes refuses addresses to which no connection is possible.
 func validateNodes(nodes []lock.Node) error {
 	var addrs []string
 	for _, n := range nodes {
 		if len(n.Sentinels) > 0 {
 			addrs = append(addrs, n.Sentinels...)
-		} else if !strings.HasPrefix(n.Addr, "/") { // no Unix socket
+		} else if !strings.HasPrefix(n.Addr, "/") { // not a Unix socket
 			addrs = append(addrs, n.Addr)
 		}
 	}
@@ -174,8 +175,7 @@ func validateNodes(nodes []lock.Node) error {
 	return nil
 }
 
-// faultsOfListens are about what is no address at all, before anything is concluded
-// from it.
+// faultsOfListens are the faults of malformed listen addresses, found before other checks use the addresses.
 func (c Config) faultsOfListens() (all []error) {
 	if c.Principals != nil && c.Principals.KnowsCertificates() && c.APITLSClientCA == "" {
 		all = append(all, errUnverified)
@@ -188,8 +188,8 @@ func (c Config) faultsOfListens() (all []error) {
 	return all
 }
 
-// loopback reports whether an address to listen on can be reached from this
-// machine only. A name other than localhost is not looked up.
+// loopback reports whether a listen address can be reached from this machine only. It looks up no name other than
+// localhost.
 func loopback(listen string) bool {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {

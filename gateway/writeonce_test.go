@@ -12,8 +12,8 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// What is remembered of a bucket that is written once is of one PostgreSQL. Another one is found by a look at it now and then,
-// where Redis nodes remember which it was, and else by a new connection.
+// The cache of a write-once bucket belongs to one PostgreSQL. With Redis nodes a periodic look finds another
+// PostgreSQL, otherwise a new connection does.
 func TestAnotherPostgreSQLEndsWhatIsRemembered(t *testing.T) {
 	t.Parallel()
 	for name, embedded := range map[string]bool{"a look": false, "a connection": true} {
@@ -39,7 +39,7 @@ func TestAnotherPostgreSQLEndsWhatIsRemembered(t *testing.T) {
 				}
 			}
 			exec("UPDATE objects.pointers p SET version = o.version, size = o.size, etag = o.etag FROM objects.pointers o WHERE p.key = 'read' AND o.key = 'other'")
-			files.wants("read", "old") // it is remembered
+			files.wants("read", "old") // it is cached
 			exec(`CREATE OR REPLACE FUNCTION fence.identity(OUT identity text, OUT written pg_lsn, OUT beats bigint, OUT invalidations text[]) LANGUAGE sql
 				SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$ SELECT '1/2/3', pg_current_wal_flush_lsn(), 0::bigint, ARRAY[]::text[] $$`)
 			if embedded {
@@ -50,7 +50,7 @@ func TestAnotherPostgreSQLEndsWhatIsRemembered(t *testing.T) {
 	}
 }
 
-// files are those of the bucket free, for root.
+// files are root's objects in the bucket free.
 type files struct {
 	c  *client
 	s3 *awss3.Client
@@ -70,7 +70,7 @@ func (f files) put(key, data string) {
 	}
 }
 
-// get is what a key holds; "" where it can't be read.
+// get returns the content of a key; "" if it cannot be read.
 func (f files) get(key string) string {
 	out, err := f.s3.GetObject(f.c.t.Context(), &awss3.GetObjectInput{Bucket: aws.String("free"), Key: &key})
 	if err != nil {

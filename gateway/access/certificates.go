@@ -9,11 +9,11 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// The kinds of names of a certificate by which a principal may be known.
+// kindsOfNames are the kinds of certificate names by which a principal may be known.
 var kindsOfNames = []string{"dns:", "uri:", "email:"}
 
-// namesOf are a certificate's subject alternative names, as [Definition.Certificates] has them. Its
-// common name counts for nothing.
+// namesOf returns a certificate's subject alternative names, in the form of [Definition.Certificates]. It ignores the
+// common name.
 func namesOf(cert *x509.Certificate) []string {
 	names := make([]string, 0, len(cert.DNSNames)+len(cert.URIs)+len(cert.EmailAddresses))
 	for _, name := range cert.DNSNames {
@@ -28,8 +28,8 @@ func namesOf(cert *x509.Certificate) []string {
 	return names
 }
 
-// AuthenticateCertificate is who has a certificate that was verified, with [ErrUnknown] where no
-// principal has one of its names, or two have. Its rights end with the certificate.
+// AuthenticateCertificate returns the principal of a verified certificate. The error is [ErrUnknown] if no principal
+// has one of its names, or two have. The principal's rights end with the certificate.
 func (ps *Principals) AuthenticateCertificate(cert *x509.Certificate) (*Principal, error) {
 	names := namesOf(cert)
 	r := ps.naming(names)
@@ -45,7 +45,7 @@ func (ps *Principals) AuthenticateCertificate(cert *x509.Certificate) (*Principa
 	}}, nil
 }
 
-// naming is whose names these are; of two it is neither's.
+// naming returns the rights of the principal with one of the names; nil if two principals match.
 func (ps *Principals) naming(names []string) (found *rights) {
 	byCertificate := ps.current.Load().certificates
 	for _, name := range names {
@@ -60,7 +60,7 @@ func (ps *Principals) naming(names []string) (found *rights) {
 	return found
 }
 
-// KnowsCertificates reports whether some principal is known by a certificate.
+// KnowsCertificates reports whether any principal is known by a certificate.
 func (ps *Principals) KnowsCertificates() bool { return len(ps.current.Load().certificates) > 0 }
 
 func validateCertificates(all []string) error {

@@ -1,8 +1,8 @@
 // Package access decides who may do what at a gateway: principals, and what each of them
 // may do with which resources.
 //
-// The guarantee: what no rule allows is refused. A principal's rights are looked at each
-// time they are used, so that one whose rights were taken away loses them at once.
+// The guarantee: what no rule allows is refused. A principal's rights are checked at each use, so a principal whose
+// rights are removed loses them at once.
 //
 //	all, err := access.New([]access.Definition{{
 //		Name: "worker", Tokens: []access.Digest{access.DigestOf(token)},

@@ -10,35 +10,33 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// ErrUnknown is the error of a token that is nobody's.
+// ErrUnknown is the error of a token that belongs to no principal.
 var ErrUnknown = errors.New("the token belongs to no principal")
 
-// Verifier says what the tokens claim that others issue. Its errors are [ErrUnknown] where the
-// token is not one of those, or not valid now, and another where that could not be found out.
+// Verifier verifies tokens of external issuers and returns their claims. The error is [ErrUnknown] if the token is not
+// an issuer's or not valid now, and another error if that could not be determined.
 type Verifier interface {
 	Verify(ctx context.Context, token string) (Identity, error)
 }
 
-// Successor is a [Verifier] that goes on with what the one before it has learned, which
-// [Principals.Replace] tells it of.
+// Successor is a [Verifier] that takes over what the previous one has learned. [Principals.Replace] calls Succeed.
 type Successor interface{ Succeed(before Verifier) }
 
-// Option is one of [New] and of [Principals.Replace].
+// Option is an option of [New] and of [Principals.Replace].
 type Option func(*set)
 
-// VerifiedBy says who verifies the tokens that others issue. Without it no such token counts,
-// and no [Definition] may have any.
+// VerifiedBy sets the verifier of external issuers' tokens. Without it such tokens are unknown, and no [Definition] may
+// have Issued.
 func VerifiedBy(v Verifier) Option { return func(s *set) { s.verify = v } }
 
-// Identity is what a token claims whose signature, issuer, audience and times have been verified.
+// Identity holds the claims of a token whose signature, issuer, audience and times have been verified.
 type Identity struct {
 	Issuer  string
-	Claims  map[string][]string // texts, and lists of texts
+	Claims  map[string][]string // strings, and lists of strings
 	Expires time.Time           // from then on the token belongs to no principal
 }
 
-// Claims say which tokens of an issuer are a principal's: those in which each of these claims
-// is the text, or a list that has it.
+// Claims match the tokens of an issuer in which each of these claims is the given string, or a list that contains it.
 type Claims struct {
 	Issuer string
 	Equal  map[string]string
@@ -60,7 +58,7 @@ func (r *rights) fit(i Identity) bool {
 	return slices.ContainsFunc(r.definition.Issued, func(c Claims) bool { return c.fit(i) })
 }
 
-// claiming is whose token this is; of two whose claims it fits it is neither's.
+// claiming returns the rights of the principal whose claims match; nil if two principals match.
 func (ps *Principals) claiming(i Identity) (found *rights) {
 	for _, r := range ps.current.Load().issued {
 		if !r.fit(i) {
@@ -88,7 +86,7 @@ func (ps *Principals) identified(i Identity) (*Principal, error) {
 	}}, nil
 }
 
-const maxClaims = 10 // in one mapping
+const maxClaims = 10 // in one entry
 
 func validateIssued(all []Claims) error {
 	if len(all) > maxTokens {

@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// identity is a verifier that knows the one token "token".
+// identity is a verifier that knows only the token "token".
 type identity access.Identity
 
 func (i identity) Verify(_ context.Context, token string) (access.Identity, error) {

@@ -10,27 +10,27 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Principal is the caller. It is safe for concurrent use.
+// Principal is the caller of a request. It is safe for concurrent use.
 type Principal struct {
 	name  string
 	all   bool
-	now   func() *rights // of now; nil: they are over
+	now   func() *rights // the current rights; nil: they have ended
 	ended <-chan struct{}
 
 	expires time.Time // zero: never
 	proof   string    // what expires then
 }
 
-// rights are what the rules of a principal allow. They never change; others take their place.
+// rights are what the rules of a principal allow. They are immutable; a reload replaces them.
 type rights struct {
 	definition Definition
-	ended      chan struct{} // closed when others have taken their place
+	ended      chan struct{} // closed when they are replaced
 }
 
-// Everybody may do everything. It is the caller where no principals are configured.
+// Everybody may do everything. It is the caller if no principals are configured.
 func Everybody() *Principal { return &Principal{all: true} }
 
-// NewPrincipal makes one whose rights never end, which belongs to no [Principals].
+// NewPrincipal returns a principal whose rights never end, outside of any [Principals].
 func NewPrincipal(name string, rules ...Rule) *Principal {
 	fixed := &rights{definition: Definition{Name: name, Rules: rules}}
 	return &Principal{name: name, now: func() *rights { return fixed }}
@@ -49,8 +49,7 @@ func (p *Principal) rules() []Rule {
 	return nil
 }
 
-// May reports whether the principal may do this with the resource; "" where the verb is not
-// about one.
+// May reports whether the principal may do this with the resource; resource is "" if the verb is not about one.
 func (p *Principal) May(v Verb, resource string) bool {
 	if p.all {
 		return true
@@ -66,8 +65,8 @@ func (p *Principal) May(v Verb, resource string) bool {
 // MaySome reports whether there is any resource with which the principal may do this.
 func (p *Principal) MaySome(v Verb) bool { return p.all || len(p.Patterns(v)) > 0 }
 
-// Patterns are those of the resources with which the principal may do this, without those
-// that others include, in the order of their bytes.
+// Patterns returns the patterns of the resources with which the principal may do this, without patterns that others
+// include, ordered by their bytes.
 func (p *Principal) Patterns(v Verb) []string {
 	if p.all {
 		return []string{Everything}
@@ -89,8 +88,8 @@ func (p *Principal) Patterns(v Verb) []string {
 	})
 }
 
-// Lasts is ctx until the principal's rights have ended or changed, or its token or certificate has expired:
-// what it reads, such as a stream of events, ends then, and is asked for again.
+// Lasts returns a context that ends with ctx, when the principal's rights end or change, or when its token or
+// certificate expires. A stream of events, for example, ends then, and the client reconnects.
 func (p *Principal) Lasts(ctx context.Context) (context.Context, context.CancelFunc) {
 	end := p.expires
 	if end.IsZero() {
@@ -109,13 +108,13 @@ func (p *Principal) Lasts(ctx context.Context) (context.Context, context.CancelF
 	return ctx, cancel
 }
 
-// never is later than any stream or wait of anybody.
+// never is longer than any stream or wait.
 const never = 365 * 24 * time.Hour
 
-// Expires reports whether the principal is known by a token or a certificate that expires.
+// Expires reports whether the principal's token or certificate expires.
 func (p *Principal) Expires() bool { return !p.expires.IsZero() }
 
-// Changed is the principal as it is now, where [Principal.Lasts] has ended.
+// Changed returns the principal with its current rights, for use after the context of [Principal.Lasts] has ended.
 func (p *Principal) Changed() *Principal {
 	if p.now == nil {
 		return p
@@ -128,7 +127,7 @@ func (p *Principal) Changed() *Principal {
 	return &next
 }
 
-// Check returns a [*DeniedError] where the principal may not do this.
+// Check returns a [*DeniedError] if the principal may not do this.
 func (p *Principal) Check(v Verb, resource string) error {
 	if p.May(v, resource) {
 		return nil
@@ -136,7 +135,7 @@ func (p *Principal) Check(v Verb, resource string) error {
 	return p.Denied(v, resource)
 }
 
-// Denied is the error of what the principal may not do.
+// Denied returns the error for an action that the principal may not do.
 func (p *Principal) Denied(v Verb, resource string) *DeniedError {
 	e := &DeniedError{Principal: p.name, Verb: v, Resource: resource}
 	if !p.expires.IsZero() && !time.Now().Before(p.expires) {
@@ -152,7 +151,7 @@ func With(ctx context.Context, p *Principal) context.Context {
 	return context.WithValue(ctx, key{}, p)
 }
 
-// Of is the context's caller. A context without one gets a principal that may do nothing.
+// Of returns the context's caller. If there is none, it returns a principal that may do nothing.
 func Of(ctx context.Context) *Principal {
 	if p, ok := ctx.Value(key{}).(*Principal); ok {
 		return p
@@ -160,12 +159,12 @@ func Of(ctx context.Context) *Principal {
 	return &Principal{}
 }
 
-// DeniedError says what a principal may not do.
+// DeniedError reports what a principal may not do.
 type DeniedError struct {
 	Principal string
 	Verb      Verb
-	Resource  string // "" where the verb is not about one
-	Expired   string // the proof that has expired, "token" or "certificate"; "" where none has
+	Resource  string // "" if the verb is not about one
+	Expired   string // the proof that has expired, "token" or "certificate"; "" if none has
 }
 
 func (e *DeniedError) Error() string {
@@ -182,7 +181,7 @@ func (e *DeniedError) Error() string {
 	return fmt.Sprintf("%s has no right to %s %q", who, e.Verb, e.Resource)
 }
 
-// maxName keeps names in one byte's length, and in a line of a log.
+// maxName keeps a name's length in one byte, and a name in a log line.
 const maxName = 200
 
 func validateName(name string) error {
@@ -191,7 +190,7 @@ func validateName(name string) error {
 		return &fence.InvalidError{Field: "name", Reason: "is missing"}
 	case len(name) > maxName:
 		return &fence.InvalidError{Field: "name", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(name), maxName)}
-	case fence.ValidateResource(name) != nil || strings.TrimSpace(name) != name: // the same characters
+	case fence.ValidateResource(name) != nil || strings.TrimSpace(name) != name: // the characters of a resource's name
 		return &fence.InvalidError{Field: "name", Reason: "has control characters, a \"*\" or spaces around it, or is not valid UTF-8"}
 	}
 	return nil

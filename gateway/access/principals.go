@@ -15,14 +15,13 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Digest is the SHA-256 of a bearer token: what a gateway knows of it.
+// Digest is the SHA-256 of a bearer token. A gateway knows only the digest.
 type Digest [sha256.Size]byte
 
-// DigestOf is that of a token.
+// DigestOf returns the digest of a token.
 func DigestOf(token string) Digest { return sha256.Sum256([]byte(token)) }
 
-// ParseDigest reads 64 hexadecimal digits. The error shows none of them: somebody may have
-// written the token itself.
+// ParseDigest parses 64 hexadecimal digits. The error contains none of them: the text may be the token itself.
 func ParseDigest(text string) (d Digest, err error) {
 	b, err := hex.DecodeString(text)
 	if err != nil || len(b) != len(d) {
@@ -31,22 +30,22 @@ func ParseDigest(text string) (d Digest, err error) {
 	return Digest(b), nil
 }
 
-// String is the digest in hexadecimal digits.
+// String returns the digest in hexadecimal digits.
 func (d Digest) String() string { return hex.EncodeToString(d[:]) }
 
-// PostgresPrefix begins the names of principals that are roles of PostgreSQL: who has logged
-// in through the PostgreSQL port as app is pg:app.
+// PostgresPrefix begins the names of principals that are PostgreSQL roles: a client that logs in through the PostgreSQL
+// port as app is pg:app.
 const PostgresPrefix = "pg:"
 
-// S3Prefix begins the name of the principal that is known by the S3 port's own key: s3:KEY.
+// S3Prefix begins the name of the principal of an S3 port's own key: s3:KEY.
 const S3Prefix = "s3:"
 
-// Definition says what a principal is.
+// Definition defines a principal.
 type Definition struct {
 	Name string
-	// Tokens are those by which it is known, several while one takes another's place.
+	// Tokens are the digests of its tokens, several during a rotation.
 	Tokens []Digest
-	// Issued are tokens of others by which it is known, too.
+	// Issued are the claims of external issuers' tokens by which it is known, too.
 	Issued []Claims
 	// Certificates are names of verified client certificates by which it is known, too: dns:NAME,
 	// uri:URI or email:ADDRESS.
@@ -54,14 +53,14 @@ type Definition struct {
 	Rules        []Rule
 }
 
-// Bounds of what is configured: each request compares its token with all of them.
+// Bounds of the configuration: each request compares its token with all of them.
 const (
 	maxPrincipals = 1000
 	maxTokens     = 10  // of one principal
 	maxRules      = 100 // likewise
 )
 
-// DefinitionError says which definition is refused.
+// DefinitionError names the definition that is refused.
 type DefinitionError struct {
 	Index int // in the list
 	Err   error
@@ -70,17 +69,16 @@ type DefinitionError struct {
 func (e *DefinitionError) Error() string { return e.Err.Error() }
 func (e *DefinitionError) Unwrap() error { return e.Err }
 
-// Principals are those of a gateway. They may be replaced while it serves. Safe for
-// concurrent use.
+// Principals are the principals of a gateway. They may be replaced while it serves. Safe for concurrent use.
 type Principals struct {
 	replacing sync.Mutex
 	current   atomic.Pointer[set]
 }
 
-// set never changes.
+// set is immutable.
 type set struct {
 	tokens []known
-	issued []*rights // of who is known by what a token claims
+	issued []*rights // principals known by the claims of a token
 	verify Verifier
 	byName map[string]*rights
 
@@ -92,8 +90,7 @@ type known struct {
 	rights *rights
 }
 
-// New makes them. The error is a [*DefinitionError], or a [*fence.InvalidError] where there
-// are none, or too many.
+// New creates Principals. The error is a [*DefinitionError], or a [*fence.InvalidError] if there are none or too many.
 func New(all []Definition, opts ...Option) (*Principals, error) {
 	ps := &Principals{}
 	if _, err := ps.Replace(all, opts...); err != nil {
@@ -102,12 +99,11 @@ func New(all []Definition, opts ...Option) (*Principals, error) {
 	return ps, nil
 }
 
-// Change says which principals a [Principals.Replace] has changed, by name.
+// Change lists the principals that a [Principals.Replace] has changed, by name.
 type Change struct{ Added, Changed, Removed []string }
 
-// Replace has these count instead of those before, at once: also for who is known already.
-// Who has changed in any way finds its [Principal.Ended] closed. The error is as New's, and
-// nothing has changed.
+// Replace replaces the principals at once, also for callers that are authenticated already. For a principal whose
+// definition has changed, contexts of [Principal.Lasts] end. After an error, as New's, nothing has changed.
 func (ps *Principals) Replace(all []Definition, opts ...Option) (Change, error) {
 	next := &set{byName: make(map[string]*rights, len(all)), certificates: make(map[string]*rights)}
 	for _, o := range opts {
@@ -168,15 +164,15 @@ func (ps *Principals) Replace(all []Definition, opts ...Option) (Change, error) 
 	return change, nil
 }
 
-// Authenticate is who presents a token. The error is [ErrUnknown] where nobody does, or that of
-// who verifies the tokens of others, which could not tell; then the principal may do nothing.
-// It takes as long whichever of the gateway's own tokens it is, and whether it is one.
+// Authenticate returns the principal of a token. The error is [ErrUnknown] if the token belongs to none, or the
+// [Verifier]'s if the token could not be verified; then the principal may do nothing. Comparing the gateway's own
+// tokens takes constant time.
 func (ps *Principals) Authenticate(ctx context.Context, token string) (*Principal, error) {
 	digest := DigestOf(token)
 	if r := ps.holding(digest); r != nil {
 		name := r.definition.Name
 		return &Principal{name: name, ended: r.ended, now: func() *rights {
-			if r := ps.holding(digest); r != nil && r.definition.Name == name { // a token may be given to another
+			if r := ps.holding(digest); r != nil && r.definition.Name == name { // a token may move to another principal
 				return r
 			}
 			return nil
@@ -202,14 +198,14 @@ func (ps *Principals) holding(digest Digest) (found *rights) {
 	return found
 }
 
-// May reports what the principal with a name may do now.
+// May reports what the principal with this name may do now.
 func (ps *Principals) May(name string, v Verb, resource string) bool {
 	p, _ := ps.Named(name)
 	return p.May(v, resource)
 }
 
-// Named is the principal with a name, as somebody else has authenticated it; false where
-// there is none, and it may do nothing as long as there is none.
+// Named returns the principal with a name that another system has authenticated; false if there is none. A principal
+// that does not exist may do nothing.
 func (ps *Principals) Named(name string) (p *Principal, ok bool) {
 	r := ps.current.Load().byName[name]
 	p = &Principal{name: name, now: func() *rights { return ps.current.Load().byName[name] }}

@@ -11,8 +11,7 @@ import (
 // Verb is something that a principal may do.
 type Verb string
 
-// The verbs. Those of resources are allowed for patterns of names; the others for the
-// whole gateway.
+// The verbs. Rules allow verbs about resources for patterns of names, and the others for the whole gateway.
 const (
 	Acquire  Verb = "acquire"  // acquire leases, and renew and release one's own
 	Manage   Verb = "manage"   // renew and release the leases of others
@@ -20,17 +19,17 @@ const (
 	Inspect  Verb = "inspect"  // see a resource: its holder, its events, its refusals
 	SQL      Verb = "sql"      // run statements at /v1/sql under a grant of the resource
 	S3Read   Verb = "s3-read"  // read objects without a lease
-	Buckets  Verb = "buckets"  // make buckets, and change their rules
+	Buckets  Verb = "buckets"  // create buckets, and change their rules
 	Sessions Verb = "sessions" // see and end sessions of the PostgreSQL port
 	Metrics  Verb = "metrics"  // read metrics
 )
 
-// Verbs are all of them.
+// Verbs returns all verbs.
 func Verbs() []Verb {
 	return []Verb{Acquire, Manage, Revoke, Inspect, SQL, S3Read, Buckets, Sessions, Metrics}
 }
 
-// OfGateway reports whether the verb is about the whole gateway, and not about a resource.
+// OfGateway reports whether the verb is about the whole gateway, not about a resource.
 func (v Verb) OfGateway() bool { return v == Buckets || v == Sessions || v == Metrics }
 
 // Everything is the pattern of every resource, and of the whole gateway.
@@ -38,8 +37,7 @@ const Everything = "*"
 
 // Rule allows verbs for the resources of a pattern.
 type Rule struct {
-	// Resources is a resource's name, or the beginning of names followed by "*". "": the
-	// verbs are about the whole gateway.
+	// Resources is a resource's name, or a prefix of names followed by "*". "": the verbs are about the whole gateway.
 	Resources string
 	Verbs     []Verb
 }
@@ -86,7 +84,7 @@ func verbList() string {
 	return strings.Join(names, ", ")
 }
 
-// matches compares bytes: no percent-encoding, no case, no path is understood.
+// matches compares bytes, without percent-decoding, case folding or path cleaning.
 func (r Rule) matches(resource string) bool {
 	if prefix, ok := strings.CutSuffix(r.Resources, "*"); ok {
 		return strings.HasPrefix(resource, prefix)

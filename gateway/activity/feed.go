@@ -13,19 +13,16 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 )
 
-// Event is an event as the API tells it.
+// Event is an event in the form of the API.
 type Event = wire.Event
 
 // Config says what a [Feed] keeps, and who is notified of refusals.
 type Config struct {
-	// Keep is how many events are remembered. Defaults to 2048: with the longest names
-	// there are, they take 3 MiB.
+	// Keep is how many events are remembered. Defaults to 2048: with the longest names these take 3 MiB.
 	Keep int
-	// KeepRefused is how many refusals are remembered on their own, however many other
-	// events came after them. Defaults to 512.
+	// KeepRefused is how many refusals are remembered separately, regardless of later events. Defaults to 512.
 	KeepRefused int
-	// Pause is the time between two lines in the log about refusals of one resource.
-	// Defaults to 10 s.
+	// Pause is the time between two log lines about refusals of one resource. Defaults to 10 s.
 	Pause time.Duration
 	// Refused is called for each refusal, before it can be read. Defaults to nil.
 	Refused func(surface, code string)
@@ -36,10 +33,10 @@ type Config struct {
 // page is how many events a reader gets at once.
 const page = 128
 
-// Feed has the latest events of one gateway. It is safe for concurrent use.
+// Feed holds the latest events of one gateway. It is safe for concurrent use.
 type Feed struct {
 	cfg Config
-	run string // tells this feed's ids from those of another gateway, or of a run before
+	run string // distinguishes this feed's ids from those of other gateways and earlier runs
 	log *refusalLog
 
 	mu      sync.Mutex
@@ -49,7 +46,7 @@ type Feed struct {
 	grown   chan struct{}
 }
 
-// New makes a feed without events.
+// New creates an empty feed.
 func New(cfg Config) *Feed {
 	cfg.Keep = cmp.Or(cfg.Keep, 2048)
 	cfg.KeepRefused = cmp.Or(cfg.KeepRefused, 512)
@@ -63,7 +60,7 @@ func New(cfg Config) *Feed {
 	}
 }
 
-// Close stops logging. It first logs how many refusals the rate limit has left out.
+// Close stops logging. It first logs how many refusals the rate limit has suppressed.
 func (f *Feed) Close() { f.log.close() }
 
 // Tell adds an event, with its time and its id.
@@ -100,14 +97,13 @@ func (f *Feed) id(n uint64) string { return f.run + "-" + strconv.FormatUint(n, 
 // returned is of the kind missed and counts them.
 func (f *Feed) Since(ctx context.Context, id string) ([]Event, error) { return f.wait(ctx, &f.all, id) }
 
-// Kept is [Feed.Since] without the wait: none where nothing came.
+// Kept is [Feed.Since] without the wait; it may return none.
 func (f *Feed) Kept(id string) []Event {
 	events, _ := f.after(&f.all, id)
 	return events
 }
 
-// RefusedSince is [Feed.Since] for the refusals alone, of which other events push none out.
-// Ids are those of all events.
+// RefusedSince is [Feed.Since] for refusals only. Other events do not displace them. Ids are those of all events.
 func (f *Feed) RefusedSince(ctx context.Context, id string) ([]Event, error) {
 	return f.wait(ctx, &f.refused, id)
 }
@@ -152,13 +148,13 @@ func (f *Feed) after(r *ring, id string) (events []Event, grown <-chan struct{})
 	return events, f.grown
 }
 
-// missed says that n events up to the one with this number are left out. Its id is that of
-// the last one that is left out, so that a reader who breaks off here goes on behind it.
+// missed returns an event that reports n dropped events up to number upTo. Its id is that of the last dropped event, so
+// that a reader continues after it.
 func (f *Feed) missed(upTo, n uint64) Event {
 	return Event{ID: f.id(upTo), Time: time.Now().UTC(), Kind: wire.EventMissed, Missed: n}
 }
 
-// number reads an id of this feed.
+// number parses an id of this feed.
 func (f *Feed) number(id string) (n uint64, ours bool) {
 	run, text, _ := strings.Cut(id, "-")
 	n, err := strconv.ParseUint(text, 10, 64)

@@ -28,7 +28,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// taken is what was written since it was asked last.
+// taken returns what was written since its last call.
 func (l *lines) taken() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,13 +76,13 @@ func TestAReaderGoesOnWhereItWasAndHearsWhatItMissed(t *testing.T) {
 		all[2].ID:                               "missed:2 r6 r7 r8 r9",
 		"other-7":                               "missed:0 r6 r7 r8 r9",
 		"\x00 junk":                             "missed:0 r6 r7 r8 r9",
-		strings.Replace(second, "-2", "-99", 1): "missed:0 r6 r7 r8 r9", // of a run that got further
+		strings.Replace(second, "-2", "-99", 1): "missed:0 r6 r7 r8 r9", // from a run with more events
 	} {
 		if got := names(f.Kept(after)); got != want {
 			t.Errorf("after %q: %q, want %q", after, got, want)
 		}
 	}
-	// Who breaks off right behind the word of what it missed goes on behind that.
+	// A reader that stops right after a missed event continues after it.
 	missed := f.Kept(second)[0]
 	if got := names(f.Kept(missed.ID)); got != "r6 r7 r8 r9" {
 		t.Errorf("after %q: %q", missed.ID, got)
@@ -116,8 +116,8 @@ func TestAReaderWaitsForWhatComes(t *testing.T) {
 	})
 }
 
-// What is refused again and again has a line in the log at once, and then one a pause, with
-// how many have none; each is counted.
+// A repeated refusal is logged at once, and then once per pause with the number of suppressed lines; every refusal is
+// counted.
 func TestTheLogIsToldOfEachResourceOnceAPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestTheLogIsToldOfEachResourceOnceAPause(t *testing.T) {
 		if len(got) != 2 || !strings.Contains(got[0], "resource=a login=app presented=3 recorded=4") || strings.Contains(got[0], "suppressed_before") || !strings.Contains(got[1], "resource=b") {
 			t.Errorf("at once: %q", got)
 		}
-		<-time.After(11 * time.Second) // of the bubble's clock
+		<-time.After(11 * time.Second) // on the bubble's clock
 		if got = said(); len(got) != 1 || !strings.Contains(got[0], "resource=a") || !strings.Contains(got[0], "suppressed_before=98") {
 			t.Errorf("after a pause: %q", got)
 		}
@@ -165,7 +165,7 @@ func TestTheLogIsToldOfEachResourceOnceAPause(t *testing.T) {
 	})
 }
 
-// Clients name resources, and there is no end to names.
+// Clients choose the names of resources, so there is no limit to their number.
 func TestTheLogsMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// maxQuieted bounds how many resources' lines are told apart: clients name them.
+// maxQuieted bounds how many resources have log lines of their own: clients choose the names.
 const maxQuieted = 1000
 
-// refusalLog says refusals in the log: of each resource one at once, and then one in each
-// pause, with how many were left out before it.
+// refusalLog logs refusals: for each resource the first at once, and then one line per pause, with the number of
+// refusals suppressed before it.
 type refusalLog struct {
 	log   *slog.Logger
 	pause time.Duration
@@ -22,7 +22,7 @@ type refusalLog struct {
 	closed  bool
 }
 
-// quieted is a resource that was spoken of within the last pause.
+// quieted is a resource that was logged within the last pause.
 type quieted struct {
 	timer *time.Timer
 	left  int   // refusals since then
@@ -40,13 +40,13 @@ func (l *refusalLog) refused(e Event) {
 	l.say(e, 0)
 }
 
-// leaves reports whether the refusal is left out for now.
+// leaves reports whether the refusal is suppressed for now.
 func (l *refusalLog) leaves(e Event) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	resource := cmp.Or(e.Resource, e.Needed)
 	if l.quieted[resource] == nil && len(l.quieted) >= maxQuieted {
-		resource = "*" // names none: those beyond the limit share a line
+		resource = "*" // not a name: the resources beyond the limit share a line
 	}
 	if q := l.quieted[resource]; q != nil {
 		q.left, q.last = q.left+1, e
@@ -58,7 +58,7 @@ func (l *refusalLog) leaves(e Event) bool {
 	return false
 }
 
-// resume says what was left out in the pause that is over.
+// resume logs what the past pause suppressed.
 func (l *refusalLog) resume(resource string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,7 +86,7 @@ func (l *refusalLog) close() {
 	}
 }
 
-// say writes one line; suppressed is the number of refusals since the line before that have none.
+// say logs one line; suppressed is the number of refusals since the previous line.
 func (l *refusalLog) say(e Event, suppressed int) {
 	all := []slog.Attr{slog.String("surface", e.Surface), slog.String("code", e.Code)}
 	for _, a := range []struct{ name, value string }{

@@ -12,11 +12,11 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// maxText bounds a text of an event that is no resource's name, in bytes.
+// maxText bounds a text of an event other than a resource's name, in bytes.
 const maxText = 128
 
-// Refused is the event of a refusal by the fence: about tells what err does not. It is
-// false where err is none.
+// Refused returns the event of a refusal by the fence. about holds what err does not contain. It returns false if err
+// is not a refusal.
 func Refused(err error, about Event) (Event, bool) {
 	code, ok := fence.CodeOf(err)
 	if !ok {
@@ -44,11 +44,11 @@ func Refused(err error, about Event) (Event, bool) {
 	return Cleaned(about), true
 }
 
-// RefusedByPostgres is [Refused] of an error of PostgreSQL's, by its SQLSTATE and its DETAIL. Anybody
-// can raise such an error: what is not as the fence says it is left out.
+// RefusedByPostgres is [Refused] for an error of PostgreSQL, by its SQLSTATE and DETAIL. Any role can raise such an
+// error, so anything that the fence would not write is dropped.
 func RefusedByPostgres(sqlState, detail string, about Event) (Event, bool) {
 	var d struct{ Relation, Operation string }
-	_ = json.Unmarshal([]byte(detail), &d) // what is missing stays empty
+	_ = json.Unmarshal([]byte(detail), &d) // missing fields stay empty
 	if slices.Contains([]string{"INSERT", "UPDATE", "DELETE", "TRUNCATE"}, d.Operation) {
 		about.Statement = d.Operation
 	}
@@ -56,7 +56,7 @@ func RefusedByPostgres(sqlState, detail string, about Event) (Event, bool) {
 	return Refused(fence.Refusal(sqlState, detail), about)
 }
 
-// Cleaned leaves out what names no resource, what is too long, and control characters.
+// Cleaned drops invalid resource names, texts that are too long, and control characters.
 func Cleaned(e Event) Event {
 	for _, name := range []*string{&e.Resource, &e.Needed} {
 		if fence.ValidateResource(strings.TrimSuffix(*name, "*")) != nil {

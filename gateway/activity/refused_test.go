@@ -32,7 +32,7 @@ func TestEachRefusalHasItsFacts(t *testing.T) {
 	}
 }
 
-// Anybody can raise an error of the fence's codes, with whatever he likes in it.
+// Any role can raise an error with the fence's SQLSTATEs and arbitrary content.
 func TestNoSealAndNoValueIsTold(t *testing.T) {
 	t.Parallel()
 	seal := fence.NewSeal().Reveal()

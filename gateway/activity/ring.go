@@ -2,15 +2,15 @@ package activity
 
 import "sort"
 
-// ring has the latest events of a kind, or of all.
+// ring holds the latest events of one kind, or of all.
 type ring struct {
 	keep    int
 	kept    []numbered // event i, counted from 0, is at i % keep
-	added   uint64     // how many came
-	dropped uint64     // the number of the latest one that is gone; 0: none is
+	added   uint64     // how many were added
+	dropped uint64     // the number of the latest dropped event; 0: none
 }
 
-// numbered is an event with its place among all events.
+// numbered is an event with its number among all events.
 type numbered struct {
 	number uint64
 	event  Event
@@ -29,19 +29,19 @@ func (r *ring) add(number uint64, e Event) {
 
 func (r *ring) at(i uint64) *numbered { return &r.kept[i%uint64(r.keep)] }
 
-// oldest is the first event that is kept.
+// oldest is the index of the first kept event.
 func (r *ring) oldest() uint64 { return r.added - uint64(len(r.kept)) }
 
-// after is the first kept event whose number is above this one.
+// after is the index of the first kept event whose number is above this one.
 func (r *ring) after(number uint64) uint64 {
 	oldest := r.oldest()
 	return oldest + uint64(sort.Search(len(r.kept), func(i int) bool { return r.at(oldest+uint64(i)).number > number }))
 }
 
-// lost is how many events with a number above this one are gone. 0: that is not known, as
-// where events that the ring does not have lie between.
+// lost is how many events with a number above this one were dropped. 0: not known, because the ring does not hold all
+// events in between.
 func (r *ring) lost(number uint64) uint64 {
-	if r.dropped != r.oldest() { // the ring is not of all events
+	if r.dropped != r.oldest() { // the ring does not hold all events
 		return 0
 	}
 	return r.dropped - number

@@ -19,29 +19,29 @@ import (
 )
 
 const (
-	mine   = "orders/1001" // that the rights of the matrix are about
+	mine   = "orders/1001" // the resource of the rights in the matrix
 	others = "stock/7"
 )
 
-// endpoint is a row of the matrix: what a request needs.
+// endpoint is a row of the matrix: a request and the right that it needs.
 type endpoint struct {
-	route string // as echo names it
-	path  string // "": that of the route
-	body  string // %H is a handle of one's own, %O one of another's lease
-	grant string // what is presented for the resource
+	route string // echo's name
+	path  string // "": the route's
+	body  string // %H is the handle of an own lease, %O of another's
+	grant string // presented for the resource
 	verb  access.Verb
-	what  string // "": the verb is about the resource; else "gateway", or "some": any resource will do
+	what  string // "": the verb is about the resource; else "gateway", or "some": any resource is enough
 }
 
 const (
-	public  = access.Verb("public")  // who has no token, too
-	whoever = access.Verb("whoever") // who has a token
+	public  = access.Verb("public")  // needs no token
+	whoever = access.Verb("whoever") // needs only a token
 	nobody  = access.Verb("nobody")
 	gateway = "gateway"
 	some    = "some"
 )
 
-// matrix has every endpoint: one that is missing here fails the test below.
+// matrix returns every endpoint; the test below fails if one is missing.
 func matrix() []endpoint {
 	sealed := "34." + seal.Reveal()
 	return []endpoint{
@@ -77,8 +77,8 @@ func matrix() []endpoint {
 	}
 }
 
-// holding makes a server on which a principal "me" with the token "me" has these rights, and
-// what is asked of it.
+// holding returns a server with a principal "me", whose token "me" has these rights, and replacements for the handles
+// in requests.
 func holding(t *testing.T, rules ...access.Rule) (s *api.Server, all *access.Principals, handles *strings.Replacer) {
 	t.Helper()
 	define := func(name string, rules ...access.Rule) access.Definition {
@@ -124,7 +124,7 @@ func (e endpoint) ask(t *testing.T, s *api.Server, handles *strings.Replacer, he
 	return request(t, s, method, path, handles.Replace(e.body), headers...)
 }
 
-// Each endpoint is asked with each right alone.
+// Each endpoint accepts only its own right.
 func TestEveryEndpointNeedsItsRightAndNoOther(t *testing.T) {
 	t.Parallel()
 	for _, v := range access.Verbs() {
@@ -165,7 +165,7 @@ func TestTheMatrixHasEveryEndpoint(t *testing.T) {
 	}
 }
 
-// Nobody is let in by another header, nor by the gateway's own token.
+// Neither another header nor the gateway's own token admits a request.
 func TestOnlyAPrincipalsTokenIsHeard(t *testing.T) {
 	t.Parallel()
 	s, _, handles := holding(t, access.Rule{Resources: "*", Verbs: access.Verbs()})

@@ -228,7 +228,7 @@ func TestErrorsAreProblemsWithTheirFacts(t *testing.T) {
 	}
 }
 
-// The fence says what became of a lease that the lock has no more.
+// For a lease that the lock no longer has, the fence says what happened.
 func TestALostLeaseSaysWhy(t *testing.T) {
 	t.Parallel()
 	ended := time.Unix(1700000000, 0)
@@ -347,7 +347,7 @@ func TestReadinessNamesThePartThatIsAway(t *testing.T) {
 	}
 }
 
-// ofPage: the live page is for people, and has no bearer token: page_test.go.
+// ofPage reports whether a path belongs to the live page, which has no bearer token: see page_test.go.
 func ofPage(path string) bool { return path == "/" || strings.HasPrefix(path, "/page/") }
 
 func TestDocumentDescribesExactlyTheRoutes(t *testing.T) {

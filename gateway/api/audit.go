@@ -10,8 +10,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// audit says in the log what was done, and, where there are principals, who did it. A value is
-// never a grant, a handle or a token of a principal.
+// audit logs what was done and, where there are principals, who did it. A value is never a grant, a handle or a token
+// of a principal.
 func (s *Server) audit(c echo.Context, what string, attrs ...any) {
 	s.auditOf(c.Request(), what, attrs...)
 }
@@ -23,8 +23,8 @@ func (s *Server) auditOf(r *http.Request, what string, attrs ...any) {
 	s.log.InfoContext(r.Context(), what, attrs...)
 }
 
-// auditAcquired tells of leases where there are principals: without them it is not known whose
-// they are, and the events tell of them.
+// auditAcquired logs acquired leases where there are principals. Without principals the client is not known, and the
+// events report the leases.
 func (s *Server) auditAcquired(c echo.Context, all []leasing.Lease) {
 	if s.cfg.Principals == nil {
 		return
@@ -41,7 +41,7 @@ func (s *Server) auditManaged(c echo.Context, what string, h handle) {
 	}
 }
 
-// auditIssued tells of credentials where there are principals, as auditAcquired does of leases.
+// auditIssued logs issued credentials where there are principals, as auditAcquired logs leases.
 func (s *Server) auditIssued(c echo.Context, h handle, readOnly bool) {
 	if s.cfg.Principals != nil {
 		s.audit(c, "S3 credentials were issued", "resource", h.Resource, "token", h.Token, "read_only", readOnly)

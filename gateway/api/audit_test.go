@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// What is done with another's lease, and what is refused on the page, is in the log as well.
+// The log also records operations on another's lease, and refusals on the page.
 func TestTheLogSaysWhoManagesAndWhoWasDeniedOnThePage(t *testing.T) {
 	t.Parallel()
 	all, err := access.New([]access.Definition{
@@ -68,7 +68,7 @@ func TestTheLogSaysWhoManagesAndWhoWasDeniedOnThePage(t *testing.T) {
 	says("ops", `msg="a request was denied" verb=inspect resource="" route=/page/events`)
 }
 
-// safeBuffer is written by the server while the test reads it.
+// safeBuffer can be read while the server writes to it.
 type safeBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -80,7 +80,7 @@ func (b *safeBuffer) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-// take is what was written since the last time.
+// take returns what was written since its last call.
 func (b *safeBuffer) take() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

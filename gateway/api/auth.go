@@ -22,11 +22,10 @@ var (
 	errTwoPrincipals = errors.New("the bearer token is one principal's, and the client certificate another's")
 )
 
-// authenticate lets requests pass that carry a bearer token of a principal or come with its
-// certificate, or, without principals, those with the token of the gateway. No other header says
-// who asks. Where neither is configured, the gateway listens on loopback only; then the Host must
-// be a loopback name too, or a web page could reach it by a name of its own that resolves to
-// 127.0.0.1.
+// authenticate admits requests that carry a principal's bearer token or client certificate or, without principals, the
+// gateway's token. No other header identifies the caller. If neither is configured, the gateway listens on loopback
+// only; the Host must then be a loopback name, too: otherwise a web page could reach the gateway by a name of its own
+// that resolves to 127.0.0.1.
 func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	if s.open() {
 		return func(c echo.Context) error {
@@ -51,9 +50,8 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// asker is who sends a request: who has the bearer token, or, where there is none, the client
-// certificate. They may not be of two principals. A certificate that is nobody's may come with
-// anybody's token.
+// asker is the principal of a request's bearer token or, without a token, of its client certificate. The two must not
+// belong to two principals. A certificate that belongs to no principal is ignored beside a token.
 func (s *Server) asker(r *http.Request) (*access.Principal, error) {
 	shown, err := s.certified(r)
 	header := r.Header.Get(echo.HeaderAuthorization)
@@ -72,7 +70,7 @@ func (s *Server) asker(r *http.Request) (*access.Principal, error) {
 	return p, err
 }
 
-// certified is whose client certificate a request comes with.
+// certified is the principal of a request's client certificate.
 func (s *Server) certified(r *http.Request) (*access.Principal, error) {
 	if s.cfg.Principals == nil {
 		return nil, access.ErrUnknown
@@ -84,11 +82,11 @@ func (s *Server) certified(r *http.Request) (*access.Principal, error) {
 	return s.cfg.Principals.AuthenticateCertificate(cert)
 }
 
-// open reports whether the API asks nobody for a token.
+// open reports whether the API requires no token.
 func (s *Server) open() bool { return s.cfg.Principals == nil && s.cfg.BearerToken == "" }
 
-// known is who presents a bearer token. The error is [access.ErrUnknown], or an
-// [*UnavailableError] where it could not be found out whether another issuer's token is valid.
+// known is the principal of a bearer token. The error is [access.ErrUnknown], or an [*UnavailableError] if an external
+// issuer's token could not be verified.
 func (s *Server) known(ctx context.Context, token string) (*access.Principal, error) {
 	if s.cfg.Principals == nil {
 		got, want := access.DigestOf(token), access.DigestOf(s.cfg.BearerToken) // equal lengths for the comparison
@@ -104,7 +102,7 @@ func (s *Server) known(ctx context.Context, token string) (*access.Principal, er
 	return p, err
 }
 
-// need lets principals pass that have a right about the whole gateway.
+// need admits principals that have a right for the whole gateway.
 func need(v access.Verb) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
@@ -116,13 +114,12 @@ func need(v access.Verb) echo.MiddlewareFunc {
 	}
 }
 
-// check returns an [*access.DeniedError] where the caller has no such right.
+// check returns an [*access.DeniedError] if the caller does not have the right.
 func check(c echo.Context, v access.Verb, resource string) error {
 	return access.Of(c.Request().Context()).Check(v, resource)
 }
 
-// mayUse is check for a lease: one's own needs the right to acquire it, another's that to
-// manage it.
+// mayUse is check for a lease: the caller's own lease needs the right to acquire it, another's the right to manage it.
 func mayUse(c echo.Context, h handle) error {
 	p := access.Of(c.Request().Context())
 	if h.Principal == p.Name() && p.May(access.Acquire, h.Resource) {
@@ -134,7 +131,7 @@ func mayUse(c echo.Context, h handle) error {
 	return p.Check(access.Manage, h.Resource)
 }
 
-// mayWrite is check for what writes under a lease: nobody does so under another's.
+// mayWrite is check for writes under a lease: only the lease's principal may write.
 func mayWrite(c echo.Context, h handle) error {
 	p := access.Of(c.Request().Context())
 	if h.Principal != p.Name() {
@@ -143,7 +140,7 @@ func mayWrite(c echo.Context, h handle) error {
 	return p.Check(access.Acquire, h.Resource)
 }
 
-// as goes on as a principal: handlers ask [access.Of] what it may do.
+// as continues as a principal: handlers call [access.Of] for its rights.
 func (s *Server) as(p *access.Principal, c echo.Context, next echo.HandlerFunc) error {
 	c.SetRequest(c.Request().WithContext(access.With(c.Request().Context(), p)))
 	return next(c)
@@ -158,7 +155,7 @@ func loopbackHost(host string) bool {
 	return err == nil && addr.IsLoopback()
 }
 
-// hostname is a Host header without its port.
+// hostname returns a Host header without its port.
 func hostname(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		return name

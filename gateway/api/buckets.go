@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// bucketOf is a bucket as it is told.
+// bucketOf returns the bucket as the API shows it.
 func bucketOf(b wire.Bucket) wire.Bucket {
 	b.CreatedAt = b.CreatedAt.UTC()
 	if b.Prefixes == nil {
@@ -21,7 +21,7 @@ func bucketOf(b wire.Bucket) wire.Bucket {
 
 var errNoS3Port = fmt.Errorf("%w: this gateway serves no S3", ErrNotImplemented)
 
-// ensureBucket makes a bucket, or changes what holds in one.
+// ensureBucket creates a bucket or changes its settings.
 func (s *Server) ensureBucket(c echo.Context) error {
 	var body wire.BucketRequest
 	if err := decode(c, &body); err != nil {
@@ -68,7 +68,7 @@ func (s *Server) inspectBucket(c echo.Context) error {
 	return s.tellBucket(c, http.StatusOK, name)
 }
 
-// listBuckets pages through the buckets in the order of their names.
+// listBuckets pages through the buckets, ordered by name.
 func (s *Server) listBuckets(c echo.Context) error {
 	query, err := queryOf(c, "after", "limit")
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *Server) listBuckets(c echo.Context) error {
 	return respond(c, http.StatusOK, answer)
 }
 
-// setPrefixRule gives the keys below a prefix a rule of their own.
+// setPrefixRule sets the rule of a prefix.
 func (s *Server) setPrefixRule(c echo.Context) error {
 	var body wire.PrefixRule
 	if err := decode(c, &body); err != nil {
@@ -119,7 +119,7 @@ func (s *Server) setPrefixRule(c echo.Context) error {
 	return s.tellBucket(c, http.StatusOK, name)
 }
 
-// dropPrefixRule takes it away again.
+// dropPrefixRule drops the rule of a prefix.
 func (s *Server) dropPrefixRule(c echo.Context) error {
 	query, err := queryOf(c, "prefix")
 	if err != nil {

@@ -39,7 +39,7 @@ func newAuthority(t *testing.T) authority {
 	return a
 }
 
-// sign makes a certificate, of its own authority where there is none yet.
+// sign signs a certificate; an authority without a certificate signs its own.
 func (a authority) sign(t *testing.T, of *x509.Certificate) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -57,7 +57,7 @@ func (a authority) sign(t *testing.T, of *x509.Certificate) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// client is one with a certificate that lasts for a time.
+// client returns a certificate that expires after lasts.
 func (a authority) client(t *testing.T, lasts time.Duration, change func(*x509.Certificate)) tls.Certificate {
 	t.Helper()
 	of := &x509.Certificate{
@@ -68,7 +68,7 @@ func (a authority) client(t *testing.T, lasts time.Duration, change func(*x509.C
 	return a.sign(t, of)
 }
 
-// asked is what a server says to who shows a certificate, and perhaps a token; 0: the handshake failed.
+// asked returns the server's answer to a client with a certificate and perhaps a token; 0: the handshake failed.
 func asked(t *testing.T, srv *httptest.Server, cert *tls.Certificate, method, path, body string, headers ...string) (int, string) {
 	t.Helper()
 	transport, _ := srv.Client().Transport.(*http.Transport)
@@ -170,7 +170,7 @@ func TestACertificateIsWhoseAlternativeNameItHas(t *testing.T) {
 	}
 }
 
-// The matrix again, by a certificate that has one right.
+// A certificate with one right passes the same matrix.
 func TestACertificateHasItsPrincipalsRightsAndNoOther(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)

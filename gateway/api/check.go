@@ -13,8 +13,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
-// checking is the right that a check of a grant needs. One with its seal changes nothing; a
-// bare token raises the fence where it is the highest, as a statement under it does.
+// checking is the right that a check of a grant needs. A check with a seal changes nothing. A bare token raises the
+// fence if it is the highest, as a statement under it does.
 func checking(grant fence.Grant) access.Verb {
 	if grant.Seal.IsZero() {
 		return access.SQL
@@ -22,10 +22,9 @@ func checking(grant fence.Grant) access.Verb {
 	return access.Acquire
 }
 
-// checkGrant reports whether the fence accepts a grant now: for side effects that no transaction
-// can hold. The fence is asked as by a writer, in a transaction that writes nothing. The
-// answer also says whether the resource is locked, since the fence accepts the grant of a
-// lease that ran out until the next holder is armed.
+// checkGrant reports whether the fence accepts a grant now, for side effects outside a transaction. It asks the fence
+// as a writer does, in a transaction that writes nothing. The answer also says whether the resource is locked: the
+// fence accepts the grant of an expired lease until the next holder is armed.
 func (s *Server) checkGrant(c echo.Context) error {
 	if s.cfg.SQL == nil {
 		return fmt.Errorf("%w: this gateway has no login for SQL", ErrNotImplemented)
@@ -55,7 +54,7 @@ func (s *Server) checkGrant(c echo.Context) error {
 	}
 	answer := wire.Checked{Resource: grant.Resource, Token: grant.Token}
 	switch {
-	case grant.Seal.IsZero(): // of a lock that this gateway does not know
+	case grant.Seal.IsZero(): // the token of a lock that this gateway does not know
 	case state.err != nil:
 		s.log.WarnContext(ctx, "failed to learn whether a resource is locked", "resource", grant.Resource, "error", leaseError(ctx, grant.Resource, state.err))
 	default:

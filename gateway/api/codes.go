@@ -9,14 +9,14 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Code is the code of a problem that is no refusal of the fence; [fence.Codes] has those.
+// Code is the code of a problem other than a refusal of the fence; those are in [fence.Codes].
 type Code struct {
 	Code    string
 	Status  int
 	Meaning string
 }
 
-// Codes are all of them. Treat it as read-only.
+// Codes are all codes. Treat it as read-only.
 var Codes = []Code{
 	{wire.CodeInvalid, http.StatusBadRequest, "`field` says which part is malformed; nothing was done. What is no HTTP at all gets plain text"},
 	{wire.CodeUnauthorized, http.StatusUnauthorized, "the bearer token is missing or wrong, or of another principal than the client certificate"},
@@ -36,7 +36,7 @@ var Codes = []Code{
 	{wire.CodeUnavailable, http.StatusServiceUnavailable, "`part` is `postgresql`, `redis` or `gateway`; nothing was done"},
 }
 
-// StatusOf is the HTTP status of a problem by its code, one of [Codes] or a SQLSTATE of [fence.Codes]; 0: there is no such code.
+// StatusOf returns the HTTP status of a problem's code, one of [Codes] or a SQLSTATE of [fence.Codes]; 0: unknown code.
 func StatusOf(code string) int {
 	for _, c := range Codes {
 		if c.Code == code {
@@ -51,7 +51,7 @@ func StatusOf(code string) int {
 	return 0
 }
 
-// word makes a problem whose code is one of [Codes].
+// word returns a problem whose code is one of [Codes].
 func word(code, title, detail, hint string) wire.Problem {
 	i := slices.IndexFunc(Codes, func(c Code) bool { return c.Code == code })
 	return wire.Problem{Type: wire.ProblemType + strings.ReplaceAll(code, "_", "-"), Title: title, Status: Codes[i].Status, Detail: detail, Code: code, Hint: hint}

@@ -13,25 +13,23 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// Options are what a user of the API may choose.
+// Options are the API's options for users.
 type Options struct {
-	// BearerToken is asked of every request but those for health and the OpenAPI
-	// document. Defaults to "": no token; then only loopback Hosts are served.
+	// BearerToken is required of every request except those for health and the OpenAPI document. Defaults to "": no
+	// token; then the API serves only loopback Hosts.
 	BearerToken string
 	// MaxWait is the longest wait of an acquisition. Defaults to 5 min.
 	MaxWait time.Duration
 	// MaxLease is how long a lease may be renewed from its acquisition. Defaults to 24 h;
 	// [Unlimited]: for as long as its holder renews it.
 	MaxLease time.Duration
-	// PrincipalRate is how many requests in a second each principal may make, renewals and
-	// releases of leases aside; without principals, all clients that have the bearer token
-	// together. Defaults to 0: no bound.
+	// PrincipalRate is how many requests per second each principal may make, renewals and releases of leases excepted.
+	// Without principals, all clients with the bearer token share one limit. Defaults to 0: no limit.
 	PrincipalRate int
-	// BodyTimeout bounds the reading of a request's body, also of one that nobody asked
-	// for. Defaults to 30 s.
+	// BodyTimeout bounds the reading of a request's body, also of an unexpected one. Defaults to 30 s.
 	BodyTimeout time.Duration
-	// MaxConnections is how many connections may be open at once. A further one takes the place
-	// of one that asks nothing; where there is none, it is closed. Defaults to 4096.
+	// MaxConnections bounds the open connections. A further connection replaces an idle one; if none is idle, it is
+	// closed. Defaults to 4096.
 	MaxConnections int
 }
 
@@ -49,11 +47,11 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// Unlimited is a [Options.MaxLease] that ends no lease.
+// Unlimited is the [Options.MaxLease] with which leases may be renewed forever.
 const Unlimited time.Duration = -1
 
-// MaxCredentials is how long S3 credentials last at most, however long their lease may be
-// renewed: the records of writes stay longer than that.
+// MaxCredentials is the longest life of S3 credentials, however long their lease may be renewed: the records of writes
+// are kept longer than that.
 const MaxCredentials = 24 * time.Hour
 
 const defaultMaxLease = 24 * time.Hour
@@ -66,8 +64,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Config says what a [Server] offers, and with what it works. It is validated once, by
-// [New].
+// Config says what a [Server] offers and what it works with. [New] validates it once.
 type Config struct {
 	Options
 
@@ -81,51 +78,48 @@ type Config struct {
 	SQL         SQL
 	Sessions    Sessions
 
-	// Events keeps what happened at this gateway, and records what happens. Defaults to
-	// nil: its path answers 501.
+	// Events keeps and records the events of this gateway. Defaults to nil: its path answers 501.
 	Events Events
 
-	// Status is how the gateway is, but for what Checks find. Defaults to nil: nothing more
-	// is told.
+	// Status returns the gateway's status, without the results of Checks. Defaults to nil: the status has the Checks'
+	// results only.
 	Status func(ctx context.Context) wire.Status
 
-	// Endpoints says where the other ports are, for a client that reaches this one by
-	// host. Defaults to nil: there are none.
+	// Endpoints returns the addresses of the other ports, for a client that reaches this one by host. Defaults to nil:
+	// there are none.
 	Endpoints func(host string) wire.Endpoints
 
-	// Principals say who may do what; then BearerToken counts for nothing. Defaults to nil:
-	// every authenticated client may do everything.
+	// Principals say who may do what; with them BearerToken grants nothing. Defaults to nil: every authenticated client
+	// may do everything.
 	Principals *access.Principals
 
-	// SQLPerPrincipal is how many requests of one principal may run SQL at once; more wait.
-	// Defaults to 0: no bound.
+	// SQLPerPrincipal is how many requests of one principal may run SQL at once; more wait. Defaults to 0: no limit.
 	SQLPerPrincipal int
 
-	// Surfaces are those that /readyz?for= knows of beside leases: [wire.SurfacePG] and others.
-	// Defaults to none.
+	// Surfaces are the values of /readyz?for= besides leases: [wire.SurfacePG] and others. Defaults to none.
 	Surfaces []string
-	// Checks are what /readyz looks at. Defaults to none: always ready.
+	// Checks are the checks of /readyz. Defaults to none: always ready.
 	Checks []Check
 
-	// Handles are the keys of the leases' handles. Required.
+	// Handles are the keys for the handles of leases. Required.
 	Handles HandleKeys
 
-	// DefaultTTL is a lease's time to live where the request names none. Defaults to 30 s.
+	// DefaultTTL is a lease's time to live if the request names none. Defaults to 30 s.
 	DefaultTTL time.Duration
-	// MaxTTL is the greatest time to live. Defaults to 5 min.
+	// MaxTTL is the longest time to live. Defaults to 5 min.
 	MaxTTL time.Duration
 	// DrainTimeout bounds how long a stop waits for requests under way. Defaults to 10 s.
 	DrainTimeout time.Duration
 
-	// TLS is what the API speaks. Defaults to nil: plain HTTP.
+	// TLS is the API's TLS configuration. Defaults to nil: plain HTTP.
 	TLS *tls.Config
 
 	// Metrics serves /metrics. Defaults to nil: the path answers 501.
 	Metrics http.Handler
 	// Observe is called after each request. Defaults to nil.
 	Observe func(route, method string, status int, took time.Duration)
-	// Ended is called after a lease ended that was acquired here or at another
-	// replica, with how long it was held. Defaults to nil.
+	// Ended is called when a lease has ended, acquired here or at another replica, with how long it was held. Defaults
+	// to nil.
 	Ended func(held time.Duration, lost bool)
 
 	// Logger receives failures; never a body, a header or a secret. Defaults to slog.Default().

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// LimitConnections bounds how many connections a server has open: descriptors are the process's,
-// and the other ports need them too. A further one takes the place of the one on which nobody has
-// asked anything for longest; where each is at work, it is closed. full is told then.
+// LimitConnections bounds the open connections of a server: file descriptors belong to the process, and the other ports
+// need them, too. A further connection replaces the one that has been idle longest. If all are active, it is closed and
+// full is called.
 func LimitConnections(srv *http.Server, most int, full func()) {
 	c := &connections{most: most, full: full, open: map[net.Conn]time.Time{}}
 	srv.ConnState = c.changed
@@ -21,7 +21,7 @@ type connections struct {
 	full func()
 
 	mu   sync.Mutex
-	open map[net.Conn]time.Time // since when nobody has asked; zero: it is at work
+	open map[net.Conn]time.Time // idle since; zero: active
 }
 
 // changed is [http.Server.ConnState]. It is called for a new connection before the next is accepted.
@@ -62,10 +62,10 @@ func (c *connections) makeRoom() bool {
 	return true
 }
 
-// cut ends a connection without TLS's farewell, for which it could have to wait.
+// cut closes a connection without the TLS close alert, which could block.
 func cut(conn net.Conn) {
 	if secure, ok := conn.(*tls.Conn); ok {
 		conn = secure.NetConn()
 	}
-	_ = conn.Close() // its server sees it
+	_ = conn.Close() // the server notices
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// A port that is full drops who asks nothing, the longest first, and turns away others only where all are at work.
+// A full port drops the connection that has been idle longest. It turns clients away only if all are active.
 func TestAFullPortDropsWhoAsksNothing(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -61,7 +61,7 @@ func TestAFullPortDropsWhoAsksNothing(t *testing.T) {
 		}
 		return err == nil
 	}
-	_, ofFirst := dial() // it says nothing
+	_, ofFirst := dial() // sends nothing
 	second, ofSecond := dial()
 	ask(second, "/wait")
 	<-atWork
@@ -81,7 +81,7 @@ func TestAFullPortDropsWhoAsksNothing(t *testing.T) {
 	if !answered(ofSecond) || !answered(ofThird) {
 		t.Error("those at work are not served to their end")
 	}
-	for began := time.Now(); ; { // until the server has seen that they are idle
+	for began := time.Now(); ; { // until the server has noticed that they are idle
 		fifth, ofFifth := dial()
 		if ask(fifth, "/"); answered(ofFifth) {
 			return
@@ -106,7 +106,7 @@ func TestTheAPIsConnectionsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = other.Close() }()
-	_ = quiet.SetDeadline(time.Now().Add(8 * time.Second)) // before a server gives up to wait for headers
+	_ = quiet.SetDeadline(time.Now().Add(8 * time.Second)) // shorter than a server's timeout for headers
 	if _, err := quiet.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the first stays open beside the second: %v", err)
 	}

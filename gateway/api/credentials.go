@@ -60,14 +60,14 @@ func (s *Server) credentials(c echo.Context) error {
 	return respond(c, http.StatusOK, creds)
 }
 
-// held is what the lock says of a lease; the error where it did not answer.
+// held is the lock's state of a lease; err is set if the lock did not answer.
 type held struct {
 	leasing.Inspection
 
 	err error
 }
 
-// deadlineOf is when a lease ends unless it is renewed, or most where that is earlier. Only the lock knows.
+// deadlineOf returns when a lease ends unless it is renewed, but not later than most. Only the lock knows it.
 func deadlineOf(ctx context.Context, h handle, asked, most time.Time, state held) (time.Time, error) {
 	switch {
 	case state.err != nil:
@@ -78,10 +78,9 @@ func deadlineOf(ctx context.Context, h handle, asked, most time.Time, state held
 	return asked.Add(state.TTL), nil
 }
 
-// current asks the fence, which would refuse the writes of a lease that is not
-// recorded any more, and at the same time the lock, which knows that a lease has
-// ended that nobody has taken over. Without a quorum of Redis the fence's word
-// is enough.
+// current asks the fence, which refuses the writes of a lease that is no longer recorded, and at the same time the
+// lock, which knows whether a lease has expired that nobody has taken over. Without a quorum of Redis the fence's
+// answer is enough.
 func (s *Server) current(ctx context.Context, ref leasing.Ref) (state held, err error) {
 	var asked sync.WaitGroup
 	asked.Go(func() { state.Inspection, state.err = s.cfg.Leases.Inspect(ctx, ref.Resource) })

@@ -25,9 +25,8 @@ import (
 
 const maxBodyBytes = 1 << 20
 
-// limitBody limits a body's time on every path: net/http reads the rest of it
-// before it sends an answer, even a refusal, and would wait for ever.
-// Only reading the body to its end removes the limit.
+// limitBody bounds the reading of a body on every path: net/http reads the rest of a body before it sends an answer,
+// even a refusal, and would wait forever. Only reading the body to its end removes the limit.
 func (s *Server) limitBody(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if c.Request().ContentLength != 0 {
@@ -41,15 +40,14 @@ func (s *Server) limitBody(next echo.HandlerFunc) echo.HandlerFunc {
 // unknown fields, in UTF-8.
 func decode(c echo.Context, v any) error {
 	req := c.Request()
-	// A JSON type is insisted on because a browser can't send it to another site
-	// without asking that site first.
+	// The JSON type is required because a browser cannot send it to another site without a preflight request.
 	if kind := req.Header.Get(echo.HeaderContentType); kind != echo.MIMEApplicationJSON {
 		if kind, _, err := mime.ParseMediaType(kind); err != nil || kind != echo.MIMEApplicationJSON {
 			return &fence.InvalidError{Field: "Content-Type", Reason: "is not application/json"}
 		}
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), req.Body, maxBodyBytes))
-	if err == nil { // what follows may wait for a lease
+	if err == nil { // the handler may wait for a lease
 		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Time{})
 	}
 	var over *http.MaxBytesError
@@ -61,7 +59,7 @@ func decode(c echo.Context, v any) error {
 	case !utf8.Valid(body):
 		return &fence.InvalidError{Field: "body", Reason: "is not valid UTF-8"}
 	case loneSurrogate(body):
-		// The decoder would put U+FFFD in its place: another name than was asked for.
+		// The decoder would replace it with U+FFFD, which is another name.
 		return &fence.InvalidError{Field: "body", Reason: `has half of a surrogate pair (\ud800 to \udfff), which is no character`}
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
@@ -69,7 +67,7 @@ func decode(c echo.Context, v any) error {
 	if err := dec.Decode(v); err != nil {
 		return &fence.InvalidError{Field: "body", Reason: describe(err)}
 	}
-	if string(bytes.Trim(body, whitespace)) == "null" { // which the decoder takes for an object without fields
+	if string(bytes.Trim(body, whitespace)) == "null" { // the decoder takes null for an object without fields
 		return &fence.InvalidError{Field: "body", Reason: "is a JSON null; an object is expected"}
 	}
 	if len(bytes.TrimLeft(body[dec.InputOffset():], whitespace)) > 0 {
@@ -81,8 +79,7 @@ func decode(c echo.Context, v any) error {
 	return nil
 }
 
-// describe says what is wrong with the JSON, without repeating its values:
-// they may be secrets.
+// describe says what is wrong with the JSON, without its values, which may be secrets.
 func describe(err error) string {
 	var (
 		syntax *json.SyntaxError
@@ -106,7 +103,7 @@ func describe(err error) string {
 	return "is not what this path takes"
 }
 
-// jsonType is what JSON calls values of a Go type.
+// jsonType returns the JSON name of a Go type.
 func jsonType(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:
@@ -129,7 +126,7 @@ func jsonType(t reflect.Type) string {
 // half of a surrogate pair without the other half.
 func loneSurrogate(text []byte) bool {
 	for {
-		at := bytes.IndexByte(text, '\\') // only in strings, where the text is JSON
+		at := bytes.IndexByte(text, '\\') // in valid JSON only strings contain it
 		if at < 0 {
 			return false
 		}
@@ -146,7 +143,7 @@ func loneSurrogate(text []byte) bool {
 	}
 }
 
-// escapedUnit reads \uXXXX at the beginning of text; -1 where there is none.
+// escapedUnit parses \uXXXX at the beginning of text; -1 if there is none.
 func escapedUnit(text []byte) rune {
 	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
 		return -1
@@ -158,15 +155,14 @@ func escapedUnit(text []byte) rune {
 	return rune(unit)
 }
 
-// pathParam reads a parameter of the path as the client meant it: the router
-// works on the escaped path where that is not the usual form of the plain one,
-// as with an encoded slash, and leaves what it finds there escaped.
+// pathParam returns a parameter of the path, unescaped. The router works on the escaped path if that is not the usual
+// form of the plain one, as with an encoded slash, and does not unescape its parameters.
 func pathParam(c echo.Context, name string) string {
 	text := c.Param(name)
 	if c.Request().URL.RawPath == "" {
 		return text
 	}
-	if plain, err := url.PathUnescape(text); err == nil { // else net/http had refused the request
+	if plain, err := url.PathUnescape(text); err == nil { // net/http has refused malformed escapes
 		return plain
 	}
 	return text
@@ -178,8 +174,7 @@ func bucketName(c echo.Context) (string, error) {
 	return name, storable("bucket", name)
 }
 
-// storable refuses what PostgreSQL can't hold or look for, and what is longer than
-// every name in S3.
+// storable refuses names that PostgreSQL cannot store or look up, and names longer than S3 allows.
 func storable(field, text string) error {
 	const longest = 1024
 	switch {
@@ -193,9 +188,8 @@ func storable(field, text string) error {
 	return nil
 }
 
-// queryOf reads the query's parameters, each of them once and among those that are
-// known. A pair that is malformed is not left out in silence: the answer would be
-// for another question.
+// queryOf parses the query's parameters; each must be known and appear once. A malformed pair is an error: ignoring it
+// would answer another question.
 func queryOf(c echo.Context, known ...string) (url.Values, error) {
 	query, err := url.ParseQuery(c.Request().URL.RawQuery)
 	if err != nil {
@@ -212,7 +206,7 @@ func queryOf(c echo.Context, known ...string) (url.Values, error) {
 	return query, nil
 }
 
-// duration reads an optional duration such as "30s"; fallback where absent.
+// duration parses an optional duration such as "30s"; fallback if absent.
 func duration(field string, text *string, fallback time.Duration) (time.Duration, error) {
 	if text == nil {
 		return fallback, nil
@@ -224,7 +218,7 @@ func duration(field string, text *string, fallback time.Duration) (time.Duration
 	return d, nil
 }
 
-// ttl reads a lease's time to live.
+// ttl parses a lease's time to live.
 func (s *Server) ttl(text *string) (time.Duration, error) {
 	ttl, err := duration("ttl", text, s.cfg.DefaultTTL)
 	switch {

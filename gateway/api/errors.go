@@ -12,20 +12,20 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// What the implementations of this package's interfaces report.
+// Errors of the implementations of this package's interfaces.
 var (
-	// ErrNotFound: there is no such thing.
+	// ErrNotFound reports that a thing does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrNotImplemented: this gateway is not configured to do that.
+	// ErrNotImplemented reports that this gateway is not configured for the request.
 	ErrNotImplemented = errors.New("not implemented")
-	// ErrKeyUsed: an acquisition with this Idempotency-Key armed the resource last, and its lease is over.
+	// ErrKeyUsed reports that an acquisition with this Idempotency-Key armed the resource last, and its lease is over.
 	ErrKeyUsed = errors.New("the lease that this Idempotency-Key acquired is over")
-	// ErrConflict: the thing's state does not allow it.
+	// ErrConflict reports that the state of a thing does not allow the request.
 	ErrConflict = errors.New("conflict")
 )
 
-// leaseError says which part a source of leases, or arming, failed for. ctx is the
-// request's; resource is "" where it asks for several: then the error names it.
+// leaseError names the part for which a source of leases, or arming, failed. ctx is the request's. resource is "" if
+// the request asks for several; then the error names it.
 func leaseError(ctx context.Context, resource string, err error) error {
 	var held *leasing.HeldError
 	var unavailable *UnavailableError
@@ -36,11 +36,11 @@ func leaseError(ctx context.Context, resource string, err error) error {
 		return errors.Join(ctx.Err(), err)
 	case errors.Is(err, ErrKeyUsed):
 		return ErrKeyUsed
-	case errors.As(err, &unavailable): // arming said so itself
+	case errors.As(err, &unavailable): // from arming
 		return unavailable
 	case errors.As(err, &held):
 		return &leasing.HeldError{Resource: cmp.Or(resource, held.Resource), Holder: held.Holder, RetryAfter: held.RetryAfter}
-	case errors.Is(err, leasing.ErrHeld): // overtaken by another acquisition
+	case errors.Is(err, leasing.ErrHeld): // superseded by another acquisition
 		if low, ok := errors.AsType[*fence.NotRaisedError](err); ok {
 			resource = cmp.Or(resource, low.Resource)
 		}
@@ -52,10 +52,10 @@ func leaseError(ctx context.Context, resource string, err error) error {
 	case errors.Is(err, leasing.ErrLost):
 		return err
 	}
-	return &UnavailableError{Part: wire.PartPostgres, Cause: err} // what is left comes from arming
+	return &UnavailableError{Part: wire.PartPostgres, Cause: err} // the rest comes from arming
 }
 
-// UnavailableError says which part can't be reached. Nothing was done.
+// UnavailableError names the part that cannot be reached. Nothing was done.
 type UnavailableError struct {
 	Part  string // [wire.PartPostgres], [wire.PartRedis] or [wire.PartGateway]
 	Cause error  // for the log
@@ -68,8 +68,7 @@ func (e *UnavailableError) Error() string {
 	return fmt.Sprintf("%s is unavailable: %v", e.Part, e.Cause)
 }
 
-// detail is what a client reads: no address, and no cause but one that has words
-// for clients.
+// detail is the text for clients. It contains no address, and a cause only if that has a text for clients.
 func (e *UnavailableError) detail() string {
 	var told interface{ Tell() string }
 	if errors.As(e.Cause, &told) {
@@ -86,10 +85,10 @@ func (e *UnavailableError) detail() string {
 
 func (e *UnavailableError) Unwrap() error { return e.Cause }
 
-// defaultRetry is when a part that can't be reached may be asked again, where nobody knows.
+// defaultRetry is Retry-After for an unavailable part if nobody knows when it returns.
 const defaultRetry = time.Second
 
-// retryAfter is when asking again may be of use.
+// retryAfter is when a retry may succeed.
 func (e *UnavailableError) retryAfter() time.Duration {
 	var told interface{ Left() time.Duration }
 	if errors.As(e.Cause, &told) && told.Left() > 0 {
@@ -98,16 +97,16 @@ func (e *UnavailableError) retryAfter() time.Duration {
 	return defaultRetry
 }
 
-// DegradedError is a [Check]'s where the part serves, but for what is said here.
+// DegradedError is a [Check]'s error for a part that serves with something missing.
 type DegradedError struct {
-	What  string // anybody may read it
+	What  string // public
 	Cause error  // for the log
 }
 
 func (e *DegradedError) Error() string { return fmt.Sprintf("%s: %v", e.What, e.Cause) }
 func (e *DegradedError) Unwrap() error { return e.Cause }
 
-// StatementError says which statement failed. Nothing was committed.
+// StatementError names the statement that failed. Nothing was committed.
 type StatementError struct {
 	Index    int // from 0; negative: COMMIT itself, as with deferred constraints
 	SQLState string
@@ -115,7 +114,7 @@ type StatementError struct {
 	Detail   string
 	Hint     string
 	Position int   // in the statement's text, in characters from 1; 0: not known
-	Cause    error // where the fence refused: [fence.StaleError] and its kin
+	Cause    error // for a refusal of the fence a [fence.StaleError] or similar
 
 	Operation, Table string // of the write that the fence refused; "": not known
 }
@@ -129,7 +128,7 @@ func (e *StatementError) Error() string {
 
 func (e *StatementError) Unwrap() error { return e.Cause }
 
-// TooLargeError says what is over which limit. Nothing was done.
+// TooLargeError says what exceeds which limit. Nothing was done.
 type TooLargeError struct {
 	What  string
 	Limit int64 // bytes

@@ -21,15 +21,13 @@ import (
 )
 
 const (
-	// maxStreams bounds how many read events at once: each costs a connection. A principal has a
-	// quarter of them.
+	// maxStreams bounds the open event streams: each costs a connection. A principal may have a quarter of them.
 	maxStreams = 100
-	// heartbeat is the longest silence of a stream, so that its reader, and what lies
-	// between, see that it lives.
+	// heartbeat is the longest silence of a stream, so that its reader and proxies in between know that it is alive.
 	heartbeat = 15 * time.Second
 )
 
-// events streams what happened at this gateway: what is kept, and then what comes.
+// events streams the events of this gateway: the kept ones, then new ones.
 func (s *Server) events(c echo.Context) error {
 	query, err := queryOf(c, "follow", "kind")
 	switch {
@@ -58,9 +56,9 @@ func (s *Server) events(c echo.Context) error {
 	header := c.Response().Header()
 	header.Set(echo.HeaderContentType, "text/event-stream")
 	header.Set(echo.HeaderCacheControl, "no-store")
-	header.Set("X-Accel-Buffering", "no") // nginx would wait for more
+	header.Set("X-Accel-Buffering", "no") // nginx would buffer
 	c.Response().WriteHeader(http.StatusOK)
-	if send(c, []byte(":\n\n")) != nil { // the reader learns at once that it is heard
+	if send(c, []byte(":\n\n")) != nil { // flushes the header, so that the reader knows it is connected
 		return nil
 	}
 	after := c.Request().Header.Get("Last-Event-ID")
@@ -80,7 +78,7 @@ func (s *Server) events(c echo.Context) error {
 	}
 }
 
-// kept are the events that are kept, of all or of the refusals alone.
+// kept returns the kept events, all or only refusals.
 func (s *Server) kept(refused bool, after string) []activity.Event {
 	if refused {
 		return s.cfg.Events.RefusedKept(after)
@@ -88,7 +86,7 @@ func (s *Server) kept(refused bool, after string) []activity.Event {
 	return s.cfg.Events.Kept(after)
 }
 
-// stream sends what comes next, or a sign of life.
+// stream sends the next events, or a heartbeat.
 func (s *Server) stream(ctx context.Context, c echo.Context, refused bool, after string) (string, error) {
 	within, cancel := context.WithTimeout(ctx, heartbeat)
 	defer cancel()
@@ -96,12 +94,12 @@ func (s *Server) stream(ctx context.Context, c echo.Context, refused bool, after
 	if refused {
 		since = s.cfg.Events.RefusedSince
 	}
-	for { // what the reader may not see is no sign of life: it would tell when it happened
+	for { // an event that the reader may not see triggers no heartbeat, which would reveal its time
 		next, err := since(within, after)
 		switch {
 		case ctx.Err() != nil:
 			return after, ctx.Err()
-		case err != nil: // the time for a sign of life
+		case err != nil: // time for a heartbeat
 			return after, send(c, []byte(":\n\n"))
 		}
 		after = next[len(next)-1].ID
@@ -126,7 +124,7 @@ func sendEvents(c echo.Context, events []activity.Event) error {
 	return send(c, text.Bytes())
 }
 
-// send gives a slow reader the time of one answer.
+// send gives a slow reader writeTimeout for each write.
 func send(c echo.Context, text []byte) error {
 	extendWrite(c)
 	if _, err := c.Response().Write(text); err != nil {
@@ -135,7 +133,7 @@ func send(c echo.Context, text []byte) error {
 	return http.NewResponseController(c.Response()).Flush()
 }
 
-// tell tells an event of a request, where there is somebody to tell.
+// tell records an event of a request, if Events is set.
 func (s *Server) tell(c echo.Context, e activity.Event) { s.tellOf(c.Request(), e) }
 
 func (s *Server) tellOf(r *http.Request, e activity.Event) {
@@ -146,7 +144,7 @@ func (s *Server) tellOf(r *http.Request, e activity.Event) {
 	s.cfg.Events.Tell(activity.Cleaned(e))
 }
 
-// tellLease tells what became of a lease.
+// tellLease records an event about a lease.
 func (s *Server) tellLease(c echo.Context, kind string, ref leasing.Ref) {
 	e := activity.Event{Kind: kind, Surface: wire.SurfaceAPI, Resource: ref.Resource}
 	if kind == wire.EventAcquired {
@@ -157,10 +155,10 @@ func (s *Server) tellLease(c echo.Context, kind string, ref leasing.Ref) {
 	s.tell(c, e)
 }
 
-// kinds are the commands that an event names.
+// kinds are the SQL commands that an event may name.
 var kinds = []string{"INSERT", "UPDATE", "DELETE", "TRUNCATE", "MERGE", "SELECT", "WITH", "CALL", "DO"}
 
-// kindOf is the command of a statement that begins with one; else "".
+// kindOf returns the command with which a statement begins; else "".
 func kindOf(sql string) string {
 	for word := range strings.FieldsSeq(sql) {
 		if word = strings.ToUpper(word); slices.Contains(kinds, word) {
@@ -171,8 +169,7 @@ func kindOf(sql string) string {
 	return ""
 }
 
-// tellRefused tells of a request for SQL that the fence refused: in one of its statements,
-// or before the first one.
+// tellRefused records that the fence refused a request for SQL, in one of its statements or before the first one.
 func (s *Server) tellRefused(c echo.Context, statements []wire.Statement, err error) {
 	about := activity.Event{Surface: wire.SurfaceSQL, Statement: kindOf(statements[0].SQL)}
 	if st, ok := errors.AsType[*StatementError](err); ok {

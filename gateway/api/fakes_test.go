@@ -20,23 +20,22 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// fakes stand for everything behind the API. Each func may be replaced by a
-// test; the zero value of err answers with success.
+// fakes stand for everything behind the API. A test may replace each func; with the zero value of err they succeed.
 type fakes struct {
 	acquire   func(context.Context, leasing.Request) (leasing.Lease, error)
-	sealHash  []byte        // that the record has
+	sealHash  []byte        // of the record
 	renewed   time.Duration // the ttl of the last renewal
 	released  chan leasing.Ref
 	record    fence.Record
 	told      []string // of buckets
 	err       error    // of Renew, Release, Inspect, EnsureBucket and Run
 	lockErr   error
-	free      bool // nobody holds the lock
-	unknown   bool // likewise, and a quorum remembers no token
+	free      bool // the lock is not held
+	unknown   bool // likewise, and no quorum remembers a token
 	listed    []any
 	listing   []fence.Record
 	revoked   []string
-	overtaken fence.Token // by whom a conditional revocation comes too late; 0: by nobody
+	overtaken fence.Token // supersedes a conditional revocation; 0: none
 	ran       []wire.Statement
 	grant     fence.Grant
 	results   []wire.Result
@@ -57,8 +56,7 @@ func newFakes() *fakes {
 	}
 }
 
-// leases are the fakes as a source of leases: what inspects a lock and what inspects a
-// fence have one name.
+// leases are the fakes as a source of leases: inspecting a lock and inspecting a fence have the same method name.
 type leases struct{ *fakes }
 
 func (f leases) TryAcquire(ctx context.Context, req leasing.Request) (leasing.Lease, error) {
@@ -108,7 +106,7 @@ func (f *fakes) Holds(_ context.Context, record fence.Record, sealHash []byte) (
 }
 
 func (f *fakes) Inspect(context.Context, string) (fence.Record, error) {
-	if errors.Is(f.err, leasing.ErrLost) { // which no fence says
+	if errors.Is(f.err, leasing.ErrLost) { // a fence never returns it
 		return f.record, nil
 	}
 	return f.record, f.err
@@ -179,7 +177,7 @@ type answer struct {
 
 func (a answer) str(name string) string { s, _ := a.body[name].(string); return s }
 
-// request serves one request without a network, and wants an answer that the table of routes has.
+// request serves one request without a network. The answer must be in the table of routes.
 func request(t *testing.T, s *api.Server, method, path, body string, headers ...string) answer {
 	t.Helper()
 	a := send(t, s, method, path, body, headers...)
@@ -187,7 +185,7 @@ func request(t *testing.T, s *api.Server, method, path, body string, headers ...
 	return a
 }
 
-// send is request where a fake makes up errors that the real parts do not have.
+// send is request for errors that only a fake returns.
 func send(t *testing.T, s *api.Server, method, path, body string, headers ...string) answer {
 	t.Helper()
 	var payload io.Reader

@@ -14,25 +14,24 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// HandleKeys authenticate the handles of leases. All replicas share them.
-// Rotate by adding a key under a new id, on all replicas, before making it
-// current, and dropping the old one when the last lease under it is over.
+// HandleKeys authenticate the handles of leases. All replicas share them. To rotate, add a key under a new id on all
+// replicas, then make it current, and drop the old one when the last lease under it is over.
 type HandleKeys struct {
 	Current string            // id of the key that signs; at most 255 bytes
 	Master  map[string][]byte // by id; at least 32 bytes each
 }
 
-// handle is what a lease's opaque handle says. It never holds the seal: a
-// handle lets its bearer renew and release, not write.
+// handle is the content of a lease's opaque handle. It never holds the seal: with a handle a client can renew and
+// release, not write.
 type handle struct {
 	leasing.Ref
 
-	Principal string    // whose lease it is; "": everybody's
+	Principal string    // whose lease it is; "": anyone's
 	Since     time.Time // of the acquisition; wall clock, to the millisecond
-	Until     time.Time // renewals end here; zero: they may go on
+	Until     time.Time // renewals end here; zero: no limit
 }
 
-// left is how long the lease may still be renewed for. It fails once that is over.
+// left returns how long the lease may still be renewed. It fails once that time is over.
 func (h handle) left() (time.Duration, error) {
 	if h.Until.IsZero() {
 		return math.MaxInt64, nil
@@ -44,7 +43,7 @@ func (h handle) left() (time.Duration, error) {
 	return left, nil
 }
 
-// cappedError says that a lease was renewed for as long as it may be.
+// cappedError reports that a lease has reached the limit of its renewals.
 type cappedError struct{ after time.Duration }
 
 func (e *cappedError) Error() string {
@@ -55,7 +54,7 @@ func (e *cappedError) Unwrap() error { return leasing.ErrLost }
 
 const (
 	handleVersion = 3
-	// handleBefore had no time of acquisition: every lease ended 24 h after it.
+	// handleBefore is the version without a time of acquisition: its leases end 24 h after it.
 	handleBefore = 2
 	macBytes     = sha256.Size
 	// handleLabel separates this use of the master keys from every other.
@@ -66,7 +65,7 @@ const (
 type sealer struct {
 	current string
 	keys    map[string][]byte
-	once    map[string][]byte // for seals of acquisitions with an Idempotency-Key
+	once    map[string][]byte // derives the seals of acquisitions with an Idempotency-Key
 }
 
 func newSealer(keys HandleKeys) (*sealer, error) {
@@ -119,7 +118,7 @@ func mac(key, b []byte) []byte {
 	return h.Sum(nil)
 }
 
-// open checks the MAC before it believes anything but the key's id.
+// open checks the MAC before it uses anything but the key's id.
 func (s *sealer) open(text string) (handle, error) {
 	forged := &fence.InvalidError{Field: "handle", Reason: "is not one that this gateway has issued"}
 	all, err := base64.RawURLEncoding.Strict().DecodeString(text)
@@ -166,7 +165,7 @@ func (s *sealer) open(text string) (handle, error) {
 	return h, nil
 }
 
-// cutBytes reads a byte string behind its length in one byte.
+// cutBytes cuts a byte string with a one-byte length prefix.
 func cutBytes(b []byte) (value, rest []byte, ok bool) {
 	if len(b) == 0 || len(b)-1 < int(b[0]) {
 		return nil, nil, false

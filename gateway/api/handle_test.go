@@ -82,7 +82,7 @@ func TestRenewalsEndAtTheHandlesCap(t *testing.T) {
 		f := newFakes()
 		s := newServer(t, f, func(c *api.Config) { c.MaxLease = time.Hour })
 		handle := aHandle(t, s)
-		<-time.After(time.Hour - 10*time.Second) // of the bubble's clock
+		<-time.After(time.Hour - 10*time.Second) // on the bubble's clock
 		if a := renew(t, s, handle); a.status != http.StatusOK || f.renewed != 10*time.Second || !strings.Contains(a.text, `"final":true`) {
 			t.Errorf("shortly before the cap: %d, for %v; want the 10s that are left", a.status, f.renewed)
 		}
@@ -103,11 +103,11 @@ func TestALeaseWithoutACapIsRenewedForEver(t *testing.T) {
 		f := newFakes()
 		s := newServer(t, f, func(c *api.Config) { c.MaxLease = api.Unlimited })
 		handle := aHandle(t, s)
-		<-time.After(1000 * time.Hour) // of the bubble's clock
+		<-time.After(1000 * time.Hour) // on the bubble's clock
 		if a := renew(t, s, handle); a.status != http.StatusOK || f.renewed != 30*time.Second || strings.Contains(a.text, "final") {
 			t.Errorf("%d %s, for %v", a.status, a.text, f.renewed)
 		}
-		another := newServer(t, newFakes(), func(c *api.Config) { // its cap is another
+		another := newServer(t, newFakes(), func(c *api.Config) { // with another cap
 			c.MaxLease, c.Ended = time.Hour, func(d time.Duration, _ bool) { held = d }
 		})
 		if a := request(t, another, "POST", "/v1/leases/release", fmt.Sprintf(`{"handle":%q}`, handle)); a.status != http.StatusNoContent || held.Round(time.Second) != 1000*time.Hour {
@@ -116,7 +116,7 @@ func TestALeaseWithoutACapIsRenewedForEver(t *testing.T) {
 	})
 }
 
-// handleV2 is a handle as gateways made them that put no time of acquisition in.
+// handleV2 returns a handle of an earlier release, without a time of acquisition.
 func handleV2(t *testing.T, id string, master []byte, until time.Time) string {
 	t.Helper()
 	key, err := hkdf.Key(sha256.New, master, nil, "fencegate lease handle v2", sha256.Size)

@@ -18,22 +18,22 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// checkTimeout bounds one look at all parts.
+// checkTimeout bounds one run of all checks.
 const checkTimeout = 3 * time.Second
 
 func (s *Server) health(c echo.Context) error {
 	return respond(c, http.StatusOK, wire.Health{Status: wire.PartOK})
 }
 
-// ready answers 200 where every part serves, else 503 naming the first that
-// does not, also from [Server.Leave] on.
+// ready answers 200 if every part serves, else 503 naming the first that does not. It answers 404 from [Server.Leave]
+// on.
 func (s *Server) ready(c echo.Context) error {
 	surface, err := s.surfaceOf(c)
 	switch {
 	case err != nil:
 		return err
 	case s.leaving.Load() && c.QueryParam("leaving") == "404":
-		return fmt.Errorf("%w: shutting down", ErrNotFound) // for HAProxy: nobody new, and those that are here go on
+		return fmt.Errorf("%w: shutting down", ErrNotFound) // for HAProxy: no new clients, old ones continue
 	case s.leaving.Load():
 		return &UnavailableError{Part: wire.PartGateway, Cause: errors.New("shutting down")}
 	}
@@ -46,7 +46,7 @@ func (s *Server) ready(c echo.Context) error {
 	for i, f := range found {
 		part := checks[i].Part
 		if f.err == nil && f.degraded != "" && surface != wire.SurfaceLease {
-			f.err = errors.New(f.degraded) // of the surface that is asked about
+			f.err = errors.New(f.degraded) // on the requested surface
 		}
 		if f.err != nil {
 			return &UnavailableError{Part: part, Cause: f.err}
@@ -61,8 +61,7 @@ func (s *Server) ready(c echo.Context) error {
 	return respond(c, http.StatusOK, wire.Readiness{Status: "ready", Parts: parts, Degraded: degraded, Notes: notes})
 }
 
-// surfaceOf reads which surface /readyz is asked about. Without one it is leases, which need all
-// that there is.
+// surfaceOf parses the surface that /readyz asks for. The default is leases, which need all parts.
 func (s *Server) surfaceOf(c echo.Context) (string, error) {
 	query, err := queryOf(c, "for", "leaving")
 	if err != nil {
@@ -85,7 +84,7 @@ var (
 	errNoSurface = errors.New("this gateway has no such port")
 )
 
-// newLooks are one for each surface: a request about one waits for no part that it does not need.
+// newLooks returns one looks per surface: a request for one does not wait for parts that it does not need.
 func newLooks() map[string]*looks {
 	all := make(map[string]*looks, len(surfaces))
 	for _, surface := range surfaces {
@@ -112,25 +111,25 @@ func (s *Server) metrics(c echo.Context) error {
 	return nil
 }
 
-// looks makes one look at the parts do for all requests that come while it lasts: nobody
-// needs a token for /readyz, and each look takes connections that leases need too.
+// looks shares one run of the checks among the requests that arrive while it lasts: /readyz needs no token, and each
+// run takes connections that leases need, too.
 type looks struct {
 	mu  sync.Mutex
-	now *look // nil: none is under way
+	now *look // nil: none is running
 }
 
 type look struct {
 	ended chan struct{}
-	found []finding // for each check; good once it has ended
+	found []finding // for each check; valid once ended is closed
 }
 
-// finding is what a look found of one part.
+// finding is the result of one check.
 type finding struct {
 	err      error
 	degraded string
 }
 
-// find asks both at the same time: each may wait for a node that does not answer.
+// find runs both at the same time: each may wait for a node that does not answer.
 func (c Check) find(ctx context.Context) (f finding) {
 	var asked sync.WaitGroup
 	if c.Degraded != nil {
@@ -144,7 +143,7 @@ func (c Check) find(ctx context.Context) (f finding) {
 	return f
 }
 
-// take returns what a look finds, which may have begun before. The error is ctx's.
+// take returns the result of a run, which may have begun earlier. The error is ctx's.
 func (l *looks) take(ctx context.Context, checks []Check) ([]finding, error) {
 	l.mu.Lock()
 	found := l.now
@@ -166,7 +165,7 @@ func (l *looks) take(ctx context.Context, checks []Check) ([]finding, error) {
 		l.mu.Unlock()
 		close(found.ended)
 	}()
-	// It ends for all of them, also where the one who began it leaves.
+	// The run continues for all waiting requests if the one that began it is cancelled.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 	defer cancel()
 	var running sync.WaitGroup

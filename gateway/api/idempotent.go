@@ -18,9 +18,9 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// An acquisition with an Idempotency-Key takes its seals from the key, under the master key. So
-// every gateway of a group can tell, from the fence alone, whether the current grant of a
-// resource is that of an earlier request with the same key: nothing is kept for it anywhere.
+// An acquisition with an Idempotency-Key derives its seals from the key, under the master key. So every gateway of a
+// group can tell from the fence alone whether the current grant of a resource belongs to an earlier request with the
+// same key. No other state is kept.
 
 const (
 	maxKeyBytes = 128
@@ -30,15 +30,15 @@ const (
 
 var errOtherRequest = errors.New("this Idempotency-Key came with another request before")
 
-// once is an acquisition with an Idempotency-Key; nil: one without.
+// once is an acquisition with an Idempotency-Key; nil: without a key.
 type once struct {
 	s        *Server
 	requests []leasing.Request
-	seals    [][]fence.Seal // of each request; the first is what a new lease gets
-	since    []time.Time    // of the leases that were found: when they were acquired; nil: they are new
+	seals    [][]fence.Seal // of each request; a new lease gets the first
+	since    []time.Time    // when the found leases were acquired; nil: the leases are new
 }
 
-// once reads the key, and has the requests ask for its seals.
+// once parses the key, and sets the seals of the requests.
 func (s *Server) once(c echo.Context, requests []leasing.Request) (*once, error) {
 	values := c.Request().Header.Values(wire.IdempotencyKey)
 	if len(values) == 0 {
@@ -70,7 +70,7 @@ func validKey(key string) bool {
 	return len(key) >= fence.MinNonceBytes && len(key) <= maxKeyBytes
 }
 
-// framed joins texts so that no two lists give the same bytes.
+// framed joins texts so that different lists give different bytes.
 func framed(texts ...string) (b []byte) {
 	for _, text := range texts {
 		b = append(binary.BigEndian.AppendUint32(b, uint32(len(text))), text...)
@@ -78,7 +78,7 @@ func framed(texts ...string) (b []byte) {
 	return b
 }
 
-// fingerprint tells requests apart. How long one waits is not part of it: a repeat has less time.
+// fingerprint identifies requests, without their waits: a repeat has less time.
 func fingerprint(requests []leasing.Request) [sha256.Size]byte {
 	var all []byte
 	for _, r := range requests {
@@ -87,7 +87,7 @@ func fingerprint(requests []leasing.Request) [sha256.Size]byte {
 	return sha256.Sum256(all)
 }
 
-// seals are those that an acquisition gets under each master key, the current one first.
+// seals derives an acquisition's seals under each master key, the current one first.
 func (s *sealer) seals(of []byte) (all []fence.Seal) {
 	all = append(all, sealUnder(s.once[s.current], of))
 	for id, key := range s.once {
@@ -103,17 +103,17 @@ func sealUnder(key, of []byte) fence.Seal {
 	h.Write(of)
 	seal, err := fence.ParseSeal(hex.EncodeToString(h.Sum(nil)[:16]))
 	if err != nil {
-		panic(err) // 32 digits are one
+		panic(err) // 32 hex digits are a seal
 	}
 	return seal
 }
 
-// acquire acquires, or finds what an earlier request with the key got.
+// acquire acquires, or finds the leases of an earlier request with the key.
 func (o *once) acquire(ctx context.Context, wait time.Duration, acquire acquiring) ([]leasing.Lease, error) {
 	if o == nil {
 		return acquire(ctx, wait)
 	}
-	// Not while this very acquisition is under way: it may have armed, and yet give back.
+	// Look only before or after the acquisition, not during it: it may have armed and still give the lease back.
 	if wait > 0 {
 		if found := o.look(ctx); found != nil {
 			return found, nil
@@ -135,7 +135,7 @@ func (o *once) acquire(ctx context.Context, wait time.Duration, acquire acquirin
 	return nil, err
 }
 
-// look returns the leases where the key has all of them; else nil.
+// look returns the leases if the key has all of them; else nil.
 func (o *once) look(ctx context.Context) []leasing.Lease {
 	var all []leasing.Lease
 	var since []time.Time
@@ -150,8 +150,8 @@ func (o *once) look(ctx context.Context) []leasing.Lease {
 	return all
 }
 
-// found is the lease of a resource whose current grant has one of the seals. It is extended, as
-// its holder learns of it only now.
+// found returns the lease of a resource whose current grant has one of the seals. It extends the lease, because its
+// holder receives it only now.
 func (s *Server) found(ctx context.Context, r leasing.Request, seals []fence.Seal) (leasing.Lease, time.Time, bool) {
 	none := func() (leasing.Lease, time.Time, bool) { return leasing.Lease{}, time.Time{}, false }
 	record, err := s.cfg.Fences.Inspect(ctx, r.Resource)
@@ -180,7 +180,7 @@ func (s *Server) found(ctx context.Context, r leasing.Request, seals []fence.Sea
 	}, record.ArmedAt, true
 }
 
-// sealOf is which of the seals the recorded grant has.
+// sealOf returns the seal of the recorded grant among the given ones.
 func (s *Server) sealOf(ctx context.Context, record fence.Record, seals []fence.Seal) (fence.Seal, bool) {
 	for _, seal := range seals {
 		if ours, err := s.cfg.Fences.Holds(ctx, record, seal.Hash()); ours || err != nil {
@@ -190,7 +190,7 @@ func (s *Server) sealOf(ctx context.Context, record fence.Record, seals []fence.
 	return fence.Seal{}, false
 }
 
-// sinceOf is when a lease was acquired.
+// sinceOf returns when a lease was acquired.
 func (o *once) sinceOf(i int) time.Time {
 	if o == nil || o.since == nil {
 		return time.Now()
@@ -204,8 +204,8 @@ const (
 	sweepEachAsked = 1_000
 )
 
-// remembered are the latest keys of this gateway, and the requests that they came with: so that
-// a key that is used for another one is refused and not taken for a new one.
+// remembered holds the latest keys of this gateway and their requests, to refuse a key that is reused for another
+// request.
 type remembered struct {
 	mu    sync.Mutex
 	asked int
@@ -221,7 +221,7 @@ func newRemembered() *remembered {
 	return &remembered{keys: make(map[[sha256.Size]byte]rememberedKey)}
 }
 
-// same notes what a key is for, and reports whether it was for the same before.
+// same records the request of a key, and reports whether it is the same as before.
 func (r *remembered) same(key, what [sha256.Size]byte) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -240,7 +240,7 @@ func (r *remembered) same(key, what [sha256.Size]byte) bool {
 		if len(r.keys) < maxRemembered {
 			break
 		}
-		delete(r.keys, k) // any of them: what is lost is a refusal
+		delete(r.keys, k) // an arbitrary one: only its refusal is lost
 	}
 	r.keys[key] = rememberedKey{what, now}
 	return true

@@ -15,7 +15,7 @@ import (
 
 const aKey = "0123456789-abcdef"
 
-// keeping has f hold what is acquired, once, as a source and a fence do.
+// keeping makes f hold what is acquired, once, as a source and a fence do.
 func keeping(f *fakes) {
 	acquire := f.acquire
 	f.acquire = func(ctx context.Context, r leasing.Request) (leasing.Lease, error) {

@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// provider verifies tokens "jwt.of.NAME", which end after a time; "jwt.of.away" can't be verified.
+// provider verifies tokens "jwt.of.NAME", which expire after it; "jwt.of.away" cannot be verified.
 type provider time.Duration
 
 func (p provider) Verify(_ context.Context, token string) (access.Identity, error) {
@@ -29,12 +29,12 @@ func (p provider) Verify(_ context.Context, token string) (access.Identity, erro
 	return access.Identity{Issuer: "idp", Claims: map[string][]string{"sub": {name}}, Expires: time.Now().Add(time.Duration(p))}, nil
 }
 
-// claiming are the tokens of a name.
+// claiming returns the claims for the tokens of a name.
 func claiming(name string) []access.Claims {
 	return []access.Claims{{Issuer: "idp", Equal: map[string]string{"sub": name}}}
 }
 
-// shortly is "me", known by tokens that end in half a second.
+// shortly returns the principal "me", known by tokens that expire in half a second.
 func shortly(t *testing.T, verbs ...access.Verb) *access.Principals {
 	t.Helper()
 	me := access.Definition{Name: "me", Issued: claiming("me"), Rules: []access.Rule{{Resources: "*", Verbs: verbs}}}
@@ -57,7 +57,7 @@ func TestAStreamEndsWithTheToken(t *testing.T) {
 	}
 }
 
-// A wait ends with the token, before the fence is armed.
+// A wait ends when the token expires, before the fence is armed.
 func TestAWaitEndsWithTheToken(t *testing.T) {
 	t.Parallel()
 	f := newFakes()
@@ -73,7 +73,7 @@ func TestAWaitEndsWithTheToken(t *testing.T) {
 	}
 }
 
-// Where it can't be found out whether a token counts, nothing is done, and nobody is told that the token is wrong.
+// If a token cannot be verified, nothing is done, and the client does not get the answer for a wrong token.
 func TestATokenThatCannotBeVerifiedIsAnOutage(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, newFakes(), func(c *api.Config) { c.Principals = shortly(t, access.Inspect) })
@@ -83,14 +83,14 @@ func TestATokenThatCannotBeVerifiedIsAnOutage(t *testing.T) {
 	}
 }
 
-// once verifies one token, which ends at a time.
+// once verifies one token, which expires at that time.
 type once time.Time
 
 func (o once) Verify(context.Context, string) (access.Identity, error) {
 	return access.Identity{Issuer: "idp", Claims: map[string][]string{"sub": {"me"}}, Expires: time.Time(o)}, nil
 }
 
-// A session of the page, and what it watches, end with the token, and the page asks for another.
+// A session of the page and its stream end with the token, and the page asks for another.
 func TestASessionOfThePageEndsWithTheToken(t *testing.T) {
 	t.Parallel()
 	feed := activity.New(activity.Config{})

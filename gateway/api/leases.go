@@ -25,8 +25,8 @@ const (
 	releaseTimeout = 5 * time.Second
 )
 
-// timingOf takes the request's arrival and the end of the lease. Fractions of
-// milliseconds are dropped on the safe side.
+// timingOf computes a lease's timing from the request's arrival and the lease's end. It drops fractions of milliseconds
+// on the safe side.
 func timingOf(began, end time.Time) wire.Timing {
 	now := time.Now()
 	return wire.Timing{ElapsedMS: now.Sub(began).Milliseconds(), ValidMS: max(0, end.Sub(now).Milliseconds())}
@@ -63,7 +63,7 @@ func (s *Server) acquire(c echo.Context) error {
 	return s.grant(c, all, once, func() any { return s.told(c, all[0], req.TTL, began, once.sinceOf(0)) })
 }
 
-// grant answers with leases that were acquired.
+// grant answers with the acquired leases.
 func (s *Server) grant(c echo.Context, all []leasing.Lease, once *once, answer func() any) error {
 	var denied error
 	for _, lease := range all {
@@ -74,10 +74,10 @@ func (s *Server) grant(c echo.Context, all []leasing.Lease, once *once, answer f
 		err = respond(c, http.StatusCreated, answer())
 	}
 	if err != nil && denied == nil && once != nil {
-		return err // the client comes again with its key, and maybe has found them already; else they run out
+		return err // a repeat with the key may find the leases; else they expire
 	}
 	if err != nil {
-		// The client disconnected while it waited, or gets no lease: nobody would release these.
+		// The client disconnected while it waited, or gets no lease: nobody else would release these.
 		for _, lease := range all {
 			s.giveBack(c.Request().Context(), lease.Ref())
 		}
@@ -90,7 +90,7 @@ func (s *Server) grant(c echo.Context, all []leasing.Lease, once *once, answer f
 	return nil
 }
 
-// handleOf is that of a lease that a principal acquired at a time.
+// handleOf returns the handle of a lease that a principal acquired at since.
 func (s *Server) handleOf(ref leasing.Ref, principal string, since time.Time) handle {
 	h := handle{Ref: ref, Principal: principal, Since: since}
 	if s.cfg.MaxLease != Unlimited {
@@ -99,7 +99,7 @@ func (s *Server) handleOf(ref leasing.Ref, principal string, since time.Time) ha
 	return h
 }
 
-// told is a lease as its holder gets it.
+// told returns a lease as its holder gets it.
 func (s *Server) told(c echo.Context, lease leasing.Lease, ttl time.Duration, began, since time.Time) wire.Lease {
 	h := s.handleOf(lease.Ref(), access.Of(c.Request().Context()).Name(), since)
 	return wire.Lease{
@@ -143,13 +143,13 @@ func validateHolder(holder string) error {
 	return nil
 }
 
-// acquiring acquires within a time.
+// acquiring acquires leases within a time.
 type acquiring func(ctx context.Context, wait time.Duration) ([]leasing.Lease, error)
 
-// await acquires; a stop of the server ends the wait. So does a change of the rights of who
-// asks: who may not acquire any more arms nothing, and others wait on, at the end of the queue.
+// await acquires. A stop of the server ends the wait, and so does a change of the caller's rights: a caller that may no
+// longer acquire arms nothing, any other waits again, at the end of the queue.
 func (s *Server) await(ctx context.Context, wait time.Duration, may func() error, acquire acquiring) ([]leasing.Lease, error) {
-	if wait <= 0 { // it is over at once
+	if wait <= 0 { // no wait
 		return s.awaitUnless(ctx, ctx, 0, acquire)
 	}
 	asks, until := access.Of(ctx), time.Now().Add(wait)
@@ -161,7 +161,7 @@ func (s *Server) await(ctx context.Context, wait time.Duration, may func() error
 		if err == nil || !changed {
 			return all, err
 		}
-		asks = asks.Changed() // before the look, so that no change is missed
+		asks = asks.Changed() // before the check, so that no change is missed
 		if denied := may(); denied != nil {
 			return nil, denied
 		}
@@ -172,7 +172,7 @@ func (s *Server) await(ctx context.Context, wait time.Duration, may func() error
 	}
 }
 
-// awaitUnless is one wait, which also ends with the rights of who waits.
+// awaitUnless is one wait, which also ends when rights does.
 func (s *Server) awaitUnless(ctx, rights context.Context, wait time.Duration, acquire acquiring) ([]leasing.Lease, error) {
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -203,7 +203,7 @@ func (s *Server) giveBack(ctx context.Context, ref leasing.Ref) {
 	}
 }
 
-// leased reads the handle; the error is a [*fence.InvalidError].
+// leased parses the handle. The error is a [*fence.InvalidError].
 func (s *Server) leased(text string) (handle, error) {
 	if text == "" {
 		return handle{}, &fence.InvalidError{Field: "handle", Reason: "is missing"}
@@ -211,8 +211,7 @@ func (s *Server) leased(text string) (handle, error) {
 	return s.handles.open(text)
 }
 
-// usable is leased, and an [*access.DeniedError] where who asks may not renew and release
-// the lease.
+// usable is leased; it returns an [*access.DeniedError] if the caller may not renew and release the lease.
 func (s *Server) usable(c echo.Context, text string) (handle, error) {
 	h, err := s.leased(text)
 	if err == nil {
@@ -221,8 +220,7 @@ func (s *Server) usable(c echo.Context, text string) (handle, error) {
 	return h, err
 }
 
-// ended tells how long a lease was held, from its handle: another replica may have
-// acquired it.
+// ended reports how long a lease was held. The time is from its handle, because another replica may have acquired it.
 func (s *Server) ended(h handle, lost bool) {
 	if s.cfg.Ended != nil {
 		s.cfg.Ended(max(0, time.Since(h.Since)), lost)
@@ -272,7 +270,7 @@ func (s *Server) release(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	// Once asked for, a release is carried out, whether the client waits or not.
+	// A release is carried out even if the client disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), releaseTimeout)
 	defer cancel()
 	switch err := s.cfg.Leases.Release(ctx, h.Ref); {
@@ -280,14 +278,14 @@ func (s *Server) release(c echo.Context) error {
 		s.ended(h, false)
 		s.auditManaged(c, "a principal released another's lease", h)
 		s.tellLease(c, wire.EventReleased, h.Ref)
-	case !errors.Is(err, leasing.ErrLost): // one that is over already needs no release
+	case !errors.Is(err, leasing.ErrLost): // an ended lease needs no release
 		return leaseError(ctx, h.Resource, err)
 	}
 	return c.NoContent(http.StatusNoContent)
 }
 
-// respond writes v as JSON. What it carries is mostly secret: no cache keeps it.
-// The status is sent only when all of v is known to be JSON.
+// respond writes v as JSON. Most answers hold a secret, so caches must not store them. The status is sent only once all
+// of v is encoded.
 func respond(c echo.Context, status int, v any) error {
 	var body bytes.Buffer
 	enc := json.NewEncoder(&body)

@@ -12,13 +12,12 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// surveyor is what a list needs of the leases, in one round: a [leasing.Surveyor] has it.
+// surveyor is what a list needs to inspect leases in one round; a [leasing.Surveyor] implements it.
 type surveyor interface {
 	InspectAll(ctx context.Context, resources []string) ([]leasing.Inspection, error)
 }
 
-// list pages through the resources in the order of their names' bytes: those that the
-// principal may inspect.
+// list pages through the resources that the principal may inspect, ordered by the bytes of their names.
 func (s *Server) list(c echo.Context) error {
 	query, err := queryOf(c, "prefix", "after", "limit", "held")
 	if err != nil {
@@ -43,15 +42,15 @@ func (s *Server) list(c echo.Context) error {
 	return respond(c, http.StatusOK, answer)
 }
 
-// listing asks for a page.
+// listing is a request for a page.
 type listing struct {
 	prefix, after string
-	held          bool // only those that somebody holds
+	held          bool // only held resources
 	limit         int
 }
 
-// page is one page of what the context's principal may inspect. Where only those are wanted
-// that are held, it looks at the greatest page of all, so it may have few and yet a next one.
+// page returns one page of what the context's principal may inspect. With q.held it scans the largest page, so the
+// answer may have few resources and still a next page.
 func (s *Server) page(ctx context.Context, q listing) (wire.Resources, error) {
 	answer := wire.Resources{Resources: []wire.Listed{}}
 	looked := q.limit
@@ -84,8 +83,7 @@ func (s *Server) page(ctx context.Context, q listing) (wire.Resources, error) {
 	return answer, nil
 }
 
-// survey says of each fence whether somebody holds its resource. Where the lock does not say,
-// it fails if that is what is asked for.
+// survey reports for each fence whether its resource is held. If the lock does not answer, survey fails if need is set.
 func (s *Server) survey(ctx context.Context, found []fence.Record, need bool) ([]wire.Listed, error) {
 	names, all := make([]string, len(found)), make([]wire.Listed, len(found))
 	for i, record := range found {
@@ -112,7 +110,7 @@ func (s *Server) survey(ctx context.Context, found []fence.Record, need bool) ([
 	return all, nil
 }
 
-// inspectAll asks in one round where the source of the leases can, and else one by one.
+// inspectAll inspects in one round if the source of the leases can, else one by one.
 func (s *Server) inspectAll(ctx context.Context, resources []string) (all []leasing.Inspection, err error) {
 	if one, ok := s.cfg.Leases.(surveyor); ok {
 		return one.InspectAll(ctx, resources)

@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// shelf is a few resources, of which some are held.
+// shelf holds a few resources, some of them held.
 type shelf struct {
 	*fakes
 
@@ -32,7 +32,7 @@ func (s *shelf) List(_ context.Context, prefix, after string, limit int) (found 
 	return found, s.err
 }
 
-// onShelf inspects all in one round.
+// onShelf inspects all resources in one round.
 type onShelf struct {
 	leases
 
@@ -59,7 +59,7 @@ func newShelf(t *testing.T) (*shelf, *api.Server) {
 	return shelf, newServer(t, shelf.fakes, func(c *api.Config) { c.Leases, c.Fences = onShelf{leases{shelf.fakes}, shelf}, shelf })
 }
 
-// stated are the resources of an answer with their states.
+// stated returns the resources of an answer with their states.
 func stated(t *testing.T, a answer) string {
 	t.Helper()
 	if a.status != http.StatusOK {

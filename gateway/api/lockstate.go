@@ -9,8 +9,8 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// lockOf says who holds a lock, in JSON. Which servers there are, and why one does not answer, is
-// for who may inspect everything: names and errors have addresses. Others are told numbers.
+// lockOf returns the holder of a lock, in JSON. The servers' names and errors contain addresses, so only callers that
+// may inspect everything get them; others get numbers.
 func lockOf(state leasing.Inspection, servers bool) *wire.Lock {
 	answer := &wire.Lock{Holder: state.Holder, Token: issued(state.Token), TTLMS: ttlMS(state.Locked, state.TTL), Waiters: state.Waiters, Servers: []wire.LockServer{}}
 	for i, m := range state.Members {
@@ -30,7 +30,7 @@ func lockOf(state leasing.Inspection, servers bool) *wire.Lock {
 	return answer
 }
 
-// issued is a token in JSON, where 0 is none: [fence.ParseToken] refuses it.
+// issued returns a token in JSON; 0 is none, because [fence.ParseToken] refuses it.
 func issued(t fence.Token) *fence.Token {
 	if t == 0 {
 		return nil
@@ -38,13 +38,13 @@ func issued(t fence.Token) *fence.Token {
 	return &t
 }
 
-// noAnswer stands for a server's error where the caller may not inspect everything.
+// noAnswer replaces a server's error for callers that may not inspect everything.
 const noAnswer = "no answer"
 
-// numbered is the name of a server for a caller who may not see its own.
+// numbered replaces a server's name for callers that may not inspect everything.
 func numbered(i int) string { return strconv.Itoa(i + 1) }
 
-// unnamed are nodes without their names, and without warnings, which name them.
+// unnamed returns the nodes without their names, and without warnings, which contain the names.
 func unnamed(nodes []wire.NodeStatus) []wire.NodeStatus {
 	all := make([]wire.NodeStatus, len(nodes))
 	for i, n := range nodes {

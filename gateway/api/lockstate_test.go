@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// dialing is a source with a server that can't be reached.
+// dialing is a source with a server that cannot be reached.
 type dialing struct{ leases }
 
 func (d dialing) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
@@ -23,7 +23,7 @@ func (d dialing) Inspect(ctx context.Context, resource string) (leasing.Inspecti
 	return state, err
 }
 
-// Who may inspect one resource learns how many servers there are, and how they are.
+// A client that may inspect one resource sees how many servers there are and their state, but not their names.
 func TestServersAreNamedToWhoMayInspectEverything(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -67,7 +67,7 @@ func TestServersAreNamedToWhoMayInspectEverything(t *testing.T) {
 	}
 }
 
-// A server that issued no token has none: "0" is no token, and no Go client can read it.
+// A server that issued no token has none in JSON: no Go client can parse the token "0".
 func TestAGoClientReadsALockWithoutAToken(t *testing.T) {
 	t.Parallel()
 	f := newFakes()

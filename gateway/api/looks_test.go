@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// /readyz asks for no token: however many ask, the parts are looked at once at a time.
+// /readyz needs no token, so concurrent requests share one run of the checks.
 func TestReadinessIsLookedAtOnceAtATime(t *testing.T) {
 	t.Parallel()
 	var running, most atomic.Int64
@@ -46,7 +46,7 @@ func TestReadinessIsLookedAtOnceAtATime(t *testing.T) {
 	}
 }
 
-// Each of them may wait for a node that does not answer: one such wait is enough.
+// A part's two queries run at the same time: each may wait for a node that does not answer.
 func TestAPartIsAskedForBothAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	running, asked := make(chan struct{}), make(chan struct{})

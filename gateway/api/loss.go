@@ -8,7 +8,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// lossError is a lease that is over, with what the fence says of why.
+// lossError reports that a lease is over, with the reason that the fence records.
 type lossError struct {
 	why      string
 	recorded fence.Token // 0: the fence was not raised
@@ -17,10 +17,10 @@ type lossError struct {
 func (e *lossError) Error() string { return leasing.ErrLost.Error() + ": " + e.why }
 func (e *lossError) Unwrap() error { return leasing.ErrLost }
 
-// lossTimeout bounds the look at the fence of a lease that is over.
+// lossTimeout bounds the query for the fence of a lease that is over.
 const lossTimeout = time.Second
 
-// lossOf is err, which says that a lease is over, with the reason where the fence can be asked.
+// lossOf adds the reason to err, which reports that a lease is over, if the fence answers.
 func (s *Server) lossOf(ctx context.Context, h handle, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, lossTimeout)
 	defer cancel()

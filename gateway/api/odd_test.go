@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What PostgreSQL can't hold is the client's fault, and nobody is to try it again; a
-// query that is read by halves would be answered as another one.
+// A name that PostgreSQL cannot store is an error of the client and must not be retried. A malformed query is refused,
+// because half of it would be another question.
 func TestOddNamesAndQueriesAreInvalidInput(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, newFakes())
@@ -49,7 +49,7 @@ func TestABodyOfAnotherTypeIsToldWhichTypeIsNeeded(t *testing.T) {
 	}
 }
 
-// Two readers of JSON may take two different ones of a field's values.
+// JSON parsers differ in which of a repeated field's values they take.
 func TestRepeatedFieldsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFakes()

@@ -114,7 +114,7 @@ func TestCredentialsAreNotIssuedOnceTheLeaseIsOver(t *testing.T) {
 	if a := request(t, s, "POST", "/v1/leases/credentials", body); a.status != http.StatusGone || a.str("code") != "lease_lost" {
 		t.Errorf("released: %d %s", a.status, a.text)
 	}
-	f.lockErr = errors.New("no quorum") // the fence is enough, as it is for writes
+	f.lockErr = errors.New("no quorum") // the fence's answer is enough, as for writes
 	if a := request(t, s, "POST", "/v1/leases/credentials", body); a.status != http.StatusOK {
 		t.Errorf("without Redis: %d %s", a.status, a.text)
 	}

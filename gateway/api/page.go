@@ -34,7 +34,7 @@ func (s *Server) livePage(e *echo.Echo) {
 	h := func(c echo.Context) error {
 		ctx, cancel := context.WithCancel(c.Request().Context())
 		defer cancel()
-		defer context.AfterFunc(s.stopping, cancel)() // nobody watches a gateway that stops
+		defer context.AfterFunc(s.stopping, cancel)() // a stopping gateway ends the streams
 		extendWrite(c)
 		p.ServeHTTP(c.Response(), c.Request().WithContext(ctx))
 		return nil
@@ -47,7 +47,7 @@ func (s *Server) livePage(e *echo.Echo) {
 	}
 }
 
-// heldBelow are the first resources that somebody holds.
+// heldBelow returns the first held resources below a prefix.
 func (s *Server) heldBelow(ctx context.Context, prefix string) (held []wire.Listed, more bool, err error) {
 	ask := listing{prefix: prefix, held: true, limit: pageHeld}
 	for range pageLooks {
@@ -66,7 +66,7 @@ func (s *Server) heldBelow(ctx context.Context, prefix string) (held []wire.List
 	return held, true, nil
 }
 
-// eventsAfter waits for events that the context's principal may see, or until ctx ends.
+// eventsAfter waits, until ctx ends, for events that the context's principal may see.
 func (s *Server) eventsAfter(ctx context.Context, after string) (told []activity.Event, last string, err error) {
 	if s.cfg.Events == nil {
 		<-ctx.Done()
@@ -79,7 +79,7 @@ func (s *Server) eventsAfter(ctx context.Context, after string) (told []activity
 	return toldTo(access.Of(ctx), next), next[len(next)-1].ID, nil
 }
 
-// keptAfter is eventsAfter without the wait, of all events or of the refusals alone.
+// keptAfter is eventsAfter without the wait, for all events or only refusals.
 func (s *Server) keptAfter(refused bool) func(ctx context.Context, after string) (told []activity.Event, last string) {
 	return func(ctx context.Context, after string) (told []activity.Event, last string) {
 		if s.cfg.Events == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// Who logs in again and again ends its own sessions, the oldest first, and nobody else's.
+// A principal that logs in repeatedly ends its own oldest sessions, and no others.
 func TestManyLogInsEndOnlyOnesOwnSessions(t *testing.T) {
 	t.Parallel()
 	base, _, all, _ := paged(t)
@@ -35,7 +35,7 @@ func TestManyLogInsEndOnlyOnesOwnSessions(t *testing.T) {
 	if status, _ := ops.do("/", nil); status != http.StatusOK {
 		t.Errorf("another's session: %d", status)
 	}
-	// Who may see nothing any more can log out.
+	// A principal without any right can still log out.
 	if _, err := all.Replace([]access.Definition{define("ops"), define("orders")}); err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestManyLogInsEndOnlyOnesOwnSessions(t *testing.T) {
 	}
 }
 
-// --api-rate counts the page, too.
+// --api-rate also limits the page.
 func TestThePageIsUnderTheRateLimit(t *testing.T) {
 	t.Parallel()
 	all, err := access.New([]access.Definition{define("ops", access.Rule{Resources: "*", Verbs: []access.Verb{access.Inspect}})})
@@ -54,7 +54,7 @@ func TestThePageIsUnderTheRateLimit(t *testing.T) {
 	s := newServer(t, newFakes(), func(c *api.Config) { c.Principals, c.PrincipalRate = all, 6 })
 	base, _ := serve(t, s)
 	b := newBrowser(t, base)
-	b.login("token of ops") // and is sent on to the page
+	b.login("token of ops") // follows the redirect to the page
 	csrf := b.csrf("/")
 	limited := func(ask func() int) bool {
 		for range 1000 {
@@ -83,7 +83,7 @@ func TestThePageIsUnderTheRateLimit(t *testing.T) {
 	}
 }
 
-// One principal opens streams until it gets no more: another still gets its own.
+// One principal opens streams until it is refused; another still gets its own.
 func TestNobodyTakesAllStreams(t *testing.T) {
 	t.Parallel()
 	base, _, _, feed := paged(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// browser looks at the live page as a browser does.
+// browser acts like a browser on the live page.
 type browser struct {
 	t    *testing.T
 	base string
@@ -39,7 +39,7 @@ func newBrowser(t *testing.T, base string) *browser {
 	return &browser{t, base, &http.Client{Jar: jar, Transport: transport}}
 }
 
-// do sends a request; a form is posted where there is one.
+// do sends a request, and posts form if it is not nil.
 func (b *browser) do(path string, form url.Values, headers ...string) (status int, text string) {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, b.base+path, http.NoBody)
@@ -74,7 +74,7 @@ func (b *browser) do(path string, form url.Values, headers ...string) (status in
 
 var csrfField = regexp.MustCompile(`name="csrf" value="([^"]+)"`)
 
-// csrf is the word in the forms of a page.
+// csrf returns the CSRF token in the forms of a page.
 func (b *browser) csrf(path string) string {
 	b.t.Helper()
 	_, text := b.do(path, nil)
@@ -90,7 +90,7 @@ func (b *browser) login(token string) (status int, text string) {
 	return b.do("/page/login", url.Values{"token": {token}})
 }
 
-// stream reads what the page is told, until it ends.
+// stream reads the page's event stream until it ends.
 func (b *browser) stream(ctx context.Context) (lines <-chan string, status int) {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.base+"/page/events", http.NoBody)
@@ -116,7 +116,7 @@ func define(name string, rules ...access.Rule) access.Definition {
 	return access.Definition{Name: name, Tokens: []access.Digest{access.DigestOf("token of " + name)}, Rules: rules}
 }
 
-// paged is a gateway with two principals, of whom one sees orders alone, and one may revoke.
+// paged starts a gateway with two principals: one sees only orders, one may revoke.
 func paged(t *testing.T) (base string, shelf *shelf, all *access.Principals, feed *activity.Feed) {
 	t.Helper()
 	all, err := access.New([]access.Definition{
@@ -216,7 +216,7 @@ func TestRevokingOnThePageTakesTheFormOfTheHolderThatWasSeen(t *testing.T) {
 	if len(shelf.revoked) != 0 {
 		t.Fatalf("revoked %v", shelf.revoked)
 	}
-	shelf.overtaken = 36 // after the page has compared
+	shelf.overtaken = 36 // after the page has compared the tokens
 	if _, text := b.do("/page/revoke", good); !strings.Contains(text, "Meanwhile another acquired it") || !strings.Contains(text, "Revoke token 36") || len(shelf.revoked) != 0 {
 		t.Errorf("another acquired it at the last moment: revoked %v; %s", shelf.revoked, text)
 	}
@@ -226,7 +226,7 @@ func TestRevokingOnThePageTakesTheFormOfTheHolderThatWasSeen(t *testing.T) {
 	}
 }
 
-// What is watched ends with the log-out, with the principal, and with the gateway.
+// A stream ends with the log-out, with the principal, and with the gateway.
 func TestAViewEndsWithItsSession(t *testing.T) {
 	t.Parallel()
 	base, _, all, feed := paged(t)
@@ -258,7 +258,7 @@ func TestAViewEndsWithItsSession(t *testing.T) {
 		}
 	}
 	leaves.do("/page/logout", url.Values{"csrf": {leaves.csrf("/")}})
-	for range left { // to its end
+	for range left { // until it ends
 	}
 	if _, status := leaves.stream(t.Context()); status != http.StatusUnauthorized {
 		t.Errorf("after the log-out: %d", status)
@@ -266,11 +266,11 @@ func TestAViewEndsWithItsSession(t *testing.T) {
 	if _, err := all.Replace([]access.Definition{define("orders", access.Rule{Resources: "orders/*", Verbs: []access.Verb{access.Inspect}})}); err != nil {
 		t.Fatal(err)
 	}
-	for range changed { // to its end
+	for range changed { // until it ends
 	}
 }
 
-// Without tokens a web page could reach the gateway by a name of its own.
+// Without tokens the page is served only under loopback names: a web page could reach it by a name of its own.
 func TestThePageWithoutTokensIsForLoopbackNames(t *testing.T) {
 	t.Parallel()
 	base, _ := serve(t, newServer(t, newFakes()))

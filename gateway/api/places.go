@@ -11,19 +11,19 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// places bound how many requests of one principal run SQL at once, so that none takes all
-// connections. It is safe for concurrent use.
+// places bounds how many requests of one principal run SQL at once, so that none takes all connections. It is safe for
+// concurrent use.
 type places struct {
-	each int // 0: no bound
+	each int // 0: no limit
 
 	mu sync.Mutex
-	of map[string]chan struct{} // as many as principals have asked
+	of map[string]chan struct{} // one per principal that has asked
 }
 
 // placeTimeout bounds the wait for a place.
 const placeTimeout = time.Minute
 
-// take waits for a place of the caller's principal. The error is ctx's or an [*UnavailableError].
+// take waits for a place for the caller. The error is ctx's or an [*UnavailableError].
 func (p *places) take(ctx context.Context) (leave func(), err error) {
 	if p.each == 0 {
 		return func() {}, nil
@@ -51,7 +51,7 @@ func (p *places) take(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// run runs SQL in a place of the caller's principal.
+// run runs SQL in one of the caller's places.
 func (s *Server) run(ctx context.Context, grant fence.Grant, statements []wire.Statement) ([]wire.Result, error) {
 	leave, err := s.places.take(ctx)
 	if err != nil {

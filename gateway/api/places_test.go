@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// busy runs SQL until it is let go.
+// busy runs SQL until it is released.
 type busy struct {
 	mu      sync.Mutex
 	running int

@@ -20,10 +20,10 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// lostHint is for who has lost a lease.
+// lostHint is the hint for a client that has lost a lease.
 const lostHint = "Stop; acquire the resource again and start from what its last holder wrote."
 
-// sentinels are the problems of errors that carry no facts. Without a detail it is the error's text.
+// sentinels are the problems of errors without facts. If the detail is empty, the error's text is used.
 var sentinels = []struct {
 	err                       error
 	code, title, detail, hint string
@@ -38,8 +38,8 @@ var sentinels = []struct {
 	{ErrNotImplemented, wire.CodeNotImplemented, "Not implemented", "", ""},
 }
 
-// problemOf turns an error into what the client is told. known is false for
-// errors that say more than a client should read: they go to the log.
+// problemOf turns an error into the client's answer. known is false for errors whose text is not for clients; they are
+// logged.
 func problemOf(err error) (p wire.Problem, known bool) {
 	if p, known = factualProblem(err); known {
 		return p, true
@@ -52,7 +52,7 @@ func problemOf(err error) (p wire.Problem, known bool) {
 	return word(wire.CodeInternal, "Internal error", "The gateway failed; its log says more.", ""), false
 }
 
-// factualProblem is that of an error with facts that the client is told.
+// factualProblem is the problem of an error with facts for the client.
 func factualProblem(err error) (p wire.Problem, is bool) {
 	var (
 		invalid     *fence.InvalidError
@@ -111,7 +111,7 @@ func isRefusal(err error) bool {
 	return ok
 }
 
-// refusalProblem tells a refusal of the fence, with the facts that the error carries.
+// refusalProblem is the problem of a refusal by the fence, with the facts of the error.
 func refusalProblem(err error) wire.Problem {
 	code, _ := fence.CodeOf(err)
 	p := wire.Problem{Type: wire.ProblemType + code.Problem, Status: code.HTTPStatus, Code: code.SQLState, Hint: code.Hint, Detail: code.Err.Error()}
@@ -180,7 +180,7 @@ func (s *Server) fail(err error, c echo.Context) {
 		return
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		c.Response().Status = statusClientGone // nobody reads an answer
+		c.Response().Status = statusClientGone // nobody reads the answer
 		return
 	}
 	if denied, ok := errors.AsType[*access.DeniedError](err); ok {
@@ -209,13 +209,13 @@ func (s *Server) fail(err error, c echo.Context) {
 	_ = enc.Encode(p) // the client may have gone
 }
 
-// statusClientGone is what the metrics count for a client that did not wait.
+// statusClientGone is the status in the metrics for a client that disconnected.
 const statusClientGone = 499
 
 // writeTimeout bounds sending one answer.
 const writeTimeout = time.Minute
 
 func extendWrite(c echo.Context) {
-	// An error means a test's recorder, which has no deadlines.
+	// Only a test's recorder fails here: it has no deadlines.
 	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(writeTimeout))
 }

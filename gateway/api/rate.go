@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// RateError says that a principal asks too often. Nothing was done.
+// RateError reports that a principal exceeds its request rate. Nothing was done.
 type RateError struct {
 	Principal  string
 	RetryAfter time.Duration
@@ -19,16 +19,15 @@ type RateError struct {
 
 func (e *RateError) Error() string { return fmt.Sprintf("%s sends too many requests", e.Principal) }
 
-// rates bound how often each principal asks. It is safe for concurrent use.
+// rates bounds the request rate of each principal. It is safe for concurrent use.
 type rates struct {
-	each int // requests in a second; 0: no bound
+	each int // requests per second; 0: no limit
 
 	mu sync.Mutex
-	of map[string]*rate.Limiter // as many as principals have asked
+	of map[string]*rate.Limiter // one per principal that has asked
 }
 
-// check returns a [*RateError] where the principal has asked too often. A second's requests may
-// come at once.
+// check returns a [*RateError] if the principal exceeds its rate. One second's requests may come at once.
 func (r *rates) check(name string) error {
 	if r.each == 0 {
 		return nil
@@ -51,8 +50,7 @@ func (r *rates) check(name string) error {
 	return nil
 }
 
-// limited is check for requests but those that keep what is held, or give it back: refusing them
-// would lose leases, or hold them longer.
+// limited is check, except for renewals and releases: refusing those would lose leases, or hold them longer.
 func (s *Server) limited(c echo.Context, p *access.Principal) error {
 	if c.Path() == renewPath || c.Path() == releasePath {
 		return nil

@@ -44,7 +44,7 @@ func TestAPrincipalThatAsksTooOftenIsTurnedAwayAlone(t *testing.T) {
 		if a := ask("calm", "/v1/endpoints", ""); a.status != http.StatusOK {
 			t.Errorf("another principal: %d %s", a.status, a.text)
 		}
-		<-time.After(500 * time.Millisecond) // of the bubble's clock
+		<-time.After(500 * time.Millisecond) // on the bubble's clock
 		if a := ask("eager", "/v1/endpoints", ""); a.status != http.StatusOK {
 			t.Errorf("half a second later: %d %s", a.status, a.text)
 		}

@@ -8,20 +8,19 @@ import (
 )
 
 const (
-	// fieldDepth is how deep the fields of a body lie at most: those of a statement, in a
-	// list, in an object. What is deeper is a value of the client's own.
+	// fieldDepth is the greatest depth of a body's fields: those of a statement, in a list, in an object. Anything
+	// deeper is a value of the client's.
 	fieldDepth = 3
 
 	whitespace = " \t\r\n" // JSON's
 )
 
-// repeated returns a field that an object of the text has twice, "" where none has.
-// Readers of JSON differ in which of the two they take, and the decoder would even mix
-// them: a second list of statements takes over arguments of the first. The text is one
-// JSON value, as the decoder has found.
+// repeated returns a field that an object of the text has twice; "" if none. JSON parsers differ in which of the two
+// they take, and the decoder even mixes them: a second list of statements inherits arguments of the first. The decoder
+// has already found that the text is one JSON value.
 func repeated(text []byte) string {
 	var few [fieldDepth][8]string
-	var fields [fieldDepth][]string // of the objects around, the outermost first
+	var fields [fieldDepth][]string // of the enclosing objects, the outermost first
 	depth := 0
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
@@ -47,7 +46,7 @@ func repeated(text []byte) string {
 	return ""
 }
 
-// closing is where the string that begins at i has ended.
+// closing returns the end of the string that begins at i.
 func closing(text []byte, i int) int {
 	for i++; text[i] != '"'; i++ {
 		if text[i] == '\\' {
@@ -57,11 +56,11 @@ func closing(text []byte, i int) int {
 	return i + 1
 }
 
-// unquoted is what a JSON string says.
+// unquoted returns the value of a JSON string.
 func unquoted(text []byte) (name string) {
 	if bytes.IndexByte(text, '\\') < 0 {
 		return string(text[1 : len(text)-1])
 	}
-	_ = json.Unmarshal(text, &name) // it is one
+	_ = json.Unmarshal(text, &name) // it is a valid string
 	return name
 }

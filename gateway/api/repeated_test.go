@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// repeatedByTokens says the same by the decoder's own tokens.
+// repeatedByTokens computes the same from the decoder's own tokens.
 func repeatedByTokens(dec *json.Decoder, depth int) string {
 	open, _ := dec.Token()
 	if open != json.Delim('{') && open != json.Delim('[') {
@@ -35,7 +35,7 @@ func repeatedByTokens(dec *json.Decoder, depth int) string {
 	return ""
 }
 
-// A field is named twice exactly where the decoder's tokens say so.
+// repeated finds a field exactly if the decoder's tokens contain it twice.
 func FuzzRepeated(f *testing.F) {
 	for _, text := range []string{
 		`{}`, `[]`, `"a"`, `1`, `{"a":1,"a":2}`, `{"a":1,"A":2}`, `{"a":{"a":1},"b":[{"a":1},{"a":2}]}`, `{"a":[{"x":1,"x":2}]}`, ` { "a" : 1 , "\u0061" : 2 } `,

@@ -9,14 +9,14 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// saneID is what is taken over of a client's or a balancer's request id: it goes into logs.
+// saneID matches the request ids that are accepted from clients and balancers: they go into logs.
 var saneID = regexp.MustCompile(`^[A-Za-z0-9._:+/=@-]{1,128}$`)
 
-// requestIDKey is that of the request's id in its context.
+// requestIDKey is the context key of the request's id.
 type requestIDKey struct{}
 
-// identify gives each request an id: the one that it came with, where that is sane, else a new
-// one. It is in the answer, in the log's lines about the request, and in problems.
+// identify gives each request an id: the one in the request if that is sane, else a new one. The answer, the log lines
+// about the request and problems contain it.
 func identify(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		id := c.Request().Header.Get(echo.HeaderXRequestID)
@@ -29,13 +29,13 @@ func identify(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// requestID is the id of the request whose context it is; "" where there is none.
+// requestID returns the request id in the context; "" if there is none.
 func requestID(ctx context.Context) string {
 	id, _ := ctx.Value(requestIDKey{}).(string)
 	return id
 }
 
-// identified is a handler of logs that adds the request's id to each line about a request.
+// identified is a log handler that adds the request's id to each line about a request.
 type identified struct{ slog.Handler }
 
 func (h identified) Handle(ctx context.Context, r slog.Record) error {

@@ -33,7 +33,7 @@ func (s *Server) inspect(c echo.Context) error {
 	return respond(c, http.StatusOK, answer)
 }
 
-// inspected is what is known of a resource.
+// inspected returns what is known of a resource.
 func (s *Server) inspected(ctx context.Context, resource string) (wire.Resource, error) {
 	found, err := s.cfg.Fences.Inspect(ctx, resource)
 	if err != nil {
@@ -50,10 +50,9 @@ func (s *Server) inspected(ctx context.Context, resource string) (wire.Resource,
 	return answer, nil
 }
 
-// resourceIn reads the resource's name from the path, before the suffix.
+// resourceIn returns the resource's name from the path, before the suffix.
 func resourceIn(c echo.Context, suffix string) (string, error) {
-	// The escaped path keeps an encoded slash apart from a plain one; both may
-	// stand in a resource's name.
+	// The escaped path distinguishes an encoded slash from a plain one; a resource's name may contain both.
 	escaped := strings.TrimPrefix(c.Request().URL.EscapedPath(), resourcesPath)
 	escaped, ok := strings.CutSuffix(escaped, suffix)
 	if !ok {
@@ -62,7 +61,7 @@ func resourceIn(c echo.Context, suffix string) (string, error) {
 	return fence.UnescapeResource(escaped)
 }
 
-// revoke takes the resource from its holder: its later writes are refused.
+// revoke takes the resource from its holder, whose later writes are refused.
 func (s *Server) revoke(c echo.Context) error {
 	resource, err := resourceIn(c, "/revoke")
 	if err != nil {
@@ -85,8 +84,7 @@ func (s *Server) revoke(c echo.Context) error {
 	return respond(c, http.StatusOK, wire.Revoked{Resource: resource, Token: token})
 }
 
-// takeAway revokes a resource. Once asked for, it is carried out, whether the client waits or
-// not. seen is as in [Fences].
+// takeAway revokes a resource, even if the client disconnects. seen is as in [Fences].
 func (s *Server) takeAway(r *http.Request, resource, by string, seen fence.Token) (fence.Token, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), revokeTimeout)
 	defer cancel()
@@ -100,7 +98,7 @@ func (s *Server) takeAway(r *http.Request, resource, by string, seen fence.Token
 }
 
 const (
-	revokeTimeout = 15 * time.Second // its draining has a limit of its own
+	revokeTimeout = 15 * time.Second // arming has its own limit for draining
 
 	defaultPage = 100
 	maxPage     = 1000
@@ -117,8 +115,7 @@ func limitIn(query url.Values) (int, error) {
 	return limit, nil
 }
 
-// endpoints tells clients the other ports, by the host name that they reached
-// this one by.
+// endpoints returns the addresses of the other ports, under the host name by which the client reached this one.
 func (s *Server) endpoints(c echo.Context) error {
 	return respond(c, http.StatusOK, s.endpointsFor(c))
 }

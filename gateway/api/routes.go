@@ -13,40 +13,40 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// Route is a call of the API. The router serves it, and docs/reference/http.md and openapi.json are made from it.
+// Route is a call of the API. The router serves it; docs/reference/http.md and openapi.json are generated from it.
 type Route struct {
 	Method  string
-	Path    string // a part in braces is the caller's; {resource} may have slashes
+	Path    string // a part in braces is a parameter; {resource} may have slashes
 	ID      string // its operationId in openapi.json
 	Does    string
-	Open    bool          // it needs no token
-	Rights  []access.Verb // one of them is needed, [Route.Does] says which; none: whoever has a token
-	Gateway bool          // the right is about the whole gateway, and not about a resource
+	Open    bool          // needs no token
+	Rights  []access.Verb // one of them is needed, [Route.Does] says which; none: any token
+	Gateway bool          // the right is for the whole gateway, not for a resource
 
 	Headers, Query []Parameter
 	Request        any      // of package wire; nil: none
 	Answer         any      // likewise
-	Media          string   // of the answer; empty: JSON
+	Media          string   // of the answer; "": JSON
 	Status         []int    // of success
-	Codes          []string // of problems, beyond those of every call
+	Codes          []string // of problems, besides [Route.CommonCodes]
 
 	serve func(*Server, echo.Context) error
 }
 
-// Parameter is one of a query's, or a header.
+// Parameter is a query parameter or a header.
 type Parameter struct {
 	Name, Meaning string
-	Kind          string // a type of JSON Schema; empty: string
+	Kind          string // a JSON Schema type; "": string
 	Required      bool
 }
 
-// Routes are all calls of the API. The live page is not one of them.
+// Routes returns all calls of the API, without the live page.
 func Routes() []Route {
 	return slices.Concat(leaseRoutes(), writeRoutes(), resourceRoutes(), bucketRoutes(), gatewayRoutes(), openRoutes())
 }
 
-// CommonCodes are the codes of problems that each call with a token may answer. Who has no
-// right gets a denial, where one is needed, and only what has a body can be too large.
+// CommonCodes are the codes of problems that each call with a token may answer. Only a call that needs a right can be
+// denied, and only one with a body can be too large.
 func (r Route) CommonCodes() []string {
 	if r.Open {
 		return nil
@@ -70,8 +70,8 @@ const (
 	resourcesPath = "/v1/resources/"
 )
 
-// keeps reports whether a call keeps what is held or gives it back: refusing it for its rate
-// would lose leases, or hold them longer.
+// keeps reports whether a call renews or releases a lease: refusing it for its rate would lose leases, or hold them
+// longer.
 func (r Route) keeps() bool { return r.Path == renewPath || r.Path == releasePath }
 
 var (
@@ -217,8 +217,8 @@ func openRoutes() []Route {
 	}
 }
 
-// pattern is the path as the router has it: what begins with a resource's name goes to the
-// end, since a plain slash may stand in it, and the handler reads it.
+// pattern is the path for the router. A path that begins with a resource's name becomes a wildcard, because the name
+// may contain slashes; the handler parses it.
 func (r Route) pattern() string {
 	if head, _, ok := strings.Cut(r.Path, "{resource}"); ok {
 		return head + "*"
@@ -228,8 +228,7 @@ func (r Route) pattern() string {
 
 var pathPart = regexp.MustCompile(`\{(\w+)\}`)
 
-// route has the router serve a call. Not by a group: one with middleware answers 404 where 405
-// is due.
+// route registers a call with the router. It does not use a group: a group with middleware answers 404 instead of 405.
 func (s *Server) route(r Route) {
 	var before []echo.MiddlewareFunc
 	if !r.Open {

@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// routeOf is the call that a request makes; ok is false where the API has none.
+// routeOf returns the call of a request; ok is false if the API has none.
 func routeOf(method, path string) (route api.Route, ok bool) {
 	path, _, _ = strings.Cut(path, "?")
 	for _, r := range api.Routes() {
@@ -24,8 +24,7 @@ func routeOf(method, path string) (route api.Route, ok bool) {
 	return route, false
 }
 
-// inTheTable fails where a call answers what its route does not say. Each request of this
-// package's tests goes through it.
+// inTheTable fails if an answer is not one of its route's. Each request of this package's tests passes through it.
 func inTheTable(t *testing.T, method, path string, a answer) {
 	t.Helper()
 	r, ok := routeOf(method, path)
@@ -47,7 +46,7 @@ func inTheTable(t *testing.T, method, path string, a answer) {
 	}
 }
 
-// hasFields wants the fields of an answer to be those of its type, from which openapi.json is made.
+// hasFields wants an answer to have the fields of its type, from which openapi.json is generated.
 func hasFields(t *testing.T, call string, body map[string]any, answer reflect.Type) {
 	t.Helper()
 	extra := maps.Clone(body)
@@ -80,7 +79,7 @@ func TestEachRouteSaysWhatItDoesAndAnswersKnownCodes(t *testing.T) {
 	}
 }
 
-// The matrix of access_test.go asks each endpoint with each right.
+// The matrix of access_test.go tries each endpoint with each right.
 func TestTheRightsOfRoutesAreThoseOfTheMatrix(t *testing.T) {
 	t.Parallel()
 	type rights map[access.Verb]bool

@@ -83,8 +83,8 @@ func post(ctx context.Context, url, body string) (*http.Response, error) {
 	return transport.RoundTrip(req)
 }
 
-// waiting is a lock that is held until it is let go; it grants even when the
-// context has ended, as one does whose last answer came just then.
+// waiting makes f a lock that is held until it is released. It then grants even if the context has ended, like a lock
+// whose last answer has just arrived.
 func waiting(f *fakes) (entered chan struct{}) {
 	entered = make(chan struct{})
 	grant := f.acquire
@@ -152,7 +152,7 @@ func TestStopEndsAWaitAndSaysSo(t *testing.T) {
 	}
 }
 
-// deadlines remembers the last one that was set for reading.
+// deadlines records the last read deadline.
 type deadlines struct {
 	*httptest.ResponseRecorder
 	set  int

@@ -25,16 +25,16 @@ type Server struct {
 	remembered *remembered // idempotency keys
 	places     places
 	rates      rates
-	streams    *access.Shares // of events that are read
+	streams    *access.Shares // the open event streams
 
-	toldFull atomic.Int64 // when the log said last that no place was left; Unix nanoseconds
+	toldFull atomic.Int64 // when the log last reported that all connections are taken; Unix nanoseconds
 
 	leaving  atomic.Bool
-	stopping context.Context // ends when the server is asked to stop: waits are cut short
+	stopping context.Context // ends when the server is asked to stop; ends waits
 	stop     context.CancelFunc
 }
 
-// New makes a server. The error is a [*fence.InvalidError] that names a field of cfg.
+// New creates a server. The error is a [*fence.InvalidError] that names a field of cfg.
 func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (s *Server) routes() {
 	s.livePage(e)
 }
 
-// Leave has /readyz fail from now on. All else goes on.
+// Leave makes /readyz fail from now on. Everything else continues.
 func (s *Server) Leave() { s.leaving.Store(true) }
 
 // Leaving reports whether Leave was called.
@@ -70,9 +70,8 @@ func (s *Server) Leaving() bool { return s.leaving.Load() }
 // Handler is the API without a listener.
 func (s *Server) Handler() http.Handler { return s.echo }
 
-// Serve answers the connections that ln accepts until ctx ends. It then closes
-// ln, cuts waits short, lets requests finish for the drain timeout, and returns
-// nil when none is left. One Server serves once.
+// Serve serves the connections that ln accepts until ctx ends. It then closes ln, ends waits, lets requests finish
+// within the drain timeout, and returns nil when none is left. A Server serves once.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer s.stop()
 	// No ReadTimeout: its deadline would end a request that waits for a lease.
@@ -106,7 +105,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-// tellFull warns, once in a while, that a client was turned away.
+// tellFull logs a warning, rate limited, that a client was turned away.
 func (s *Server) tellFull() {
 	const every = time.Minute
 	now := time.Now().UnixNano()
@@ -115,8 +114,7 @@ func (s *Server) tellFull() {
 	}
 }
 
-// observe reports each request to the metrics, and turns errors into answers
-// first, so that it sees their status.
+// observe reports each request to the metrics. It turns errors into answers first, so that it knows their status.
 func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		began := time.Now()

@@ -12,7 +12,7 @@ import (
 
 var errNoPostgresPort = fmt.Errorf("%w: this gateway has no PostgreSQL port", ErrNotImplemented)
 
-// sessions lists those of this gateway: each knows its own.
+// sessions lists the sessions of this gateway; other gateways list their own.
 func (s *Server) sessions(c echo.Context) error {
 	if s.cfg.Sessions == nil {
 		return errNoPostgresPort

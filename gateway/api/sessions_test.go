@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// openSessions stand for those of a PostgreSQL port.
+// openSessions stand for the sessions of a PostgreSQL port.
 type openSessions []wire.Session
 
 func (s openSessions) List() []wire.Session { return s }

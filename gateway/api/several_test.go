@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// several are leases that come together.
+// several is a source that acquires several leases at once.
 type several struct {
 	leases
 
@@ -108,7 +108,7 @@ func TestARefusalOfSeveralNamesTheResource(t *testing.T) {
 	if a.status != http.StatusConflict || a.str("code") != "held" || a.str("resource") != "b" || a.str("holder") != "worker-b" {
 		t.Errorf("%d %s", a.status, a.text)
 	}
-	f.err = errors.ErrUnsupported // a source that is wrapped has no such thing
+	f.err = errors.ErrUnsupported // from a wrapped source without this method
 	for name, s := range map[string]*api.Server{"wrapped": s, "another source": newServer(t, newFakes())} {
 		if a := request(t, s, "POST", "/v1/leases/all", `{"resources":["a","b"]}`); a.status != http.StatusNotImplemented {
 			t.Errorf("%s: %d %s", name, a.status, a.text)

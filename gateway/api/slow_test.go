@@ -12,8 +12,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// A body that does not come holds up its answer, and keeps the connection, for as
-// long as BodyTimeout and no longer: on every path, whether it is read there or not.
+// A body that does not arrive delays its answer and keeps the connection for BodyTimeout and no longer, on every path,
+// whether or not the path reads it.
 func TestBodyThatDoesNotComeKeepsNoConnection(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]func(*api.Config){
@@ -45,7 +45,7 @@ func answered(addr, request string) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second)) // of which 50 ms are needed
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second)) // 50 ms are needed
 	if _, err := io.WriteString(conn, request); err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// status says how the gateway is, also while PostgreSQL or the lock is away.
+// status answers with the gateway's status, also while PostgreSQL or the lock is away.
 func (s *Server) status(c echo.Context) error {
 	answer, err := s.currentStatus(c.Request().Context())
 	if err != nil {
@@ -19,8 +19,8 @@ func (s *Server) status(c echo.Context) error {
 	return respond(c, http.StatusOK, answer)
 }
 
-// currentStatus is what the context's principal may know of how the gateway is. Counts of
-// what all do, and which nodes there are, are for who may inspect everything.
+// currentStatus returns what the context's principal may know of the gateway's status. Only principals that may inspect
+// everything get the gateway's totals and the nodes' names.
 func (s *Server) currentStatus(ctx context.Context) (wire.Status, error) {
 	p := access.Of(ctx)
 	if !p.MaySome(access.Inspect) {

@@ -12,8 +12,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
-// visible is a page of the fences that who asks may inspect. It asks for these alone: a page
-// that left others out would tell how many there are, and its end one of their names.
+// visible returns a page of the fences that the caller may inspect. It queries only those: filtering a page would
+// reveal how many others there are, and its end one of their names.
 func (s *Server) visible(ctx context.Context, prefix, after string, limit int) (page []fence.Record, err error) {
 	p := access.Of(ctx)
 	if !p.MaySome(access.Inspect) {
@@ -23,7 +23,7 @@ func (s *Server) visible(ctx context.Context, prefix, after string, limit int) (
 		var found []fence.Record
 		name, isPrefix := strings.CutSuffix(pattern, "*")
 		switch {
-		case strings.HasPrefix(name, prefix) && !isPrefix: // the name itself is the first below it
+		case strings.HasPrefix(name, prefix) && !isPrefix: // the first name that begins with name is name itself
 			if name <= after {
 				continue
 			}
@@ -45,10 +45,10 @@ func (s *Server) visible(ctx context.Context, prefix, after string, limit int) (
 	return page[:min(limit, len(page))], nil
 }
 
-// toldTo are the events that a principal may see, with what it may see of them: those about
-// a resource that it may inspect. A write under one resource's grant to what needs another
-// is shown to who may inspect either, without the other. What is about no resource is for
-// who may inspect everything, and so is how much anybody missed.
+// toldTo returns the events that a principal may see, with the fields that it may see: the events about a resource that
+// it may inspect. A write under one resource's grant to a row that needs another is visible to principals that may
+// inspect either, without the other. Events about no resource, and the number of missed events, are visible to
+// principals that may inspect everything.
 func toldTo(p *access.Principal, events []activity.Event) (told []activity.Event) {
 	if p.May(access.Inspect, "") {
 		return events
@@ -64,7 +64,7 @@ func toldTo(p *access.Principal, events []activity.Event) (told []activity.Event
 		if !ofGrant {
 			e.Resource, e.Presented, e.Recorded = "", 0, 0
 		}
-		if !ofNeed && e.Needed != "" { // the table is of what needs the other
+		if !ofNeed && e.Needed != "" { // the table belongs to the needed resource
 			e.Needed, e.Table = "", ""
 		}
 		told = append(told, e)

@@ -18,7 +18,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// ordered lists what it has as PostgreSQL does.
+// ordered lists its records as PostgreSQL does.
 type ordered struct {
 	*fakes
 
@@ -146,7 +146,7 @@ func TestEventsAreThoseThatMayBeSeen(t *testing.T) {
 		t.Errorf("streamed: %s", text)
 	}
 
-	// Its rights change: the stream ends, and the next one has what they are now.
+	// The principal's rights change: the stream ends, and the next one uses the new rights.
 	if _, err := all.Replace([]access.Definition{{Name: "me", Tokens: []access.Digest{access.DigestOf("me")}}}); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestEventsAreThoseThatMayBeSeen(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// A right that ends while its owner waits for a lease gives none.
+// A principal that loses its right while it waits gets no lease.
 func TestALeaseIsNotGivenToWhoLostTheRightMeanwhile(t *testing.T) {
 	t.Parallel()
 	f := newFakes()
@@ -202,7 +202,7 @@ func TestALeaseIsNotGivenToWhoLostTheRightMeanwhile(t *testing.T) {
 	}
 }
 
-// A wait ends with the right, before the fence is armed. Where the right is still there it goes on.
+// A wait ends when the right does, before the fence is armed. A change that keeps the right lets the wait continue.
 func TestAWaitEndsWithTheRight(t *testing.T) {
 	t.Parallel()
 	f := newFakes()
@@ -284,8 +284,8 @@ func TestAHandleIsWorthWhatItsBearerMayNow(t *testing.T) {
 	}
 }
 
-// A write under one resource's grant to what another guards is told to who may inspect either,
-// and names the other to nobody who may not.
+// A refused write under one resource's grant to a row that another guards is visible to principals that may inspect
+// either; each sees only the resources that it may inspect.
 func TestARefusalNamesNoResourceOfOthers(t *testing.T) {
 	t.Parallel()
 	feed := activity.New(activity.Config{Keep: 4})

@@ -22,9 +22,8 @@ func OpenAt(ctx context.Context, location string) (Store, error) {
 	return OpenDir(strings.TrimPrefix(location, "dir:"))
 }
 
-// OpenExisting is [OpenAt] where a gateway has made the store before: a folder that
-// is none, because its name is mistyped or its disk not mounted, is refused, and
-// nothing is made in it.
+// OpenExisting is [OpenAt] for a store that a gateway has made before. It refuses a folder that is no store, because
+// its name is mistyped or its disk not mounted, and creates nothing in it.
 func OpenExisting(ctx context.Context, location string) (Store, error) {
 	if dir := FolderOf(location); dir != "" {
 		if err := hasFolders(dir); err != nil {
@@ -34,7 +33,7 @@ func OpenExisting(ctx context.Context, location string) (Store, error) {
 	return OpenAt(ctx, location)
 }
 
-// FolderOf is the folder that a location names, or "" for another kind of store.
+// FolderOf returns the folder that a location names, or "" for another kind of store.
 func FolderOf(location string) string {
 	if isS3(location) {
 		return ""
@@ -44,9 +43,9 @@ func FolderOf(location string) string {
 
 func isS3(location string) bool { return strings.HasPrefix(location, "s3:") }
 
-// ParseS3 reads s3://BUCKET[/PREFIX][?endpoint=URL][&region=R][&path-style=true|false][&connections=N].
-// Credentials have no place in it: they come from the environment, see [OpenS3].
-// Errors show no part of the address that could be a secret.
+// ParseS3 parses s3://BUCKET[/PREFIX][?endpoint=URL][&region=R][&path-style=true|false][&connections=N]. Credentials
+// are not allowed in it: they come from the environment, see [OpenS3]. Errors contain no part of the address that could
+// be a secret.
 func ParseS3(location string) (S3Config, error) {
 	u, err := url.Parse(location)
 	switch {

@@ -8,9 +8,8 @@ import (
 	"syscall"
 )
 
-// holdAlone locks a file until it is closed, also against other processes.
-// ErrFilled where another one holds it, ErrNotFound where one that did has removed
-// it. A file system that knows no locks is no error.
+// holdAlone locks a file until it is closed, also against other processes. The error is ErrFilled if another holder has
+// the lock, ErrNotFound if a previous holder has removed the file. A file system without locks is no error.
 func holdAlone(f *os.File) error {
 	_, err := again(func() (int, error) { return 0, syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) })
 	if errors.Is(err, syscall.EWOULDBLOCK) {

@@ -1,9 +1,8 @@
 // Package blob stores immutable byte strings under ids of their own.
 //
-// The guarantee: when Put returns nil, the blob is complete and survives a
-// crash; nobody who knows its size ever reads a part of one that was cut short. A blob is never
-// changed. Names, overwriting and fencing are not this package's business: a
-// pointer in PostgreSQL says which blob an object's name stands for.
+// The guarantee: when Put returns nil, the blob is complete and survives a crash; a reader that knows its size never
+// reads a truncated blob. A blob is never changed. Names, overwriting and fencing are outside this package: a pointer
+// in PostgreSQL says which blob belongs to an object's name.
 //
 //	store, err := blob.OpenDir("/var/lib/fencegate/blobs")
 //	if err != nil {
@@ -31,49 +30,45 @@ import (
 )
 
 var (
-	// ErrNotFound: the store holds no blob with this id.
+	// ErrNotFound reports that the store holds no blob with this id.
 	ErrNotFound = errors.New("blob not found")
-	// ErrSize: the reader gave fewer or more bytes than the caller announced, or
-	// the wanted range lies outside of the blob.
+	// ErrSize reports that the reader gave fewer or more bytes than announced, or that the requested range lies outside
+	// the blob.
 	ErrSize = errors.New("blob has another size")
-	// ErrID: the text is not an id.
+	// ErrID reports that a text is not an id.
 	ErrID = errors.New("malformed blob id")
 )
 
 // Store keeps blobs. It is safe for concurrent use.
 //
-// Errors that a Store passes on from below it (a full disk, a refused
-// connection) are wrapped and name the id.
+// A Store wraps errors from below it (a full disk, a refused connection) and names the id.
 type Store interface {
-	// Put stores the first size bytes of r under id. Whether it reads on to find
-	// r's end is its own affair: a caller for whom something happens there, such as
-	// the comparison of a digest, reads it itself before it relies on the blob. The
-	// id must be new: each attempt to upload has its own. Returning nil means
-	// complete and durable. After any error the blob is not to be used: Open does not
-	// find it, or finds all of it where only the answer of a service was lost, now or
-	// later; the store may hold leftovers, too. Delete removes both. A reader with
-	// fewer bytes is ErrSize, one with more may be; the reader's own error is passed on.
+	// Put stores the first size bytes of r under id. It may or may not read further to find r's end. A caller that
+	// needs the end to be read, for example to compare a digest, reads it itself before it relies on the blob. The id
+	// must be new: each attempt of an upload has its own. A nil error means complete and durable. After an error the
+	// blob must not be used: Open does not find it, or, if only a service's answer was lost, finds all of it, now or
+	// later. The store may also hold leftovers. Delete removes both. A reader with too few bytes is ErrSize, one with
+	// too many may be; the reader's own error is passed on.
 	Put(ctx context.Context, id ID, r io.Reader, size int64) error
 
-	// Open reads length bytes from offset, both in bytes. ErrNotFound where there
-	// is no such blob, ErrSize where the range lies outside of it. A blob that is
-	// deleted while it is read stays readable, or the reader fails; it never ends
-	// early without an error. The context bounds Open, not the reader.
+	// Open reads length bytes from offset. The error is ErrNotFound if there is no such blob, ErrSize if the range lies
+	// outside it. A blob that is deleted while it is read stays readable, or the reader fails; it never ends early
+	// without an error. The context bounds Open, not the reader.
 	Open(ctx context.Context, id ID, offset, length int64) (io.ReadCloser, error)
 
-	// Size is the blob's size in bytes, or ErrNotFound.
+	// Size returns the blob's size in bytes, or ErrNotFound.
 	Size(ctx context.Context, id ID) (int64, error)
 
-	// Delete removes the blob and what an unfinished Put of it left. Deleting what
-	// is not there succeeds, so it can be repeated.
+	// Delete removes the blob and what an unfinished Put of it left. Deleting a missing blob succeeds, so Delete can be
+	// repeated.
 	Delete(ctx context.Context, id ID) error
 
-	// All lists the complete blobs in no particular order, without holding them
-	// in memory. Blobs that come or go meanwhile may be missing. An error ends it.
+	// All lists the complete blobs in no particular order, without buffering them. Blobs that are added or deleted
+	// meanwhile may be missing. An error ends the list.
 	All(ctx context.Context) iter.Seq2[Info, error]
 
-	// Owner is the mark that SetOwner left, or "". It says whose blobs these are, so
-	// that nobody deletes those of another. All does not list it.
+	// Owner returns the mark that SetOwner left, or "". It says to which database the blobs belong, so that no other
+	// deletes them. All does not list it.
 	Owner(ctx context.Context) (string, error)
 
 	// SetOwner replaces the mark, at most 4 KiB, durably.
@@ -83,18 +78,17 @@ type Store interface {
 // Reserver is a [Store] that makes places for blobs ahead of their bytes, many of
 // them at little more than the cost of one.
 //
-// A place may look like a blob that is empty or cut short: to Size, Open and All,
-// until it is filled or deleted. So who reserves has noted all ids before, and
-// relies on no blob but those that Put or Fill has acknowledged.
+// Until it is filled or deleted, a place may look like an empty or truncated blob to Size, Open and All. So a caller
+// that reserves records all ids before, and relies only on blobs that Put or Fill has acknowledged.
 type Reserver interface {
 	Store
 
-	// Reserve makes an empty place for each id, durably; ids of one call of [NewIDs]
-	// cost least. After an error any of them may be there: Delete them.
+	// Reserve makes an empty place for each id, durably; ids of one call of [NewIDs] cost least. After an error some of
+	// them may exist: Delete them.
 	Reserve(ctx context.Context, ids []ID) error
 
-	// Fill is Put for an id that was reserved, once. ErrNotFound where its place is not
-	// there any more, ErrFilled where it has bytes, which stay as they are.
+	// Fill is Put for a reserved id; it works once. The error is ErrNotFound if the place is gone, ErrFilled if it has
+	// bytes, which stay unchanged.
 	Fill(ctx context.Context, id ID, r io.Reader, size int64) error
 }
 
@@ -107,14 +101,14 @@ const (
 type Info struct {
 	ID      ID
 	Size    int64     // bytes
-	Changed time.Time // by the store's own clock
+	Changed time.Time // by the store's clock
 }
 
-// ID names a blob: 128 bits, of which the first 48 are the time of its making,
-// so that ids made together lie together in an index, and the rest is random.
+// ID names a blob with 128 bits: the first 48 are its creation time, so that ids made together are adjacent in an
+// index; the rest is random.
 type ID [16]byte
 
-// NewID makes an id.
+// NewID returns a new id.
 func NewID() ID {
 	var id ID
 	_, _ = rand.Read(id[6:]) // never fails: crypto/rand ends the process when the system has no randomness
@@ -126,8 +120,7 @@ func NewID() ID {
 	return id
 }
 
-// NewIDs makes ids that a [Dir] keeps in one folder, which is another one with
-// each call.
+// NewIDs returns ids that a [Dir] keeps in one folder; each call uses another folder.
 func NewIDs(n int) []ID {
 	ids := make([]ID, n)
 	for i := range ids {
@@ -137,8 +130,8 @@ func NewIDs(n int) []ID {
 	return ids
 }
 
-// ParseID reads an id's text form: 32 lower-case hexadecimal digits, and nothing
-// else, so that an id can't leave a store's folder. The error is ErrID.
+// ParseID parses an id's text form: exactly 32 lower-case hexadecimal digits, so that an id cannot leave a store's
+// folder. The error is ErrID.
 func ParseID(s string) (ID, error) {
 	var id ID
 	if len(s) != hex.EncodedLen(len(id)) {
@@ -153,5 +146,5 @@ func ParseID(s string) (ID, error) {
 	return id, err
 }
 
-// String is the id's text form.
+// String returns the id's text form.
 func (id ID) String() string { return hex.EncodeToString(id[:]) }

@@ -58,7 +58,8 @@ func TestDirSurvivesReopeningAndPassesOverStrangers(t *testing.T) {
 	if err := d.Put(t.Context(), id, strings.NewReader("hello"), 5); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"README", id.String(), id.String() + ".part"} { // an id in the wrong folder is a stranger, too
+	// An id in the wrong folder is not a blob either.
+	for _, name := range []string{"README", id.String(), id.String() + ".part"} {
 		if err := os.WriteFile(filepath.Join(root, name), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}

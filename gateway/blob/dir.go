@@ -13,13 +13,11 @@ import (
 	"sync"
 )
 
-// Dir keeps each blob in a file of its own, in 256 folders by the last byte of
-// its id, which is random. The folders are made beforehand, so that storing a
-// blob syncs one file and one folder. A blob is written beside its place, synced,
-// renamed, and its folder is synced, so it is there completely or not at all,
-// also after a loss of power (as far as the disk honours fsync). A blob whose
-// place was reserved is written there, and only its file is synced: the name has
-// been durable before.
+// Dir keeps each blob in a file of its own, in 256 folders by the last byte of its id, which is random. The folders are
+// created beforehand, so that storing a blob syncs one file and one folder. A blob is written to a temporary file,
+// synced and renamed, and its folder is synced, so after a power loss it is either complete or absent (if the disk
+// honours fsync). A blob whose place was reserved is written in place, and only its file is synced: its name is already
+// durable.
 type Dir struct {
 	root string
 	sync func(folder string) error
@@ -34,8 +32,8 @@ const (
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, copyBuffer); return &b }}
 
-// OpenDir opens the store in a folder, which is made where it does not exist.
-// The folder must be on one file system and belong to fencegate alone.
+// OpenDir opens the store in a folder, and creates the folder if it does not exist. The folder must be on one file
+// system and belong to fencegate alone.
 func OpenDir(root string) (*Dir, error) {
 	if root == "" {
 		return nil, errors.New("blob folder: no path given")
@@ -58,7 +56,7 @@ func OpenDir(root string) (*Dir, error) {
 	return &Dir{root: abs, sync: syncFolder}, nil
 }
 
-// hasFolders reports as an error that a folder has none of those that [OpenDir] makes.
+// hasFolders returns an error if a folder has none of those that [OpenDir] makes.
 func hasFolders(root string) error {
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -89,7 +87,7 @@ func (d *Dir) put(ctx context.Context, id ID, r io.Reader, size int64) (err erro
 	}
 	defer func() {
 		if err != nil {
-			_ = f.Close() // again where it was closed: harmless
+			_ = f.Close() // closing twice is harmless
 			_ = os.Remove(part)
 		}
 	}()
@@ -165,8 +163,7 @@ type section struct {
 	io.Closer
 }
 
-// WriteTo implements [io.WriterTo], so that a reader that can take the bytes from the
-// file itself finds it.
+// WriteTo implements [io.WriterTo], so that a destination that can read the file itself finds it.
 func (s *section) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, s.Reader) }
 
 // Size implements [Store].
@@ -190,7 +187,7 @@ func (d *Dir) Delete(_ context.Context, id ID) error {
 	return nil // not synced: a blob that comes back after a crash is deleted again
 }
 
-// All implements [Store]. Files that are no blobs are passed over.
+// All implements [Store]. It skips files that are not blobs.
 func (d *Dir) All(ctx context.Context) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		stopped := errors.New("stopped")
@@ -267,14 +264,13 @@ func (d *Dir) path(id ID) (path, folder string) {
 	return filepath.Join(folder, id.String()), folder
 }
 
-// makeFolders makes a folder and those above it that are missing, and syncs what
-// holds each of them: a loss of power that took one away would take every blob
-// with it. One that is there may come from a start that did not get as far.
+// makeFolders creates a folder and its missing parents, and syncs the parent of each: a power loss that removed one
+// would remove every blob with it. It also syncs for existing folders, which an interrupted start may have created.
 func makeFolders(path string, sync func(folder string) error) error {
 	parent := filepath.Dir(path)
 	switch info, err := os.Stat(path); {
 	case err == nil && info.IsDir():
-		if err := sync(parent); !errors.Is(err, fs.ErrPermission) { // somebody else's folder, and made long ago
+		if err := sync(parent); !errors.Is(err, fs.ErrPermission) { // another user's folder, created long ago
 			return err
 		}
 		return nil
@@ -307,7 +303,7 @@ func notFound(id ID, err error) error {
 	return fmt.Errorf("blob %s: %w", id, strip(err))
 }
 
-// strip leaves the folder's path out: the id says all that a caller needs.
+// strip removes the folder's path from an error: the id identifies the blob.
 func strip(err error) error {
 	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("%s: %w", p.Op, p.Err)

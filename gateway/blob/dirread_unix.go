@@ -9,9 +9,8 @@ import (
 	"syscall"
 )
 
-// ReadAt fills p with the blob's bytes from offset on, all of it or none. It is
-// Open, read and Close without what a file costs that is open for longer. The
-// errors are those of Open.
+// ReadAt fills p with the blob's bytes from offset, completely or not at all. It is Open, Read and Close with fewer
+// system calls. The errors are those of Open.
 func (d *Dir) ReadAt(_ context.Context, id ID, offset int64, p []byte) error {
 	path, _ := d.path(id)
 	fd, err := again(func() (int, error) { return syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0) })
@@ -32,7 +31,7 @@ func (d *Dir) ReadAt(_ context.Context, id ID, offset int64, p []byte) error {
 	return nil
 }
 
-// again repeats a system call that a signal interrupts.
+// again retries a system call that a signal interrupts.
 func again(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()

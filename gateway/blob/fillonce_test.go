@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-// meanwhile is no bytes, after something else was done.
+// meanwhile is an empty reader that calls a function first.
 type meanwhile func()
 
 func (m meanwhile) Read([]byte) (int, error) {
@@ -19,8 +19,8 @@ func (m meanwhile) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// A machine that goes on from a snapshot hands out places that its copy is filling
-// at this moment: whatever is acknowledged stays as it is.
+// A machine that continues from a snapshot hands out places that its copy is just filling: acknowledged blobs stay
+// unchanged.
 func TestOfTwoThatFillAPlaceAtOnceOneDoes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

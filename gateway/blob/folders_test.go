@@ -12,7 +12,7 @@ func TestEveryNewFolderIsSyncedInTheOneAboveIt(t *testing.T) {
 	root := t.TempDir()
 	path := filepath.Join(root, "a", "b", "c")
 	var synced []string
-	for range 2 { // the second time all is there; a crash may have come before the syncing
+	for range 2 { // the second time all folders exist; a crash may have prevented their sync
 		synced = nil
 		if err := makeFolders(path, func(folder string) error { synced = append(synced, folder); return nil }); err != nil {
 			t.Fatal(err)

@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// Probe sees whether a store does what is relied upon: it writes a blob, finds it
-// at once, whole and in part, lists, deletes it, and at once does not find it any
-// more. The error says which step failed and what that means.
+// Probe checks that a store behaves as required: it writes a blob, reads it back at once, whole and in part, lists it,
+// deletes it, and checks that it is gone at once. The error names the failed step and what it means.
 func Probe(ctx context.Context, s Store) error {
 	id, data := NewID(), make([]byte, 64<<10+1)
 	_, _ = rand.Read(data)
@@ -25,7 +24,7 @@ func Probe(ctx context.Context, s Store) error {
 			if listErr != nil {
 				err = fmt.Errorf("the blob store can't be listed: %w", listErr)
 			}
-			break // that it can be done is enough: there may be millions
+			break // one entry is enough: there may be millions
 		}
 	}
 	if deleteErr := discard(ctx, s, id); deleteErr != nil {
@@ -70,7 +69,7 @@ func probeRead(ctx context.Context, s Store, id ID, data []byte) error {
 	return nil
 }
 
-// discard deletes, also after the context has ended.
+// discard deletes a blob, even after the context has ended.
 func discard(ctx context.Context, s Store, id ID) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()

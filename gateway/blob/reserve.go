@@ -69,8 +69,8 @@ func (d *Dir) fill(ctx context.Context, id ID, r io.Reader, size int64) (err err
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(path) // while it is held: nobody else fills what goes
-			_ = f.Close()       // again where it was closed: harmless
+			_ = os.Remove(path) // while locked: nobody else fills what is removed
+			_ = f.Close()       // closing twice is harmless
 		}
 	}()
 	if err := copyExactly(ctx, f, r, size); err != nil {
@@ -82,6 +82,6 @@ func (d *Dir) fill(ctx context.Context, id ID, r io.Reader, size int64) (err err
 	return f.Close()
 }
 
-// ErrFilled is what Fill reports of a place that holds bytes already, or that
-// another one fills at this moment: they are somebody else's, and stay.
+// ErrFilled is the error of Fill for a place that already holds bytes, or that another caller is filling. Those bytes
+// belong to the other caller and stay.
 var ErrFilled = errors.New("the place holds bytes already")

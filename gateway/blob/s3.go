@@ -17,36 +17,34 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 )
 
-// MaxS3Blob is the size of the largest blob that an [S3] store takes, in bytes:
-// what S3 stores with one PutObject. A larger object is uploaded in parts, and
-// each part is a blob of its own.
+// MaxS3Blob is the size of the largest blob in an [S3] store, in bytes: the limit of one PutObject. A larger object is
+// uploaded in parts, and each part is a blob of its own.
 const MaxS3Blob = 5 << 30
 
 // S3Config says where an [S3] store keeps its blobs.
 type S3Config struct {
-	Bucket    string // required; the store never makes it
-	Prefix    string // of every key; "" is the whole bucket
-	Endpoint  string // URL of the service; "": AWS, or what AWS_ENDPOINT_URL_S3 says
-	Region    string // "": what AWS_REGION or the profile says, else us-east-1
+	Bucket    string // required; the store never creates it
+	Prefix    string // of every key; "": the whole bucket
+	Endpoint  string // URL of the service; "": AWS_ENDPOINT_URL_S3, or AWS
+	Region    string // "": AWS_REGION or the profile's, else us-east-1
 	PathStyle bool   // http://HOST/BUCKET/KEY rather than http://BUCKET.HOST/KEY
 
-	Credentials aws.CredentialsProvider // nil: as every AWS SDK finds them: environment, files, the machine's role
+	Credentials aws.CredentialsProvider // nil: the AWS SDK's default chain: environment, files, the machine's role
 	Connections int                     // to the service for reading, and as many for writing; default 256
-	Stall       time.Duration           // of a transfer on which the service lets nothing move; default 1m
-	Timeout     time.Duration           // of everything else, tries included; default 30s
+	Stall       time.Duration           // of a transfer without progress at the service; default 1m
+	Timeout     time.Duration           // of everything else, including retries; default 30s
 }
 
 // S3 keeps each blob as an object of an S3 service, under PREFIX/xx/ID, where xx
 // is the id's last byte. The bucket and prefix must belong to fencegate alone,
 // without versioning or a lifecycle that removes what is there.
 //
-// A blob is sent once, by one PutObject of known length, which a service makes
-// visible completely or not at all. A CRC-32C follows the bytes; the service
-// refuses bytes that don't fit. Where its answer is lost, Put fails, though the
-// blob may be there: an id is never used again, and Delete removes it.
-// What changes nothing is tried three times.
+// A blob is sent once, by one PutObject of known length, which a service makes visible completely or not at all. A
+// CRC-32C follows the bytes; the service refuses bytes that do not match. If the service's answer is lost, Put fails,
+// though the blob may exist: its id is never used again, and Delete removes it. Requests that change nothing are tried
+// three times.
 type S3 struct {
-	writes, reads, rest *s3.Client // with connections of their own: a copy reads and writes at once, and must not wait for itself
+	writes, reads, rest *s3.Client // with separate connections: a copy that reads and writes must not wait for itself
 	transports          []*http.Transport
 	bucket, prefix      string
 	stall, timeout      time.Duration
@@ -54,10 +52,10 @@ type S3 struct {
 
 var _ Store = (*S3)(nil)
 
-// ErrTooLarge: the store takes no blob of that size. Nothing of it was read.
+// ErrTooLarge reports that the store accepts no blob of that size. Nothing of it was read.
 var ErrTooLarge = errors.New("blob is too large for the store")
 
-// OpenS3 makes the store. It connects to nothing yet; [Probe] does.
+// OpenS3 creates the store. It does not connect yet; [Probe] does.
 func OpenS3(ctx context.Context, c S3Config) (*S3, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -94,7 +92,7 @@ func OpenS3(ctx context.Context, c S3Config) (*S3, error) {
 	return s, nil
 }
 
-// Close lets go of idle connections. Transfers under way go on.
+// Close closes idle connections. Transfers in progress continue.
 func (s *S3) Close() error {
 	for _, t := range s.transports {
 		t.CloseIdleConnections()
@@ -115,12 +113,12 @@ func (c S3Config) transport() *http.Transport {
 	}
 }
 
-// client is how one of the store's clients is set up.
+// client returns the options of one of the store's clients.
 func (c S3Config) client(transport *http.Transport, tries int) func(*s3.Options) {
 	return func(o *s3.Options) {
 		endpoint, plain := c.Endpoint, false
 		if endpoint == "" && o.BaseEndpoint != nil {
-			endpoint = *o.BaseEndpoint // of AWS_ENDPOINT_URL_S3, or of the profile
+			endpoint = *o.BaseEndpoint // from AWS_ENDPOINT_URL_S3 or the profile
 		}
 		if rest, ok := strings.CutPrefix(endpoint, "http://"); ok {
 			endpoint, plain = "https://"+rest, true
@@ -131,16 +129,15 @@ func (c S3Config) client(transport *http.Transport, tries int) func(*s3.Options)
 		o.UsePathStyle = c.PathStyle
 		o.HTTPClient = &sender{client: &http.Client{Transport: transport, CheckRedirect: noRedirect}, plain: plain}
 		o.Retryer = retry.NewStandard(func(r *retry.StandardOptions) { r.MaxAttempts = tries })
-		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired // of a range there is none
+		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired // a range has no checksum
 	}
 }
 
-// noRedirect: what is sent can't be sent again to another place.
+// noRedirect refuses redirects: a body that was sent cannot be sent again.
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// sender sends requests. The SDK appends a checksum to a body that it can't read
-// twice only over TLS; without TLS one is needed even more. So the SDK
-// sees an https address, and plain says whether it is http in fact.
+// sender sends requests. For a body that cannot be read twice, the SDK appends a checksum only over TLS; without TLS it
+// is needed even more. So the SDK sees an https address, and plain says whether it is really http.
 type sender struct {
 	client *http.Client
 	plain  bool
@@ -178,7 +175,7 @@ func (s *S3) put(ctx context.Context, key *string, r io.Reader, size int64) erro
 	defer cancel(nil)
 	src := &source{ctx: sending, r: r, left: size, watch: newWatch(s.stall, cancel)}
 	in := &s3.PutObjectInput{Bucket: &s.bucket, Key: key, ContentLength: &size, ChecksumAlgorithm: types.ChecksumAlgorithmCrc32c}
-	if size > 0 { // else the SDK wants none
+	if size > 0 { // for size 0 the SDK wants none
 		in.Body = src
 	}
 	_, err := s.writes.PutObject(sending, in)

@@ -47,13 +47,13 @@ func TestS3Conforms(t *testing.T) {
 	})
 }
 
-// TestAnotherS3Conforms is the suite on a service that is named by its address,
-// as make blob-minio does it. Each test takes a prefix of its own.
+// TestAnotherS3Conforms runs the suite on the service at a given address, as make blob-minio does. Each test uses a
+// prefix of its own.
 func TestAnotherS3Conforms(t *testing.T) {
 	t.Parallel()
 	location := os.Getenv("FENCEGATE_TEST_BLOBS")
 	if location == "" {
-		return // nothing named
+		return // no address given
 	}
 	cfg, err := blob.ParseS3(location)
 	if err != nil {
@@ -95,7 +95,7 @@ func TestS3ListsMoreThanAPageAndPassesOverStrangers(t *testing.T) {
 	s := openS3(t, server.URL(), func(c *blob.S3Config) { c.Prefix = prefix })
 	folder := filepath.Join(server.Folder, "data", s3posix.Bucket, prefix)
 	const want = 2100
-	for range want { // written below the service: it takes what is in its folder for objects
+	for range want { // written below the service, which takes files in its folder for objects
 		id := blob.NewID().String()
 		path := filepath.Join(folder, id[30:], id)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("x"), 0o600)); err != nil {
@@ -187,7 +187,7 @@ func TestASlowClientIsNotTheServicesStall(t *testing.T) {
 	})
 }
 
-// onPause takes its time and is empty.
+// onPause is an empty reader that pauses first.
 type onPause time.Duration
 
 func (p onPause) Read([]byte) (int, error) {
@@ -208,7 +208,7 @@ func TestAFrozenServiceEndsNoCallLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	var r io.ReadCloser
-	for { // on a busy machine even a healthy service may be too slow for this one
+	for { // on a busy machine even a healthy service may be too slow for this
 		var err error
 		if r, err = s.Open(t.Context(), id, 0, int64(len(data))); err == nil {
 			break

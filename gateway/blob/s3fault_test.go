@@ -54,7 +54,7 @@ func TestAPutWhoseOutcomeIsNotKnownIsNoSuccessAndIsTriedOnce(t *testing.T) {
 	}
 }
 
-// onlyReader hides what else a reader can do: the SDK could rewind it.
+// onlyReader hides the reader's other methods: the SDK could rewind it.
 type onlyReader struct{ io.Reader }
 
 func TestTheServiceSeesThatBytesWereChangedOnTheirWay(t *testing.T) {

@@ -20,7 +20,7 @@ func (s *S3) Open(ctx context.Context, id ID, offset, length int64) (io.ReadClos
 	if offset < 0 || length < 0 {
 		return nil, fmt.Errorf("open blob %s: %w: bytes %d+%d", id, ErrSize, offset, length)
 	}
-	if length == 0 { // no range says that
+	if length == 0 { // no range expresses that
 		size, err := s.Size(ctx, id)
 		if err == nil && offset > size {
 			err = fmt.Errorf("open blob %s: %w: bytes %d+0 of %d", id, ErrSize, offset, size)
@@ -40,7 +40,7 @@ func (s *S3) Open(ctx context.Context, id ID, offset, length int64) (io.ReadClos
 	return nil, absent(id, err)
 }
 
-// open asks for a range. The context bounds only the opening.
+// open requests a range. The context bounds only the opening.
 func (s *S3) open(ctx context.Context, key *string, offset, length int64) (*download, error) {
 	reading, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
@@ -98,8 +98,7 @@ func (s *S3) Delete(ctx context.Context, id ID) error {
 	return nil
 }
 
-// All implements [Store], a page of at most 1,000 at a time. Objects that are no
-// blobs are passed over.
+// All implements [Store], in pages of at most 1,000. It skips objects that are not blobs.
 func (s *S3) All(ctx context.Context) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		var token *string
@@ -170,8 +169,7 @@ func (s *S3) SetOwner(ctx context.Context, mark string) error {
 	return nil
 }
 
-// absent tells an object that is not there from a bucket that is not: of that one
-// nobody may believe that its blobs are gone.
+// absent distinguishes a missing object from a missing bucket, which must not count as missing blobs.
 func absent(id ID, err error) error {
 	api, isAPI := errors.AsType[smithy.APIError](err)
 	if isAPI && status(err) == http.StatusNotFound && (api.ErrorCode() == "NoSuchKey" || api.ErrorCode() == "NotFound") {
@@ -180,7 +178,7 @@ func absent(id ID, err error) error {
 	return fmt.Errorf("blob %s: %w", id, err)
 }
 
-// status is the HTTP status that an error of the service came with; 0: none did.
+// status returns the HTTP status of a service's error; 0: there was none.
 func status(err error) int {
 	if answer, ok := errors.AsType[interface {
 		error

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// watch ends a transfer when the other side lets nothing move for too long. It
-// stands still while nobody waits for that side.
+// watch ends a transfer when the service makes no progress for too long. It pauses while nobody waits for the service.
 type watch struct {
 	stall time.Duration
 	timer *time.Timer
@@ -25,8 +24,7 @@ func newWatch(stall time.Duration, end context.CancelCauseFunc) *watch {
 func (w *watch) rest() { w.timer.Stop() }
 func (w *watch) wait() { w.timer.Reset(w.stall) }
 
-// source gives the service exactly the announced bytes, and remembers what the
-// reader itself did wrong.
+// source gives the service exactly the announced bytes, and records the reader's own errors.
 type source struct {
 	ctx   context.Context //nolint:containedctx // of the one call that it belongs to
 	mu    sync.Mutex      // held while the reader is read
@@ -51,12 +49,12 @@ func (s *source) Read(p []byte) (int, error) {
 	case s.left == 0:
 		return 0, io.EOF
 	}
-	s.watch.rest() // now it is the reader that is waited for
+	s.watch.rest() // now the transfer waits for the reader
 	defer s.watch.wait()
 	n, err := s.r.Read(p[:min(int64(len(p)), s.left)])
 	s.left -= int64(n)
 	switch {
-	case s.ctx.Err() != nil: // the last bytes of what is given up must not arrive
+	case s.ctx.Err() != nil: // the last bytes of an aborted transfer must not arrive
 		return 0, s.ctx.Err()
 	case err == nil || errors.Is(err, io.EOF) && s.left == 0:
 		return n, nil
@@ -68,8 +66,8 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, s.err
 }
 
-// shut lets nobody read any more: the HTTP client may still be at it when it has
-// given its answer. It says how many bytes nobody read, and the reader's error.
+// shut prevents further reads: the HTTP client may still read after it has returned its answer. It returns the number
+// of unread bytes, and the reader's error.
 func (s *source) shut() (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +76,7 @@ func (s *source) shut() (int64, error) {
 	return s.left, s.err
 }
 
-// download reads exactly the wanted bytes, or fails.
+// download reads exactly the requested bytes, or fails.
 type download struct {
 	body   io.ReadCloser
 	left   int64

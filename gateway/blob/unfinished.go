@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Unfinished lists what Puts that a crash ended have left, which [Dir.All] does
-// not show. Where nobody knows their ids any more, Delete removes them.
+// Unfinished lists what Puts left when a crash interrupted them. [Dir.All] does not list it. If no record names its id,
+// Delete it.
 func (d *Dir) Unfinished(ctx context.Context) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		stopped := errors.New("stopped")
@@ -29,7 +29,7 @@ func (d *Dir) Unfinished(ctx context.Context) iter.Seq2[Info, error] {
 			}
 			info, err := entry.Info()
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // finished meanwhile
+				return nil // finished in the meantime
 			}
 			if err == nil && !yield(Info{ID: id, Size: info.Size(), Changed: info.ModTime()}, nil) {
 				return stopped

@@ -13,8 +13,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// The answer is written after COMMIT: what can't stand in it must be found before. A value
-// of 10000 levels can be encoded by itself, but not inside of anything.
+// The answer is written after COMMIT, so values that it cannot contain must be found before. A value of 10000 levels
+// can be encoded by itself, but not inside another.
 func TestWhatIsCommittedCanBeAnswered(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -39,7 +39,7 @@ func readArguments(field string, raw []json.RawMessage) (arguments, error) {
 			a.values[i] = []byte(s)
 		case '{':
 			a.values[i], a.oids[i] = value, pgtype.JSONBOID
-		default: // true, false, a number with all its digits, or an array, which needs its type
+		default: // true, false, a number with all its digits, or an array, for which resolveArrays needs the type
 			a.values[i] = value
 		}
 	}
@@ -55,8 +55,8 @@ func hasArray(raw []json.RawMessage) bool {
 	return false
 }
 
-// resolveArrays asks the server for the parameters' types, one round trip, and
-// writes JSON arrays as PostgreSQL arrays where those are wanted.
+// resolveArrays asks the server for the parameters' types, in one round trip, and writes JSON arrays as PostgreSQL
+// arrays for array parameters.
 func (a *arguments) resolveArrays(ctx context.Context, conn *pgconn.PgConn, types *pgtype.Map, st wire.Statement) error {
 	description, err := conn.Prepare(ctx, "", st.SQL, a.oids)
 	if err != nil {
@@ -83,7 +83,7 @@ func (a *arguments) resolveArrays(ctx context.Context, conn *pgconn.PgConn, type
 	return nil
 }
 
-// appendArray writes PostgreSQL's array literal: {1,NULL,"a b",{…}}.
+// appendArray appends PostgreSQL's array literal: {1,NULL,"a b",{…}}.
 func appendArray(b []byte, elements []json.RawMessage) []byte {
 	b = append(b, '{')
 	for i, e := range elements {

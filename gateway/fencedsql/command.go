@@ -7,7 +7,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// refused is each command that a request may not begin with, and why.
+// refused maps each command with which a statement may not begin to the reason.
 var refused = map[string]string{
 	"begin":     inTransaction,
 	"start":     inTransaction,
@@ -26,18 +26,18 @@ var refused = map[string]string{
 	"reassign":  administers,
 }
 
-// administered are the objects that a request may not alter, create or drop.
+// administered are the objects that a statement may not alter, create or drop.
 var administered = []string{"role", "user", "group", "database", "system", "default"}
 
 const administers = "administers the server; do that as its administrator, not under a grant"
 
 const inTransaction = "is not allowed: a request is one transaction, which the gateway begins and ends"
 
-// allowed reports why a statement is refused before it is sent: a
-// [*fence.InvalidError] for the named field. nil says nothing about safety;
-// the package's comment says what does.
+// allowed refuses statements before they are sent. The error is a [*fence.InvalidError] for the named field. A nil
+// error does not mean that a statement is safe; the package comment says what protects.
 func allowed(field, sql string) error {
-	if strings.ContainsRune(sql, 0) { // its end in the protocol: what follows would be read as something else
+	// NUL ends the text in the protocol: PostgreSQL would parse the rest as something else.
+	if strings.ContainsRune(sql, 0) {
 		return &fence.InvalidError{Field: field, Reason: "contains the control character U+0000"}
 	}
 	s := scanner{text: sql}
@@ -46,7 +46,7 @@ func allowed(field, sql string) error {
 		return &fence.InvalidError{Field: field, Reason: "is empty"}
 	}
 	if first.kind != plainWord {
-		return nil // a parenthesis, or PostgreSQL's to refuse
+		return nil // a parenthesis, or for PostgreSQL to refuse
 	}
 	if why, no := refused[first.text]; no {
 		return &fence.InvalidError{Field: field, Reason: "begins with " + strings.ToUpper(first.text) + ", which " + why}
@@ -62,7 +62,7 @@ func allowed(field, sql string) error {
 	return nil
 }
 
-// allowedSetting reads what stands behind SET.
+// allowedSetting parses what follows SET.
 func allowedSetting(field string, s *scanner) error {
 	word := s.next()
 	if word.is("session") || word.is("local") {
@@ -83,7 +83,7 @@ func allowedSetting(field string, s *scanner) error {
 		}
 		name += "." + part.text
 	}
-	name = strings.ToLower(name) // settings' names ignore case, quoted or not
+	name = strings.ToLower(name) // settings' names are case-insensitive, even if quoted
 	switch {
 	case slices.Contains([]string{"role", "session_authorization"}, name):
 		return setRefused(field, strings.ToUpper(name))
@@ -106,7 +106,7 @@ const (
 	plainWord          // folded to lower case, as PostgreSQL does
 	quotedWord
 	escapedWord // U&"…"
-	other       // one byte of anything else
+	other       // any other byte
 )
 
 type word struct {
@@ -130,8 +130,8 @@ func (s *scanner) peek(i int) byte {
 	return 0
 }
 
-// skip passes white space and comments; empty also passes the semicolons of
-// empty statements, which PostgreSQL drops before it counts commands.
+// skip skips white space and comments. With empty it also skips the semicolons of empty statements, which PostgreSQL
+// drops before it counts commands.
 func (s *scanner) skip(empty bool) {
 	for s.pos < len(s.text) {
 		switch c := s.peek(0); {
@@ -205,7 +205,7 @@ func (s *scanner) quoted() word {
 	return word{kind: quotedWord, text: b.String()}
 }
 
-// dot passes a dot between two parts of a name.
+// dot skips a dot between two parts of a name.
 func (s *scanner) dot() bool {
 	s.skip(false)
 	if s.peek(0) != '.' {

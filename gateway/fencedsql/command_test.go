@@ -56,7 +56,7 @@ func FuzzAllowed(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, sql string) {
 		plain := allowed("f", sql)
-		// What stands before a command, and passes for nothing, changes no verdict.
+		// Ignored text before a command does not change the result.
 		for _, before := range []string{" ", "/* x */", "-- x\n", ";"} {
 			if got := allowed("f", before+sql); (got == nil) != (plain == nil) {
 				t.Errorf("%q: %v, but behind %q: %v", sql, plain, before, got)

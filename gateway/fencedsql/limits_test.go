@@ -22,7 +22,8 @@ import (
 
 func TestLimitsHold(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *fencedsql.Config) { c.MaxResultBytes, c.StatementTimeout = 1000, 4*time.Second }) // for a large result's first rows, too
+	// Also for the first rows of a large result.
+	w := setup(t, func(c *fencedsql.Config) { c.MaxResultBytes, c.StatementTimeout = 1000, 4*time.Second })
 	insert := st("INSERT INTO items (id) VALUES (1)")
 	var tooLarge *api.TooLargeError
 	if err := w.fails(insert, st("SELECT repeat('x', 100), generate_series(1, 1000000000)")); !errors.As(err, &tooLarge) || tooLarge.Limit != 1000 {
@@ -54,7 +55,7 @@ func TestOneHugeRowIsNotReadIntoMemory(t *testing.T) {
 	if n := w.count(); n != 0 {
 		t.Errorf("%d rows committed", n)
 	}
-	w.ok(st("SELECT 1")) // the next request finds a connection that works
+	w.ok(st("SELECT 1")) // the next request gets a working connection
 }
 
 func TestAnswerThatIsNoJSONCommitsNothing(t *testing.T) {
@@ -67,7 +68,7 @@ func TestAnswerThatIsNoJSONCommitsNothing(t *testing.T) {
 		if !errors.As(err, &failed) || failed.Index != 2 || failed.SQLState != "22021" {
 			t.Errorf("%s: %v, want 22021 of statement 2", sql, err)
 		}
-		// Deeper than Go's encoder goes.
+		// Deeper than Go's encoder allows.
 		err = w.fails(insert, st("SELECT (repeat('[', 11000) || repeat(']', 11000))::json"))
 		if !errors.As(err, &failed) || failed.Index != 1 {
 			t.Errorf("deep JSON: %v", err)
@@ -80,7 +81,7 @@ func TestAnswerThatIsNoJSONCommitsNothing(t *testing.T) {
 
 func TestStatementsMayNotLiftTheRequestsLimit(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *fencedsql.Config) { c.RequestTimeout = 5 * time.Second }) // in which all but the last statement must be through
+	w := setup(t, func(c *fencedsql.Config) { c.RequestTimeout = 5 * time.Second }) // all but the last statement must finish within it
 	var failed *api.StatementError
 	err := w.fails(st("INSERT INTO items (id) VALUES (1)"), st("SET LOCAL statement_timeout = 0"), st("SELECT pg_sleep(60)"))
 	if !errors.As(err, &failed) || failed.SQLState != "57014" || failed.Index != 2 {
@@ -145,7 +146,7 @@ func TestReadinessWantsAWriterAndNoMore(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		url  string
-		says string // "" for ready
+		says string // "": ready
 	}{
 		"writer":            {pg.WriterURL, ""},
 		"no role":           {pg.OtherURL, "not in fence_writer"},

@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/fencedsql"
 )
 
-// sleeps has a request run a statement that ends with the test, and returns once that many do.
+// sleeps makes a request run a statement that ends with the test, and returns once total are running.
 func (w *world) sleeps(total int) {
 	w.t.Helper()
 	ctx, wake := context.WithCancel(w.t.Context())
@@ -33,7 +33,7 @@ func TestSlowStatementsDelayNeitherOthersNorTheCheck(t *testing.T) {
 	w.sleeps(2)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if err := w.run.Check(ctx); err != nil { // as /readyz asks
+	if err := w.run.Check(ctx); err != nil { // like /readyz
 		t.Errorf("the check while all places are taken: %v", err)
 	}
 }

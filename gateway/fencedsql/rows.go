@@ -15,7 +15,7 @@ import (
 func columns(fields []pgconn.FieldDescription, types *pgtype.Map) []wire.Column {
 	named := make([]wire.Column, len(fields))
 	for i, f := range fields {
-		kind := strconv.FormatUint(uint64(f.DataTypeOID), 10) // of a type made by the user: its oid
+		kind := strconv.FormatUint(uint64(f.DataTypeOID), 10) // of a user-defined type: its oid
 		if known, ok := types.TypeForOID(f.DataTypeOID); ok {
 			kind = known.Name
 		}
@@ -24,8 +24,8 @@ func columns(fields []pgconn.FieldDescription, types *pgtype.Map) []wire.Column 
 	return named
 }
 
-// appendRow writes one row as a JSON array. The error is an [*api.StatementError]
-// where a value can't stand in JSON: it must be found before COMMIT.
+// appendRow appends a row as a JSON array. The error is an [*api.StatementError] if JSON cannot represent a value,
+// which must be found before COMMIT.
 func appendRow(b []byte, fields []pgconn.FieldDescription, values [][]byte) ([]byte, error) {
 	b = append(b, '[')
 	for i, value := range values {
@@ -45,16 +45,15 @@ func appendRow(b []byte, fields []pgconn.FieldDescription, values [][]byte) ([]b
 }
 
 const (
-	// maxLevels is what Go's encoder takes, as its decoder does.
+	// maxLevels is the nesting limit of Go's JSON encoder and decoder.
 	maxLevels = 10000
-	// around is what an answer puts around a value: {"results":[{"rows":[[value]]}]}.
+	// around is the nesting of an answer around a value: {"results":[{"rows":[[value]]}]}.
 	around = 5
 )
 
-// embeddable reports whether a value is JSON, and still is inside of an answer: that is
-// written after COMMIT.
+// embeddable reports whether a value is JSON, and still is inside an answer, which is written after COMMIT.
 func embeddable(value []byte) bool {
-	if len(value) < maxLevels-around { // each level has a byte of its own, at least
+	if len(value) < maxLevels-around { // each level has at least one byte
 		return json.Valid(value)
 	}
 	inside := make([]byte, 0, len(value)+2*around)
@@ -65,9 +64,8 @@ func embeddable(value []byte) bool {
 
 const stateNotInRepertoire = "22021" // character_not_in_repertoire
 
-// appendValue writes one value, given in PostgreSQL's text format. A value's
-// JSON type depends on its column's type only, but for NULL and for floats that
-// JSON's numbers can't hold.
+// appendValue appends a value given in PostgreSQL's text format. Its JSON type depends only on the column's type,
+// except for NULL and for floats that JSON cannot represent.
 func appendValue(b []byte, oid uint32, value []byte) []byte {
 	if value == nil {
 		return append(b, "null"...)
@@ -84,7 +82,7 @@ func appendValue(b []byte, oid uint32, value []byte) []byte {
 	}
 	quoted, err := json.Marshal(string(value))
 	if err != nil {
-		return append(b, "null"...) // a string can't fail
+		return append(b, "null"...) // a string cannot fail
 	}
 	return append(b, quoted...)
 }

@@ -24,21 +24,21 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// Config says where a [Runner] runs SQL. It is validated once, by [New].
+// Config says where a [Runner] runs SQL. [New] validates it once.
 type Config struct {
 	// URL is the database's address, as a login that is fence_writer only. Required.
 	URL string
-	// MaxConns is how many requests may run at once; more wait. Defaults to 8.
+	// MaxConns is how many requests run at once; more wait. Defaults to 8.
 	MaxConns int32
 	// StatementTimeout bounds each statement, in PostgreSQL. Defaults to 30 s.
 	StatementTimeout time.Duration
-	// RequestTimeout bounds a whole request, waiting for a connection included. Defaults to 60 s.
+	// RequestTimeout bounds a whole request, including the wait for a connection. Defaults to 60 s.
 	RequestTimeout time.Duration
 	// MaxResultBytes bounds the rows of a request, as JSON. Defaults to 8 MiB.
 	MaxResultBytes int64
 	// Configure is called with the pool's configuration before it is used. Defaults to nil.
 	Configure func(*pgxpool.Config)
-	// Logger receives failures to clean a connection. Defaults to slog.Default().
+	// Logger receives failures to reset a connection. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 
@@ -71,14 +71,14 @@ type Runner struct {
 var _ api.SQL = (*Runner)(nil)
 
 const (
-	// sqlDiscard makes a session as it was after its login.
+	// sqlDiscard resets a session to its state after the login.
 	sqlDiscard     = "DISCARD ALL"
 	discardTimeout = 5 * time.Second
 	messageSlack   = 256 << 10
 )
 
-// New makes a runner; it does not connect yet. The error is a
-// [*fence.InvalidError], without the URL, which may hold a password.
+// New creates a runner. It does not connect yet. The error is a [*fence.InvalidError], without the URL, which may
+// contain a password.
 func New(cfg Config) (*Runner, error) {
 	if cfg.MaxConns < 0 || cfg.StatementTimeout < 0 || cfg.RequestTimeout < 0 || cfg.MaxResultBytes < 0 {
 		return nil, &fence.InvalidError{Field: "limits", Reason: "include a negative one"}
@@ -88,11 +88,11 @@ func New(cfg Config) (*Runner, error) {
 	if err != nil {
 		return nil, &fence.InvalidError{Field: "SQL URL", Reason: "is not a PostgreSQL address"}
 	}
-	pool.MaxConns = cfg.MaxConns + 1 // Check never waits for statements
-	// No statement is kept on the server: DISCARD ALL would pull it away.
+	pool.MaxConns = cfg.MaxConns + 1 // one more, so that Check never waits for statements
+	// No prepared statements: DISCARD ALL would drop them.
 	pool.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-	// A single row beyond the limit is never read into memory; the rest is for what
-	// PostgreSQL adds to a row, and for the columns' names.
+	// A single row beyond the limit is never read into memory. The slack is for PostgreSQL's framing of a row, and for
+	// the column names.
 	pool.ConnConfig.MaxProtocolMessageBodyLen = int(min(cfg.MaxResultBytes, math.MaxInt32)) + messageSlack
 	pool.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
 	pool.ConnConfig.RuntimeParams["statement_timeout"] = strconv.FormatInt(cfg.StatementTimeout.Milliseconds(), 10)
@@ -120,10 +120,10 @@ func New(cfg Config) (*Runner, error) {
 	return r, nil
 }
 
-// Close waits for the requests under way and closes the connections.
+// Close waits for the requests in progress and closes the connections.
 func (r *Runner) Close() { r.pool.Close() }
 
-// Run is [api.SQL].
+// Run implements [api.SQL].
 func (r *Runner) Run(ctx context.Context, grant fence.Grant, statements []wire.Statement) ([]wire.Result, error) {
 	args := make([]arguments, len(statements))
 	for i, st := range statements {
@@ -163,8 +163,8 @@ func (r *Runner) Run(ctx context.Context, grant fence.Grant, statements []wire.S
 	return results, nil
 }
 
-// statement runs one statement by the extended protocol, which takes exactly
-// one command. left is what the request's rows may still take.
+// statement runs one statement with the extended protocol, which accepts exactly one command. left is how many bytes
+// the request's rows may still take.
 func (r *Runner) statement(ctx context.Context, conn *pgx.Conn, st wire.Statement, args arguments, result *wire.Result, left *int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -182,7 +182,7 @@ func (r *Runner) statement(ctx context.Context, conn *pgx.Conn, st wire.Statemen
 			err = r.tooLarge()
 		}
 		if err != nil {
-			cancel() // else Close would read the rest
+			cancel() // otherwise Close would read the rest
 			_, _ = rows.Close()
 			return err
 		}
@@ -203,7 +203,7 @@ func (r *Runner) tooLarge() error {
 	return &api.TooLargeError{What: "the result", Limit: r.cfg.MaxResultBytes}
 }
 
-// failedStatement carries the index from inside the transaction.
+// failedStatement carries the statement's index out of the transaction.
 type failedStatement struct {
 	index int
 	err   error
@@ -212,8 +212,8 @@ type failedStatement struct {
 func (e *failedStatement) Error() string { return fmt.Sprintf("statement %d: %v", e.index, e.err) }
 func (e *failedStatement) Unwrap() error { return e.err }
 
-// explain turns what ended the transaction into one of the errors of [api.SQL].
-// ctx is the request's, without this package's bound.
+// explain turns the error that ended the transaction into one of the errors of [api.SQL]. ctx is the request's, without
+// RequestTimeout.
 func (r *Runner) explain(ctx context.Context, grant fence.Grant, err error) error {
 	index, at := -1, (*failedStatement)(nil)
 	if errors.As(err, &at) {
@@ -257,8 +257,8 @@ func (r *Runner) explain(ctx context.Context, grant fence.Grant, err error) erro
 			Detail: pgErr.Detail, Hint: pgErr.Hint, Position: int(pgErr.Position),
 		}
 	}
-	// The connection broke before COMMIT was sent. Most often the grant is stale:
-	// whoever arms ends the transactions of the grant before.
+	// The connection broke before COMMIT was sent. Usually the grant is stale: arming ends the transactions of the
+	// previous grant.
 	if stale := r.stale(ctx, grant); stale != nil {
 		return stale
 	}
@@ -274,14 +274,14 @@ func stateOf(e *pgconn.PgError) string {
 	return e.Code
 }
 
-// away reports whether the server could not serve, rather than the statement
-// fail: the session's end, insufficient resources, shutdown and start-up.
+// away reports whether the server failed rather than the statement: the session ended, insufficient resources, shutdown
+// and startup.
 func away(e *pgconn.PgError) bool {
 	severity := cmp.Or(e.SeverityUnlocalized, e.Severity)
 	return severity != "ERROR" || strings.HasPrefix(e.Code, "53") || strings.HasPrefix(e.Code, "57P")
 }
 
-// stale returns the fence's refusal of the grant, where it can be had.
+// stale returns the fence's refusal of the grant, if it can be obtained.
 func (r *Runner) stale(ctx context.Context, grant fence.Grant) error {
 	ctx, cancel := context.WithTimeout(ctx, discardTimeout)
 	defer cancel()
@@ -292,8 +292,8 @@ func (r *Runner) stale(ctx context.Context, grant fence.Grant) error {
 	return nil
 }
 
-// sqlRoles: the login must be able to write under a grant, and no more; which
-// more, in words. Who owns a guarded table may take its guard away.
+// sqlRoles checks that the login can write under a grant, and returns in words what else it may do. The owner of a
+// guarded table can drop its guard.
 const sqlRoles = `SELECT pg_has_role(current_user, 'fence_writer', 'USAGE'), concat_ws(', ',
          CASE WHEN rolsuper THEN 'is a superuser' END,
          CASE WHEN rolreplication THEN 'may replicate' END,
@@ -307,7 +307,7 @@ const sqlRoles = `SELECT pg_has_role(current_user, 'fence_writer', 'USAGE'), con
           HAVING count(*) > 0))
   FROM pg_roles me WHERE rolname = current_user`
 
-// ErrLogin is wrapped by [Runner.Check] where PostgreSQL could not be asked with the login.
+// ErrLogin is wrapped by [Runner.Check] if a query with the login failed.
 var ErrLogin = errors.New("SQL login")
 
 // Check reports whether requests can be served: nil, or why not.

@@ -78,7 +78,7 @@ func (w *world) count() (n int) {
 	return n
 }
 
-// st makes a statement; args are JSON texts.
+// st returns a statement; args are JSON texts.
 func st(sql string, args ...string) wire.Statement {
 	s := wire.Statement{SQL: sql}
 	for _, a := range args {
@@ -140,7 +140,7 @@ func TestErrorInTheMiddleCommitsNothing(t *testing.T) {
 	if n := w.count(); n != 0 {
 		t.Errorf("%d rows committed", n)
 	}
-	// A constraint that COMMIT itself checks.
+	// COMMIT itself checks this constraint.
 	err = w.fails(st("INSERT INTO items (id, note) VALUES (1, 'same'), (2, 'same')"))
 	if !errors.As(err, &failed) || failed.Index >= 0 || failed.SQLState != "23505" {
 		t.Errorf("deferred constraint: %+v", err)
@@ -178,7 +178,7 @@ func TestFenceDecides(t *testing.T) {
 func TestGrantThatGoesStaleInTheMiddleLosesAll(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	// The statement waits for a lock that is let go only after the fence was raised.
+	// The statement waits for a lock that is released only after the fence was raised.
 	w.exec("CREATE TABLE gate (id int); GRANT ALL ON gate TO fence_writer")
 	blocker, err := w.admin.Begin(t.Context())
 	if err != nil {
@@ -194,7 +194,7 @@ func TestGrantThatGoesStaleInTheMiddleLosesAll(t *testing.T) {
 		failed <- err
 	}()
 	w.until("SELECT count(*) > 0 FROM pg_locks WHERE relation = 'gate'::regclass AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
-	w.arm("r", 2) // ends the transaction: it passed the check under the grant before
+	w.arm("r", 2) // ends the transaction, which has passed the check under the previous grant
 	if err := <-failed; !errors.Is(err, fence.ErrStale) {
 		t.Errorf("%v; want stale", err)
 	}
@@ -203,7 +203,7 @@ func TestGrantThatGoesStaleInTheMiddleLosesAll(t *testing.T) {
 	}
 }
 
-// until waits for a query to say true.
+// until waits for a query to return true.
 func (w *world) until(sql string) {
 	w.t.Helper()
 	testenv.Eventually(w.t, sql, func() (yes bool) {
@@ -314,7 +314,7 @@ func TestOneRequestLeavesNothingToTheNext(t *testing.T) {
 	t.Parallel()
 	w := setup(t, func(c *fencedsql.Config) { c.MaxConns = 1 })
 	w.ok(
-		st("CREATE TEMP TABLE items (id int)"), // would shadow the real one
+		st("CREATE TEMP TABLE items (id int)"), // would shadow the real table
 		st("SELECT set_config('fence.token', 'x', false), set_config('search_path', 'pg_catalog', false), set_config('statement_timeout', '0', false)"),
 		st("SELECT pg_advisory_lock(4711)"),
 		st("DECLARE c CURSOR WITH HOLD FOR SELECT 1"),

@@ -16,14 +16,14 @@ const (
 	sqlEnsureBucket = "SELECT objects.ensure_bucket($1, $2, $3)"
 	sqlPrefixRule   = "SELECT objects.set_prefix_rule($1, $2, $3, $4)"
 	sqlDeleteBucket = "SELECT objects.delete_bucket($1)"
-	sqlRule         = "SELECT r.depth, r.mode FROM objects.rule_of($1, $2) r WHERE r.depth IS NOT NULL" // without the bucket it gives NULLs
+	sqlRule         = "SELECT r.depth, r.mode FROM objects.rule_of($1, $2) r WHERE r.depth IS NOT NULL" // all NULL without the bucket
 	sqlListBuckets  = "SELECT name, created_at FROM objects.buckets WHERE name > $1 AND starts_with(name, $2) ORDER BY name LIMIT $3"
 	sqlSetKeep      = "SELECT objects.set_keep($1, $2, $3)"
 	sqlKeep         = "SELECT keep_count, keep_age FROM objects.buckets WHERE name = $1"
 )
 
-// CreateBucket makes the bucket where there is none. It reports whether it did,
-// also where the acknowledgement of that was lost, and the bucket's rule.
+// CreateBucket creates the bucket if there is none. It reports whether it did, even if an acknowledgement was lost, and
+// the bucket's rule.
 func (c *Catalog) CreateBucket(ctx context.Context, bucket string, rule Rule) (created bool, current Rule, err error) {
 	again := false
 	err = c.db.Settle(ctx, func(ctx context.Context, q Querier) error {
@@ -37,7 +37,7 @@ func (c *Catalog) CreateBucket(ctx context.Context, bucket string, rule Rule) (c
 	return created, current, err
 }
 
-// ensureBucket makes the bucket, or gives it the rule; created says which.
+// ensureBucket creates the bucket, or sets its rule; created says which.
 func (c *Catalog) ensureBucket(ctx context.Context, bucket string, rule Rule) (created bool, err error) {
 	err = c.db.Settle(ctx, func(ctx context.Context, q Querier) error {
 		return q.QueryRow(ctx, sqlEnsureBucket, bucket, rule.depth, rule.stored()).Scan(&created)
@@ -45,7 +45,7 @@ func (c *Catalog) ensureBucket(ctx context.Context, bucket string, rule Rule) (c
 	return created, err
 }
 
-// prefixRule gives a prefix a rule of its own, or with nil takes it away.
+// prefixRule sets the rule of a prefix; nil drops it.
 func (c *Catalog) prefixRule(ctx context.Context, bucket, prefix string, rule *Rule) error {
 	var depth *int
 	mode := ""
@@ -55,21 +55,21 @@ func (c *Catalog) prefixRule(ctx context.Context, bucket, prefix string, rule *R
 	return c.db.Settle(ctx, Exec(sqlPrefixRule, bucket, prefix, depth, mode))
 }
 
-// DeleteBucket removes an empty bucket; also where the acknowledgement of that was lost.
+// DeleteBucket deletes an empty bucket. It succeeds even if an acknowledgement was lost.
 func (c *Catalog) DeleteBucket(ctx context.Context, bucket string) error {
 	err := c.db.Settle(ctx, Exec(sqlDeleteBucket, bucket))
 	if errors.Is(err, fence.ErrUnknown) && errors.Is(err, ErrNoBucket) {
-		return nil // the try whose answer was lost removed it
+		return nil // an attempt whose answer was lost deleted it
 	}
 	return err
 }
 
-// Rule is the bucket's rule, or [ErrNoBucket].
+// Rule returns the bucket's rule, or [ErrNoBucket].
 func (c *Catalog) Rule(ctx context.Context, bucket string) (Rule, error) {
 	return c.RuleOf(ctx, bucket, "")
 }
 
-// RuleOf is the rule of a key, or [ErrNoBucket].
+// RuleOf returns the rule of a key, or [ErrNoBucket].
 func (c *Catalog) RuleOf(ctx context.Context, bucket, key string) (Rule, error) {
 	var r Rule
 	var mode string
@@ -88,7 +88,7 @@ func (c *Catalog) setKeep(ctx context.Context, bucket string, k Keep) error {
 	return c.db.Settle(ctx, Exec(sqlSetKeep, bucket, count, age))
 }
 
-// Keep is what a bucket keeps, or [ErrNoBucket].
+// Keep returns what a bucket keeps, or [ErrNoBucket].
 func (c *Catalog) Keep(ctx context.Context, bucket string) (Keep, error) {
 	var count pgtype.Int4
 	var age pgtype.Interval
@@ -105,8 +105,7 @@ type BucketEntry struct {
 	Created time.Time
 }
 
-// ListBuckets lists at most limit buckets whose names begin with the prefix and come
-// after the given one, in their order.
+// ListBuckets lists at most limit buckets whose names begin with prefix, after the given name, ordered by name.
 func (c *Catalog) ListBuckets(ctx context.Context, after, prefix string, limit int) ([]BucketEntry, error) {
 	var all []BucketEntry
 	err := c.db.Once(ctx, func(ctx context.Context, q Querier) error {

@@ -6,11 +6,10 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Catalog is the buckets, objects and versions as PostgreSQL records them. It reads no
-// bytes. Safe for concurrent use.
+// Catalog holds the buckets, objects and versions that PostgreSQL records. It reads no bytes. Safe for concurrent use.
 type Catalog struct{ db Database }
 
-// NewCatalog is the catalogue of a database.
+// NewCatalog returns the catalog of a database.
 func NewCatalog(db Database) *Catalog { return &Catalog{db: db} }
 
 // Object is the current version of a key.
@@ -26,9 +25,9 @@ type Version struct {
 	Object
 
 	ID       string
-	Latest   bool // what a read without a version id finds
+	Latest   bool // the version that a read without a version id finds
 	Deletion bool
 	Resource string
-	Token    fence.Token // with which it was written; 0: the rule asked for none
-	Holder   string      // who held the lease then
+	Token    fence.Token // with which it was written; 0: the rule needed none
+	Holder   string      // the holder of the lease at that time
 }

@@ -12,23 +12,23 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-// Proof is what a change shows to the fence: zero where it has nothing to show.
+// Proof is what a change presents to the fence; zero if it has nothing to present.
 type Proof struct {
 	Resource string
 	Token    fence.Token
-	SealHash []byte // of a seal that was presented; empty but not nil: of none, for a monotone rule
+	SealHash []byte // of the presented seal; empty but not nil: no seal, for a monotone rule
 }
 
-// Change says who changes what.
+// Change describes a change and who makes it.
 type Change struct {
 	Bucket, Key string
 	Proof       Proof
-	Invocation  string // the request's, the same in each try; "": none
+	Invocation  string // the request's, the same in each attempt; "": none
 	Conditions
 }
 
-// attempt is an id of the request for what leaves no row of its own; where the
-// client gave none, it is that of the tries of this one.
+// attempt identifies the request for a change that leaves no row. If the client sent no id, it identifies the attempts
+// of this call.
 func (ch Change) attempt() string {
 	if ch.Invocation != "" {
 		return ch.Invocation
@@ -38,7 +38,7 @@ func (ch Change) attempt() string {
 
 // Conditions of a change, evaluated in its commit.
 type Conditions struct {
-	IfMatch     *string // an ETag, "*" for any, or "!" and the ETag that must not be there
+	IfMatch     *string // an ETag, "*" for any, or "!" and an ETag that must not match
 	IfNoneMatch bool
 }
 
@@ -49,7 +49,7 @@ const (
 	sqlKeeps          = "SELECT objects.keeps($1)"
 )
 
-// PutTags replaces the tags of a version: the fence check and the change in one transaction.
+// PutTags replaces the tags of a version. It checks the fence in the same transaction.
 func (c *Catalog) PutTags(ctx context.Context, ch Change, versionID string, tags map[string]string) error {
 	version, err := parseVersion(versionID)
 	if err != nil {
@@ -66,21 +66,21 @@ func (c *Catalog) PutTags(ctx context.Context, ch Change, versionID string, tags
 		ch.Proof.Resource, int64(ch.Proof.Token), ch.Proof.SealHash, given(ch.Invocation)))
 }
 
-// Expected is what a deletion expects of the version, beside its ETag; nil: anything.
+// Expected is what a deletion expects of the version besides its ETag; nil: anything.
 type Expected struct {
 	Size     *int64
 	Modified *time.Time
 }
 
-// Removed says what a deletion did: it removed the version with the id, or, in
-// a bucket that keeps versions, it made one, which is a marker.
+// Removed describes a deletion: it removed the version with this id or, in a bucket that keeps versions, created one
+// that is a deletion marker.
 type Removed struct {
 	ID     *string
-	Marker bool // what was made or removed is a deletion
+	Marker bool // the version that was created or removed is a marker
 }
 
-// Remove takes a key's pointer away, or removes the named version for good: the
-// fence check and the removal in one transaction.
+// Remove removes a key's pointer, or permanently removes the named version. It checks the fence in the same
+// transaction.
 func (c *Catalog) Remove(ctx context.Context, ch Change, versionID string, e Expected) (Removed, error) {
 	wanted, err := parseVersion(versionID)
 	if err != nil {
@@ -92,7 +92,7 @@ func (c *Catalog) Remove(ctx context.Context, ch Change, versionID string, e Exp
 	if versionID == NullVersion {
 		keeps := false
 		err := c.db.Once(ctx, func(ctx context.Context, q Querier) error { return q.QueryRow(ctx, sqlKeeps, ch.Bucket).Scan(&keeps) })
-		if err != nil || keeps { // where each version has an id, there is none without
+		if err != nil || keeps { // a bucket that keeps versions has no version without an id
 			return Removed{}, err
 		}
 	}
@@ -111,7 +111,7 @@ func (c *Catalog) Remove(ctx context.Context, ch Change, versionID string, e Exp
 	return Removed{ID: &shown, Marker: true}, nil
 }
 
-// removeVersion removes one version for good; its bytes are the sweep's.
+// removeVersion permanently removes one version; the sweep deletes its bytes.
 func (c *Catalog) removeVersion(ctx context.Context, ch Change, id pgtype.UUID, e Expected) (Removed, error) {
 	var deletion *bool
 	attempt := ch.attempt()

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// ChecksumHash is the hash of one of S3's checksums; nil for any other name.
+// ChecksumHash returns the hash of one of S3's checksums; nil for any other name.
 func ChecksumHash(algorithm string) hash.Hash {
 	switch algorithm {
 	case "CRC32":
@@ -26,9 +26,8 @@ func ChecksumHash(algorithm string) hash.Hash {
 	return nil
 }
 
-// nvme is the table of the CRC that the NVM Express specification gives, with its
-// polynomial 0xad93d23594c93659 reflected.
+// nvme is the table of the CRC in the NVM Express specification, with its polynomial 0xad93d23594c93659 reflected.
 var nvme = crc64.MakeTable(0x9a6c9329ac4bc9b5)
 
-// IsComposite: a checksum of parts reads "sum-parts"; base64 has no '-'.
+// IsComposite reports whether a checksum is one of parts, "sum-parts"; base64 has no '-'.
 func IsComposite(checksum string) bool { return strings.Contains(checksum, "-") }

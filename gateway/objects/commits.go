@@ -10,17 +10,17 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Commits that come while others are on their way go together, in one transaction:
-// it costs PostgreSQL one flush and one answer. Nobody waits for company.
+// Commits that arrive while others are in progress share one transaction: it costs PostgreSQL one flush and one answer.
+// A commit never waits for others to join.
 
 const (
 	sqlCommitPuts = "SELECT n, modified, kept FROM objects.commit_puts($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 
-	maxTogether = 64 // commits of one transaction
+	maxTogether = 64 // commits per transaction
 	maxUnderWay = 2  // transactions at a time
 )
 
-// commits lets commits go together. Safe for concurrent use.
+// commits groups commits. Safe for concurrent use.
 type commits struct {
 	db    Database
 	turns turns[*together]
@@ -30,23 +30,22 @@ func newCommits(db Database) *commits {
 	return &commits{db: db, turns: turns[*together]{atOnce: maxUnderWay, together: maxTogether}}
 }
 
-// together is the commit of an upload without conditions.
+// together is the commit of an upload without conditions, as part of a group.
 type together struct {
 	commit
 
 	ctx     context.Context //nolint:containedctx // of the request, in case it leads
 	version [16]byte
-	text    string // the attributes'
+	text    string // the encoded attributes
 
-	done     bool // it is committed, by the group
+	done     bool // the group committed it
 	modified time.Time
 	kept     bool
-	lost     error // of the group's transaction, which may have been committed
+	lost     error // the error of the group's transaction, which may have committed
 }
 
-// settle runs the transaction that decides an upload, until its outcome is known:
-// with those that came at the same time, which c says then, or else alone. Alone it
-// has no turn, for it may wait for a lock.
+// settle runs the transaction that decides an upload until its outcome is known: in a group (c then holds the result),
+// or else alone. Alone it occupies no slot, because it may wait for a lock.
 func (g *commits) settle(ctx context.Context, c *together, alone func(context.Context, Querier) error) error {
 	c.ctx = ctx
 	g.turns.take(c, g.run)
@@ -59,8 +58,7 @@ func (g *commits) settle(ctx context.Context, c *together, alone func(context.Co
 	return g.db.Settle(ctx, alone)
 }
 
-// run commits a group. Whom the transaction did not take, each for itself decides
-// again.
+// run commits a group. Uploads that the transaction did not commit are then decided alone.
 func (g *commits) run(group []*together) {
 	all := slices.Clone(group)
 	slices.SortStableFunc(all, func(a, b *together) int { return cmp.Or(cmp.Compare(a.Bucket, b.Bucket), cmp.Compare(a.Key, b.Key)) })
@@ -79,7 +77,7 @@ func (g *commits) run(group []*together) {
 		return err
 	})
 	for _, c := range all {
-		if err != nil { // what rows came before it is not to be relied on
+		if err != nil { // rows received before the error do not count
 			c.done = false
 			if !refused(err) {
 				c.lost = err
@@ -88,7 +86,7 @@ func (g *commits) run(group []*together) {
 	}
 }
 
-// columns are the arguments of a group.
+// columns returns the arguments of a group.
 func columns(all []*together) []any {
 	n := len(all)
 	versions, blobs := make([]pgtype.UUID, n), make([]pgtype.UUID, n)

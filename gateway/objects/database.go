@@ -15,18 +15,17 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Database runs the statements on the schema objects, each a transaction of its
-// own. Safe for concurrent use.
+// Database runs statements on the schema objects, each in a transaction of its own. Safe for concurrent use.
 type Database struct {
 	pool    *pgxpool.Pool
-	timeout time.Duration // of one statement, waiting for a connection included
+	timeout time.Duration // of one statement, including the wait for a connection
 	changes func(context.Context) (context.Context, error)
 	judged  bool          // its statements write under a grant
-	fresh   chan struct{} // holds one for each connection beside the pool's
+	fresh   chan struct{} // a slot for each connection outside the pool
 }
 
-// NewDatabase runs statements on a pool that is logged in as a member of
-// fence_gateway. The timeout is of one statement. Default 30s.
+// NewDatabase runs statements on a pool whose login is a member of fence_gateway. timeout bounds one statement. Default
+// 30s.
 func NewDatabase(pool *pgxpool.Pool, timeout time.Duration) Database {
 	if timeout <= 0 {
 		timeout = statementTimeout
@@ -34,14 +33,14 @@ func NewDatabase(pool *pgxpool.Pool, timeout time.Duration) Database {
 	return Database{pool: pool, timeout: timeout, fresh: make(chan struct{}, pool.Config().MaxConns)}
 }
 
-// Changes has f asked before each statement that writes under a grant: the context is what its connection is acquired with,
-// an error keeps it from being sent.
+// Changes sets f, which is called before each statement that writes under a grant. The statement's connection is
+// acquired with f's context; if f fails, the statement is not sent.
 func (d Database) Changes(f func(context.Context) (context.Context, error)) Database {
 	d.changes = f
 	return d
 }
 
-// underGrant is for statements that write under a grant.
+// underGrant returns the database for statements that write under a grant.
 func (d Database) underGrant() Database {
 	d.judged = d.changes != nil
 	return d
@@ -53,9 +52,8 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// refused reports whether PostgreSQL itself said no, so that the statement
-// certainly changed nothing. An error that ends the session is not such a word:
-// it can come between a commit and its acknowledgement.
+// refused reports whether PostgreSQL itself refused the statement, so that it certainly changed nothing. An error that
+// ends the session does not count: it can arrive between a commit and its acknowledgement.
 func refused(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && severity(pgErr) == "ERROR"
@@ -68,20 +66,19 @@ func severity(e *pgconn.PgError) string {
 	return e.Severity
 }
 
-// transient reports whether a refusal may not come again: a serialization
-// failure, a deadlock, a server that starts or stops, or a migration that changed
-// what the statement returns while it ran.
+// transient reports whether a retry may succeed: after a serialization failure, a deadlock, while a server starts or
+// stops, or after a migration that changed the statement's result type while it ran.
 func transient(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (strings.HasPrefix(pgErr.Code, "40") || strings.HasPrefix(pgErr.Code, "53") || strings.HasPrefix(pgErr.Code, "57P") || redefined(pgErr))
 }
 
-// redefined is by the function of PostgreSQL that refuses: the SQLSTATEs, 42804 and 0A000, stand for much else.
+// redefined checks which PostgreSQL function raised the error: the SQLSTATEs 42804 and 0A000 have other causes, too.
 func redefined(err *pgconn.PgError) bool {
 	return err.Routine == "tupledesc_match" || err.Routine == "RevalidateCachedQuery"
 }
 
-// Once runs a statement that changes nothing, or whose effect nobody relies on.
+// Once runs a statement that changes nothing, or whose effect is not needed.
 func (d Database) Once(ctx context.Context, f func(context.Context, Querier) error) error {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
@@ -100,21 +97,20 @@ func (d Database) Once(ctx context.Context, f func(context.Context, Querier) err
 
 const (
 	settleTries = 5
-	settlePause = 50 * time.Millisecond // doubles with each try
+	settlePause = 50 * time.Millisecond // doubles with each attempt
 )
 
-// Settle runs a statement that can be repeated, until its outcome is known: a
-// lost acknowledgement is followed by the same statement on a fresh connection,
-// which locks the rows that the first try may still be changing, and answers
-// with what that one did. An outcome that stays unknown is an [*unknownError].
+// Settle runs a repeatable statement until its outcome is known. After a lost acknowledgement it runs the same
+// statement on a fresh connection; that locks the rows that the first attempt may still be changing, and returns the
+// first attempt's result. An outcome that stays unknown is an [*unknownError].
 //
-// Connections beside the pool's are at most as many as the pool's, so that a
-// PostgreSQL in trouble is not asked for one by each request.
+// There are at most as many connections outside the pool as in it, so that not every request opens one to a PostgreSQL
+// in trouble.
 func (d Database) Settle(ctx context.Context, f func(context.Context, Querier) error) error {
 	return d.settle(ctx, d.try(ctx, false, f), f)
 }
 
-// settle is Settle after a first try.
+// settle is Settle after a first attempt.
 func (d Database) settle(ctx context.Context, err error, f func(context.Context, Querier) error) error {
 	lost := false
 	pause := settlePause
@@ -124,7 +120,7 @@ func (d Database) settle(ctx context.Context, err error, f func(context.Context,
 		if certain {
 			err = translate(err)
 			if _, fenced := fence.CodeOf(err); fenced {
-				return err // a try that is still on its way will be refused, too: tokens only rise
+				return err // an attempt still in flight will be refused, too: tokens only rise
 			}
 		} else {
 			err = away(err)
@@ -146,8 +142,8 @@ func (d Database) settle(ctx context.Context, err error, f func(context.Context,
 	return nil
 }
 
-// unknownError: a statement was sent, and nobody knows what became of it.
-type unknownError struct{ cause error } // what the last try said
+// unknownError reports that a statement was sent and its outcome is unknown.
+type unknownError struct{ cause error } // the last attempt's error
 
 func (e *unknownError) Error() string        { return "outcome is unknown: " + e.cause.Error() }
 func (e *unknownError) Unwrap() error        { return e.cause }
@@ -185,7 +181,7 @@ func (d Database) try(ctx context.Context, fresh bool, f func(context.Context, Q
 	return f(ctx, conn)
 }
 
-// connect makes a connection beside the pool's, with the pool's hooks.
+// connect opens a connection outside the pool, with the pool's hooks.
 func (d Database) connect(ctx context.Context) (*pgx.Conn, error) {
 	config := d.pool.Config() // a copy
 	if config.BeforeConnect != nil {
@@ -213,10 +209,10 @@ func (d Database) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// errReplaced: a new connection is of no use by now.
+// errReplaced reports that a new connection is already unusable.
 var errReplaced = errors.New("the connection reaches another PostgreSQL server than the pool's other connections, or was made before that was checked")
 
-// notSent marks an error from before the statement was sent.
+// notSent wraps an error from before the statement was sent.
 type notSent struct{ error }
 
 func (e notSent) Unwrap() error     { return e.error }
@@ -234,7 +230,7 @@ func Exec(sql string, args ...any) func(context.Context, Querier) error {
 	}
 }
 
-// UUID is an id as a statement's argument, in any of pgx's modes.
+// UUID returns an id as a statement's argument, for all of pgx's modes.
 func UUID(id [16]byte) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
 // noRows replaces the error of a query that found nothing.
@@ -247,12 +243,12 @@ func noRows(err, instead error) error {
 
 const statementTimeout = 30 * time.Second
 
-// Interval is a duration as a statement's argument.
+// Interval returns a duration as a statement's argument.
 func Interval(d time.Duration) pgtype.Interval {
 	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
 }
 
-// given is nil for an empty text.
+// given returns nil for an empty text.
 func given(s string) *string {
 	if s == "" {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-// SQLSTATEs of the schema objects; the migration says what they mean.
+// SQLSTATEs of the schema objects; the migration documents them.
 const (
 	stateNoBucket       = "ZO001"
 	statePrecondition   = "ZO002"
@@ -29,11 +29,11 @@ const (
 	stateUntranslated = "22P05" // untranslatable_character, a NUL in JSON
 )
 
-// What PostgreSQL refuses, or the catalogue does not have.
+// Refusals of PostgreSQL, and missing things.
 var (
 	ErrNoBucket       = errors.New("no such bucket")
 	ErrNoKey          = errors.New("no such key")
-	ErrNoVersion      = errors.New("no such version") // any more
+	ErrNoVersion      = errors.New("no such version") // or no longer there
 	ErrNoUpload       = errors.New("no such upload")
 	ErrVersionID      = errors.New("no version has such an id")
 	ErrBucketNotEmpty = errors.New("the bucket is not empty")
@@ -42,29 +42,29 @@ var (
 	ErrOtherRequest   = errors.New("the invocation id was used for another request on the same key")
 )
 
-// What fails on the way of an upload.
+// Errors of uploads.
 var (
 	ErrGivenUp      = errors.New("the upload took so long that it was given up")
 	ErrIncomplete   = errors.New("the body is not as long as was announced")
-	ErrStoreFailed  = errors.New("blob store failed")                                                // the blob store, not the client's connection
-	ErrDoubted      = errors.New("it is not known yet whether this PostgreSQL has forgotten fences") // and nothing was changed
-	ErrDatabaseAway = errors.New("PostgreSQL did not answer")                                        // or refused for now, see [BusyError]; and nothing was changed
+	ErrStoreFailed  = errors.New("blob store failed")                                                // the blob store failed, not the client's connection
+	ErrDoubted      = errors.New("it is not known yet whether this PostgreSQL has forgotten fences") // nothing was changed
+	ErrDatabaseAway = errors.New("PostgreSQL did not answer")                                        // or refused for now, see [BusyError]; nothing was changed
 )
 
-// PreconditionError: what is there is not what the write expects.
-type PreconditionError struct{ Condition string } // the header's name, as PostgreSQL says it
+// PreconditionError reports that the current version does not match the write's condition.
+type PreconditionError struct{ Condition string } // the header's name, from PostgreSQL
 
 func (e *PreconditionError) Error() string { return "the condition " + e.Condition + " does not hold" }
 
-// MarkerError: a deletion stands where an object was asked for.
+// MarkerError reports that a deletion marker stands in place of the requested object.
 type MarkerError struct {
 	ID    blob.ID
-	Named bool // it was asked for by its id; else it hides the key
+	Named bool // requested by its id; else it hides the key
 }
 
 func (e *MarkerError) Error() string { return "a deletion, " + e.ID.String() + ", stands there" }
 
-// Unwrap makes a hidden key [ErrNoKey].
+// Unwrap returns [ErrNoKey] for a hidden key.
 func (e *MarkerError) Unwrap() error {
 	if e.Named {
 		return nil
@@ -72,7 +72,7 @@ func (e *MarkerError) Unwrap() error {
 	return ErrNoKey
 }
 
-// NoVersionError is [ErrNoVersion] of a read that names one.
+// NoVersionError is [ErrNoVersion] for a read that names a version.
 type NoVersionError struct{ Key, Version string }
 
 func (e *NoVersionError) Error() string {
@@ -80,45 +80,45 @@ func (e *NoVersionError) Error() string {
 }
 func (e *NoVersionError) Unwrap() error { return ErrNoVersion }
 
-// NoUploadError is [ErrNoUpload] of a request that names one.
+// NoUploadError is [ErrNoUpload] for a request that names an upload.
 type NoUploadError struct{ ID string }
 
 func (e *NoUploadError) Error() string { return fmt.Sprintf("no such upload: %q", e.ID) }
 func (e *NoUploadError) Unwrap() error { return ErrNoUpload }
 
-// TextError: a name or a value is not UTF-8 text without NUL, which PostgreSQL can't hold.
+// TextError reports a name or value that PostgreSQL cannot store: it is not UTF-8, or contains NUL.
 type TextError struct{ What string }
 
 func (e *TextError) Error() string {
 	return "InvalidArgument: The " + e.What + " is not UTF-8 text without NUL."
 }
 
-// KeyTooLongError: a key has more than [MaxKey] bytes.
+// KeyTooLongError reports a key longer than [MaxKey] bytes.
 type KeyTooLongError struct{ Size int }
 
 func (e *KeyTooLongError) Error() string { return "KeyTooLongError: Your key is too long" }
 
-// TooLargeError: a blob would have more bytes than the store takes.
+// TooLargeError reports a blob larger than the store accepts.
 type TooLargeError struct{ Size int64 }
 
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("%d bytes are more than a blob may have", e.Size)
 }
 
-// BodyError: reading the client's body failed. Nothing was stored.
+// BodyError reports that reading the client's body failed. Nothing was stored.
 type BodyError struct{ Cause error }
 
 func (e *BodyError) Error() string { return "read the body: " + e.Cause.Error() }
 func (e *BodyError) Unwrap() error { return e.Cause }
 
-// BusyError is an [ErrDatabaseAway] of a PostgreSQL that answered: it can't do what was
-// asked at the moment. Nothing was changed.
+// BusyError is an [ErrDatabaseAway] of a PostgreSQL that answered but cannot serve the request now. Nothing was
+// changed.
 type BusyError struct{ State string } // the SQLSTATE
 
 func (e *BusyError) Error() string        { return "PostgreSQL refused for now: SQLSTATE " + e.State }
 func (e *BusyError) Is(target error) bool { return target == ErrDatabaseAway }
 
-// away is [ErrDatabaseAway] with its cause.
+// away wraps a cause in [ErrDatabaseAway].
 func away(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && refused(err) {
 		return fmt.Errorf("%w: %w", &BusyError{State: pgErr.Code}, err)
@@ -126,8 +126,7 @@ func away(err error) error {
 	return fmt.Errorf("%w: %w", ErrDatabaseAway, err)
 }
 
-// translate turns PostgreSQL's refusals into errors that say what they mean;
-// other errors stay as they are.
+// translate turns PostgreSQL's refusals into this package's errors; other errors stay unchanged.
 func translate(err error) error {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
@@ -162,14 +161,14 @@ func translate(err error) error {
 	return fenceError(pgErr)
 }
 
-// fenceError reads the facts of a refusal by the fence from an error's DETAIL.
+// fenceError returns a refusal by the fence, with the facts from the error's DETAIL.
 func fenceError(pgErr *pgconn.PgError) error {
 	var d struct {
 		Resource, Needed    string
 		Presented, Recorded json.Number
 		Ended               bool
 	}
-	_ = json.Unmarshal([]byte(pgErr.Detail), &d) // facts that are missing stay empty
+	_ = json.Unmarshal([]byte(pgErr.Detail), &d) // missing facts stay empty
 	token := func(n json.Number) fence.Token { i, _ := n.Int64(); return fence.Token(i) }
 	switch pgErr.Code {
 	case "ZF001":

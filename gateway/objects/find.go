@@ -27,14 +27,13 @@ const (
 	sqlPartChecksums = "SELECT coalesce(ARRAY(SELECT jsonb_array_elements_text(attributes -> 'part_checksums')), '{}') FROM objects.versions WHERE id = $1"
 )
 
-// Reader finds versions and reads their bytes. It needs no grant. Safe for
-// concurrent use. Of any read the look at the pointer is over before the first
-// byte is read: no transaction waits for a slow reader.
+// Reader finds versions and reads their bytes. It needs no grant. Safe for concurrent use. It looks up the pointer
+// before it reads the first byte, so no transaction waits for a slow reader.
 type Reader struct {
 	db      Database
 	store   blob.Store
 	lookups *lookups
-	memory  memory // of write-once buckets
+	memory  memory // for write-once buckets
 }
 
 // NewReader reads versions from a database, and their bytes from a store.
@@ -42,9 +41,8 @@ func NewReader(db Database, store blob.Store, log *slog.Logger) *Reader {
 	return &Reader{db: db, store: store, lookups: newLookups(db, log)}
 }
 
-// Find is the version that a read asks for: with "" as its id the current one. The
-// error is [ErrNoBucket], [ErrNoKey], [ErrVersionID], a [*NoVersionError] or a
-// [*MarkerError].
+// Find returns the version that a read asks for; versionID "" is the current one. The error is [ErrNoBucket],
+// [ErrNoKey], [ErrVersionID], a [*NoVersionError] or a [*MarkerError].
 func (r *Reader) Find(ctx context.Context, bucket, key, versionID string) (Stored, error) {
 	wanted, err := parseVersion(versionID)
 	if err != nil {
@@ -62,7 +60,7 @@ func (r *Reader) Find(ctx context.Context, bucket, key, versionID string) (Store
 		return v, err
 	case deletion:
 		return v, &MarkerError{ID: v.ID, Named: true}
-	case !found && versionID != "", versionID == NullVersion && v.Kept: // there each version has an id
+	case !found && versionID != "", versionID == NullVersion && v.Kept: // such a bucket has an id for each version
 		return v, &NoVersionError{Key: strings.Clone(key), Version: strings.Clone(versionID)}
 	case !found && v.Kept:
 		return v, r.hidden(ctx, bucket, key)
@@ -72,7 +70,7 @@ func (r *Reader) Find(ctx context.Context, bucket, key, versionID string) (Store
 	return v, nil
 }
 
-// named is the version of a key that has this id, and whether there is one.
+// named returns the version of a key with this id, and whether it exists.
 func (r *Reader) named(ctx context.Context, bucket, key string, id pgtype.UUID) (v Stored, found, deletion bool, err error) {
 	err = r.db.Once(ctx, func(ctx context.Context, q Querier) error {
 		return v.scan(behind{q.QueryRow(ctx, sqlFind, bucket, key, id), []any{&found, &deletion}})
@@ -80,7 +78,7 @@ func (r *Reader) named(ctx context.Context, bucket, key string, id pgtype.UUID) 
 	return v, found, deletion, err
 }
 
-// current is a key's current version and whether there is one.
+// current returns a key's current version, and whether it exists.
 func (r *Reader) current(ctx context.Context, bucket, key string) (v Stored, found bool, err error) {
 	if v, found = r.memory.recall(bucket, key); found {
 		return v, true, nil
@@ -97,14 +95,14 @@ func (r *Reader) current(ctx context.Context, bucket, key string) (v Stored, fou
 	return Stored{}, false, err
 }
 
-// Forget lets the next read of a key look it up, where its version was remembered.
+// Forget drops a key's version from the cache, so that the next read looks it up.
 func (r *Reader) Forget(bucket, key string) { r.memory.forget(bucket, key) }
 
-// Saw tells which PostgreSQL is there, as fence.identity names it; "" one that may
-// have lost what it acknowledged. What is remembered of another one is forgotten.
+// Saw reports which PostgreSQL is in use, as fence.identity names it; "" for one that may have lost acknowledged
+// writes. The reader forgets what it has cached of another one.
 func (r *Reader) Saw(identity string) { r.memory.saw(identity) }
 
-// hidden says that there is no such key, and which deletion hides it.
+// hidden returns the error for a missing key, which names the deletion marker that hides it.
 func (r *Reader) hidden(ctx context.Context, bucket, key string) error {
 	var id [16]byte
 	var deletion bool
@@ -120,7 +118,7 @@ func (r *Reader) hidden(ctx context.Context, bucket, key string) error {
 	return ErrNoKey
 }
 
-// behind scans a row's first columns beside the others.
+// behind scans a row's columns after the leading ones.
 type behind struct {
 	row interface{ Scan(dest ...any) error }
 	at  []any
@@ -128,7 +126,7 @@ type behind struct {
 
 func (b behind) Scan(dest ...any) error { return b.row.Scan(append(b.at, dest...)...) }
 
-// PartChecksums are those of a version's parts; none where they were not recorded.
+// PartChecksums returns the checksums of a version's parts; none if not recorded.
 func (r *Reader) PartChecksums(ctx context.Context, v Stored) ([]string, error) {
 	var sums []string
 	err := r.db.Once(ctx, func(ctx context.Context, q Querier) error {

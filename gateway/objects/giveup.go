@@ -11,18 +11,16 @@ const (
 	sqlIsUnnamed     = "SELECT NOT EXISTS (SELECT FROM objects.blobs WHERE id = $1 AND state <> 'condemned')"
 )
 
-// discard takes back an upload that no commit was or will be asked for, so that
-// its bytes can go also where its row has.
+// discard discards an upload whose commit was not and will not be requested, so it deletes the bytes even if the row is
+// gone.
 func (w *Writer) discard(ctx context.Context, id blob.ID) {
 	if gone, _ := w.giveUp(ctx, id); !gone {
 		w.forget(ctx, id)
 	}
 }
 
-// giveUp takes back a pending upload: first its row, so that no commit can make
-// it live, then its bytes. Gone: nothing will ever point at it. Where it is not gone
-// and answered, that lasts: it had been committed, or was given up before. What
-// fails here is left to the sweep.
+// giveUp discards a pending upload: first its row, so that no commit can publish it, then its bytes. gone: nothing will
+// ever point at it. answered but not gone is final: it was committed, or discarded before. The sweep handles failures.
 func (w *Writer) giveUp(ctx context.Context, id blob.ID) (gone, answered bool) {
 	err := w.db.Once(ctx, func(ctx context.Context, q Querier) error {
 		return q.QueryRow(ctx, sqlAbandonUpload, UUID(id)).Scan(&gone)
@@ -36,9 +34,8 @@ func (w *Writer) giveUp(ctx context.Context, id blob.ID) (gone, answered bool) {
 	return gone, err == nil
 }
 
-// forget deletes the bytes of a blob that nothing can point at: its row is
-// condemned, or not there. That is asked even where it should be so, for a copy of
-// this process may have used the same id. What fails is left to the sweep.
+// forget deletes the bytes of a blob to which nothing can point: its row is condemned, or missing. It checks that in
+// any case, because a copy of this process may have used the same id. The sweep handles failures.
 func (w *Writer) forget(ctx context.Context, id blob.ID) {
 	var unnamed bool
 	err := w.db.Once(ctx, func(ctx context.Context, q Querier) error {
@@ -52,7 +49,7 @@ func (w *Writer) forget(ctx context.Context, id blob.ID) {
 	}
 }
 
-// erase deletes the bytes of a condemned blob. What fails is left to the sweep.
+// erase deletes the bytes of a condemned blob. The sweep handles failures.
 func (w *Writer) erase(ctx context.Context, id blob.ID) {
 	if err := w.store.Delete(ctx, id); err != nil {
 		w.log.Warn("s3: failed to delete a blob; the sweep deletes it", "blob", id, "error", err)

@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-// What operators see of objects, beside S3.
+// What operators see of objects, outside of S3.
 
 const (
 	sqlAudit = `SELECT v.id, v.created_at, v.deletion, v.size, v.etag, v.resource, v.token, v.holder, v.kept_order IS NOT NULL,
@@ -21,19 +21,19 @@ const (
 	FROM objects.versions v WHERE v.bucket = $1 AND v.key = $2 ORDER BY v.created_at DESC, v.id DESC LIMIT $3`
 )
 
-// Record is what is known of a write, also of one whose bytes are gone.
+// Record describes a write, even if its bytes are gone.
 type Record struct {
 	Version
 
-	Kept        bool   // it is not the latest, but still there
-	Origin      string // of a restored version: the version whose bytes it has
+	Kept        bool   // not the latest, but still kept
+	Origin      string // for a restored version: the version with the same bytes
 	RemovedAt   time.Time
 	RemovedWith fence.Token
 	RemovedBy   string
 }
 
-// Objects lists at most limit objects whose keys begin with the prefix and come
-// after the given one. The error is [ErrNoBucket] where there is none.
+// Objects lists at most limit objects whose keys begin with prefix, after the given key. The error is [ErrNoBucket] if
+// the bucket does not exist.
 func (c *Catalog) Objects(ctx context.Context, bucket, prefix, after string, limit int) ([]Object, error) {
 	l, err := c.List(ctx, bucket, prefix, "", after, limit)
 	if err != nil {
@@ -45,8 +45,8 @@ func (c *Catalog) Objects(ctx context.Context, bucket, prefix, after string, lim
 	return l.Objects, nil
 }
 
-// Versions lists at most limit versions, of one key the newest first, after the
-// given key and, where it is not "", version.
+// Versions lists at most limit versions, those of one key newest first, after the given key and, unless it is "",
+// version.
 func (c *Catalog) Versions(ctx context.Context, bucket, prefix, afterKey, afterVersion string, limit int) ([]Version, error) {
 	_, err := c.Rule(ctx, bucket)
 	var found []VersionEntry
@@ -63,8 +63,7 @@ func (c *Catalog) Versions(ctx context.Context, bucket, prefix, afterKey, afterV
 	return all, nil
 }
 
-// Audit tells which token wrote each version of a key, the newest first, at most
-// limit; also of versions that are gone.
+// Audit returns which token wrote each version of a key, newest first, at most limit, including versions that are gone.
 func (c *Catalog) Audit(ctx context.Context, bucket, key string, limit int) ([]Record, error) {
 	var all []Record
 	err := c.db.Once(ctx, func(ctx context.Context, q Querier) error {
@@ -98,9 +97,8 @@ func (c *Catalog) Audit(ctx context.Context, bucket, key string, limit int) ([]R
 	return all, nil
 }
 
-// Restore makes an older version of a key current again, under the grant of the
-// resource that the key needs, and returns the new version's id. No bytes move.
-// The error is [ErrNoVersion], [ErrNoBucket], or a refusal by the fence.
+// Restore makes an older version of a key current again, under a grant of the resource that the key needs, and returns
+// the new version's id. It copies no bytes. The error is [ErrNoVersion], [ErrNoBucket], or a refusal by the fence.
 func (c *Catalog) Restore(ctx context.Context, bucket, key, version string, g fence.Grant) (string, error) {
 	source, err := blob.ParseID(version)
 	if err != nil {
@@ -123,7 +121,7 @@ func (c *Catalog) Restore(ctx context.Context, bucket, key, version string, g fe
 	return blob.ID(v.id).String(), nil
 }
 
-// notRestored says why a version can't be made current.
+// notRestored says why a version cannot become current.
 func notRestored(err error, version, bucket, key string) error {
 	if errors.Is(err, ErrNoVersion) {
 		return fmt.Errorf("%w: %s of %q in %q", ErrNoVersion, version, key, bucket)

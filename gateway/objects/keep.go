@@ -11,16 +11,16 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Keep says what becomes of a version that is no longer current. The zero Keep
-// keeps none: the sweep takes its bytes after a grace.
+// Keep says which versions a bucket keeps when they are no longer current. The zero Keep keeps none: the sweep deletes
+// their bytes after a grace period.
 type Keep struct {
-	Versions int           // so many of each key, the newest
-	For      time.Duration // or all, for so long
-	All      bool          // or all, for ever
+	Versions int           // the newest n of each key
+	For      time.Duration // or all, for this long
+	All      bool          // or all, forever
 }
 
-// ParseKeep reads "none", "all", a number of versions, or a duration such as
-// "720h" or "30d". The error is a [*fence.InvalidError].
+// ParseKeep parses "none", "all", a number of versions, or a duration such as "720h" or "30d". The error is a
+// [*fence.InvalidError].
 func ParseKeep(s string) (Keep, error) {
 	switch s {
 	case "none":
@@ -38,7 +38,7 @@ func ParseKeep(s string) (Keep, error) {
 		"is %q; it must be none, all, a number of versions (1 to %d), or a duration from 1s to %dd, such as 720h or 30d", s, maxKeep, maxKeepDays)}
 }
 
-// parseAge reads a duration such as "720h" or "30d".
+// parseAge parses a duration such as "720h" or "30d".
 func parseAge(s string) (d time.Duration, ok bool) {
 	if days, isDays := strings.CutSuffix(s, "d"); isDays {
 		n, err := strconv.Atoi(days)
@@ -53,7 +53,7 @@ const (
 	maxKeepDays = 36_500
 )
 
-// String is the form that [ParseKeep] reads.
+// String returns the form that [ParseKeep] parses.
 func (k Keep) String() string {
 	switch {
 	case k.All:

@@ -23,10 +23,10 @@ const (
 type Listing struct {
 	Objects  []Object
 	Prefixes []string
-	Last     string // the entry after which the next page begins; empty on the last page
+	Last     string // the entry after which the next page begins; "" on the last page
 }
 
-// List reads one page: at most limit entries above after.
+// List returns one page: at most limit entries after `after`.
 func (c *Catalog) List(ctx context.Context, bucket, prefix, delimiter, after string, limit int) (Listing, error) {
 	var l Listing
 	if _, err := c.Rule(ctx, bucket); err != nil || limit == 0 {
@@ -64,17 +64,17 @@ func (c *Catalog) List(ctx context.Context, bucket, prefix, delimiter, after str
 type VersionEntry struct {
 	Version
 
-	IsPrefix bool // Key is a common prefix, and the rest is empty
+	IsPrefix bool // Key is a common prefix, and the other fields are empty
 }
 
-// VersionPage asks for entries of a list of versions.
+// VersionPage describes a page of a list of versions.
 type VersionPage struct {
 	Bucket, Prefix, Delimiter string
 	AfterKey, AfterVersion    string // the entry before the page; a key alone: all its versions
 	Limit                     int
 }
 
-// ListVersions reads one page, and one entry more where there is one.
+// ListVersions returns one page, plus one entry if there are more.
 func (c *Catalog) ListVersions(ctx context.Context, p VersionPage) ([]VersionEntry, error) {
 	after, err := parseVersion(p.AfterVersion)
 	if err != nil {
@@ -101,7 +101,7 @@ func (c *Catalog) ListVersions(ctx context.Context, p VersionPage) ([]VersionEnt
 	return all, err
 }
 
-// UploadEntry is an upload under way, or a common prefix of several.
+// UploadEntry is an upload in progress, or a common prefix of several.
 type UploadEntry struct {
 	Key      string
 	IsPrefix bool
@@ -109,11 +109,11 @@ type UploadEntry struct {
 	Begun    time.Time
 }
 
-// AfterAll is above every upload of a key.
+// AfterAll sorts after every upload of a key.
 var AfterAll = blob.ID{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// ListUploads reads one page of the uploads under way above a key and, of that
-// key, an upload; and one entry more where there is one.
+// ListUploads returns one page of the uploads in progress after a key and, of that key, an upload; plus one entry if
+// there are more.
 func (c *Catalog) ListUploads(ctx context.Context, bucket, prefix, delimiter, afterKey string, after blob.ID, limit int) ([]UploadEntry, error) {
 	var all []UploadEntry
 	err := c.db.Once(ctx, func(ctx context.Context, q Querier) error {

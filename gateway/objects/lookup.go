@@ -8,57 +8,55 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// lookups find the current versions of keys. Those that come while PostgreSQL is
-// asked are asked together in the next question: one statement, one round trip.
-// A question's snapshot is taken after all of its look-ups began, so each sees every
-// write that was acknowledged before it.
+// lookups finds the current versions of keys. Look-ups that arrive while a query runs share the next query: one
+// statement, one round trip. A query's snapshot is taken after all of its look-ups began, so each sees every write that
+// was acknowledged before it.
 //
-// A question is only the quick way: if it fails, for any reason, its look-ups
-// are made one by one, so that none fails because of another.
+// A shared query is only an optimization: if it fails, its look-ups run one by one, so that none fails because of
+// another.
 type lookups struct {
 	db    Database
 	log   *slog.Logger
 	turns turns[*lookup]
 }
 
-// lookup is one of them.
+// lookup is one look-up.
 type lookup struct {
 	bucket, key string
 	began       time.Time
 	found       current
-	done        bool // the question was answered
+	done        bool // the shared query answered
 }
 
-// current is the current version of a key, as far as there is one.
+// current is the current version of a key, if any.
 type current struct {
 	Stored
 	retained
 
-	bucket, key bool // whether there is such a bucket, and such a key in it
+	bucket, key bool // whether the bucket exists, and the key in it
 }
 
 const (
-	// How long a version will stay the current one, in microseconds, and who says so. 0 and "": it may change.
+	// How long a version will stay current, in microseconds, and which PostgreSQL says so. 0 and "": it may change.
 	retentionColumns = `CASE WHEN v.created_at + b.retention > clock_timestamp() THEN (extract(epoch FROM v.created_at + b.retention - clock_timestamp()) * 1000000)::bigint ELSE 0 END,
 	CASE WHEN v.created_at + b.retention > clock_timestamp() THEN (SELECT i.identity FROM fence.identity() i) ELSE '' END`
 	currentColumns = "v.id IS NOT NULL, " + retentionColumns + ", " + foundColumns
 
-	// Both give one row where the bucket exists; its version is NULL where the key does not.
+	// Both return one row if the bucket exists; its version is NULL if the key does not.
 	sqlCurrent = "SELECT " + currentColumns + `
 	FROM objects.buckets b
 	LEFT JOIN objects.pointers p ON p.bucket = b.name AND p.key = $2
 	LEFT JOIN objects.versions v ON v.id = p.version
 	WHERE b.name = $1`
-	// The arrays are hidden from the planner, which would make a plan for each
-	// length of them.
+	// The arrays are hidden from the planner, which would otherwise make a plan per length.
 	sqlCurrents = "SELECT w.n, " + currentColumns + `
 	FROM unnest((SELECT $1::text[]), (SELECT $2::text[])) WITH ORDINALITY AS w(bucket, key, n)
 	JOIN objects.buckets b ON b.name = w.bucket COLLATE "C"
 	LEFT JOIN objects.pointers p ON p.bucket = b.name AND p.key = w.key COLLATE "C"
 	LEFT JOIN objects.versions v ON v.id = p.version`
 
-	lookupPatience = 20 * time.Millisecond // of look-ups that wait for another question
-	maxAsked       = 128                   // in one question
+	lookupPatience = 20 * time.Millisecond // of look-ups that wait for another query
+	maxAsked       = 128                   // per query
 )
 
 func newLookups(db Database, log *slog.Logger) *lookups {
@@ -66,7 +64,7 @@ func newLookups(db Database, log *slog.Logger) *lookups {
 	return &lookups{db: db, log: log, turns: turns[*lookup]{atOnce: min(2, half), together: maxAsked, patience: lookupPatience, most: half}}
 }
 
-// find is the current version of a key. The error is one of the database's.
+// find returns the current version of a key. The error is one of [Database.Once].
 func (s *lookups) find(ctx context.Context, bucket, key string) (current, error) {
 	l := &lookup{bucket: bucket, key: key, began: time.Now()}
 	s.turns.take(l, s.ask)
@@ -78,7 +76,7 @@ func (s *lookups) find(ctx context.Context, bucket, key string) (current, error)
 	return s.one(ctx, bucket, key)
 }
 
-// one asks for one key.
+// one looks up one key.
 func (s *lookups) one(ctx context.Context, bucket, key string) (c current, err error) {
 	err = s.db.Once(ctx, func(ctx context.Context, q Querier) error {
 		return c.scan(q.QueryRow(ctx, sqlCurrent, bucket, key))
@@ -86,7 +84,7 @@ func (s *lookups) one(ctx context.Context, bucket, key string) (c current, err e
 	return c, noRows(err, nil)
 }
 
-// ask asks for a group, the first of which has waited longest.
+// ask looks up a group, whose first member has waited longest.
 func (s *lookups) ask(group []*lookup) {
 	ctx, cancel := context.WithDeadline(context.Background(), group[0].began.Add(s.db.timeout))
 	defer cancel()
@@ -129,7 +127,7 @@ func (s *lookups) many(ctx context.Context, group []*lookup, found []current) er
 	})
 }
 
-// scan reads a row of currentColumns: there is such a bucket.
+// scan reads a row of currentColumns; a row means that the bucket exists.
 func (c *current) scan(row pgx.Row) error {
 	var left int64
 	err := c.Stored.scan(behind{row, []any{&c.key, &left, &c.identity}})

@@ -17,7 +17,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// asking is look-ups in a database with a bucket.
+// asking makes look-ups in a database with a bucket.
 type asking struct {
 	*lookups
 
@@ -52,7 +52,7 @@ func (a *asking) write(key string) blob.ID {
 	return id
 }
 
-// as checks what a look-up of a key found.
+// as checks the result of a look-up of a key.
 func (l *lookup) as(t *testing.T, id blob.ID, there bool) {
 	t.Helper()
 	c := l.found
@@ -84,7 +84,7 @@ func TestLookUpsOfAQuestionAreAnsweredEach(t *testing.T) {
 	}
 }
 
-// Text that PostgreSQL can't hold fails its own look-up.
+// A text that PostgreSQL cannot store fails only its own look-up.
 func TestALookUpThatFailsFailsAlone(t *testing.T) {
 	t.Parallel()
 	a := setUpLookups(t)
@@ -104,7 +104,7 @@ func TestALookUpThatFailsFailsAlone(t *testing.T) {
 	}
 }
 
-// However many come, each sees what was written before it began.
+// Each of many concurrent look-ups sees what was written before it began.
 func TestALookUpSeesWhatWasWrittenBeforeItBegan(t *testing.T) {
 	t.Parallel()
 	a := setUpLookups(t)
@@ -123,7 +123,7 @@ func TestALookUpSeesWhatWasWrittenBeforeItBegan(t *testing.T) {
 	all.Wait()
 }
 
-// A look-up that waited behind others has no more time than one that is alone.
+// A look-up that waits for others has the same deadline as one that runs alone.
 func TestALookUpEndsAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	a := setUpLookups(t)

@@ -12,16 +12,16 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// What operators do with buckets, beside S3.
+// What operators do with buckets, outside of S3.
 
-// Bucket is a bucket and what holds in it.
+// Bucket is a bucket with its settings.
 type Bucket struct {
 	Name     string
 	Created  time.Time
 	Rule     Rule
 	Keep     Keep
-	Retained time.Duration  // for which its objects are written once; 0: they are not
-	Prefixes []PrefixRuleOf // in the order of their bytes
+	Retained time.Duration  // the retention of write-once objects; 0: not write-once
+	Prefixes []PrefixRuleOf // ordered by their bytes
 }
 
 // PrefixRuleOf is the rule of the keys that begin with a prefix.
@@ -59,7 +59,7 @@ func (b *Bucket) scan(row pgx.Row) error {
 	return nil
 }
 
-// Bucket tells what holds in a bucket; [ErrNoBucket] where there is none.
+// Bucket returns a bucket with its settings; [ErrNoBucket] if it does not exist.
 func (c *Catalog) Bucket(ctx context.Context, name string) (Bucket, error) {
 	var b Bucket
 	err := c.db.Once(ctx, func(ctx context.Context, q Querier) error { return b.scan(q.QueryRow(ctx, sqlBucket, name)) })
@@ -84,7 +84,7 @@ func (b Bucket) Covers(prefix, resource string) bool {
 	return complete && !rule.Unchecked() && rule.Resource(b.Name, prefix) == resource
 }
 
-// Buckets lists at most limit buckets whose names come after `after`, in their order.
+// Buckets lists at most limit buckets after `after`, ordered by name.
 func (c *Catalog) Buckets(ctx context.Context, after string, limit int) ([]Bucket, error) {
 	var found []Bucket
 	err := c.db.Once(ctx, func(ctx context.Context, q Querier) error {
@@ -101,9 +101,9 @@ func (c *Catalog) Buckets(ctx context.Context, after string, limit int) ([]Bucke
 	return found, nil
 }
 
-// EnsureBucket makes a bucket, or gives an existing one the rule; created says
-// which. ErrRuleInUse where it holds objects that were written under another
-// rule; a [*fence.InvalidError] for a name that S3 does not allow.
+// EnsureBucket creates a bucket, or sets the rule of an existing one; created says which. The error is [ErrRuleInUse]
+// if it holds objects that were written under another rule, or a [*fence.InvalidError] for a name that S3 does not
+// allow.
 func (c *Catalog) EnsureBucket(ctx context.Context, name string, rule Rule) (created bool, err error) {
 	if err := checkBucket(name); err != nil {
 		return false, err
@@ -115,9 +115,9 @@ func (c *Catalog) EnsureBucket(ctx context.Context, name string, rule Rule) (cre
 	return created, nil
 }
 
-// CreateBucketIfAbsent makes a bucket with the rule where there is none of that
-// name; one that exists keeps its rule. Created says which, and current is the
-// rule that holds now. A [*fence.InvalidError] for a name that S3 does not allow.
+// CreateBucketIfAbsent creates a bucket with the rule if there is none of that name; an existing one keeps its rule.
+// created says which, and current is the rule now in force. The error is a [*fence.InvalidError] for a name that S3
+// does not allow.
 func (c *Catalog) CreateBucketIfAbsent(ctx context.Context, name string, rule Rule) (created bool, current Rule, err error) {
 	if err := checkBucket(name); err != nil {
 		return false, Rule{}, err
@@ -129,9 +129,8 @@ func (c *Catalog) CreateBucketIfAbsent(ctx context.Context, name string, rule Ru
 	return created, current, nil
 }
 
-// SetKeep chooses what a bucket keeps of older versions. Those that are too many
-// or too old by then go with the next sweep. The error is a [*fence.InvalidError],
-// or [ErrNoBucket].
+// SetKeep sets what a bucket keeps of older versions. The next sweep removes those that exceed the new setting. The
+// error is a [*fence.InvalidError], or [ErrNoBucket].
 func (c *Catalog) SetKeep(ctx context.Context, bucket string, k Keep) error {
 	if err := k.validate(); err != nil {
 		return err
@@ -142,9 +141,8 @@ func (c *Catalog) SetKeep(ctx context.Context, bucket string, k Keep) error {
 	return nil
 }
 
-// SetPrefixRule gives the keys of a bucket that begin with the prefix a rule of
-// their own; the longest prefix counts. [ErrRuleInUse] where objects lie below it
-// that were written under another rule, [ErrNoBucket], or a [*fence.InvalidError].
+// SetPrefixRule sets a rule for the keys of a bucket that begin with the prefix; the longest prefix applies. The error
+// is [ErrRuleInUse] if objects below it were written under another rule, [ErrNoBucket], or a [*fence.InvalidError].
 func (c *Catalog) SetPrefixRule(ctx context.Context, bucket, prefix string, rule Rule) error {
 	if prefix == "" {
 		return &fence.InvalidError{Field: "prefix", Reason: "is empty; the rule of all keys is the bucket's"}
@@ -158,8 +156,8 @@ func (c *Catalog) SetPrefixRule(ctx context.Context, bucket, prefix string, rule
 	return nil
 }
 
-// DropPrefixRule lets the keys below a prefix follow the rule of a shorter prefix
-// or of the bucket again. Errors are as with [Catalog.SetPrefixRule].
+// DropPrefixRule drops the rule of a prefix; the rule of a shorter prefix or of the bucket applies again. Errors are
+// those of [Catalog.SetPrefixRule].
 func (c *Catalog) DropPrefixRule(ctx context.Context, bucket, prefix string) error {
 	if err := c.prefixRule(ctx, bucket, prefix, nil); err != nil {
 		return fmt.Errorf("drop the rule of prefix %q in bucket %q: %w", prefix, bucket, err)

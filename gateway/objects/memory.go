@@ -6,16 +6,15 @@ import (
 	"time"
 )
 
-// memory is what was found in buckets whose objects are written once. A key that is
-// there stands for the same version until its retention ends, for every client and
-// whether or not PostgreSQL can be asked. That a key is absent is never remembered.
+// memory caches versions in write-once buckets. An existing key has the same version until its retention ends, for
+// every client and even while PostgreSQL is away. The absence of a key is never cached.
 //
-// It holds as long as PostgreSQL keeps what it acknowledged: it belongs to one
-// history of one server, as fence.identity names it, and another one empties it.
+// The cache is valid while PostgreSQL keeps what it acknowledged: it belongs to one history of one server, as
+// fence.identity names it, and another one empties it.
 type memory struct {
 	mu       sync.RWMutex
 	identity string
-	told     bool // by others than answers which PostgreSQL is there: from then on they alone say so
+	told     bool // saw has reported which PostgreSQL is in use; from then on look-ups do not decide it
 	found    map[[2]string]remembered
 }
 
@@ -25,18 +24,18 @@ type remembered struct {
 }
 
 const (
-	maxRemembered      = 1 << 16 // versions; then one gives way to the next
-	maxRememberedBlobs = 8       // of a version; one of more parts is looked up each time
+	maxRemembered      = 1 << 16 // versions; beyond, a new one evicts another
+	maxRememberedBlobs = 8       // of a version; one with more is looked up each time
 	maxRememberedBytes = 1 << 10 // of its name, metadata and tags; likewise
 )
 
-// retained is what a look-up says of a version's retention.
+// retained is the retention that a look-up returned with a version.
 type retained struct {
 	left     time.Duration // from the answer on; 0: it has ended, or there is none
 	identity string        // of the PostgreSQL that answered
 }
 
-// recall is the current version of a key, if it is remembered.
+// recall returns the current version of a key, if cached.
 func (m *memory) recall(bucket, key string) (Stored, bool) {
 	m.mu.RLock()
 	r, found := m.found[[2]string{bucket, key}]
@@ -44,7 +43,7 @@ func (m *memory) recall(bucket, key string) (Stored, bool) {
 	if !found {
 		return Stored{}, false
 	}
-	// Both clocks: the monotonic one stands still while the machine sleeps, the other may be set back.
+	// Both clocks: the monotonic one stops while the machine sleeps, and the wall clock may be set back.
 	if now := time.Now(); !now.Before(r.until) || !now.Round(0).Before(r.until.Round(0)) {
 		m.forget(bucket, key)
 		return Stored{}, false
@@ -52,8 +51,8 @@ func (m *memory) recall(bucket, key string) (Stored, bool) {
 	return r.version, true
 }
 
-// remember takes note of what a look-up found that began then. A thousandth of the
-// time that is left is for clocks that go wrong.
+// remember caches the result of a look-up that began at began. A thousandth of the remaining time is a margin for clock
+// errors.
 func (m *memory) remember(bucket, key string, c current, began time.Time) {
 	if !c.key || c.left <= 0 || c.identity == "" || len(c.Blobs) > maxRememberedBlobs || weight(bucket, key, c.Attributes) > maxRememberedBytes {
 		return
@@ -63,7 +62,7 @@ func (m *memory) remember(bucket, key string, c current, began time.Time) {
 	if m.identity == "" && !m.told {
 		m.identity, m.found = c.identity, map[[2]string]remembered{}
 	}
-	if m.identity != c.identity { // a late answer of the one before, or an early one of the next
+	if m.identity != c.identity { // a late answer of the previous one, or an early one of the next
 		m.identity, m.told, m.found = "", true, nil
 		return
 	}
@@ -73,11 +72,11 @@ func (m *memory) remember(bucket, key string, c current, began time.Time) {
 			break
 		}
 	}
-	at := [2]string{strings.Clone(bucket), strings.Clone(key)} // the request's, which end with it
+	at := [2]string{strings.Clone(bucket), strings.Clone(key)} // copies, because the request's buffer is reused
 	m.found[at] = remembered{version: c.Stored, until: began.Add(c.left - c.left/1000)}
 }
 
-// weight is about how many bytes are remembered of a version beside its blobs.
+// weight is roughly the size of a cached version without its blobs, in bytes.
 func weight(bucket, key string, a Attributes) int {
 	n := len(bucket) + len(key) + len(a.ContentType) + len(a.ContentEncoding) + len(a.ContentDisposition) + len(a.ContentLanguage) +
 		len(a.CacheControl) + len(a.Expires)
@@ -95,7 +94,7 @@ func (m *memory) forget(bucket, key string) {
 	delete(m.found, [2]string{bucket, key})
 }
 
-// saw says which PostgreSQL is there; "" one that may have lost what it acknowledged.
+// saw reports which PostgreSQL is in use; "" for one that may have lost acknowledged writes.
 func (m *memory) saw(identity string) {
 	m.mu.RLock()
 	same := m.identity == identity && identity != ""

@@ -7,7 +7,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-// retainedFor is what a look-up finds of a version that stays for so long.
+// retainedFor returns the result of a look-up of a version with this much retention left.
 func retainedFor(left time.Duration, identity string) current {
 	return current{Stored: Stored{ID: blob.NewID()}, retained: retained{left: left, identity: identity}, bucket: true, key: true}
 }

@@ -16,7 +16,7 @@ const (
 	sqlCompleteMultipart = "SELECT " + versionColumns + " FROM objects.complete_multipart($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 )
 
-// NewPart is a part of an upload that is to be stored.
+// NewPart is a part to store.
 type NewPart struct {
 	Change
 
@@ -49,19 +49,19 @@ func (w *Writer) PutPart(ctx context.Context, p NewPart) (Part, error) {
 	case err == nil && stored.Blob == id:
 		return stored, nil
 	case err == nil:
-		w.forget(ctx, id) // an earlier attempt's bytes stand for this request
+		w.forget(ctx, id) // an earlier attempt's bytes count for this request
 		return stored, nil
 	case errors.Is(err, ErrGivenUp):
 		w.forget(ctx, id)
 		return Part{}, ErrGivenUp
 	}
-	if !errors.Is(err, fence.ErrUnknown) { // else the part may be there, and its request is answered so when it comes again
+	if !errors.Is(err, fence.ErrUnknown) { // if unknown, the part may be stored; a repeated request finds it
 		w.giveUp(ctx, id)
 	}
 	return Part{}, err
 }
 
-// Completion makes an upload's parts the key's version.
+// Completion completes an upload: its parts become the key's version.
 type Completion struct {
 	Change
 
@@ -69,10 +69,10 @@ type Completion struct {
 	Parts      []Part
 	ETag       string
 	Attributes Attributes
-	Stage      bool // record it only: a transaction of the client's publishes it
+	Stage      bool // only record it: the client's transaction publishes it
 }
 
-// Complete is one commit that lists the parts' blobs.
+// Complete commits a version that lists the parts' blobs.
 func (w *Writer) Complete(ctx context.Context, c Completion) (Stored, error) {
 	done := staging{Change: c.Change, etag: c.ETag, attributes: c.Attributes}
 	for _, p := range c.Parts {
@@ -84,7 +84,7 @@ func (w *Writer) Complete(ctx context.Context, c Completion) (Stored, error) {
 	return w.commitParts(ctx, c.Upload, done)
 }
 
-// commitParts makes what an upload's parts add up to the key's version.
+// commitParts makes the sum of an upload's parts the key's version.
 func (w *Writer) commitParts(ctx context.Context, upload blob.ID, c staging) (Stored, error) {
 	encoded, err := json.Marshal(c.attributes)
 	if err != nil {
@@ -101,8 +101,8 @@ func (w *Writer) commitParts(ctx context.Context, upload blob.ID, c staging) (St
 	return v, nil
 }
 
-// Abort takes an upload back, or a [*NoUploadError]. Only the current holder may:
-// one that a stale holder left is the sweep's.
+// Abort discards an upload, or returns a [*NoUploadError]. Only the current holder may abort; the sweep deletes uploads
+// that a stale holder left.
 func (w *Writer) Abort(ctx context.Context, ch Change, upload string) error {
 	none := &NoUploadError{ID: strings.Clone(upload)}
 	id, err := blob.ParseID(upload)
@@ -115,7 +115,7 @@ func (w *Writer) Abort(ctx context.Context, ch Change, upload string) error {
 		return q.QueryRow(ctx, sqlAbortMultipart, args...).Scan(&gone)
 	})
 	if errors.Is(err, ErrNoUpload) {
-		return none // nor did a try whose answer was lost abort it
+		return none // an attempt whose answer was lost has not aborted it either
 	}
 	if err != nil {
 		return err

@@ -30,11 +30,11 @@ type Put struct {
 
 	Size       int64 // announced, in bytes
 	Body       Body
-	Attributes func() Attributes // asked for when the body has been read
-	Stage      bool              // record it only: a transaction of the client's publishes it
+	Attributes func() Attributes // called once the body has been read
+	Stage      bool              // only record it: the client's transaction publishes it
 }
 
-// noted is what an attempt is noted as; "" where it makes a version.
+// noted is the kind under which an attempt is recorded; "" if it makes a version.
 func (p Put) noted() string {
 	if p.Stage {
 		return staged
@@ -42,7 +42,7 @@ func (p Put) noted() string {
 	return ""
 }
 
-// Put stores the body as a blob, and commits.
+// Put stores the body as a blob, and commits it.
 func (w *Writer) Put(ctx context.Context, p Put) (Stored, error) {
 	if p.Size <= maxWhole {
 		return w.putWhole(ctx, p)
@@ -58,10 +58,9 @@ func (w *Writer) Put(ctx context.Context, p Put) (Stored, error) {
 	return w.commit(ctx, commit{Put: p, blob: id, etag: p.Body.ETag(), attributes: p.Attributes()})
 }
 
-// announce makes a new blob known, and refuses at once what the commit would
-// refuse. The commit answers a request whose earlier attempt took effect as that
-// one, even if the lease has another holder by now: so the upload goes on. What is "" for a
-// version, else what the attempt is noted as.
+// announce records a new blob, and refuses at once what the commit would refuse. If an earlier attempt of the request
+// took effect, the commit returns that attempt's result, even if the lease has another holder by now, so the upload
+// continues. what is "" for a version, else the kind under which the attempt is recorded.
 func (w *Writer) announce(ctx context.Context, p Change, what string) (blob.ID, error) {
 	id := blob.NewID()
 	err := w.db.Settle(ctx, Exec(sqlBeginUpload, UUID(id), p.Bucket, p.Key, p.Proof.Resource, int64(p.Proof.Token), p.Proof.SealHash))
@@ -75,9 +74,8 @@ func (w *Writer) announce(ctx context.Context, p Change, what string) (blob.ID, 
 	return id, err
 }
 
-// wasDone looks for an earlier attempt of a request that is about to be refused,
-// and waits for one that is under way. The error is that of the look: whether
-// anything was done is unknown.
+// wasDone looks for an earlier attempt of a request that is about to be refused, and waits for one in progress. The
+// error is that of the look-up: then it is unknown whether anything was done.
 func (w *Writer) wasDone(ctx context.Context, p Change, what string) (done bool, version [16]byte, err error) {
 	if p.Invocation == "" {
 		return false, version, nil
@@ -92,9 +90,8 @@ func (w *Writer) wasDone(ctx context.Context, p Change, what string) (done bool,
 	return done, made.Bytes, err
 }
 
-// Before is the version that an earlier attempt of a request made, or the one that
-// it staged, for a request that can't be carried out any more: the error says why.
-// Where there was none, that is what is returned.
+// Before returns the version that an earlier attempt of a request made or staged. why is the reason for which the
+// request cannot be carried out now. If there was no earlier attempt, Before returns why.
 func (w *Writer) Before(ctx context.Context, p Change, stages bool, why error) (Stored, error) {
 	if errors.Is(why, fence.ErrUnknown) || errors.Is(why, ErrDatabaseAway) || errors.Is(why, ErrOtherRequest) {
 		return Stored{}, why
@@ -111,7 +108,7 @@ func (w *Writer) Before(ctx context.Context, p Change, stages bool, why error) (
 		look = w.stageOf
 	}
 	v, err := look(ctx, version)
-	if stages && errors.Is(err, pgx.ErrNoRows) { // it was given up
+	if stages && errors.Is(err, pgx.ErrNoRows) { // the stage was discarded
 		return Stored{}, why
 	}
 	if err != nil {
@@ -120,14 +117,14 @@ func (w *Writer) Before(ctx context.Context, p Change, stages bool, why error) (
 	return v, nil
 }
 
-// maxWhole is how many bytes of a body are read before anything is stored: of a
-// small one the commit alone may say whether it is refused.
+// maxWhole is how many bytes of a body are read before anything is stored. For a small one the commit alone decides
+// whether it is refused.
 const maxWhole = 64 << 10
 
 var wholes = sync.Pool{New: func() any { return new([maxWhole]byte) }}
 
-// putWhole stores a body that it has read, as a reserved blob. Where that had
-// been given up, the body is still there for another try.
+// putWhole stores a body from memory, as a reserved blob. If that was discarded, it stores the body again as a new
+// blob.
 func (w *Writer) putWhole(ctx context.Context, p Put) (Stored, error) {
 	buf := wholes.Get().(*[maxWhole]byte)
 	defer wholes.Put(buf)
@@ -181,7 +178,7 @@ func (w *Writer) stream(ctx context.Context, id blob.ID, body Body, size int64) 
 	return fault(body, size, err)
 }
 
-// fault says what went wrong with a body, or with storing it.
+// fault returns the error of a body, or of storing it.
 func fault(body Body, size int64, err error) error {
 	switch {
 	case err == nil:
@@ -198,7 +195,7 @@ func fault(body Body, size int64, err error) error {
 	return fmt.Errorf("%w: %w", ErrStoreFailed, err)
 }
 
-// commit is what becomes a version.
+// commit describes the version to commit.
 type commit struct {
 	Put
 
@@ -207,9 +204,8 @@ type commit struct {
 	attributes Attributes
 }
 
-// commit checks the fence and swaps the pointer. The version that it returns is
-// the one that this request produced, also where an earlier attempt of the same
-// request had been committed already.
+// commit checks the fence and swaps the pointer. It returns the version that this request produced, also if an earlier
+// attempt of the same request was committed already.
 func (w *Writer) commit(ctx context.Context, c commit) (Stored, error) {
 	if c.Stage {
 		return w.stage(ctx, c.blob, staging{
@@ -243,20 +239,20 @@ func (w *Writer) commit(ctx context.Context, c commit) (Stored, error) {
 		return v, nil
 	}
 	if err == nil {
-		w.forget(ctx, c.blob) // an earlier attempt's bytes stand for this request
+		w.forget(ctx, c.blob) // an earlier attempt's bytes count for this request
 		if v, err = w.versionOf(ctx, made); err != nil {
 			return Stored{}, &unknownError{cause: err}
 		}
 		return v, nil
 	}
 	if errors.Is(err, ErrGivenUp) {
-		w.forget(ctx, c.blob) // the sweep had given it up, and its row may be gone: nobody else knows these bytes
+		w.forget(ctx, c.blob) // the sweep had discarded it, and its row may be gone: nothing else knows these bytes
 		return Stored{}, ErrGivenUp
 	}
 	gone, answered := w.giveUp(ctx, c.blob)
 	if gone {
 		if unknown, ok := errors.AsType[*unknownError](err); ok {
-			err = unknown.cause // known now: it can't take effect any more
+			err = unknown.cause // known now: it cannot take effect any more
 		}
 		return Stored{}, err
 	}

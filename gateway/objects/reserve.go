@@ -17,28 +17,26 @@ const (
 	sqlReserveBlobs = "SELECT objects.reserve_blobs($1)"
 	sqlReturnBlobs  = "SELECT array(SELECT objects.return_blobs($1))"
 
-	minReserve    = 8                // blobs of the first batch; each is twice as large as the one before
-	reserveAge    = 10 * time.Minute // of what is kept ready, far below the sweep's age
-	reservePause  = time.Second      // after a batch that failed
-	returnTimeout = 2 * time.Second  // of giving back what is left
+	minReserve    = 8                // blobs of the first batch; each batch is twice as large as the last
+	reserveAge    = 10 * time.Minute // of reserved blobs, far below the sweep's age
+	reservePause  = time.Second      // after a failed batch
+	returnTimeout = 2 * time.Second  // of returning the remaining blobs
 )
 
-// reserve keeps blobs ready for small uploads: announced, and with their places
-// made, many at the cost of one. It grows with the uploads and is given back when
-// there are none.
+// reserve keeps blobs ready for small uploads: announced, and with their places made, many at the cost of one. It grows
+// with the uploads and returns its blobs when there are none.
 //
-// Nothing relies on it. Each blob is handed out once. A blob that is lost on the
-// way, with this process or with PostgreSQL's memory, is a row in objects.blobs
-// that the sweep finds, or an upload whose commit is refused: then the reserve is
-// given up, and the upload announces a blob of its own. The same where a sweep was
-// faster, however long this process slept; or where another process uses the same
-// ids, because this one is a copy of it or was set back to an earlier state.
+// Correctness does not depend on it. Each blob is handed out once. A blob that is lost with this process, or with
+// PostgreSQL's memory, is a row in objects.blobs that the sweep finds, or an upload whose commit is refused. In that
+// case the reserve is dropped, and the upload announces a blob of its own. The same happens if a sweep was faster
+// because this process slept, and if another process uses the same ids because this one is a copy of it or was reset to
+// an earlier state.
 type reserve struct {
 	db     Database
 	places blob.Reserver
 	owned  func(context.Context) error
 	log    *slog.Logger
-	max    int // blobs of a batch; 0: none are kept, as where the store makes no places
+	max    int // blobs per batch; 0: none, for example if the store makes no places
 
 	ctx  context.Context //nolint:containedctx // of the batches under way
 	stop context.CancelFunc
@@ -49,7 +47,7 @@ type reserve struct {
 	size    int        // of the last batch
 	filling bool
 	closed  bool
-	resume  time.Time // no batch before
+	resume  time.Time // no batch before that time
 	expiry  *time.Timer
 }
 
@@ -67,7 +65,7 @@ func newReserve(ctx context.Context, db Database, store blob.Store, owned func(c
 	return r
 }
 
-// take hands out a blob, if one is ready, and sees that there will be others.
+// take hands out a blob, if one is ready, and starts the next batch when few are left.
 func (r *reserve) take() (id blob.ID, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,7 +85,7 @@ func (r *reserve) take() (id blob.ID, ok bool) {
 // fill adds a batch.
 func (r *reserve) fill(n int) {
 	ids := blob.NewIDs(n)
-	made := time.Now() // before PostgreSQL's clock says when
+	made := time.Now() // before PostgreSQL's own timestamp
 	err := r.announce(ids)
 	r.mu.Lock()
 	r.filling = false
@@ -113,7 +111,7 @@ func (r *reserve) fill(n int) {
 	}
 }
 
-// announce commits the rows before any of the files is there, as for every upload.
+// announce commits the rows before any of the files exists, as for every upload.
 func (r *reserve) announce(ids []blob.ID) error {
 	if err := r.owned(r.ctx); err != nil {
 		return err
@@ -127,7 +125,7 @@ func (r *reserve) announce(ids []blob.ID) error {
 	return nil
 }
 
-// expire gives back what has become old, and looks again as long as there is more.
+// expire returns blobs that have become too old, and reschedules itself while others remain.
 func (r *reserve) expire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,7 +147,7 @@ func (r *reserve) expire() {
 	}
 }
 
-// drop gives up what is kept ready: it has turned out to be of no use.
+// drop discards the reserve, which has turned out to be invalid.
 func (r *reserve) drop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -168,8 +166,7 @@ func (r *reserve) takeAll() []blob.ID {
 	return all
 }
 
-// close gives everything back and waits for it, not long. Uploads that come later
-// announce blobs of their own.
+// close returns all blobs and waits for that, at most returnTimeout. Later uploads announce blobs of their own.
 func (r *reserve) close() {
 	r.mu.Lock()
 	r.closed = true
@@ -183,8 +180,8 @@ func (r *reserve) close() {
 	r.work.Wait()
 }
 
-// giveBack removes rows and places of blobs that nobody was given. The rows go
-// first: they alone know of which blobs that is true. What fails is the sweep's.
+// giveBack removes rows and places of blobs that were not handed out. It removes the rows first: only they show which
+// blobs are unused. The sweep handles failures.
 func (r *reserve) giveBack(ids []blob.ID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), returnTimeout)
 	defer cancel()

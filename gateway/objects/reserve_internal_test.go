@@ -46,8 +46,7 @@ func TestAReserveThatGrewOldIsNotHandedOut(t *testing.T) {
 	}
 }
 
-// newUploads is a writer to a bucket that one lease may write to, and how it puts
-// and reads.
+// newUploads returns a writer to a bucket that one lease may write to, with functions to put and read.
 func newUploads(t *testing.T) (w *Writer, put func(key, text string), read func(key string) string) {
 	t.Helper()
 	pg := testenv.Postgres(t)
@@ -92,7 +91,7 @@ func newUploads(t *testing.T) (w *Writer, put func(key, text string), read func(
 	}
 }
 
-// textBody is a body whose digests nobody asks for.
+// textBody is a body whose digests are not needed.
 type textBody struct{ *strings.Reader }
 
 func (b *textBody) ReadWhole(data []byte) error     { _, err := io.ReadFull(b, data); return err }
@@ -101,15 +100,15 @@ func (*textBody) Err() error                        { return nil }
 func (*textBody) ETag() string                      { return "e" }
 func (*textBody) Checksum() (algorithm, sum string) { return "", "" }
 
-// set makes the reserve hold these blobs, and nothing fill it.
+// set fixes the reserve to these blobs, and prevents refills.
 func (r *reserve) set(free []reserved) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.free, r.resume = slices.Clone(free), time.Now().Add(time.Hour)
 }
 
-// A machine may go on from a snapshot that was taken while it ran: then two
-// processes hold the same reserve, or one holds what it has used already.
+// A machine may continue from a snapshot taken while it ran: then two processes hold the same reserve, or one holds
+// blobs that it has used already.
 func TestACopyOfTheProcessDeletesNothing(t *testing.T) {
 	t.Parallel()
 	w, put, read := newUploads(t)
@@ -139,7 +138,7 @@ func TestACopyOfTheProcessDeletesNothing(t *testing.T) {
 	}
 }
 
-// Whoever has an id of somebody else's, and fails with it, leaves the bytes alone.
+// A writer that fails with another writer's id does not delete the bytes.
 func TestOnlyBytesThatNothingNamesAreForgotten(t *testing.T) {
 	t.Parallel()
 	w, put, read := newUploads(t)

@@ -11,15 +11,15 @@ import (
 
 const sqlRestore = "SELECT " + versionColumns + " FROM objects.restore_version($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
 
-const storeWorkers = 8 // questions to the store at a time
+const storeWorkers = 8 // concurrent requests to the store
 
-// Restore makes an older version of a key current again, by a new version that
-// lists the same blobs. They are looked for first: after a database or a store was
-// set back, PostgreSQL may list what is not there.
+// Restore makes an older version of a key current again, by a new version that lists the same blobs. It first checks
+// that every blob exists with its recorded size: after a restored backup of the database or the store, PostgreSQL may
+// list missing blobs.
 func (w *Writer) Restore(ctx context.Context, p Change, source Stored) (Stored, error) {
 	if err := w.stored(ctx, source); err != nil {
 		if _, gone := w.reader.Find(ctx, p.Bucket, p.Key, blob.ID(source.ID).String()); gone != nil {
-			err = gone // let go of and swept since it was found
+			err = gone // released and swept since it was found
 		}
 		return Stored{}, err
 	}
@@ -32,8 +32,7 @@ func (w *Writer) Restore(ctx context.Context, p Change, source Stored) (Stored, 
 	return v, err
 }
 
-// stored sees that the store has a version's blobs, in their sizes; several at a
-// time, for there may be many.
+// stored checks that the store has a version's blobs, with their sizes; several at a time, because there may be many.
 func (w *Writer) stored(ctx context.Context, v Stored) error {
 	errs := make([]error, len(v.Blobs))
 	free := make(chan struct{}, storeWorkers)

@@ -8,8 +8,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Rule says which resource a write of a key needs a grant of. The zero Rule is
-// [BucketRule].
+// Rule says which resource a write of a key needs. The zero Rule is [BucketRule].
 type Rule struct {
 	depth int
 	mode  string // "" is a lease
@@ -21,25 +20,22 @@ const (
 	modeNone     = "none"
 )
 
-// BucketRule: the whole bucket is one resource, "bucket".
+// BucketRule makes the whole bucket one resource, "bucket".
 func BucketRule() Rule { return Rule{} }
 
-// PrefixRule: the first n components of the key, between slashes, make the
-// resource: with n = 1 the key "1001/invoice.txt" in "orders" needs
-// "orders/1001". A key with fewer components needs them all. n below 1 is
+// PrefixRule makes the first n components of the key, separated by slashes, the resource: with n = 1 the key
+// "1001/invoice.txt" in "orders" needs "orders/1001". A key with fewer components needs all of them. n below 1 is
 // [BucketRule].
 func PrefixRule(n int) Rule { return Rule{depth: max(n, 0)} }
 
-// KeyRule: each key is a resource of its own, "bucket/key".
+// KeyRule makes each key a resource of its own, "bucket/key".
 func KeyRule() Rule { return Rule{depth: wholeKey} }
 
-// NoRule: writes need no token at all. The root credentials may write, and those
-// of any lease; the last writer wins.
+// NoRule requires no token. The root credentials may write, and those of any lease; the last writer wins.
 func NoRule() Rule { return Rule{mode: modeNone} }
 
-// Monotone is the rule for tokens that are minted elsewhere: the root credentials
-// sign the header Fencing-Token with a bare number, and a higher one refuses all
-// lower ones from then on, of the same resource as under the rule.
+// Monotone returns the rule for tokens that are issued elsewhere: the root credentials sign the header Fencing-Token
+// with a bare number, and from then on a higher one refuses all lower ones of the same resource.
 func (r Rule) Monotone() Rule { return Rule{depth: r.depth, mode: modeMonotone} }
 
 const (
@@ -47,9 +43,8 @@ const (
 	maxPrefix = 64
 )
 
-// ParseRule reads "bucket", "prefix:n" with n from 1 to 64, "key", one of them
-// behind "monotone:", "monotone" for "monotone:bucket", or "none". The error is a
-// [*fence.InvalidError].
+// ParseRule parses "bucket", "prefix:n" with n from 1 to 64, "key", one of them after "monotone:", "monotone" for
+// "monotone:bucket", or "none". The error is a [*fence.InvalidError].
 func ParseRule(s string) (Rule, error) {
 	switch rest, monotone := strings.CutPrefix(s, modeMonotone+":"); {
 	case s == modeNone:
@@ -78,7 +73,7 @@ func parseDepth(s string) (Rule, error) {
 	return PrefixRule(n), nil
 }
 
-// String is the form that [ParseRule] reads.
+// String returns the form that [ParseRule] parses.
 func (r Rule) String() string {
 	switch {
 	case r.mode == modeNone:
@@ -95,7 +90,7 @@ func (r Rule) String() string {
 	return "prefix:" + strconv.Itoa(r.depth)
 }
 
-// Resource is the resource that a write of the key needs; "" under [NoRule].
+// Resource returns the resource that a write of the key needs; "" under [NoRule].
 func (r Rule) Resource(bucket, key string) string {
 	switch {
 	case r.mode == modeNone:
@@ -109,7 +104,7 @@ func (r Rule) Resource(bucket, key string) string {
 	return bucket + "/" + strings.Join(parts[:min(len(parts), r.depth)], "/")
 }
 
-// stored is the mode as PostgreSQL has it.
+// stored returns the mode in PostgreSQL's form.
 func (r Rule) stored() string {
 	if r.mode == "" {
 		return modeLease
@@ -117,7 +112,7 @@ func (r Rule) stored() string {
 	return r.mode
 }
 
-// read takes the mode over from PostgreSQL.
+// read sets the mode from PostgreSQL's form.
 func (r *Rule) read(mode string) {
 	if r.mode = mode; mode == modeLease {
 		r.mode = ""
@@ -127,5 +122,5 @@ func (r *Rule) read(mode string) {
 // Unchecked reports whether writes need no token, as under [NoRule].
 func (r Rule) Unchecked() bool { return r.mode == modeNone }
 
-// IsMonotone reports whether tokens are minted elsewhere, as under [Rule.Monotone].
+// IsMonotone reports whether tokens are issued elsewhere, as under [Rule.Monotone].
 func (r Rule) IsMonotone() bool { return r.mode == modeMonotone }

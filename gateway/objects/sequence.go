@@ -8,12 +8,12 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-// Answers leave the way that costs least: from a file to a TCP connection inside
-// of the kernel, which [sequence.WriteTo] leaves to the connection.
+// Answers are sent the cheapest way: from a file to a TCP connection inside the kernel, which [sequence.WriteTo] leaves
+// to the connection.
 var _ io.WriterTo = (*sequence)(nil)
 
-// Open opens a version's bytes; ctx is that of the reading. The first blob is opened at once, so that its
-// absence is found before the response begins; the others one after the other.
+// Open opens a version's bytes for reading under ctx. It opens the first blob at once, so that a missing one is found
+// before the response begins, and the others one after the other.
 func (r *Reader) Open(ctx context.Context, v Stored, offset, length int64) (io.ReadCloser, error) {
 	s := &sequence{store: r.store, base: ctx}
 	for i, size := range v.BlobSizes {
@@ -34,7 +34,7 @@ func (r *Reader) Open(ctx context.Context, v Stored, offset, length int64) (io.R
 	return s, nil
 }
 
-// sequence reads pieces of blobs as one.
+// sequence reads pieces of blobs as one stream.
 type sequence struct {
 	store blob.Store
 	base  context.Context //nolint:containedctx // outlives the request's handler
@@ -43,7 +43,7 @@ type sequence struct {
 	rest  []piece
 }
 
-// next opens the next piece; io.EOF where there is none.
+// next opens the next piece; io.EOF if there is none.
 func (s *sequence) next() error {
 	if err := s.Close(); err != nil {
 		return err

@@ -9,13 +9,12 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-// A small body is read before the response begins, and leaves with the headers:
-// that costs less than a file that is opened and sent, and what is wrong with the
-// blob is found in time to say so.
+// A small body is read before the response begins, and sent with the headers: that costs less than opening and sending
+// a file, and an error of the blob is found before the status is sent.
 
 const smallBody = 64 << 10 // bytes
 
-// wholeReader is a store that can read at once.
+// wholeReader is a store that can read a range in one call.
 type wholeReader interface {
 	ReadAt(ctx context.Context, id blob.ID, offset int64, p []byte) error
 }
@@ -29,7 +28,7 @@ type loaded struct {
 	buf *[]byte // nil: closed
 }
 
-// load reads a piece that is small.
+// load reads a small piece into memory.
 func load(ctx context.Context, from wholeReader, p piece) (io.ReadCloser, error) {
 	buf := smallBodies.Get().(*[]byte)
 	data := (*buf)[:p.length]
@@ -42,7 +41,7 @@ func load(ctx context.Context, from wholeReader, p piece) (io.ReadCloser, error)
 	return l, nil
 }
 
-// Close implements [io.Closer]. Nothing is read afterwards.
+// Close implements [io.Closer]. Nothing may be read afterwards.
 func (l *loaded) Close() error {
 	if l.buf != nil {
 		l.Reset(nil)

@@ -12,9 +12,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-// An upload that is staged is stored and hashed as any other, and then recorded
-// instead of committed: nobody sees it until a transaction publishes it, in
-// PostgreSQL and under the same grant, together with rows.
+// A staged upload is stored and hashed like any other, and then recorded instead of committed: it is invisible until a
+// transaction in PostgreSQL publishes it under the same grant, together with rows.
 
 const (
 	sqlStageUpload = "SELECT objects.stage_upload($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
@@ -23,7 +22,7 @@ const (
 	sqlStageMultipart = "SELECT id FROM objects.stage_multipart($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 )
 
-// staging is what becomes a stage.
+// staging describes the stage to record.
 type staging struct {
 	Change
 
@@ -33,25 +32,24 @@ type staging struct {
 	attributes Attributes
 }
 
-// staged is what an upload's attempt is noted as.
+// staged is the kind under which a staging attempt is recorded.
 const staged = "stage"
 
-// stage records an upload whose bytes are stored; the version's id is the
-// stage's. A try that is repeated gets the first one's stage; without an invocation
-// id it makes another one, which nobody knows of and which the sweep takes.
+// stage records an upload whose bytes are stored; the version's id is the stage's. A repeated attempt gets the first
+// attempt's stage. Without an invocation id it makes another stage, which no client knows and the sweep deletes.
 func (w *Writer) stage(ctx context.Context, bytes blob.ID, s staging) (Stored, error) {
 	id := blob.NewID()
 	v, err := w.recordStage(ctx, sqlStageUpload, id, s, given(s.Invocation))
 	switch {
-	case errors.Is(err, ErrGivenUp), err == nil && v.ID != id: // or an earlier attempt's bytes stand for this request
+	case errors.Is(err, ErrGivenUp), err == nil && v.ID != id: // or an earlier attempt's bytes count for this request
 		w.forget(ctx, bytes)
 	case err != nil:
-		w.giveUp(ctx, bytes) // where it was recorded after all, nobody can publish it any more
+		w.giveUp(ctx, bytes) // if it was recorded after all, it can no longer be published
 	}
 	return v, err
 }
 
-// recordStage answers with what the version will look like when it is published.
+// recordStage returns the version as it will be when published.
 func (w *Writer) recordStage(ctx context.Context, sql string, id blob.ID, s staging, more ...any) (Stored, error) {
 	encoded, err := json.Marshal(s.attributes)
 	if err != nil {
@@ -69,7 +67,7 @@ func (w *Writer) recordStage(ctx context.Context, sql string, id blob.ID, s stag
 	return v, nil
 }
 
-// stageOf is the stage of this id, also where it has been published.
+// stageOf returns the stage with this id, also if it has been published.
 func (w *Writer) stageOf(ctx context.Context, id [16]byte) (v Stored, err error) {
 	err = w.db.Once(ctx, func(ctx context.Context, q Querier) error {
 		var text []byte

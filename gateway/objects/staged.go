@@ -13,15 +13,15 @@ const sqlStages = `SELECT s.id, s.bucket, s.key, (SELECT sum(n)::bigint FROM unn
 	FROM objects.stages s WHERE s.bucket = $1 AND starts_with(s.key, $2) AND s.id > $3
 	AND NOT EXISTS (SELECT FROM objects.blobs b WHERE b.id = ANY (s.blobs) AND b.state <> 'pending') ORDER BY s.id LIMIT $4`
 
-// Staged is an upload that waits to be published.
+// Staged is an upload that waits for its publication.
 type Staged struct {
-	Version // what it becomes; Modified is when it was staged
+	Version // what it will become; Modified is when it was staged
 
 	Bucket string
 }
 
-// Staged lists at most limit uploads of a bucket that wait to be published, whose
-// keys begin with the prefix, in the order of their staging, after the given id.
+// Staged lists at most limit staged uploads of a bucket whose keys begin with the prefix, ordered by their staging,
+// after the given id.
 func (c *Catalog) Staged(ctx context.Context, bucket, prefix, after string, limit int) ([]Staged, error) {
 	var above blob.ID
 	if after != "" {

@@ -25,7 +25,7 @@ type Stored struct {
 	Kept       bool // its bucket keeps versions, so clients see its id
 }
 
-// ShownID is the id for clients of a bucket that keeps versions, else nil.
+// ShownID returns the id that clients see if the bucket keeps versions, else nil.
 func (v Stored) ShownID() *string {
 	if !v.Kept {
 		return nil
@@ -34,7 +34,7 @@ func (v Stored) ShownID() *string {
 	return &id
 }
 
-// Attributes are what a read gives back beside the bytes. Empty ones are left out.
+// Attributes are what a read returns besides the bytes. Empty ones are omitted.
 type Attributes struct {
 	ContentType        string            `json:"content_type,omitempty"`
 	ContentEncoding    string            `json:"content_encoding,omitempty"`
@@ -45,8 +45,8 @@ type Attributes struct {
 	Metadata           map[string]string `json:"metadata,omitempty"`
 	ChecksumAlgorithm  string            `json:"checksum_algorithm,omitempty"`
 	Checksum           string            `json:"checksum,omitempty"`       // base64
-	ChecksumType       string            `json:"checksum_type,omitempty"`  // of an upload under way; a checksum shows it by itself
-	PartChecksums      []string          `json:"part_checksums,omitempty"` // base64; read only where they are asked for
+	ChecksumType       string            `json:"checksum_type,omitempty"`  // of an upload in progress; a checksum shows it
+	PartChecksums      []string          `json:"part_checksums,omitempty"` // base64; read only on request
 	Tags               map[string]string `json:"tags,omitempty"`
 }
 
@@ -66,14 +66,13 @@ const versionColumns = "id, blobs, blob_sizes, size, etag, attributes - 'part_ch
 // NullVersion names the only version of a key in a bucket that keeps none.
 const NullVersion = "null"
 
-// CheckVersionID refuses what can't be a version's id with [ErrVersionID]. "" and
-// [NullVersion] stand for the current version.
+// CheckVersionID returns [ErrVersionID] for an invalid version id. "" and [NullVersion] stand for the current version.
 func CheckVersionID(id string) error {
 	_, err := parseVersion(id)
 	return err
 }
 
-// parseVersion reads a version's id; one that is not valid stands for the current version.
+// parseVersion parses a version's id; an invalid one stands for the current version.
 func parseVersion(versionID string) (pgtype.UUID, error) {
 	if versionID == "" || versionID == NullVersion {
 		return pgtype.UUID{}, nil
@@ -85,9 +84,9 @@ func parseVersion(versionID string) (pgtype.UUID, error) {
 	return UUID(id), nil
 }
 
-// Names that PostgreSQL holds.
+// Names that PostgreSQL can store.
 
-// MaxKey is what S3 allows, in bytes of UTF-8.
+// MaxKey is S3's limit for a key, in bytes of UTF-8.
 const MaxKey = 1024
 
 // CheckKey refuses a key with a [*KeyTooLongError] or a [*TextError].

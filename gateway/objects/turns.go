@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// turns lets callers that come while others are at work go together: the first of
-// them works for all. Nobody waits for company. Safe for concurrent use.
+// turns groups callers that arrive while others work: the first of them works for all. A caller never waits for others
+// to join. Safe for concurrent use.
 type turns[T any] struct {
-	atOnce   int // groups at work at a time
-	together int // callers in a group, at most
+	atOnce   int // groups that work at once
+	together int // callers per group, at most
 
-	// Who has waited for patience goes beside those that are at work, as long as these
-	// are fewer than most: it decides how soon a group begins, never what it finds. 0:
-	// all wait.
+	// Callers that have waited for patience work beside the running groups, while these are fewer than most. This
+	// affects when a group begins, never its result. 0: all wait.
 	patience time.Duration
 	most     int
 
@@ -27,11 +26,11 @@ type turns[T any] struct {
 type waiter[T any] struct {
 	one   T
 	since time.Time
-	turn  chan []waiter[T] // to lead these, itself the first; nil: another has done so
+	turn  chan []waiter[T] // the group to lead, itself first; nil: another caller has worked for it
 }
 
-// take returns when work was called with a group that one belongs to, by this caller
-// or by another one, after take was called.
+// take returns when work was called with a group that contains one, by this caller or by another one, after take was
+// called.
 func (t *turns[T]) take(one T, work func(group []T)) {
 	t.mu.Lock()
 	if t.working < t.atOnce {
@@ -67,7 +66,7 @@ func (t *turns[T]) lead(led []waiter[T], work func(group []T)) {
 	work(group)
 }
 
-// pass gives the turn to those who have come meanwhile.
+// pass starts the next group of waiting callers.
 func (t *turns[T]) pass() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,7 +76,7 @@ func (t *turns[T]) pass() {
 	}
 }
 
-// begin lets those who wait go, if there are any. It is under mu.
+// begin starts a group of waiting callers, if any. The caller holds mu.
 func (t *turns[T]) begin() {
 	n := min(len(t.waiting), t.together)
 	if n == 0 {
@@ -89,7 +88,7 @@ func (t *turns[T]) begin() {
 	led[0].turn <- led
 }
 
-// watch has hurry called. It is under mu.
+// watch schedules hurry. The caller holds mu.
 func (t *turns[T]) watch(after time.Duration) {
 	if !t.watched {
 		t.watched = true
@@ -97,7 +96,7 @@ func (t *turns[T]) watch(after time.Duration) {
 	}
 }
 
-// hurry lets those who have waited for long go beside those that are at work.
+// hurry starts a group beside the running ones once callers have waited for patience.
 func (t *turns[T]) hurry() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// atWork is turns whose groups say that they began, and end when they are told.
+// atWork is turns whose groups report that they began, and end on demand.
 type atWork struct {
 	*turns[int]
 
@@ -31,7 +31,7 @@ func (a *atWork) comes(n int) {
 	})
 }
 
-// waits returns when so many wait.
+// waits returns once n callers wait.
 func (a *atWork) waits(t *testing.T, n int) {
 	t.Helper()
 	testenv.Eventually(t, fmt.Sprintf("%d wait", n), func() error {
@@ -75,18 +75,18 @@ func TestWhoComesWhileOthersAreAtWorkGoesTogether(t *testing.T) {
 	a.all.Wait()
 }
 
-// Work that hangs holds up nobody for longer than the patience, and never more than most are at work.
+// Work that hangs delays others at most for patience, and no more than most groups work at once.
 func TestNobodyWaitsLongBehindWorkThatHangs(t *testing.T) {
 	t.Parallel()
 	a := newAtWork(&turns[int]{atOnce: 1, together: 10, patience: time.Millisecond, most: 3})
-	for n := range 3 { // each goes though those before it hang
+	for n := range 3 { // each starts although those before it hang
 		a.comes(n)
 		<-a.began
 	}
 	a.comes(3)
 	a.waits(t, 1)
 	a.mu.Lock()
-	a.waiting[0].since = time.Time{} // it has had enough of patience
+	a.waiting[0].since = time.Time{} // its patience is over
 	a.mu.Unlock()
 	a.hurry()
 	if len(a.began) > 0 {
@@ -101,7 +101,7 @@ func TestNobodyWaitsLongBehindWorkThatHangs(t *testing.T) {
 	}
 }
 
-// A panic in the work of a group ends its leader's call and nobody else's.
+// A panic in the work of a group ends only its leader's call.
 func TestWhoPanicsLeavesTheOthersTheirTurn(t *testing.T) {
 	t.Parallel()
 	a := newAtWork(&turns[int]{atOnce: 1, together: 10})

@@ -24,16 +24,16 @@ const (
 	sqlStaged         = `SELECT etag, attributes, resource, token FROM objects.stages WHERE id = $1 AND bucket = $2 AND key = $3`
 )
 
-// MaxParts of an upload.
+// MaxParts is the greatest number of parts of an upload.
 const MaxParts = 10_000
 
-// Upload is a multipart upload under way.
+// Upload is a multipart upload in progress.
 type Upload struct {
 	ID         blob.ID
 	Attributes Attributes
 }
 
-// Part is a stored part of one.
+// Part is a stored part of an upload.
 type Part struct {
 	Number              int32
 	Blob                [16]byte
@@ -43,8 +43,8 @@ type Part struct {
 	Changed             time.Time
 }
 
-// BeginUpload begins a multipart upload. It needs the grant, so that a stale
-// writer learns it early; completing the upload decides.
+// BeginUpload begins a multipart upload. It needs the grant, so that a stale writer fails early; the completion of the
+// upload decides.
 func (c *Catalog) BeginUpload(ctx context.Context, ch Change, a Attributes) (blob.ID, error) {
 	encoded, err := json.Marshal(a)
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *Catalog) BeginUpload(ctx context.Context, ch Change, a Attributes) (blo
 	return id, err
 }
 
-// Upload finds an upload by the id that the client names, or a [*NoUploadError].
+// Upload finds an upload by the client's id; else it returns a [*NoUploadError].
 func (c *Catalog) Upload(ctx context.Context, bucket, key, id string) (Upload, error) {
 	none := &NoUploadError{ID: strings.Clone(id)}
 	parsed, err := blob.ParseID(id)
@@ -79,7 +79,7 @@ func (c *Catalog) Upload(ctx context.Context, bucket, key, id string) (Upload, e
 	return u, nil
 }
 
-// Parts lists the parts above a number.
+// Parts lists the parts with numbers above the given one.
 func (c *Catalog) Parts(ctx context.Context, id blob.ID, above, limit int) ([]Part, error) {
 	var all []Part
 	err := c.db.Once(ctx, func(ctx context.Context, q Querier) error {
@@ -98,9 +98,8 @@ func (c *Catalog) Parts(ctx context.Context, id blob.ID, above, limit int) ([]Pa
 	return all, err
 }
 
-// Completed answers a repetition of a completion that was carried out: to the
-// grant that made the version, or else to the current one. The ETag is that of
-// what the request lists; the error is otherwise where nothing fits.
+// Completed answers the repetition of a completion that was carried out: for the grant that made the version, or else
+// for the current one. etag is the ETag of the parts in the request. If nothing matches, the error is otherwise.
 func (c *Catalog) Completed(ctx context.Context, ch Change, upload, etag string, otherwise error) (Stored, error) {
 	id, err := blob.ParseID(upload)
 	if err != nil {
@@ -116,8 +115,7 @@ func (c *Catalog) Completed(ctx context.Context, ch Change, upload, etag string,
 	return v, err
 }
 
-// StagedUpload answers a repetition of a completion that staged its upload: to
-// the grant that did. It is Completed for those.
+// StagedUpload is Completed for a completion that staged its upload, and for the grant that did.
 func (c *Catalog) StagedUpload(ctx context.Context, ch Change, upload, etag string, otherwise error) (Stored, error) {
 	id, err := blob.ParseID(upload)
 	if err != nil {

@@ -12,9 +12,8 @@ import (
 
 const sqlSetRetention = "SELECT objects.set_retention($1, $2)"
 
-// ParseRetention reads for how long the objects of a bucket are written once: a
-// duration such as "720h" or "30d", or "none", which is 0. The error is a
-// [*fence.InvalidError].
+// ParseRetention parses how long the objects of a bucket are write-once: a duration such as "720h" or "30d", or "none",
+// which is 0. The error is a [*fence.InvalidError].
 func ParseRetention(s string) (time.Duration, error) {
 	if s == "none" {
 		return 0, nil
@@ -26,7 +25,7 @@ func ParseRetention(s string) (time.Duration, error) {
 		"is %q; it must be none, or a duration from 1s to %dd, such as 720h or 30d", s, maxKeepDays)}
 }
 
-// ShowRetention is the form that [ParseRetention] reads.
+// ShowRetention returns the form that [ParseRetention] parses.
 func ShowRetention(d time.Duration) string {
 	if d <= 0 {
 		return "none"
@@ -34,10 +33,9 @@ func ShowRetention(d time.Duration) string {
 	return d.String()
 }
 
-// SetRetention chooses for how long the objects of a bucket can be neither
-// overwritten nor deleted, from their writing on; 0: not at all. [ErrRetained] where
-// that is shorter than before and the bucket holds objects; [ErrNoBucket], or a
-// [*fence.InvalidError].
+// SetRetention sets how long the objects of a bucket can be neither overwritten nor deleted after they are written; 0:
+// not at all. The error is [ErrRetained] if that is shorter than before and the bucket holds objects, [ErrNoBucket], or
+// a [*fence.InvalidError].
 func (c *Catalog) SetRetention(ctx context.Context, bucket string, d time.Duration) error {
 	if read, err := ParseRetention(ShowRetention(d)); err != nil || read != d {
 		return &fence.InvalidError{Field: "write_once", Reason: "is out of range"}
@@ -54,8 +52,7 @@ func retentionOf(age pgtype.Interval) time.Duration {
 	return time.Duration(age.Microseconds) * time.Microsecond
 }
 
-// RetainedError: the object is written once, and its retention has not ended. Nothing
-// was changed.
+// RetainedError reports that the object is write-once and its retention has not ended. Nothing was changed.
 type RetainedError struct{ Until string } // RFC 3339, UTC
 
 func (e *RetainedError) Error() string {

@@ -20,44 +20,42 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// Config says what a page shows, as the context's principal may see it.
+// Config says what a page shows. Its functions act for the context's principal.
 type Config struct {
-	// Know is who presents a token, with [access.ErrUnknown] where nobody does, and another error
-	// where that could not be found out. nil: there are no tokens, and everybody may do everything.
+	// Know returns the principal of a token. The error is [access.ErrUnknown] if there is none, and another if the
+	// token could not be verified. nil: there are no tokens, and everybody may do everything.
 	Know func(ctx context.Context, token string) (*access.Principal, error)
-	// Limit returns an error where a principal asks too often. nil: there is no limit.
+	// Limit returns an error if a principal exceeds its request rate. nil: no limit.
 	Limit func(p *access.Principal) error
-	// Host reports whether a page is served under this name, of a Host header. Required.
+	// Host reports whether the page is served under this Host header. Required.
 	Host func(host string) bool
-	// Status is how the gateway is. Required.
+	// Status returns the gateway's status. Required.
 	Status func(ctx context.Context) (wire.Status, error)
-	// Held are the resources that somebody holds whose names begin with prefix, the first ones
-	// of many. Required.
+	// Held returns the held resources whose names begin with prefix; more reports that there are others. Required.
 	Held func(ctx context.Context, prefix string) (held []wire.Listed, more bool, err error)
-	// Events returns what came after the event with this id, or waits for it until ctx ends;
-	// last is where to go on. Kept returns at once, and Refused so for the refused writes alone,
-	// which other events do not push out. Required.
+	// Events returns the events after the one with this id, or waits for one until ctx ends; last is the id to continue
+	// from. Kept does not wait, and Refused neither: it returns only refused writes, which other events do not
+	// displace. All three are required.
 	Events  func(ctx context.Context, after string) (events []wire.Event, last string, err error)
 	Kept    func(ctx context.Context, after string) (events []wire.Event, last string)
 	Refused func(ctx context.Context, after string) (events []wire.Event, last string)
-	// Inspect is what is known of a resource, and Revoke takes it from the holder of this token;
-	// it fails with [fence.ErrNotRaised] where another is recorded. Required.
+	// Inspect returns what is known of a resource. Revoke takes it from the holder of this token; it fails with
+	// [fence.ErrNotRaised] if another token is recorded. Both are required.
 	Inspect func(ctx context.Context, resource string) (wire.Resource, error)
 	Revoke  func(r *http.Request, resource, by string, seen fence.Token) (fence.Token, error)
-	// Denied records what a visitor may not do; the request's context carries the visitor. Required.
+	// Denied records an action that a visitor may not do. The request's context carries the visitor. Required.
 	Denied func(r *http.Request, denied *access.DeniedError)
-	// Problem is an error as the visitor may see it. Required.
+	// Problem returns an error in the form for the visitor. Required.
 	Problem func(err error) wire.Problem
 
-	// SessionTime is how long somebody stays logged in. Defaults to 12 h.
+	// SessionTime is how long a log-in lasts. Defaults to 12 h.
 	SessionTime time.Duration
-	// MaxSessions bounds how many are logged in with the one token of a gateway without
-	// principals, and SessionsEach how many of one principal; the oldest gives way. They default
-	// to 256 and 8.
+	// MaxSessions bounds the sessions with the token of a gateway without principals, and SessionsEach those of one
+	// principal; the oldest one ends. They default to 256 and 8.
 	MaxSessions, SessionsEach int
-	// MaxStreams bounds how many watch at once. A principal has a quarter of them. Defaults to 50.
+	// MaxStreams bounds the open streams. A principal may have a quarter of them. Defaults to 50.
 	MaxStreams int
-	// Every is how often what is held is shown anew. Defaults to 2 s.
+	// Every is how often the held resources are updated. Defaults to 2 s.
 	Every time.Duration
 	// Logger receives log-ins. Defaults to slog.Default().
 	Logger *slog.Logger
@@ -68,11 +66,11 @@ type Page struct {
 	cfg      Config
 	mux      *http.ServeMux
 	sessions *sessions
-	csrf     string         // of everybody, where there are no tokens
-	streams  *access.Shares // a place for each that watches
+	csrf     string         // of everybody, if there are no tokens
+	streams  *access.Shares // one place per open stream
 }
 
-// New makes a page.
+// New creates a page.
 func New(cfg Config) *Page {
 	cfg.SessionTime = cmp.Or(cfg.SessionTime, 12*time.Hour)
 	cfg.MaxSessions = cmp.Or(cfg.MaxSessions, 256)
@@ -105,7 +103,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"uptime": func(ms int64) string { return (time.Duration(ms) * time.Millisecond).Round(time.Second).String() },
 }).ParseFS(assets, "assets/*.html"))
 
-// left is how long a lease lasts unless it is renewed, as app.js shows it.
+// left formats how long a lease lasts unless it is renewed, as app.js does.
 func left(ms *int64) string {
 	if ms == nil {
 		return "never ends"
@@ -117,11 +115,11 @@ func left(ms *int64) string {
 	return d.Truncate(time.Second).String()
 }
 
-// policy lets the page load and do only what is its own. The empty icon, without which browsers ask for one, is data.
+// policy lets the page load and send only to its own origin. The data icon stops browsers from requesting one.
 const policy = "default-src 'none'; script-src 'self'; img-src data:; style-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// ServeHTTP answers paths of the page. Nothing of it is served under a name that is not the
-// gateway's, and nothing is done that another site asked for.
+// ServeHTTP answers paths of the page. It serves nothing under a foreign host name, and does nothing that another site
+// requested.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
@@ -141,7 +139,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// sameOrigin reports whether a browser says that a page of this very host asks.
+// sameOrigin reports whether the browser says that a page of this host sent the request.
 func sameOrigin(r *http.Request) bool {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" {
 		return false
@@ -161,7 +159,7 @@ func asset(name, kind string) http.HandlerFunc {
 	}
 }
 
-// render writes a page, or nothing of it.
+// render writes a whole page, or nothing of it.
 func (p *Page) render(w http.ResponseWriter, status int, name string, data any) {
 	var text strings.Builder
 	if err := templates.ExecuteTemplate(&text, name, data); err != nil {
@@ -178,11 +176,11 @@ func (p *Page) fail(w http.ResponseWriter, status int, title, detail string) {
 	p.render(w, status, "problem.html", trouble{Title: title, Detail: detail})
 }
 
-// trouble is why something is not shown. Who is logged in may log out there: its rights may have
-// ended, and no other page be shown.
+// trouble is a page with an error. It offers a log-out to a logged-in visitor, whose rights may have ended, so that no
+// other page does.
 type trouble struct{ Title, Detail, CSRF string }
 
-// failed shows an error.
+// failed shows an error page.
 func (p *Page) failed(w http.ResponseWriter, r *http.Request, v visitor, err error) {
 	if denied, ok := errors.AsType[*access.DeniedError](err); ok {
 		p.cfg.Denied(r, denied)

@@ -11,15 +11,15 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// confirmation asks whether a resource is really to be taken from its holder.
+// confirmation asks the visitor to confirm a revocation.
 type confirmation struct {
 	CSRF   string
 	Known  wire.Resource
 	Locked bool
-	Why    string // it asks again; "": for the first time
+	Why    string // why it asks again; "": first time
 }
 
-// looked is what is known of the resource that is to be revoked, where the visitor may do so.
+// looked returns what is known of the resource to be revoked, if the visitor may revoke it.
 func (p *Page) looked(w http.ResponseWriter, r *http.Request, v visitor, resource string) (known wire.Resource, ok bool) {
 	if err := fence.ValidateResource(resource); err != nil {
 		p.failed(w, r, v, err)
@@ -49,7 +49,7 @@ func (p *Page) ask(w http.ResponseWriter, v visitor, known wire.Resource, why st
 	p.render(w, http.StatusOK, "revoke.html", confirmation{CSRF: v.csrf, Known: known, Locked: known.Locked != nil && *known.Locked, Why: why})
 }
 
-// revoke takes the resource from the holder that the visitor saw, and from no later one.
+// revoke takes the resource from the holder that the visitor saw, not from a later one.
 func (p *Page) revoke(w http.ResponseWriter, r *http.Request, v visitor) {
 	resource := r.PostFormValue("resource")
 	known, ok := p.looked(w, r, v, resource)
@@ -65,7 +65,7 @@ func (p *Page) revoke(w http.ResponseWriter, r *http.Request, v visitor) {
 		by = v.Name() + ", on the page"
 	}
 	switch _, err := p.cfg.Revoke(r, resource, by, known.Token); {
-	case errors.Is(err, fence.ErrNotRaised): // between the look and the revocation
+	case errors.Is(err, fence.ErrNotRaised): // since the visitor looked
 		if known, ok = p.looked(w, r, v, resource); ok {
 			p.askAnew(w, r, v, known)
 		}
@@ -76,7 +76,7 @@ func (p *Page) revoke(w http.ResponseWriter, r *http.Request, v visitor) {
 	}
 }
 
-// askAnew asks about the holder that is there now.
+// askAnew asks for confirmation with the current holder.
 func (p *Page) askAnew(w http.ResponseWriter, r *http.Request, v visitor, known wire.Resource) {
 	p.ask(w, v, known, fmt.Sprintf("Meanwhile another acquired it: the fence stood at token %s when you looked. Nothing was done to the one below.", r.PostFormValue("token")))
 }

@@ -13,25 +13,25 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// Paths for which other rules count than for pages.
+// Paths with rules other than a page's.
 const (
 	eventsPath = "/page/events"
 	logoutPath = "/page/logout"
 )
 
-// maxForm bounds what a form may send, in bytes.
+// maxForm bounds a posted form, in bytes.
 const maxForm = 16 << 10
 
-// session is somebody who logged in.
+// session is one log-in.
 type session struct {
-	token string // asked again each time: its rights may have ended
+	token string // checked at each request: its rights may have ended
 	name  string // of the principal
 	csrf  string
 	until time.Time
 	ended chan struct{}
 }
 
-// sessions are those who are logged in, by the hash of their cookie.
+// sessions are the open sessions, by the hash of their cookie.
 type sessions struct {
 	time time.Duration
 	most int // without a name: all have one token
@@ -45,8 +45,7 @@ func newSessions(long time.Duration, most, each int) *sessions {
 	return &sessions{time: long, most: most, each: each, open: make(map[[sha256.Size]byte]*session)}
 }
 
-// begin makes a session and returns its cookie's value. Where a principal has too many, its own
-// oldest one ends, and nobody else's.
+// begin opens a session and returns its cookie's value. If a principal has too many, its own oldest session ends.
 func (s *sessions) begin(token, name string) (id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +74,7 @@ func (s *sessions) begin(token, name string) (id string) {
 	return id
 }
 
-// drop ends a session, and what it watches; the caller has locked mu.
+// drop ends a session and its streams. The caller holds mu.
 func (s *sessions) drop(key [sha256.Size]byte) {
 	if one := s.open[key]; one != nil {
 		close(one.ended)
@@ -101,7 +100,7 @@ func (s *sessions) of(id string) *session {
 	return one
 }
 
-// cookieName names the cookie; one that is sent by TLS only is bound to its host.
+// cookieName returns the cookie's name; over TLS the name binds the cookie to its host.
 func cookieName(r *http.Request) string {
 	if r.TLS != nil {
 		return "__Host-fencegate"
@@ -115,19 +114,18 @@ func cookie(r *http.Request, value string, seconds int) *http.Cookie {
 	}
 }
 
-// visitor is who looks at the page.
+// visitor is the visitor of a request.
 type visitor struct {
 	*access.Principal
 
 	session *session // nil without tokens
 	csrf    string
-	stream  bool // it asks for a stream, and is shown no page
+	stream  bool // asks for a stream, not for a page
 }
 
 type visitorHandler func(w http.ResponseWriter, r *http.Request, v visitor)
 
-// as serves a visitor who is logged in, and shows others the form. A form that is posted carries the
-// session's own word.
+// as serves logged-in visitors, and shows others the log-in form. A posted form must carry the session's CSRF token.
 func (p *Page) as(next visitorHandler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v, err := p.visitor(r)
@@ -155,7 +153,7 @@ func (p *Page) as(next visitorHandler) http.HandlerFunc {
 	}
 }
 
-// limited counts a request. One that gives up what the visitor has, the log-out, is let through.
+// limited counts a request. It does not apply to the log-out.
 func (p *Page) limited(who *access.Principal) error {
 	if p.cfg.Know == nil || p.cfg.Limit == nil {
 		return nil
@@ -163,7 +161,7 @@ func (p *Page) limited(who *access.Principal) error {
 	return p.cfg.Limit(who)
 }
 
-// visitor is the visitor's principal; [access.ErrUnknown]: not logged in.
+// visitor returns the visitor of a request; [access.ErrUnknown]: not logged in.
 func (p *Page) visitor(r *http.Request) (visitor, error) {
 	if p.cfg.Know == nil {
 		return visitor{Principal: access.Everybody(), csrf: p.csrf}, nil
@@ -177,13 +175,13 @@ func (p *Page) visitor(r *http.Request) (visitor, error) {
 		return visitor{}, access.ErrUnknown
 	}
 	principal, err := p.cfg.Know(r.Context(), one.token)
-	if errors.Is(err, access.ErrUnknown) { // the token was taken away, or has expired
+	if errors.Is(err, access.ErrUnknown) { // the token was withdrawn, or has expired
 		p.sessions.end(c.Value)
 	}
 	return visitor{Principal: principal, session: one, csrf: one.csrf}, err
 }
 
-// askToLogIn shows the form; a stream gets no page.
+// askToLogIn shows the log-in form; a stream gets a plain error.
 func (p *Page) askToLogIn(w http.ResponseWriter, r *http.Request, status int, why string) {
 	if r.URL.Path == eventsPath {
 		http.Error(w, "log in", status)
@@ -235,10 +233,10 @@ func (p *Page) logout(w http.ResponseWriter, r *http.Request, _ visitor) {
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
-// lasts is ctx until the visitor's session or rights end.
+// lasts returns a context that ends with ctx, the visitor's session or its rights.
 func (v visitor) lasts(ctx context.Context) (context.Context, context.CancelFunc) {
 	var over <-chan struct{}
-	until := time.Now().Add(24 * time.Hour) // a browser asks again
+	until := time.Now().Add(24 * time.Hour) // the browser reconnects
 	if v.session != nil {
 		over, until = v.session.ended, v.session.until
 	}

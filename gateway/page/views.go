@@ -13,31 +13,31 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// maxFeed is how many events the page shows, and how many refusals.
+// maxFeed bounds the events and the refusals that the page shows.
 const maxFeed = 100
 
-// view is what the page shows.
+// view is the content of the page.
 type view struct {
 	Principal string
 	CSRF      string
 	LoggedIn  bool
 	Now       now
-	Feed      []wire.Event // the latest first, without the refusals
+	Feed      []wire.Event // the latest first, without refusals
 	Refused   []wire.Event // the latest first
-	Last      string       // where the feed goes on
+	Last      string       // the event id from which the feed continues
 	Done      string       // what was just done
 }
 
-// now is the part that is shown anew.
+// now is the part that is updated.
 type now struct {
 	Prefix  string
 	Status  wire.Status
 	Held    []row
 	More    bool
-	Trouble string // why who holds what is not known; "": it is
+	Trouble string // why the held resources are not known; "": they are
 }
 
-// row is a resource that is held.
+// row is a held resource.
 type row struct {
 	wire.Listed
 
@@ -67,7 +67,7 @@ func (p *Page) now(ctx context.Context, prefix string) now {
 	return n
 }
 
-// about reports whether an event is about what the visitor searches.
+// about reports whether an event matches the visitor's search.
 func about(prefix string, e wire.Event) bool {
 	return prefix == "" || e.Resource != "" && strings.HasPrefix(e.Resource, prefix) || e.Needed != "" && strings.HasPrefix(e.Needed, prefix)
 }
@@ -80,7 +80,7 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request, v visitor) {
 	}
 	prefix := r.URL.Query().Get("prefix")
 	page := view{Principal: v.Name(), CSRF: v.csrf, LoggedIn: v.session != nil, Now: p.now(ctx, prefix)}
-	seen := map[string]bool{} // a refusal that comes between the two looks is in the second alone
+	seen := map[string]bool{} // a refusal between the two queries is in the second only
 	page.Refused, _ = latest(ctx, p.cfg.Refused, func(e wire.Event) bool {
 		seen[e.ID] = true
 		return e.Kind == wire.EventRefused && about(prefix, e)
@@ -94,7 +94,7 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request, v visitor) {
 	p.render(w, http.StatusOK, "page.html", page)
 }
 
-// latest are the events that are kept and wanted, the latest first, at most maxFeed of them.
+// latest returns the kept events that want accepts, the latest first, at most maxFeed.
 func latest(ctx context.Context, kept func(context.Context, string) ([]wire.Event, string), want func(wire.Event) bool) (found []wire.Event, last string) {
 	for {
 		events, next := kept(ctx, last)
@@ -112,7 +112,7 @@ func latest(ctx context.Context, kept func(context.Context, string) ([]wire.Even
 	}
 }
 
-// watch streams what is held now and what happens, as HTML.
+// watch streams the held resources and new events, as HTML.
 func (p *Page) watch(w http.ResponseWriter, r *http.Request, v visitor) {
 	if !v.MaySome(access.Inspect) {
 		p.failed(w, r, v, v.Denied(access.Inspect, ""))
@@ -142,7 +142,7 @@ func (p *Page) watch(w http.ResponseWriter, r *http.Request, v visitor) {
 	}
 }
 
-// follow sends events until it is time to show anew what is held.
+// follow sends events until the held resources are due for an update.
 func (p *Page) follow(ctx context.Context, s *stream) error {
 	within, cancel := context.WithTimeout(ctx, p.cfg.Every)
 	defer cancel()
@@ -151,7 +151,7 @@ func (p *Page) follow(ctx context.Context, s *stream) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if err != nil { // the time is over
+		if err != nil { // time for the update
 			return nil //nolint:nilerr // see above
 		}
 		s.after = last
@@ -170,7 +170,7 @@ func (p *Page) follow(ctx context.Context, s *stream) error {
 	}
 }
 
-// stream is one visitor's.
+// stream is the event stream of one visitor.
 type stream struct {
 	w             http.ResponseWriter
 	prefix, after string

@@ -14,9 +14,8 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// clientLogin passes on what belongs to the login and nothing else, until the
-// session is open: a statement that a client sends ahead waits. It returns what
-// the client sent then, as a read would.
+// clientLogin passes on the messages of the login and nothing else until the session is open; a statement that a client
+// sends ahead waits. It returns the bytes that it has withheld, as a read would.
 func (s *session) clientLogin(upstream net.Conn, from *source, stream *clientStream) ([]byte, error) {
 	for {
 		b, err := from.read()
@@ -50,8 +49,8 @@ func (s *session) leaves() {
 	s.left = true
 }
 
-// untilStatement scans b up to the first message that is no part of a login,
-// and returns how many bytes come before it: len(b) where there is none.
+// untilStatement scans b up to the first message that does not belong to a login, and returns how many bytes precede
+// it: len(b) if there is none.
 func (c *clientStream) untilStatement(b []byte) int {
 	rest := b
 	for {
@@ -71,13 +70,12 @@ func (c *clientStream) untilStatement(b []byte) int {
 
 func ofLogin(typ byte) bool { return typ == typePassword || typ == typeTerminate }
 
-// sqlCheck has the fence judge what the session presents, and says whose fence that is.
+// sqlCheck lets the fence check the grant that the session presents, and returns the server's identity.
 const sqlCheck = "SELECT fence.check(), identity, written FROM fence.identity()"
 
-// dressed is the startup packet as PostgreSQL gets it: verbatim, but for a lease
-// login, whose seal it learns here, a session that starts read-only, and the client's
-// address in the application_name. That of a replication connection stays: synchronous
-// standbys are known by it.
+// dressed returns the startup packet for PostgreSQL. It is unchanged, except for a lease login, which gets its grant
+// here, for a session that starts read-only, and for the client's address in the application_name. A replication
+// connection keeps its application_name, because it identifies synchronous standbys.
 func (s *session) dressed(opening packet) (packet, error) {
 	s.permitted()
 	var add []string
@@ -93,7 +91,7 @@ func (s *session) dressed(opening packet) (packet, error) {
 	if s.srv.cfg.NamesClients && !s.who.replicates {
 		if named, err := rewritten(opening, append(add, settingApplication, applicationFrom(s.who.application, s.from()))...); err == nil {
 			return named, nil
-		} // the packet is full: the name is for people only
+		} // the packet is full: omit the name, which serves people only
 	}
 	if len(add) == 0 {
 		return opening, nil
@@ -101,9 +99,8 @@ func (s *session) dressed(opening packet) (packet, error) {
 	return rewritten(opening, add...)
 }
 
-// admit decides, once the client has logged in and waits for its first
-// ReadyForQuery, whether it gets it. held is that message, or its beginning; so
-// is what admit returns.
+// admit decides whether a client that has logged in receives its first ReadyForQuery. held is the beginning of that
+// message, or all of it; so is the result.
 func (s *session) admit(upstream net.Conn, held []byte) ([]byte, error) {
 	held, err := s.admitted(upstream, held)
 	if refusal, ok := asFatalError(err); ok {
@@ -126,7 +123,7 @@ func (s *session) admitted(upstream net.Conn, held []byte) ([]byte, error) {
 		}
 	}
 	switch {
-	case s.who.physical && s.policy == PolicyGrantRequired: // it writes nothing that a lease is for
+	case s.who.physical && s.policy == PolicyGrantRequired: // it has no writes that a lease protects
 		return nil, s.noGrant()
 	case s.who.lease != nil:
 		return held, s.takeLease()
@@ -150,8 +147,8 @@ func (s *session) noGrant() error {
 	}
 }
 
-// checked has the fence judge the grant that the session presents, in the session
-// itself, as each guarded write will. It returns the ReadyForQuery after that.
+// checked lets the fence check the presented grant in the session itself, as each guarded write will. It returns the
+// ReadyForQuery that follows.
 func (s *session) checked(upstream net.Conn, held []byte) ([]byte, error) {
 	judge, refusal := s.judge()
 	if refusal != nil {
@@ -187,7 +184,7 @@ func (s *session) checked(upstream net.Conn, held []byte) ([]byte, error) {
 	}
 }
 
-// judge is what tells whether the session's server can judge grants.
+// judge returns the function that reports whether the session's server can judge grants.
 func (s *session) judge() (func(identity string, written uint64) error, error) {
 	if s.srv.cfg.Judge == nil {
 		return func(string, uint64) error { return nil }, nil
@@ -201,7 +198,7 @@ func (s *session) judge() (func(identity string, written uint64) error, error) {
 	return judge, nil
 }
 
-// unjudged refuses a grant that no server can judge now.
+// unjudged refuses a grant because no server can judge it now.
 func unjudged(err error) error {
 	why := "PostgreSQL's identity is not verified"
 	if told, ok := errors.AsType[interface {
@@ -215,7 +212,7 @@ func unjudged(err error) error {
 	}
 }
 
-// learn takes the token of a grant that was presented by its seal only, from what sqlCheck says.
+// learn takes the token of a grant that was presented without it from the result of sqlCheck.
 func (s *session) learn(row []byte, judge func(identity string, written uint64) error) error {
 	var values pgproto3.DataRow
 	if err := values.Decode(row); err != nil {
@@ -240,7 +237,7 @@ func (s *session) learn(row []byte, judge func(identity string, written uint64) 
 	return nil
 }
 
-// checkRefusal says the fence's answer as the session's end.
+// checkRefusal turns the fence's error into the FATAL error of the session.
 func (s *session) checkRefusal(body []byte) error {
 	var e pgproto3.ErrorResponse
 	if err := e.Decode(body); err != nil {
@@ -258,7 +255,7 @@ func (s *session) checkRefusal(body []byte) error {
 	return refusal
 }
 
-// maxAnswerBytes bounds one message of the check's answer.
+// maxAnswerBytes bounds one message in the answer to sqlCheck.
 const maxAnswerBytes = 64 << 10
 
 // readMessage reads exactly one message.
@@ -281,7 +278,7 @@ func framed(typ byte, body []byte) []byte {
 	return append(b, body...)
 }
 
-// over frees what the session had, when both directions have ended.
+// over releases what the session held, after both directions have ended.
 func (s *session) over() {
 	s.release()
 	s.srv.forget(s)

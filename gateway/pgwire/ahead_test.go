@@ -16,8 +16,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/pgwire"
 )
 
-// patient gives a lease when its asker has given up, and PostgreSQL had some time to
-// hear of the statement that the client sent ahead.
+// patient grants a lease after its client has given up, and after PostgreSQL had time to receive a statement that the
+// client sent ahead.
 type patient struct {
 	leasing.Source
 
@@ -31,7 +31,7 @@ func (p *patient) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Le
 	<-ctx.Done()
 	select {
 	case <-p.heard:
-	case <-time.After(200 * time.Millisecond): // most likely nothing comes
+	case <-time.After(200 * time.Millisecond): // probably nothing comes
 	}
 	return leaseOf(r), p.err
 }
@@ -42,8 +42,8 @@ func (p *patient) Extend(_ context.Context, _ leasing.Ref, ttl time.Duration) (t
 
 func (p *patient) Release(context.Context, leasing.Ref) error { return nil }
 
-// A stop wakes what waits for the session to open; a statement that was sent ahead must
-// not slip through: nobody has admitted the session.
+// A stop wakes the goroutine that waits for the session to open. A statement that was sent ahead must not pass, because
+// nothing has admitted the session.
 func TestAStopLetsNoStatementPassThatWasSentAhead(t *testing.T) {
 	t.Parallel()
 	for name, err := range map[string]error{"no lease": context.Canceled, "a lease that comes too late": nil} {

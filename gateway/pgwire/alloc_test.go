@@ -31,8 +31,7 @@ func echoes(query int, answer []byte) func(net.Conn) {
 	}
 }
 
-// roundTrips opens a session and returns a function that does one exchange
-// through it, without an allocation of its own.
+// roundTrips opens a session and returns a function that does one exchange through it without allocating.
 func roundTrips(tb testing.TB, addr string, query []byte, answer int) func() {
 	tb.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -55,8 +54,8 @@ func roundTrips(tb testing.TB, addr string, query []byte, answer int) func() {
 	}
 }
 
-// exchange is a query and an answer of many messages: rows that fill more than
-// one read, so that headers are cut at reads' ends.
+// exchange returns a query and an answer of many messages: the rows fill more than one read, so that reads split
+// headers.
 func exchange() (query, answer []byte) {
 	query, _ = (&pgproto3.Query{String: "SELECT 1"}).Encode(nil)
 	row := &pgproto3.DataRow{Values: [][]byte{make([]byte, 97), nil, make([]byte, 13)}}
@@ -67,7 +66,7 @@ func exchange() (query, answer []byte) {
 }
 
 func TestMessagesPassWithoutAllocation(t *testing.T) {
-	// Not parallel: allocations of other tests would count.
+	// Not parallel: other tests' allocations would count.
 	query, answer := exchange()
 	r := start(t, "tcp", upstream(t, echoes(len(query), answer)), "shop", told(nil))
 	once := roundTrips(t, r.addr, query, len(answer))

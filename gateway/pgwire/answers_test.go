@@ -17,13 +17,13 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// dialog is a session between a client and a PostgreSQL that the test plays, both.
+// dialog is a session whose client and PostgreSQL are both played by the test.
 type dialog struct {
 	*relay
 	t              *testing.T
 	client, server net.Conn
 	front          *pgproto3.Frontend
-	got            int64 // bytes that the client has got since the session opened
+	got            int64 // bytes that the client has received since the session opened
 }
 
 func newDialog(t *testing.T, opts ...option) *dialog {
@@ -55,7 +55,7 @@ func (d *dialog) receive(messages ...pgproto3.BackendMessage) {
 	}
 }
 
-// says has the client send these, in one piece, and PostgreSQL read them.
+// says sends these messages from the client, in one write, and lets PostgreSQL read them.
 func (d *dialog) says(messages ...pgproto3.FrontendMessage) {
 	d.t.Helper()
 	send(d.t, d.client, messages...)
@@ -64,7 +64,7 @@ func (d *dialog) says(messages ...pgproto3.FrontendMessage) {
 	}
 }
 
-// answers has PostgreSQL send these, in one piece, and the client read them.
+// answers sends these messages from PostgreSQL, in one write, and lets the client read them.
 func (d *dialog) answers(messages ...pgproto3.BackendMessage) {
 	d.t.Helper()
 	b := encode(messages...)
@@ -75,7 +75,7 @@ func (d *dialog) answers(messages ...pgproto3.BackendMessage) {
 	d.got += int64(len(b))
 }
 
-// state is how the session is listed once all that passed is noted.
+// state returns the session's listed state once everything that passed is noted.
 func (d *dialog) state() (state string) {
 	d.t.Helper()
 	testenv.Eventually(d.t, "what the client has got is noted", func() bool {
@@ -89,7 +89,7 @@ func (d *dialog) state() (state string) {
 	return state
 }
 
-// A stop, the idle timeouts and the hint of a farewell rest on whether an answer is due.
+// Stops, idle timeouts and the hint of a FATAL depend on whether an answer is due.
 func TestASessionIsIdleExactlyWhereNoAnswerIsDue(t *testing.T) {
 	t.Parallel()
 	type (
@@ -164,7 +164,7 @@ func TestASessionIsIdleExactlyWhereNoAnswerIsDue(t *testing.T) {
 	}
 }
 
-// Terminate behind a piece of a message would be taken for the rest of it.
+// A Terminate inside an unfinished message would be taken for part of it.
 func TestNoTerminateFallsIntoAMessage(t *testing.T) {
 	t.Parallel()
 	for name, piece := range map[string]string{"a header": "Q\x00\x00", "a body": "P\x00\x00\x00\x20S", "data of a COPY that failed": "d\x00\x00\x00\x20S"} {
@@ -188,8 +188,8 @@ func TestNoTerminateFallsIntoAMessage(t *testing.T) {
 	}
 }
 
-// A stop that comes while a client sends what PostgreSQL ignores ends the session when
-// that message is over, not at the end of its patience.
+// A stop while a client sends data that PostgreSQL ignores ends the session after that message, not at the drain
+// timeout.
 func TestAStopEndsASessionWhenTheRestOfItsCopyHasPassed(t *testing.T) {
 	t.Parallel()
 	d := newDialog(t, func(c *pgwire.Config) { c.DrainTimeout = 2 * time.Minute })
@@ -217,7 +217,7 @@ func TestAStopEndsASessionWhenTheRestOfItsCopyHasPassed(t *testing.T) {
 	}
 }
 
-// Who has sent everything may close its half; its answer is the last word.
+// A client that has sent everything may close its half; it still receives its answer, and no error.
 func TestAClientThatSendsNoMoreHearsItsAnswerAndNoError(t *testing.T) {
 	t.Parallel()
 	var log buffer

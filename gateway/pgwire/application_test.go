@@ -18,7 +18,7 @@ import (
 
 func namesClients(c *pgwire.Config) { c.NamesClients = true }
 
-// What pg_stat_activity shows of a session has the client's address, not only the gateway's.
+// The application_name in pg_stat_activity contains the client's address, because PostgreSQL itself sees the gateway's.
 func TestAnApplicationsNameHasItsClientsAddress(t *testing.T) {
 	t.Parallel()
 	w := setup(t, namesClients, behindProxy)
@@ -69,7 +69,7 @@ func TestAnApplicationsNameHasItsClientsAddress(t *testing.T) {
 	}
 }
 
-// Synchronous standbys are known by their application_name; a packet that has no room stays as it is.
+// An application_name that identifies a synchronous standby, or does not fit into the packet, stays unchanged.
 func TestANameThatMattersOrDoesNotFitStaysAsItIs(t *testing.T) {
 	t.Parallel()
 	got := make(chan []byte, 1)

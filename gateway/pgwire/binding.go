@@ -7,7 +7,7 @@ import (
 	"errors"
 )
 
-// Why SCRAM with channel binding can't pass this relay.
+// Why SCRAM with channel binding cannot pass this relay.
 var (
 	errBindingOverPlain = errors.New("the gateway uses TLS to PostgreSQL, but offers clients none: with SCRAM, PostgreSQL then offers SCRAM-SHA-256-PLUS, " +
 		"which libpq refuses over a plain connection; offer clients TLS with PostgreSQL's own certificate, or connect to PostgreSQL without TLS")
@@ -15,17 +15,16 @@ var (
 		"so clients must connect with channel_binding=disable; or offer them PostgreSQL's own certificate and key")
 )
 
-// loginRefusal is what PostgreSQL says of itself where it refuses a login; its text may be in any language.
+// loginRefusal identifies the error with which PostgreSQL refused a login; its text may be in any language.
 type loginRefusal struct{ code, file string }
 
-// ofSCRAM is the source file of PostgreSQL's SCRAM exchange, where channel binding is compared.
+// ofSCRAM is the source file of PostgreSQL's SCRAM exchange, which compares channel bindings.
 const ofSCRAM = "auth-scram.c"
 
-// CheckChannelBinding reports why clients will not be able to log in by SCRAM
-// with channel binding, which libpq uses wherever it can: that proof covers the
-// certificate of the connection, and a relay has two connections. nil where it
-// works, needs no TLS, or PostgreSQL's certificate can't be looked at now. That only
-// clients that insist on it can't log in is for the log to say.
+// CheckChannelBinding reports why clients will not be able to log in by SCRAM with channel binding, which libpq uses
+// whenever it can: its proof covers the certificate of the connection, and a relay has two connections. It returns nil
+// if that works or needs no TLS, or if PostgreSQL's certificate cannot be read now. If only clients that require
+// channel binding fail, it logs that instead.
 func (s *Server) CheckChannelBinding(ctx context.Context) error {
 	switch {
 	case s.cfg.UpstreamTLS == nil && s.cfg.TLS != nil:
@@ -59,13 +58,11 @@ func (s *Server) compareCertificates(secure *tls.Conn) error {
 	return nil
 }
 
-// unproved is said once: pg_hba.conf speaks of connections, and all clients of a relay
-// have that of the relay.
+// unproved is logged once: pg_hba.conf matches connections, and all clients of a relay share the relay's address.
 const unproved = "PostgreSQL accepted a client of the gateway without authentication: " +
 	"if pg_hba.conf has trust, peer or ident for connections from the gateway, everybody who reaches the gateway's port can log in"
 
-// explain says in the log why a login that PostgreSQL refused may have had no
-// chance, where the relay itself is the reason.
+// explain logs why a login that PostgreSQL refused could not have succeeded, if the relay itself is the reason.
 func (s *session) explain() {
 	if s.refusal.code != codeInvalidAuthorization {
 		return
@@ -84,7 +81,7 @@ func (s *session) explain() {
 	}
 }
 
-// certificate is what clients see, DER.
+// certificate returns the certificate that clients see, in DER.
 func (s *Server) certificate() ([]byte, error) {
 	cert := new(tls.Certificate)
 	switch {

@@ -2,8 +2,8 @@ package pgwire
 
 import "testing"
 
-// Physical replication has policies of its own: where the gateway does not see that a
-// client asks for it, and PostgreSQL does, those of somebody else would count.
+// Physical replication has its own policies. If the gateway parsed the parameter differently than PostgreSQL, another
+// policy would apply.
 func TestReplicationIsReadAsPostgreSQLReadsIt(t *testing.T) {
 	t.Parallel()
 	for value, physical := range map[string]bool{

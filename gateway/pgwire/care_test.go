@@ -20,7 +20,7 @@ import (
 
 func TestIdleSessionsEndAndBusyOnesDoNot(t *testing.T) {
 	t.Parallel()
-	const limit = 2 * time.Second // each session gets into its state well within it, also on a busy machine
+	const limit = 2 * time.Second // each session reaches its state well within it, also on a busy machine
 	w := setup(t, func(c *pgwire.Config) { c.IdleTimeout, c.IdleInTransactionTimeout = limit, limit })
 	w.shop()
 	idle, open := w.carrying(""), w.carrying("")
@@ -35,7 +35,7 @@ func TestIdleSessionsEndAndBusyOnesDoNot(t *testing.T) {
 	if got := w.exec(pipelined, "BEGIN"); got != "" {
 		t.Fatal(got)
 	}
-	// A statement that runs without a Sync behind it: PostgreSQL says nothing for longer than the limit.
+	// A statement runs without a Sync after it: PostgreSQL is silent for longer than the limit.
 	front := pipelined.PgConn().Frontend()
 	front.SendParse(&pgproto3.Parse{Query: "SELECT pg_sleep(5)"})
 	front.SendBind(&pgproto3.Bind{})
@@ -77,7 +77,7 @@ func TestIdleSessionsEndAndBusyOnesDoNot(t *testing.T) {
 func TestOneUsersConnectionsAreLimited(t *testing.T) {
 	t.Parallel()
 	w := setup(t, func(c *pgwire.Config) { c.MaxUserConnections = 2 })
-	for range 5 { // strangers who do not know the password take no place
+	for range 5 { // clients without the password take no place
 		cfg := w.config(w.pg.WriterURL)
 		cfg.Password = "wrong"
 		if _, err := pgx.ConnectConfig(t.Context(), cfg); sqlState(err) != "28P01" {
@@ -109,7 +109,8 @@ func TestSessionsAreListedAndEnded(t *testing.T) {
 		t.Fatal(got)
 	}
 	find := func(c *pgx.Conn, state string) (found pgwire.Session) {
-		testenv.Eventually(t, "both are listed, and one is "+state, func() bool { // the relay notes an answer when its client has it
+		// The relay notes an answer once its client has received it.
+		testenv.Eventually(t, "both are listed, and one is "+state, func() bool {
 			all := w.srv.Sessions()
 			for _, s := range all {
 				if s.Client == c.PgConn().Conn().LocalAddr().String() {
@@ -147,7 +148,7 @@ func TestSessionsAreListedAndEnded(t *testing.T) {
 	testenv.Eventually(t, "one is left", func() bool { return len(w.srv.Sessions()) == 1 })
 }
 
-// heard collects what a server tells its metrics.
+// heard collects what a server reports to its metrics.
 type heard struct {
 	mu             sync.Mutex
 	logins, firsts []time.Duration
@@ -208,7 +209,8 @@ func TestTrafficIsToldOfAllSessionsTogether(t *testing.T) {
 	if got := w.exec(conn, "SELECT repeat('x', 100000)"); got != "" {
 		t.Fatal(got)
 	}
-	testenv.Eventually(t, "the answer is counted to its end", func() bool { // the relay notes an answer when its client has it
+	// The relay notes an answer once its client has received it.
+	testenv.Eventually(t, "the answer is counted to its end", func() bool {
 		all := w.srv.Sessions()
 		return len(all) == 2 && all[0].State == "idle" && all[1].State == "idle" && w.srv.Traffic().ToClient > 100000
 	})

@@ -60,7 +60,7 @@ func newPair(t *testing.T) pair {
 	return p
 }
 
-// replace puts new content in the place of a file, as certificate managers do.
+// replace replaces a file's content, as certificate managers do.
 func replace(t *testing.T, name string, content []byte) {
 	t.Helper()
 	if err := os.WriteFile(name+".new", content, 0o600); err != nil {
@@ -98,7 +98,7 @@ func (r *relay) encrypted(own ...tls.Certificate) *tls.Conn {
 	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
 		r.t.Fatal(err)
 	}
-	secure := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, Certificates: own}) // the test looks at the certificate itself
+	secure := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, Certificates: own}) // the test checks the certificate itself
 	if err := secure.Handshake(); err != nil {
 		r.t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func (r *relay) encrypted(own ...tls.Certificate) *tls.Conn {
 	return secure
 }
 
-// answer is the code of the error that a client gets, or "" where it is served.
+// answer returns the SQLSTATE of the client's error, or "" if it is served.
 func answer(conn net.Conn) string {
 	switch m, err := pgproto3.NewFrontend(conn, conn).Receive(); m := m.(type) {
 	case *pgproto3.AuthenticationOk:

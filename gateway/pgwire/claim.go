@@ -6,15 +6,15 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// claim is a grant that a session's startup options carry, without its seal. The
-// relay believes it only to the session's disadvantage.
+// claim is a grant in a session's startup options, without its seal. The relay uses it only to end or refuse the
+// session, never to permit anything.
 type claim struct {
 	resource string
-	token    fence.Token // 0: not known yet, as where the seal came without it
+	token    fence.Token // 0: not known yet, if the seal came without it
 }
 
-// settings are those of the fence in a StartupMessage. PostgreSQL applies those
-// of the command line, in options, before the others.
+// settings are the fence's settings in a StartupMessage. PostgreSQL applies the command line in options before the
+// others.
 type settings struct {
 	fromOptions, fromMessage fenceSettings
 }
@@ -22,17 +22,17 @@ type settings struct {
 type fenceSettings struct {
 	resource, token, grants, lease string
 
-	emptyLease  bool // fence.lease came, and names nothing: a variable that is not set, say
+	emptyLease  bool // fence.lease was set but empty, for example from an unset variable
 	application string
 }
 
-// settingLease is the gateway's own: PostgreSQL never sees it.
+// settingLease is the gateway's own setting; PostgreSQL never receives it.
 const settingLease = "fence.lease"
 
 const settingApplication = "application_name"
 
 func (f *fenceSettings) assign(name, value string) {
-	switch strings.ToLower(name) { // settings' names ignore case
+	switch strings.ToLower(name) { // settings' names are case-insensitive
 	case "fence.resource":
 		f.resource = value
 	case "fence.token":
@@ -46,8 +46,8 @@ func (f *fenceSettings) assign(name, value string) {
 	}
 }
 
-// options reads "-c name=value", "-cname=value" and "--name=value" as
-// PostgreSQL does, and returns the text without the gateway's own settings.
+// options parses "-c name=value", "-cname=value" and "--name=value" as PostgreSQL does, and returns the text without
+// the gateway's own settings.
 func (s *settings) options(text string) (others string) {
 	words := splitOptions(text)
 	kept := make([]string, 0, len(words))
@@ -71,8 +71,7 @@ func (s *settings) options(text string) (others string) {
 	return strings.Join(kept, " ")
 }
 
-// splitOptions splits at white space; a backslash takes the next byte as it is.
-// The words keep their backslashes.
+// splitOptions splits at white space; a backslash escapes the next byte. The words keep their backslashes.
 func splitOptions(text string) (words []string) {
 	start := -1
 	for i := 0; i < len(text); i++ {
@@ -111,7 +110,7 @@ func unescapeOption(word string) string {
 	return b.String()
 }
 
-// effective are the settings as PostgreSQL has them in the end.
+// effective returns the settings that PostgreSQL will have.
 func (s *settings) effective() fenceSettings {
 	all := s.fromOptions
 	for _, f := range []struct{ into, from *string }{
@@ -129,11 +128,10 @@ func (s *settings) effective() fenceSettings {
 	return all
 }
 
-// presents reports whether there is a grant, well-formed or not.
+// presents reports whether the options contain a grant, well-formed or not.
 func (f fenceSettings) presents() bool { return f.resource != "" && f.token != "" || f.grants != "" }
 
-// claims are those that are well-formed: of the others PostgreSQL's fence says so
-// where it matters.
+// claims returns the well-formed grants; PostgreSQL's fence reports a malformed one when it matters.
 func (f fenceSettings) claims() (all []claim) {
 	add := func(resource, token string) {
 		if c, ok := claimOf(resource, token); ok {

@@ -42,7 +42,7 @@ func TestGrantIsFoundWherePostgreSQLFindsIt(t *testing.T) {
 
 func TestARuleFitsARoleHoweverItsNameIsSpelled(t *testing.T) {
 	t.Parallel()
-	name := strings.Repeat("x", maxNameBytes) // PostgreSQL takes no more of what a client sends
+	name := strings.Repeat("x", maxNameBytes) // PostgreSQL uses no more of a client's name
 	cfg := Config{Options: Options{Permits: Permits{Rules: []Rule{{User: name, Database: "*", Policy: PolicyGrantRequired}}, LeaseRules: []LeaseRule{{User: name, Resource: "a/*"}}}}}
 	for user, want := range map[string]Policy{name: PolicyGrantRequired, name + "y": PolicyGrantRequired, name[1:]: PolicyOpen, "*": PolicyOpen} {
 		if got := cfg.policyFor(startup{user: user, database: "shop"}); got != want {
@@ -57,7 +57,7 @@ func TestARuleFitsARoleHoweverItsNameIsSpelled(t *testing.T) {
 	}
 }
 
-// A shell makes such options of a variable that is not set.
+// A shell produces such options from an unset variable.
 func TestALeaseOfNothingIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{

@@ -12,8 +12,8 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// A session that is ended while its COMMIT is not answered is not told that nothing was
-// done: the cancel may come too late for the COMMIT.
+// A session that is ended while its COMMIT is unanswered must not be told that nothing was done: the cancel request may
+// come too late for the COMMIT.
 func TestSessionEndedDuringItsCommitIsToldThatItMayHaveTakenEffect(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -13,32 +13,31 @@ import (
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
-// Options are what a user of the port may choose.
+// Options are the port's options for users.
 type Options struct {
-	// Permits are what the port begins with; [Server.Permit] changes them.
+	// Permits are the initial permits; [Server.Permit] changes them.
 	Permits
 	// MaxLeaseWait is the longest wait for a lease that a session may ask for.
 	// Defaults to 5 min.
 	MaxLeaseWait time.Duration
 
-	// MaxConnections is how many connections may be open at once; a client beyond
-	// them is refused with FATAL 53300. Defaults to 1000.
+	// MaxConnections bounds the open connections; further clients are refused with FATAL 53300. Defaults to 1000.
 	MaxConnections int
-	// MaxUserConnections is how many sessions one user may have at once; a further one
-	// is refused with FATAL 53300 once it has logged in. Defaults to 0: no limit but
-	// MaxConnections.
+	// MaxUserConnections bounds the sessions of one user; a further one is refused with FATAL 53300 after its login.
+	// Defaults to 0: no limit except MaxConnections.
 	MaxUserConnections int
 
-	// MaxAddressLogins is how many connections of one address may be under way to their login; a
-	// further one is refused as one beyond MaxConnections. Those by a Unix socket do not count. Defaults to half of MaxConnections.
+	// MaxAddressLogins bounds the connections of one address that have not logged in yet; a further one is refused like
+	// one beyond MaxConnections. Unix sockets do not count. Defaults to half of MaxConnections.
 	MaxAddressLogins int
-	// ProxyNetworks are those of the balancers whose connections begin with a header of the PROXY protocol, version 2,
-	// which says where the client is. Such a connection without one is closed. Defaults to none: no header is accepted.
+	// ProxyNetworks are the networks of balancers whose connections begin with a header of the PROXY protocol, version
+	// 2, which contains the client's address. Such a connection without a header is closed. Defaults to none: no header
+	// is accepted.
 	ProxyNetworks []netip.Prefix
 
-	// NamesClients has a session's application_name begin as "NAME @ADDRESS:PORT", with the client's address, but for
-	// replication. The name that the client asked for is cut where both exceed PostgreSQL's 63 bytes. Defaults to false:
-	// startup packets go on verbatim.
+	// NamesClients makes a session's application_name begin as "NAME @ADDRESS:PORT", with the client's address, except
+	// for replication. The client's own name is truncated if both exceed PostgreSQL's 63 bytes. Defaults to false:
+	// startup packets are passed on unchanged.
 	NamesClients bool
 
 	// FirstByteTimeout bounds the time from accepting a connection to its first byte. Defaults to 5 s, and is
@@ -49,26 +48,24 @@ type Options struct {
 	LoginTimeout time.Duration
 	// DialTimeout bounds connecting to PostgreSQL. Defaults to 10 s.
 	DialTimeout time.Duration
-	// IdleTimeout ends a session, FATAL 57P05, that has been idle for so long, outside
-	// of a transaction. Defaults to 0: never.
+	// IdleTimeout ends a session, FATAL 57P05, that has been idle this long outside a transaction. Defaults to 0:
+	// never.
 	IdleTimeout time.Duration
-	// IdleInTransactionTimeout ends one, FATAL 25P03, that has been idle inside of a
-	// transaction. Defaults to 0: never.
+	// IdleInTransactionTimeout ends a session, FATAL 25P03, that has been idle this long inside a transaction. Defaults
+	// to 0: never.
 	IdleInTransactionTimeout time.Duration
-	// SlowClientTimeout ends a session whose client, for so long, takes nothing of what
-	// PostgreSQL sends it, or leaves a message of its own unfinished. Defaults to 0: never;
-	// such a client costs a buffer here, and holds its session, its lease and what
-	// it has locked.
+	// SlowClientTimeout ends a session whose client, for this long, reads nothing of what PostgreSQL sends, or leaves a
+	// message of its own unfinished. Defaults to 0: never. Such a client occupies a buffer of the gateway, and keeps
+	// its session, its lease and its locks.
 	SlowClientTimeout time.Duration
 	// KeepAlive is the idle time after which TCP probes both peers. Defaults to 30 s.
 	KeepAlive time.Duration
-	// FencesEvery is how often the fence is asked whether sessions' grants are superseded,
-	// where nothing else has said so. Defaults to 1 s.
+	// FencesEvery is how often the server asks the fence for superseded grants of its sessions, unless
+	// [Server.Superseded] has reported them before. Defaults to 1 s.
 	FencesEvery time.Duration
 }
 
-// Validate reports a [*fence.InvalidError] that names the field. database is the one
-// that is served; "": every one.
+// Validate reports a [*fence.InvalidError] that names the field. database is the only one that is served; "": all are.
 func (o Options) Validate(database string) error {
 	switch {
 	case min(o.MaxConnections, o.MaxUserConnections, o.MaxAddressLogins) < 0:
@@ -91,7 +88,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Config says what a [Server] relays to, and with what it works. It is validated once, by [New].
+// Config says what a [Server] relays to and works with. [New] validates it once.
 type Config struct {
 	Options
 
@@ -100,13 +97,12 @@ type Config struct {
 	// Network defaults to "tcp". Addr is required.
 	Network, Addr string
 
-	// Database is the one database that is served; a client that asks for another
-	// is refused. Defaults to "", which serves every name.
+	// Database is the only database that is served; a client that asks for another is refused. Defaults to "", which
+	// serves every name.
 	Database string
 
-	// TLS is offered to clients that ask for it. Where its ClientAuth asks for
-	// certificates, clients without one are refused. [TLSFiles] makes one of files.
-	// Defaults to nil: none is offered.
+	// TLS is offered to clients that ask for it. If its ClientAuth asks for certificates, clients without one are
+	// refused. [TLSFiles] creates one from files. Defaults to nil: no TLS.
 	TLS *tls.Config
 
 	// UpstreamTLS and UpstreamDirectTLS are used towards Addr, as in [Upstream].
@@ -114,56 +110,52 @@ type Config struct {
 	UpstreamTLS       *tls.Config
 	UpstreamDirectTLS bool
 
-	// Fallbacks are other ways to PostgreSQL, tried in this order while the ones
-	// before can't be reached. Defaults to none.
+	// Fallbacks are other ways to PostgreSQL, tried in this order if the previous ones cannot be reached. Defaults to
+	// none.
 	Fallbacks []Upstream
 
-	// Suitable says before each login which of the upstreams may be used, the best
-	// one first: the primary of several servers, say. Defaults to nil: all, each of which
-	// a login waits for while the ones before do not answer.
+	// Suitable returns before each login which of the upstreams may be used, the best one first: for example the
+	// primary of several servers. Defaults to nil: all, in order; a login then waits for each that does not answer.
 	Suitable func(context.Context) ([]Upstream, error)
-	// Judge is called before the fence checks the grant of a session whose policy needs one. What it returns is called with
-	// what fence.identity() says in that session. An error of either refuses the session. Defaults to nil: the
-	// fence of each server is accepted.
+	// Judge is called before the fence checks the grant of a session whose policy needs one. The function that it
+	// returns is called with the result of fence.identity() in that session. An error of either refuses the session.
+	// Defaults to nil: the fence of each server is accepted.
 	Judge func(context.Context) (func(identity string, written uint64) error, error)
 
-	// Fences reports the tokens that the fence records for these resources; one that
-	// it does not know is absent. With it, sessions whose startup options carried a
-	// grant are ended, FATAL ZF001, once a newer one is recorded. Defaults to nil:
-	// the fence refuses their writes, but what they have locked stays locked.
+	// Fences returns the tokens that the fence records for these resources, without those that it does not know. With
+	// it, sessions with a grant in their startup options are ended, FATAL ZF001, once a newer one is recorded. Defaults
+	// to nil: the fence refuses their writes, but they keep their locks.
 	Fences func(ctx context.Context, resources []string) (map[string]fence.Token, error)
 
-	// Leases gives sessions that ask for it (fence.lease in the startup options) a
-	// lease for the life of the connection. Defaults to nil: they are refused.
+	// Leases grants a lease for the life of the connection to sessions that ask for it (fence.lease in the startup
+	// options). Defaults to nil: such sessions are refused.
 	Leases Leases
-	// MayLease reports whether a role may lease a resource beside what the lease rules allow;
-	// it is asked again at each renewal, and so are the rules then. Defaults to nil: the rules alone decide, at the login.
+	// MayLease reports whether a role may lease a resource that the lease rules do not allow. With it, each renewal
+	// checks the rights again, including the rules. Defaults to nil: only the rules decide, at the login.
 	MayLease func(role, resource string) bool
-	// Nonce reports what the fence knows of a nonce and a resource, so that a session whose
-	// nonce is spent, or holds the resource already, is told at once. Defaults to nil:
-	// arming decides, after the wait.
+	// Nonce returns what the fence knows of a nonce and a resource, so that a session whose nonce is spent, or already
+	// holds the resource, is refused at once. Defaults to nil: arming decides, after the wait.
 	Nonce func(ctx context.Context, resource string, hash []byte) (fence.NonceRecord, error)
-	// EndBackend terminates the backend with this process id, if its client's port is this
-	// one, and reports whether it did: for statements of ended sessions that ignore a cancel.
-	// Defaults to nil: their connection is closed, and they run on.
+	// EndBackend terminates the backend with this process id if its client has this port, and reports whether it did.
+	// It is for statements of ended sessions that ignore a cancel request. Defaults to nil: their connection is closed,
+	// and they continue to run.
 	EndBackend func(ctx context.Context, pid uint32, port int) (bool, error)
-	// DefaultTTL is a lease's length where the session names none. Defaults to 30 s.
+	// DefaultTTL is a lease's TTL if the session names none. Defaults to 30 s.
 	DefaultTTL time.Duration
 	// MaxTTL is the longest lease. Defaults to 5 min.
 	MaxTTL time.Duration
 
-	// Metrics is told what happens. Defaults to nil: none.
+	// Metrics receives measurements. Defaults to nil: none.
 	Metrics Metrics
-	// Tell is given what people should see: writes that the fence refused, and leases of
-	// sessions. It is called while sessions wait. Defaults to nil: nobody is told.
+	// Tell receives events for people: writes that the fence refused, and leases of sessions. It is called while
+	// sessions wait. Defaults to nil: none.
 	Tell func(activity.Event)
 
-	// DrainTimeout bounds how long [Server.Serve] waits, once it is asked to stop,
-	// for sessions to reach the end of a transaction. Defaults to 10 s.
+	// DrainTimeout bounds how long a stopping [Server.Serve] waits for sessions to reach the end of a transaction.
+	// Defaults to 10 s.
 	DrainTimeout time.Duration
 
-	// Logger receives refusals and failures; never SQL, and no startup option.
-	// Defaults to slog.Default().
+	// Logger receives refusals and failures, never SQL or a startup option. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// idle waits until the session of a client is listed as idle.
+// idle waits until a client's session is listed as idle.
 func idle(t *testing.T, r *relay, client string) {
 	t.Helper()
 	testenv.Eventually(t, "the session is idle", func() bool {
@@ -21,14 +21,14 @@ func idle(t *testing.T, r *relay, client string) {
 	})
 }
 
-// What the relay takes for PostgreSQL's rules about COPY is what PostgreSQL does.
+// PostgreSQL answers COPY as the relay's counting assumes.
 func TestPostgreSQLAnswersCopiesAsTheyAreCounted(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.shop() // notes is unguarded; orders wants a grant
+	w.shop() // notes is unguarded; orders needs a grant
 	type (
 		says  []pgproto3.FrontendMessage
-		waits rune // the type of the message that is waited for
+		waits rune // the message type to wait for
 	)
 	begins := func(table string) []pgproto3.FrontendMessage {
 		return says{&pgproto3.Parse{Query: "COPY " + table + " FROM STDIN"}, &pgproto3.Bind{}, &pgproto3.Execute{}}

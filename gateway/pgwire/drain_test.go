@@ -13,8 +13,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/pgwire"
 )
 
-// TestStopWaitsForEverythingThatWasSent holds answers back and looks whether a
-// stop ends the session while one is due.
+// TestStopWaitsForEverythingThatWasSent withholds answers and checks that a stop does not end the session while one is
+// due.
 func TestStopWaitsForEverythingThatWasSent(t *testing.T) {
 	t.Parallel()
 	query, sync, copyDone := &pgproto3.Query{String: "x"}, &pgproto3.Sync{}, &pgproto3.CopyDone{}

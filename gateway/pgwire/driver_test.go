@@ -102,7 +102,7 @@ func TestCopyPassesBothWays(t *testing.T) {
 	if sum(conn) != sum(direct) {
 		t.Error("COPY TO through the relay differs from direct")
 	}
-	// A COPY that the client breaks off leaves the session usable.
+	// The session stays usable after the client aborts a COPY.
 	if _, err := conn.PgConn().CopyFrom(t.Context(), io.MultiReader(strings.NewReader("1\tx\n"), failing{}), "COPY t FROM STDIN"); err == nil {
 		t.Error("a broken COPY succeeded")
 	}
@@ -226,7 +226,7 @@ func TestStaleGrantInTheOptionsIsRefusedByTheFence(t *testing.T) {
 	}
 }
 
-// psql runs a command by the installed psql, through the relay.
+// psql runs a command with the installed psql, through the relay.
 func (w *world) psql(address, options, command string) (string, error) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)

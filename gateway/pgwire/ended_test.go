@@ -15,8 +15,8 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// A session that is ended at rest is told as such; one whose statement that cuts off is told as
-// refused, where its grant is why.
+// The end of an idle session is reported as an end. If it cuts off a statement because of the grant, it is reported as
+// a refusal.
 func TestTheEndOfASessionIsTold(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -62,7 +62,7 @@ func TestTheEndOfASessionIsTold(t *testing.T) {
 	}
 }
 
-// Who arms a fence ends the backends behind older grants itself, before any gateway has heard of it.
+// Arming ends the backends with older grants itself, before any gateway is notified.
 func TestAClientIsToldOfTheNewerGrantForWhichPostgreSQLEndsIt(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

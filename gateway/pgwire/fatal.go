@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// SQLSTATEs that the relay itself reports.
+// SQLSTATEs that the relay itself sends.
 const (
 	codeConnectionFailure     = "08006"
 	codeInvalidParameter      = "22023"
@@ -32,20 +32,19 @@ const (
 
 const (
 	farewellTimeout = 2 * time.Second        // for the last bytes to a peer
-	writeGrace      = 200 * time.Millisecond // for what is being written to a client whose session is cut
-	longLinger      = 2 * time.Second        // for a client that still sends what we refuse
-	shortLinger     = 200 * time.Millisecond // for one that is most likely silent
+	writeGrace      = 200 * time.Millisecond // for a write in progress to a client whose session is cut
+	longLinger      = 2 * time.Second        // for a client that still sends after a refusal
+	shortLinger     = 200 * time.Millisecond // for a client that is probably silent
 	lingerBytes     = 256 << 10
 )
 
-// fatalError is why a connection is refused or a session ended, as its client is
-// told, FATAL.
+// fatalError is the FATAL error with which a connection is refused or a session ended.
 type fatalError struct {
 	code    string
 	message string
 	detail  string
 	hint    string
-	cause   error // for the log; may name addresses
+	cause   error // for the log; may contain addresses
 }
 
 func (e *fatalError) Error() string {
@@ -62,10 +61,10 @@ var _ slog.LogValuer = (*fatalError)(nil)
 // LogValue keeps the text, with its cause, in one attribute.
 func (e *fatalError) LogValue() slog.Value { return slog.StringValue(e.Error()) }
 
-// mayBeCommitted is for clients that wait for an answer.
+// mayBeCommitted is the hint for clients that wait for an answer.
 const mayBeCommitted = "A COMMIT that was not acknowledged may or may not have taken effect."
 
-// advised is the same with one more sentence in its hint.
+// advised returns the error with one more sentence in its hint.
 func (e *fatalError) advised(more string) *fatalError {
 	with := *e
 	with.hint = strings.TrimSpace(e.hint + " " + more)
@@ -74,8 +73,8 @@ func (e *fatalError) advised(more string) *fatalError {
 
 func asFatalError(err error) (*fatalError, bool) { return errors.AsType[*fatalError](err) }
 
-// sendFatal tells a client why its session ends. The caller makes sure that
-// the stream stands between two messages, and closes the connection after it.
+// sendFatal sends a client the error that ends its session. The caller ensures that the stream is between two messages,
+// and closes the connection afterwards.
 func sendFatal(client net.Conn, why *fatalError) {
 	e := pgproto3.ErrorResponse{
 		Severity: "FATAL", SeverityUnlocalized: "FATAL",
@@ -89,9 +88,8 @@ func sendFatal(client net.Conn, why *fatalError) {
 	_, _ = client.Write(b)
 }
 
-// linger ends our half and reads what the client had under way, for a bounded
-// time: closing a socket with unread bytes resets it, and the reset would
-// overtake the FATAL that was just sent.
+// linger closes our half and reads what the client was sending, for a bounded time: closing a socket with unread bytes
+// resets it, and the client could lose the FATAL that was just sent.
 func linger(client net.Conn, longest time.Duration) {
 	if closeWrite(client) != nil {
 		return
@@ -100,7 +98,7 @@ func linger(client net.Conn, longest time.Duration) {
 	_, _ = io.CopyN(io.Discard, client, lingerBytes)
 }
 
-// closeWrite ends our half of a connection: TCP, unix and TLS can do that.
+// closeWrite closes our half of a connection; TCP, Unix sockets and TLS support that.
 func closeWrite(conn net.Conn) error {
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -108,5 +106,5 @@ func closeWrite(conn net.Conn) error {
 	return conn.Close()
 }
 
-// terminate is the message by which a client takes leave.
+// terminate is the message Terminate.
 var terminate = []byte{'X', 0, 0, 0, 4}

@@ -30,7 +30,7 @@ func openCopy(t *testing.T, r *relay) (net.Conn, *pgproto3.Frontend) {
 	}
 }
 
-// acceptsCopy plays PostgreSQL up to COPY data, which it hands on.
+// acceptsCopy plays PostgreSQL up to the COPY data, and passes the connection to data.
 func acceptsCopy(data func(net.Conn)) func(net.Conn) {
 	return func(conn net.Conn) {
 		readStartup(conn)
@@ -50,7 +50,7 @@ func TestClientThatVanishesInCopyTakesItsUpstreamAlong(t *testing.T) {
 	} {
 		got := make(chan int64, 1)
 		r := start(t, "tcp", upstream(t, acceptsCopy(func(conn net.Conn) {
-			n, _ := io.Copy(io.Discard, conn) // returns only when the relay lets go
+			n, _ := io.Copy(io.Discard, conn) // returns only when the relay closes the connection
 			got <- n
 		})), "shop")
 		conn, _ := openCopy(t, r)
@@ -71,7 +71,7 @@ func TestClientThatVanishesInCopyTakesItsUpstreamAlong(t *testing.T) {
 func TestUpstreamThatDiesInCopyIsToldToTheClient(t *testing.T) {
 	t.Parallel()
 	r := start(t, "tcp", upstream(t, acceptsCopy(func(conn net.Conn) {
-		_, _ = io.ReadFull(conn, make([]byte, 100)) // of the query, which it never read, and of the data
+		_, _ = io.ReadFull(conn, make([]byte, 100)) // part of the query, which it has not read, and of the data
 		_ = conn.(*net.TCPConn).SetLinger(0)
 	})), "shop")
 	conn, frontend := openCopy(t, r)
@@ -102,7 +102,7 @@ func TestClientThatDoesNotReadHoldsBackPostgreSQL(t *testing.T) {
 		row := encode(&pgproto3.DataRow{Values: [][]byte{make([]byte, 1<<20)}})
 		total := 0
 		for total < much {
-			_ = conn.SetWriteDeadline(time.Now().Add(500 * time.Millisecond)) // of each: what moves slowly moves
+			_ = conn.SetWriteDeadline(time.Now().Add(500 * time.Millisecond)) // per write: slow progress is allowed
 			n, err := conn.Write(row)
 			total += n
 			if err != nil {
@@ -118,8 +118,8 @@ func TestClientThatDoesNotReadHoldsBackPostgreSQL(t *testing.T) {
 	}
 }
 
-// FuzzSession plays a client and a server that say anything at all: the relay
-// must end, and so must everything that it started (goleak).
+// FuzzSession plays a client and a server that send arbitrary bytes: the relay must end, and so must every goroutine
+// that it started (goleak).
 func FuzzSession(f *testing.F) {
 	good, _ := startup.Encode(nil)
 	query, _ := (&pgproto3.Query{String: "SELECT 1"}).Encode(nil)

@@ -17,8 +17,8 @@ type firstBytes struct {
 
 func (f *firstBytes) Answered(time.Duration) { f.told.Add(1) }
 
-// A client that sends its first statement as soon as it may has it passed on before the
-// relay notes that it got the login's ReadyForQuery: that is not the statement's answer.
+// A fast client's first statement may be passed on before the relay notes that the client received the login's
+// ReadyForQuery. That message is not the statement's answer.
 func TestTheFirstByteIsThatOfTheFirstStatement(t *testing.T) {
 	t.Parallel()
 	const query, ready = "Q\x00\x00\x00\x05\x00", "Z\x00\x00\x00\x05I"
@@ -43,7 +43,7 @@ func TestTheFirstByteIsThatOfTheFirstStatement(t *testing.T) {
 	}
 	go func() {
 		_, _ = io.ReadFull(server, make([]byte, len(query)))
-		close(heard) // and it is not answered
+		close(heard) // it gets no answer
 		_ = server.Close()
 	}()
 	go s.clientToServer(upstream)

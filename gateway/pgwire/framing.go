@@ -7,21 +7,21 @@ import (
 
 const headerBytes = 5 // type, length
 
-// framer follows the 5-byte headers of a stream of messages through reads of
-// any size. It keeps no bytes but a header that the end of a read cut.
+// framer follows the 5-byte headers of a stream of messages through reads of any size. It buffers nothing except a
+// header split between two reads.
 type framer struct {
-	skip uint32 // bytes of the current message that are still to come
+	skip uint32 // remaining bytes of the current message
 	have int    // bytes in head
 	head [headerBytes]byte
 	typ  byte // type of the current message, or of the last one
-	lost bool // an impossible header: there are no boundaries any more
+	lost bool // after an impossible header: boundaries are unknown
 }
 
-// boundary reports whether the stream stands between two messages.
+// boundary reports whether the stream is between two messages.
 func (f *framer) boundary() bool { return f.skip == 0 && f.have == 0 && !f.lost }
 
-// next consumes b up to the end of the next header. It returns that message's
-// type, or 0 where b ends first, and what is left of b.
+// next consumes b up to the end of the next header. It returns that message's type, or 0 if b ends first, and the rest
+// of b.
 func (f *framer) next(b []byte) (typ byte, rest []byte) {
 	if f.lost {
 		return 0, nil
@@ -73,7 +73,7 @@ const (
 	typeCopyDone     = 'c'
 	typeCopyFail     = 'f'
 	typeTerminate    = 'X'
-	typePassword     = 'p' // and other answers to a request for authentication
+	typePassword     = 'p' // and other answers to an authentication request
 )
 
 // serverStream follows what PostgreSQL sends.
@@ -82,11 +82,11 @@ type serverStream struct {
 	bytes  int64  // in the last scan
 	status byte   // of the last ReadyForQuery: 'I' idle, 'T' in a transaction, 'E' in a failed one
 	ready  int    // ReadyForQuery messages completed in the last scan
-	copyIn bool   // a CopyInResponse came after the last ReadyForQuery
-	copies bool   // one came in the last scan
+	copyIn bool   // a CopyInResponse followed the last ReadyForQuery
+	copies bool   // a CopyInResponse came in the last scan
 	fails  bool   // an ErrorResponse came in the last scan
 	cut    bool   // a read ended between a ReadyForQuery's header and its status
-	key    []byte // the body of BackendKeyData, which comes with the login
+	key    []byte // the body of BackendKeyData, which follows the login
 	errors errorWatch
 }
 
@@ -108,7 +108,7 @@ func (s *serverStream) scan(b []byte) {
 			return
 		case typeReadyForQuery:
 			switch {
-			case s.skip == 0: // malformed: it has no status
+			case s.skip == 0: // malformed: no status
 			case len(b) == 0:
 				s.cut = true
 			default:
@@ -129,8 +129,7 @@ func (s *serverStream) completed(status byte) {
 	s.copyIn = false
 }
 
-// untilReady scans b up to the first ReadyForQuery and returns how many bytes
-// come before it: len(b) where there is none.
+// untilReady scans b up to the first ReadyForQuery and returns how many bytes precede it: len(b) if there is none.
 func (s *serverStream) untilReady(b []byte) int {
 	if s.typ == typeBackendKeyData && s.skip > 0 {
 		s.takeKey(b)
@@ -153,13 +152,12 @@ func (s *serverStream) untilReady(b []byte) int {
 	}
 }
 
-// boundaryAfter reports whether the next message begins inside b, and with
-// the type of a ReadyForQuery.
+// boundaryAfter reports whether the next message begins inside b and is a ReadyForQuery.
 func (s *serverStream) boundaryAfter(b []byte) bool {
 	return !s.lost && s.have == 0 && uint32(len(b)) > s.skip && b[s.skip] == typeReadyForQuery
 }
 
-// errorField reads a field of a FATAL that ends b; "" where it has none.
+// errorField returns a field of a FATAL error at the end of b; "" if it has none.
 func errorField(b []byte, field byte) string {
 	_, fields, _ := bytes.Cut(b, []byte("\x00VFATAL"))
 	_, value, _ := bytes.Cut(fields, []byte{0, field})
@@ -167,17 +165,16 @@ func errorField(b []byte, field byte) string {
 	return string(value)
 }
 
-// clientStream follows what a client sends, to know how many ReadyForQuery
-// messages it may expect.
+// clientStream follows what a client sends, to count the ReadyForQuery messages that are due.
 type clientStream struct {
 	framer
 	bytes      int64 // in the last scan
 	syncs      int   // messages in the last scan that a ReadyForQuery answers
-	extended   bool  // one in the last scan was of the extended protocol
-	asks       bool  // something in the last scan is answered, now or with the next Sync
-	unsynced   bool  // something was sent whose answer ends with a Sync that is still to come
+	extended   bool  // a message of the extended protocol was in the last scan
+	asks       bool  // something in the last scan has an answer, now or with the next Sync
+	unsynced   bool  // something was sent whose answer ends with a Sync not yet sent
 	terminated bool
-	proved     bool // it has answered a request for authentication
+	proved     bool // it has answered an authentication request
 }
 
 func (c *clientStream) scan(b []byte) {
@@ -198,7 +195,7 @@ func (c *clientStream) scan(b []byte) {
 		case typeCopyData, typeCopyDone, typeCopyFail, typeFlush:
 		case typeTerminate:
 			c.asks, c.terminated = true, true
-		default: // Parse, Execute and the like
+		default: // Parse, Execute and others
 			c.asks, c.unsynced, c.extended = true, true, true
 		}
 	}

@@ -19,7 +19,7 @@ func concat(parts ...[]byte) (all []byte) {
 	return all
 }
 
-// scanned is what a scan in pieces must find, however the stream is cut.
+// scanned is the result that a scan in pieces must have, wherever the stream is split.
 type scanned struct {
 	Ready, Syncs           int
 	Status                 byte

@@ -10,26 +10,25 @@ import (
 	"time"
 )
 
-// How long a session that the gateway ends may go on in PostgreSQL.
+// How long a session that the gateway ends may continue in PostgreSQL.
 const (
-	haltPatience  = 200 * time.Millisecond // with a statement that was told to end
-	haltTimeout   = time.Second            // for the whole of it
-	haltFarewell  = 500 * time.Millisecond // for a backend that was terminated to go
+	haltPatience  = 200 * time.Millisecond // for a cancelled statement to end
+	haltTimeout   = time.Second            // for all of halt
+	haltFarewell  = 500 * time.Millisecond // for a terminated backend to exit
 	keyPidBytes   = 4
 	maxBackendKey = keyPidBytes + maxCancelKeyBytes
 )
 
-// halt ends what PostgreSQL does for the session and waits until it is over, so that its
-// locks are free: a connection that is merely closed lets a statement run on. The
-// statement is cancelled; a backend that goes on all the same is terminated. What became
-// of the statement is unknown, as of each whose answer nobody waited for.
+// halt ends what PostgreSQL runs for the session and waits until it is over, so that its locks are free: closing the
+// connection alone lets a statement continue. It cancels the statement, and terminates a backend that continues anyway.
+// The outcome of the statement is unknown, like that of any whose answer was not read.
 //
-// The upstream stays open until then, which keeps its port, and so the backend's
-// identity, this session's.
+// The upstream stays open until then, so that its port, and with it the backend's identity, still belongs to this
+// session.
 func (s *session) halt(upstream net.Conn, running bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), haltTimeout)
 	defer cancel()
-	_ = upstream.SetWriteDeadline(time.Now()) // whoever waits to pass on what the client sent
+	_ = upstream.SetWriteDeadline(time.Now()) // unblocks a goroutine that passes on the client's bytes
 	if !running {
 		_ = endWrites(upstream) // no more statements come
 	} else {
@@ -37,7 +36,7 @@ func (s *session) halt(upstream net.Conn, running bool) {
 		defer func() { <-cancelled }()
 		go func() {
 			defer close(cancelled)
-			defer func() { _ = endWrites(upstream) }() // a pooler that sees the end first forgets the session, and what to cancel
+			defer func() { _ = endWrites(upstream) }() // after the cancel: a pooler that sees the end forgets the key
 			if p := cancelRequest(s.backend); p != nil {
 				if err := s.srv.cancelAt(ctx, s.way, p); err != nil {
 					s.log().Warn("failed to cancel a statement", "error", err)
@@ -61,8 +60,8 @@ func (s *session) halt(upstream net.Conn, running bool) {
 	}
 }
 
-// endWrites half-closes a connection that is given up. Below TLS, whose own farewell waits up to five seconds for a server
-// that does not read.
+// endWrites half-closes a connection that is given up. It closes below TLS, whose close alert waits up to five seconds
+// for a server that does not read.
 func endWrites(conn net.Conn) error {
 	if over, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = over.NetConn()
@@ -70,16 +69,14 @@ func endWrites(conn net.Conn) error {
 	return closeWrite(conn)
 }
 
-// endsWithin reads what PostgreSQL still sends, and reports whether it ended the
-// connection in time.
+// endsWithin reads what PostgreSQL still sends, and reports whether PostgreSQL closed the connection in time.
 func endsWithin(upstream net.Conn, patience time.Duration) bool {
 	_ = upstream.SetReadDeadline(time.Now().Add(patience))
 	_, err := io.Copy(io.Discard, upstream)
 	return !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// cancelRequest is the packet that cancels what the backend of this key runs; nil without
-// a key.
+// cancelRequest returns the packet that cancels the backend of this key; nil without a key.
 func cancelRequest(key []byte) packet {
 	if len(key) <= keyPidBytes {
 		return nil
@@ -89,8 +86,7 @@ func cancelRequest(key []byte) packet {
 	return append(p, key...)
 }
 
-// takeKey keeps the body of BackendKeyData, of which rest holds the beginning, or the next
-// part.
+// takeKey collects the body of BackendKeyData; rest begins with its first or next part.
 func (s *serverStream) takeKey(rest []byte) {
 	if s.skip <= maxBackendKey {
 		s.key = append(s.key, rest[:min(int(s.skip), len(rest))]...)

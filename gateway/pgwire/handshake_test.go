@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/pgwire"
 )
 
-// Who has to find out why a client does not get in looks into the log: the client itself is told hardly anything.
+// The log gives the reason of a failed handshake, because the client learns hardly anything of it.
 func TestAHandshakeThatFailsIsLoggedWithItsReason(t *testing.T) {
 	t.Parallel()
 	authority, stranger := newPair(t), newPair(t)
@@ -27,12 +27,12 @@ func TestAHandshakeThatFailsIsLoggedWithItsReason(t *testing.T) {
 		return func(conn net.Conn) {
 			secure := tls.Client(conn, cfg)
 			_ = secure.Handshake()
-			_, _ = secure.Read(make([]byte, 1)) // of TLS 1.3 the server's no comes behind the handshake
+			_, _ = secure.Read(make([]byte, 1)) // in TLS 1.3 the server's refusal follows the handshake
 		}
 	}
 	for name, c := range map[string]struct {
 		does func(net.Conn)
-		says string // "": nothing, for that is nobody's fault
+		says string // "": nothing, because neither side is at fault
 	}{
 		"a stranger's certificate": {func(conn net.Conn) {
 			asks(conn)
@@ -64,7 +64,7 @@ func TestAHandshakeThatFailsIsLoggedWithItsReason(t *testing.T) {
 			})
 			conn := r.dial()
 			c.does(conn)
-			_ = conn.(*net.TCPConn).CloseWrite() // a reset would overtake what was sent
+			_ = conn.(*net.TCPConn).CloseWrite() // a reset would discard what was sent
 			_, _ = io.Copy(io.Discard, conn)
 			r.stop()
 			text := log.String()

@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
-// scripted is a connection whose reads are answered by a function.
+// scripted is a connection whose reads a function answers.
 type scripted struct {
 	net.Conn
 	read func([]byte) (int, error)
@@ -40,7 +40,7 @@ func TestClientsDirectionOutlivesTheDeadlineOfALoginThatSucceeded(t *testing.T) 
 		s := aSession(t, &scripted{Conn: near, read: func(b []byte) (int, error) {
 			switch reads++; reads {
 			case 1:
-				return 0, os.ErrDeadlineExceeded // the deadline ran out just when the session opened
+				return 0, os.ErrDeadlineExceeded // the deadline passes just when the session opens
 			case 2:
 				return copy(b, "Q\x00\x00\x00\x05\x00"), nil
 			}
@@ -75,7 +75,7 @@ func TestDeadlineThatRunsOutBeforeTheSessionOpensEndsIt(t *testing.T) {
 	}
 }
 
-// slow is a connection that does something before it writes.
+// slow is a connection that calls a function before it writes.
 type slow struct {
 	net.Conn
 	first func()
@@ -115,7 +115,7 @@ func TestASessionThatIsCutBetweenAReadAndItsWriteIsTold(t *testing.T) {
 	}
 }
 
-// A client that has taken leave was refused nothing.
+// The end of a session whose client has disconnected counts as no refusal.
 func TestASessionThatIsOverAnywayIsNotToldAsRefused(t *testing.T) {
 	t.Parallel()
 	for left, want := range map[bool]int{false: 1, true: 0} {
@@ -144,7 +144,7 @@ func TestASessionThatIsOverAnywayIsNotToldAsRefused(t *testing.T) {
 func TestPanicOfOneDirectionEndsBoth(t *testing.T) {
 	t.Parallel()
 	client, _ := net.Pipe()
-	upstream, server := net.Pipe() // says nothing
+	upstream, server := net.Pipe() // sends nothing
 	defer func() { _ = server.Close() }()
 	s := aSession(t, &scripted{Conn: client, read: func([]byte) (int, error) { panic("of the test") }})
 	if s.loggingIn(upstream) != nil {
@@ -177,8 +177,7 @@ func TestConnectionsThatSayNothingAreLimitedToo(t *testing.T) {
 	}
 }
 
-// answering is a client that answers the first thing it gets before the write that
-// brought it is over.
+// answering is a client that answers its first message before the write that brought it returns.
 type answering struct {
 	scripted
 	wrote func()
@@ -189,8 +188,8 @@ func (c *answering) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A client may have sent CopyDone before the goroutine that told it to send its data
-// goes on; what it counts by then must not keep the session busy for ever.
+// A client may send CopyDone before the goroutine that passed on CopyInResponse continues. The late count must not keep
+// the session busy forever.
 func TestAClientMayAnswerBeforeTheWriteThatItAnswersIsOver(t *testing.T) {
 	t.Parallel()
 	const sync, copyIn, copyDone, ready = "S\x00\x00\x00\x04", "G\x00\x00\x00\x07\x00\x00\x00", "c\x00\x00\x00\x04", "Z\x00\x00\x00\x05I"
@@ -230,7 +229,7 @@ func TestAClientMayAnswerBeforeTheWriteThatItAnswersIsOver(t *testing.T) {
 	}
 }
 
-// slowReturn is a connection whose first write is over only when it is told.
+// slowReturn is a connection whose first write returns only on demand.
 type slowReturn struct {
 	net.Conn
 	told  chan struct{}
@@ -245,8 +244,7 @@ func (c *slowReturn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// PostgreSQL may have answered before the write that asked is over; a session that is
-// ended then sends Terminate all the same.
+// PostgreSQL may answer before the write of the question returns. A session that is ended then still sends Terminate.
 func TestPostgreSQLMayAnswerBeforeTheWriteThatAsksIsOver(t *testing.T) {
 	t.Parallel()
 	const query, ready, terminate = "Q\x00\x00\x00\x05\x00", "Z\x00\x00\x00\x05I", "X\x00\x00\x00\x04"
@@ -286,7 +284,7 @@ func TestPostgreSQLMayAnswerBeforeTheWriteThatAsksIsOver(t *testing.T) {
 		defer close(left)
 		_ = s.farewell(upstream, &stream, err)
 	}()
-	<-time.After(200 * time.Millisecond) // it does not wait for the write, or it waits
+	<-time.After(200 * time.Millisecond) // time for a Terminate that does not wait for the write
 	close(upstream.told)
 	if got := <-rest; got != terminate {
 		t.Errorf("PostgreSQL got %q at the end; want Terminate", got)

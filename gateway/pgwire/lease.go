@@ -16,8 +16,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Leases is what sessions need of a [leasing.Source]: it arms with the seals that they
-// bring.
+// Leases is what sessions need of a [leasing.Source]. It arms with the sessions' own seals.
 type Leases interface {
 	TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error)
 	Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error)
@@ -28,14 +27,14 @@ type Leases interface {
 
 var _ Leases = leasing.Source(nil)
 
-// inspectTimeout bounds the look at who holds a lease; it serves people only.
+// inspectTimeout bounds the query for a lease's holder, which serves people only.
 const inspectTimeout = 500 * time.Millisecond
 
-// armTimeout is what an acquisition may take beyond the wait that was asked for.
+// armTimeout is the time that an acquisition may take beyond the requested wait.
 const armTimeout = 30 * time.Second
 
-// takeLease acquires what the client asked for. It returns a [*fatalError] where
-// it does not get it, errClientGone, or errEnded.
+// takeLease acquires the lease that the client asked for. The error is a [*fatalError] if it does not get one,
+// errClientGone, or errEnded.
 func (s *session) takeLease() error {
 	asked, cfg := s.who.lease, &s.srv.cfg
 	switch {
@@ -74,17 +73,17 @@ func (s *session) takeLease() error {
 	return errClientGone
 }
 
-// auditAcquired is the line that the HTTP API has for each lease of a principal.
+// auditAcquired logs the same line as the HTTP API for each lease of a principal.
 func (s *session) auditAcquired(held leased) {
 	s.srv.log.Info("a lease was acquired", "resource", held.Grant.Resource, "token", held.Grant.Token, "session", s.id,
 		slog.Group("audit", "principal", "pg:"+s.who.user, "client", s.from()))
 }
 
-// errForeignSeal: the source armed with a seal of its own.
+// errForeignSeal reports that the source armed with a seal of its own.
 var errForeignSeal = errors.New("this source of leases can't arm with the seal of a session")
 
-// lease acquires. Where another outlasts the wait, the error is a
-// [*leasing.HeldError] that names the holder of now.
+// lease acquires. If another client holds the resource beyond the wait, the error is a [*leasing.HeldError] that names
+// the current holder.
 func (c *Config) lease(ctx context.Context, wait time.Duration, r leasing.Request) (leasing.Lease, error) {
 	if r.TTL > c.MaxTTL {
 		return leasing.Lease{}, &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is over the longest that is granted, %v", c.MaxTTL)}
@@ -108,12 +107,12 @@ func (c *Config) lease(ctx context.Context, wait time.Duration, r leasing.Reques
 	return leasing.Lease{}, &held
 }
 
-// lookAgain is how often a session that waits looks whether it waits in vain. Until the
-// first look the connection before it, of the same pool, may end.
+// lookAgain is how often a waiting session checks whether it waits in vain. The first check is late enough for the
+// previous connection of the same pool to end.
 const lookAgain = time.Second
 
-// take tries, and waits where another holds the resource. Nobody waits for a lease that
-// it can't get: its nonce is spent, or holds the resource itself.
+// take tries to acquire, and waits if another client holds the resource. It does not wait for a lease that it cannot
+// get because its nonce is spent, or holds the resource itself.
 func (c *Config) take(ctx context.Context, wait time.Duration, r leasing.Request) (leasing.Lease, error) {
 	if why := c.inVain(ctx, r, nil); why != nil {
 		return leasing.Lease{}, why
@@ -153,8 +152,8 @@ func (c *Config) take(ctx context.Context, wait time.Duration, r leasing.Request
 	return lease, err
 }
 
-// inVain is why waiting is of no use, as far as the fence says so in time: arming decides.
-// held is who holds the resource; nil: that is not known.
+// inVain returns why waiting is useless, if the fence says so in time; arming decides. held is the holder of the
+// resource; nil: not known.
 func (c *Config) inVain(ctx context.Context, r leasing.Request, held *leasing.HeldError) error {
 	if r.NonceHash == nil || c.Nonce == nil {
 		return nil
@@ -173,16 +172,16 @@ func (c *Config) inVain(ctx context.Context, r leasing.Request, held *leasing.He
 	return nil
 }
 
-// ownError: the resource is held by the nonce that asks for it. It is no
-// [leasing.ErrHeld]: waiting does not help.
+// ownError reports that the nonce that asks for the resource already holds it. It is not a [leasing.ErrHeld], because
+// waiting does not help.
 type ownError struct{ held leasing.HeldError }
 
 func (e *ownError) Error() string {
 	return fmt.Sprintf("%q is held by another connection with the same nonce, of this process run", e.held.Resource)
 }
 
-// wait lifts the login's deadline: the client has logged in, and its lease has a
-// limit of its own. The error says that it came too late.
+// wait removes the login's deadline: the client has logged in, and its lease has a limit of its own. The error says
+// that the deadline has passed.
 func (s *session) wait() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +195,7 @@ func (s *session) wait() error {
 	return s.raw.SetDeadline(time.Time{})
 }
 
-// leaseRefusal is what a client is told that does not get its lease.
+// leaseRefusal returns the error for a client that does not get its lease.
 func leaseRefusal(resource string, err error) error {
 	var held *leasing.HeldError
 	var own *ownError
@@ -249,15 +248,15 @@ type heldLease struct {
 	ended chan struct{}
 }
 
-// leased is a lease that a session has.
+// leased is a session's lease.
 type leased struct {
 	leasing.Lease
 
-	ttl   time.Duration // it was acquired for, and is extended by
-	since time.Time     // it was asked for
+	ttl   time.Duration // the TTL of the acquisition and of each extension
+	since time.Time     // when it was requested
 }
 
-// keep renews the lease until over, or until it is lost.
+// keep renews the lease until stop is called, or until it is lost.
 func (s *session) keep(lease leased) {
 	s.probeFor(lease.ttl)
 	ctx, stop := context.WithCancel(context.Background())
@@ -274,7 +273,7 @@ func (s *session) keep(lease leased) {
 	}()
 }
 
-// renew returns why the lease is over; nil where ctx has ended.
+// renew returns why the lease is over; nil if ctx has ended.
 func (s *session) renew(ctx context.Context, lease leased) *fatalError {
 	deadline, pause := lease.Deadline, lease.ttl/3
 	for {
@@ -291,7 +290,7 @@ func (s *session) renew(ctx context.Context, lease leased) *fatalError {
 		}
 		allowed := s.allowed(lease.ttl)
 		if allowed < lease.ttl/looksPerTimeout {
-			if time.Now().Before(deadline) { // it may still be heard of
+			if time.Now().Before(deadline) { // the client may still answer
 				pause = min(lease.ttl/12, minProbe)
 				continue
 			}
@@ -313,7 +312,7 @@ func (s *session) renew(ctx context.Context, lease leased) *fatalError {
 		case !time.Now().Before(deadline):
 			return lostLease(lease, "could not be renewed in time")
 		default:
-			pause = lease.ttl / 12 // several more tries before the deadline
+			pause = lease.ttl / 12 // several more attempts before the deadline
 		}
 	}
 }
@@ -329,10 +328,10 @@ func lostLease(lease leased, how string) *fatalError {
 	}
 }
 
-// releaseTimeout bounds giving a lease back; it ends by itself after that.
+// releaseTimeout bounds a release; after it the lease expires at its TTL.
 const releaseTimeout = 5 * time.Second
 
-// release gives the lease back, where there is one.
+// release releases the lease, if there is one.
 func (s *session) release() {
 	if s.held == nil {
 		return
@@ -346,7 +345,7 @@ func (s *session) release() {
 	case err == nil:
 		s.srv.cfg.Metrics.LeaseEnded(time.Since(lease.since), false)
 		s.tellLease(wire.EventReleased, lease)
-	case !errors.Is(err, leasing.ErrLost): // one that is over already needs no release
+	case !errors.Is(err, leasing.ErrLost): // an ended lease needs no release
 		s.log().Warn("failed to release the lease of a PostgreSQL session; it expires at its TTL",
 			"resource", lease.Grant.Resource, "token", lease.Grant.Token, "error", err)
 	}
@@ -355,17 +354,15 @@ func (s *session) release() {
 func jsonOf(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
-		return "" // strings and numbers can't fail
+		return "" // strings and numbers cannot fail
 	}
 	return string(b)
 }
 
-// maxPrintable keeps a holder's name, with its address, below the limit of leases'
-// sources.
+// maxPrintable keeps a holder's name and address within the limit of lease sources.
 const maxPrintable = 100
 
-// printable shows a role's name where control characters and other than UTF-8
-// have no place.
+// printable returns a role's name without control characters and invalid UTF-8.
 func printable(name string) string {
 	quoted := strconv.QuoteToASCII(truncated(name))
 	return quoted[1:min(len(quoted)-1, maxPrintable)]

@@ -18,7 +18,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// counter gives leases, and counts those that are out.
+// counter grants leases, and counts those that are held.
 type counter struct {
 	leasing.Source
 
@@ -31,8 +31,7 @@ func newCounter() *counter {
 	return &counter{asked: make(chan struct{}, 1), give: make(chan struct{}), out: make(chan int, 10)}
 }
 
-// Acquire succeeds when the test says so, though its caller may have given up: as
-// where the answer was under way then.
+// TryAcquire succeeds when the test says so, even if its caller has given up, as if the answer had been in transit.
 func (c *counter) TryAcquire(_ context.Context, r leasing.Request) (leasing.Lease, error) {
 	c.asked <- struct{}{}
 	<-c.give
@@ -41,7 +40,7 @@ func (c *counter) TryAcquire(_ context.Context, r leasing.Request) (leasing.Leas
 	return leaseOf(r), nil
 }
 
-// leaseOf is a lease of an hour, armed with the seal of the request.
+// leaseOf returns a lease of an hour, armed with the request's seal.
 func leaseOf(r leasing.Request) leasing.Lease {
 	return leasing.Lease{Grant: fence.Grant{Resource: r.Resource, Token: 1}, Owner: "owner", Deadline: time.Now().Add(time.Hour)}
 }

@@ -7,22 +7,22 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// leaseAsked is a fence.lease of the startup options: RESOURCE;once=NONCE or RESOURCE;fresh,
-// with [;ttl=30s][;wait=5s], the name percent-encoded.
+// leaseAsked is a fence.lease in the startup options: RESOURCE;once=NONCE or RESOURCE;fresh, with [;ttl=30s][;wait=5s],
+// the name percent-encoded.
 type leaseAsked struct {
 	resource  string
-	nonceHash []byte // of the process run; nil: it carries nothing over (fresh)
+	nonceHash []byte // of the process run; nil: it keeps no data between connections (fresh)
 	ttl, wait time.Duration
 }
 
-// neither is the hint for a client that has not said whether it carries state over.
+// neither is the hint for a client that does not say whether it keeps data between connections.
 const neither = "Write fence.lease=RESOURCE;once=NONCE if the program keeps data between connections, as one with a pool does: each run of the process makes its own NONCE, " +
 	"such as a UUID at its start; never put it into a shared configuration. Write RESOURCE;fresh if each connection begins from what is stored then."
 
-// leaseAsked is nil where none is asked for. The error is a [*fatalError].
+// leaseAsked returns nil if the options ask for no lease. The error is a [*fatalError].
 func (f fenceSettings) leaseAsked() (*leaseAsked, error) {
 	switch {
-	case f.emptyLease: // whoever goes on would write without the lease that he means to have
+	case f.emptyLease: // an empty variable would otherwise mean writing without the intended lease
 		return nil, badLease("names no resource")
 	case f.lease == "":
 		return nil, nil //nolint:nilnil // none is asked for
@@ -56,13 +56,13 @@ func (f fenceSettings) leaseAsked() (*leaseAsked, error) {
 	return &l, nil
 }
 
-// take reads one option.
+// take parses one option.
 func (l *leaseAsked) take(option, name, value string) *fatalError {
 	var err error
 	switch {
 	case name == "once":
 		if l.nonceHash, err = fence.NonceHash(value); err != nil {
-			refused := badLease("has no nonce in once=: " + err.Error()) // never the nonce itself
+			refused := badLease("has no nonce in once=: " + err.Error()) // without the nonce itself
 			refused.hint = neither
 			return refused
 		}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// strangerAt is the address of a connection whose login counts among those of its address. It is
-// not valid for a Unix socket, and for a proxy, which has many clients.
+// strangerAt returns the address under which a connection's login is counted. It is invalid for a Unix socket, and for
+// a proxy, which has many clients.
 func (s *Server) strangerAt(conn net.Conn) netip.Addr {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok || s.cfg.behindProxy(conn) {
@@ -18,8 +18,8 @@ func (s *Server) strangerAt(conn net.Conn) netip.Addr {
 	return addr.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// enters counts a connection that has not logged in among those of its address. It is false
-// where they are too many. It needs s.mu.
+// enters counts a connection that has not logged in under its address. It returns false if there are too many. The
+// caller holds s.mu.
 func (s *Server) enters(ss *session, addr netip.Addr) bool {
 	if !addr.IsValid() {
 		return true
@@ -32,7 +32,7 @@ func (s *Server) enters(ss *session, addr netip.Addr) bool {
 	return true
 }
 
-// knows undoes enters. It needs s.mu.
+// knows undoes enters. The caller holds s.mu.
 func (s *Server) knows(ss *session) {
 	if !ss.stranger.IsValid() {
 		return
@@ -43,8 +43,8 @@ func (s *Server) knows(ss *session) {
 	ss.stranger = netip.Addr{}
 }
 
-// reserve counts a session that has logged in among its user's. It is false where
-// they are too many; before the login nobody could be kept out by a stranger.
+// reserve counts a session under its user once it has logged in. It returns false if there are too many. Counting
+// earlier would let strangers lock out a user.
 func (s *Server) reserve(ss *session) bool {
 	user := truncated(ss.who.user)
 	s.mu.Lock()
@@ -58,7 +58,7 @@ func (s *Server) reserve(ss *session) bool {
 	return true
 }
 
-// forget undoes reserve, and remembers what passed.
+// forget undoes reserve, and adds the session's traffic to the total.
 func (s *Server) forget(ss *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,18 +89,17 @@ var (
 	}
 )
 
-// errSlowClient is hardly ever heard: the client's stream stands inside of a message.
+// errSlowClient rarely reaches the client, whose stream is usually inside a message.
 var errSlowClient = &fatalError{
 	code: codeConnectionFailure, message: "terminating connection: the client neither read nor sent anything for the gateway's slow-client timeout",
 	hint: "Read results as they come, or fetch them in portions.",
 }
 
-// looksPerTimeout is how many looks fall into an idle timeout: a session ends at
-// most that part of it late.
+// looksPerTimeout is how many checks fall into an idle timeout: a session ends late by at most that fraction.
 const looksPerTimeout = 16
 
-// watchIdle ends sessions that are idle for too long, until ctx ends. Looking at
-// them now and then costs the data path no clock.
+// watchIdle ends sessions that are idle for too long, until ctx ends. Periodic checks spare the data path reading the
+// clock.
 func (s *Server) watchIdle(ctx context.Context) {
 	var shortest time.Duration
 	for _, t := range []time.Duration{s.cfg.IdleTimeout, s.cfg.IdleInTransactionTimeout, s.cfg.SlowClientTimeout} {
@@ -123,7 +122,7 @@ func (s *Server) watchIdle(ctx context.Context) {
 	}
 }
 
-// endIfIdle ends the session if nothing has passed for its limit.
+// endIfIdle ends the session if nothing has passed within its limit.
 func (s *session) endIfIdle(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

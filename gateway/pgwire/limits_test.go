@@ -31,7 +31,7 @@ func TestConnectionsOverTheLimitAreToldSo(t *testing.T) {
 	if refused, ok := errors.AsType[*pgconn.PgError](err); !ok || refused.Code != "53300" || refused.Severity != "FATAL" {
 		t.Errorf("the third connection: %v, want FATAL 53300", err)
 	}
-	// What is full can still be relieved: a cancel request gets through.
+	// A cancel request gets through even if the port is full.
 	if err := first.PgConn().CancelRequest(t.Context()); err != nil {
 		t.Errorf("cancel: %v", err)
 	}
@@ -96,7 +96,7 @@ func TestPanicEndsItsSessionOnly(t *testing.T) {
 			t.Errorf("another session: %v", err)
 		}
 	}
-	testenv.Eventually(t, "the log shows the panic and its place", func() bool { // its client is gone before that
+	testenv.Eventually(t, "the log shows the panic and its place", func() bool { // its client disconnects before that
 		text := log.String()
 		return strings.Contains(text, "of the test") && strings.Contains(text, "goroutine")
 	})
@@ -104,7 +104,7 @@ func TestPanicEndsItsSessionOnly(t *testing.T) {
 
 func TestLoginHasOneDeadlineForBothDirections(t *testing.T) {
 	t.Parallel()
-	// The client begins when most of its time is over, counted from accepting it. Another deadline for PostgreSQL would begin then.
+	// The client begins late in its time, which counts from accepting it. A second deadline would begin only then.
 	const timeout = 5 * time.Second
 	addr := upstream(t, func(conn net.Conn) {
 		readStartup(conn)

@@ -27,11 +27,11 @@ type relay struct {
 	t    *testing.T
 	srv  *pgwire.Server
 	addr string
-	ask  func() // asks to stop
-	stop func() // asks to stop and waits; may be called again
+	ask  func() // asks it to stop
+	stop func() // asks it to stop and waits; may be called again
 }
 
-// start relays to addr until the test ends.
+// start starts a relay to addr, which runs until the test ends.
 func start(t *testing.T, network, addr, database string, opts ...option) *relay {
 	t.Helper()
 	cfg := pgwire.Config{Network: network, Addr: addr, Database: database, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
@@ -64,7 +64,7 @@ func start(t *testing.T, network, addr, database string, opts ...option) *relay 
 	return r
 }
 
-// world is a relay in front of a database of the test's own.
+// world is a relay in front of a database of its own.
 type world struct {
 	*relay
 	pg testenv.PG
@@ -88,7 +88,7 @@ func pgnetwork(cfg *pgx.ConnConfig) (network, addr string) {
 	return "tcp", net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port)))
 }
 
-// config is a client's configuration for the login of address, through the relay.
+// config returns a client's configuration for the login of address, through the relay.
 func (r *relay) config(address string) *pgx.ConnConfig {
 	r.t.Helper()
 	cfg, err := pgx.ParseConfig(address)
@@ -101,7 +101,7 @@ func (r *relay) config(address string) *pgx.ConnConfig {
 	return cfg
 }
 
-// url is the address of a login, through the relay.
+// url returns the address of a login, through the relay.
 func (r *relay) url(address string) string {
 	r.t.Helper()
 	u, err := url.Parse(address)

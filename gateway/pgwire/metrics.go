@@ -2,23 +2,23 @@ package pgwire
 
 import "time"
 
-// Metrics is told what happens. Its methods are called while sessions wait, so they
-// are quick; they are safe for concurrent use.
+// Metrics receives measurements. Its methods are called while sessions wait, so they must be fast. They are safe for
+// concurrent use.
 type Metrics interface {
-	// LoggedIn: a session opened, so long after its connection was accepted.
+	// LoggedIn reports that a session opened; took is the time since its connection was accepted.
 	LoggedIn(took time.Duration)
-	// Answered: the first byte of the answer to a session's first statement came, so
-	// long after the statement was passed on.
+	// Answered reports the first byte of the answer to a session's first statement; took is the time since the
+	// statement was passed on.
 	Answered(took time.Duration)
-	// Refused: a connection or session was refused, FATAL, before its first statement.
+	// Refused reports that a connection or session was refused, FATAL, before its first statement.
 	Refused(sqlstate string)
-	// Ended: the gateway ended an open session, FATAL.
+	// Ended reports that the gateway ended an open session, FATAL.
 	Ended(sqlstate string)
-	// LeaseEnded: a session's lease was released, or lost, after so long.
+	// LeaseEnded reports that a session's lease was released or lost; held is how long it was held.
 	LeaseEnded(held time.Duration, lost bool)
 }
 
-// noMetrics is the [Metrics] of who wants none.
+// noMetrics is a [Metrics] that discards everything.
 type noMetrics struct{}
 
 var _ Metrics = noMetrics{}
@@ -30,14 +30,14 @@ func (noMetrics) Ended(string)           {}
 
 func (noMetrics) LeaseEnded(time.Duration, bool) {}
 
-// Traffic is what is open and what passed, of all sessions. It names no resource: clients
-// name those, and [Server.Sessions] tells them.
+// Traffic holds the open sessions and the bytes of all sessions. It names no resources, because clients choose the
+// names; [Server.Sessions] lists them.
 type Traffic struct {
 	Granted, Others      int   // sessions open now, with a grant and without one
-	FromClient, ToClient int64 // bytes since the server was made
+	FromClient, ToClient int64 // bytes since the server was created
 }
 
-// Traffic adds up what the sessions carried.
+// Traffic returns the sum over all sessions.
 func (s *Server) Traffic() Traffic {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,8 +56,8 @@ func (s *Server) Traffic() Traffic {
 	return all
 }
 
-// tally adds what has passed in a session since the last time. It needs s.mu, and reports
-// the resource of its grant, and whether the session has opened.
+// tally adds the session's bytes since the last call to the total. It returns the resource of its grant, and whether
+// the session has opened. The caller holds s.mu.
 func (s *Server) tally(ss *session) (resource string, opened bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()

@@ -5,19 +5,18 @@ import (
 	"time"
 )
 
-// A leased session is renewed only while its client lives, as far as TCP can tell: the
-// lease ends a TTL after the client's machine was last heard of. Data and acknowledgements
-// count, and so do the answers to TCP's probes, so a client that is idle or reads slowly
-// is heard. Where a proxy stands between, its machine is the one that answers.
+// A session's lease is renewed only while its client is alive, as far as TCP can tell: the lease ends a TTL after the
+// last packet from the client's machine. Data, acknowledgements and answers to TCP's probes count, so an idle client or
+// a slow reader stays alive. Behind a proxy, the proxy's machine is the one that answers.
 
 const (
 	// minProbe is TCP's shortest pause between two probes.
 	minProbe = time.Second
-	// minSilence is the shortest silence that says anything: probes may be lost.
+	// minSilence is the shortest silence that means anything: probes may be lost.
 	minSilence = 3 * minProbe
 )
 
-// probeFor has TCP probe the client often enough for a lease of this TTL.
+// probeFor makes TCP probe the client often enough for a lease of this TTL.
 func (s *session) probeFor(ttl time.Duration) {
 	every := max(minProbe, (ttl / 3).Truncate(time.Second))
 	if tcp, ok := s.raw.(*net.TCPConn); ok {
@@ -26,12 +25,12 @@ func (s *session) probeFor(ttl time.Duration) {
 	}
 }
 
-// allowed is how long the lease may live from now on: nothing once the client has been
-// silent for a TTL. Where nobody knows, it is the TTL.
+// allowed returns how long the lease may live from now on: 0 once the client has been silent for a TTL. If the silence
+// is not known, it is the TTL.
 func (s *session) allowed(ttl time.Duration) time.Duration {
 	tcp, ok := s.raw.(*net.TCPConn)
 	if !ok {
-		return ttl // a Unix socket: it ends with its process
+		return ttl // a Unix socket ends with its process
 	}
 	silent, known := silence(tcp)
 	if !known {

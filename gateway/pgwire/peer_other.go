@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// silence is known on Linux only: elsewhere TCP's probes alone end a session whose client
-// is gone, after ten of them.
+// silence is known on Linux only. Elsewhere only TCP's probes end the session of a dead client, after ten of them.
 func silence(*net.TCPConn) (time.Duration, bool) { return 0, false }
 
 func probeFullWindows(*net.TCPConn, time.Duration) {}

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A client may answer before the write that it answers is over: what it has sent by then
-// counts, and what the relay notes behind the write does not undo it.
+// A client may answer before the write of the question returns. What it has sent by then counts, and what the relay
+// notes after the write does not undo it.
 func TestWhatAClientSendsAtOnceIsCounted(t *testing.T) {
 	t.Parallel()
 	const (

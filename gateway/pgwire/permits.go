@@ -7,26 +7,26 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Permits are the rules by which the port lets sessions in. They may change while it serves, all of them at once.
+// Permits are the rules by which the port admits sessions. They may change while it serves, all at once.
 type Permits struct {
-	// Rules say what sessions without a current grant may do: the first that fits.
-	// Defaults to none: every session is relayed.
+	// Rules say what sessions without a current grant may do; the first match applies. Defaults to none: every session
+	// is relayed.
 	Rules []Rule
 	// LeaseRules say which resources a role may lease with its login (fence.lease).
 	// Defaults to none.
 	LeaseRules []LeaseRule
 }
 
-// errPermits is what the client of a session is told that [Server.Permit] ends.
+// errPermits is the error for a session that [Server.Permit] ends.
 var errPermits = &fatalError{
 	code: codeAdminShutdown, message: "terminating connection: the gateway's policies have changed",
 	hint: "Connect again: the new policies apply.",
 }
 
-// Permit has these rules count instead of those before. New sessions obey them at once. An open session ends
-// at its next idle moment outside of a transaction, FATAL 57P01, where its policy has become stricter, or where
-// its role may no longer lease what it leases; physical replication, which has no such moment, ends at once.
-// An error is a [*fence.InvalidError], and nothing has changed.
+// Permit replaces the rules. New sessions follow the new ones at once. An open session ends at its next idle moment
+// outside a transaction, FATAL 57P01, if its policy has become stricter, or if its role may no longer lease its
+// resource. Physical replication, which has no such moment, ends at once. An error is a [*fence.InvalidError], and
+// nothing has changed.
 func (s *Server) Permit(p Permits) error {
 	if err := s.cfg.validatePermits(p); err != nil {
 		return err
@@ -58,19 +58,19 @@ func (s *Server) mayLease(p *Permits, user, resource string) bool {
 	return p.mayLease(user, resource) || s.cfg.MayLease != nil && s.cfg.MayLease(truncated(user), resource)
 }
 
-// permitted gives the session the policy of its login. Under the session's lock, so that a change of the rules
-// is either seen here, or sees the policy.
+// permitted sets the policy for the session's login. It holds the session's lock, so that a concurrent change of the
+// rules is either seen here, or sees the policy.
 func (s *session) permitted() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.policy, s.judged = s.srv.permits.Load().policyFor(s.who), true
 }
 
-// outdated ends the session, between two transactions, where it would not be let in as it was.
+// outdated ends the session between two transactions if the new rules would not admit it as it is.
 func (s *session) outdated(p *Permits) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.judged || s.closing != notClosing { // before it is judged, who belongs to another goroutine
+	if !s.judged || s.closing != notClosing { // before judged is set, who belongs to another goroutine
 		return false
 	}
 	switch lease := s.who.lease; {
@@ -85,7 +85,7 @@ func (s *session) outdated(p *Permits) bool {
 	return true
 }
 
-// differ says for people what has changed in a list whose order counts.
+// differ describes what has changed in a list whose order matters.
 func differ[T comparable](before, after []T, text func(T) string) slog.Value {
 	lacking := func(in []T) func(T) bool { return func(one T) bool { return !slices.Contains(in, one) } }
 	texts := func(all []T, keep func(T) bool) (some []string) {

@@ -34,7 +34,7 @@ func (w *world) permit(p pgwire.Permits) {
 	}
 }
 
-// endedAs is the SQLSTATE by which a silent session is ended.
+// endedAs returns the SQLSTATE with which an idle session is ended.
 func (w *world) endedAs(conn *pgx.Conn) string {
 	w.t.Helper()
 	return sqlState(conn.PgConn().WaitForNotification(w.t.Context()))
@@ -122,7 +122,7 @@ func TestWhoWaitsForALeaseThatItMayNotHaveAnyMoreIsTold(t *testing.T) {
 	if err := r.srv.Permit(pgwire.Permits{LeaseRules: []pgwire.LeaseRule{{User: "ada", Resource: "orders/2"}}}); err != nil {
 		t.Fatal(err)
 	}
-	close(leases.give) // the answer was under way
+	close(leases.give) // the answer was in transit
 	if code, message := farewell(t, conn); code != "57P01" {
 		t.Errorf("%s %s; want 57P01", code, message)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/pgwire"
 )
 
-// A lease is no way round the rule for physical replication, which writes nothing.
+// A lease does not admit physical replication, which a grant-required policy refuses.
 func TestPhysicalReplicationNeedsOpenAlsoWithALease(t *testing.T) {
 	t.Parallel()
 	leases := newCounter()

@@ -2,7 +2,7 @@ package pgwire
 
 import "testing"
 
-// Who is told that there is no place takes none, however long it stays.
+// A connection that is refused for lack of a place takes none, however long it stays open.
 func TestARefusedConnectionTakesNobodysPlace(t *testing.T) {
 	t.Parallel()
 	srv, err := New(Config{Addr: "127.0.0.1:1", Options: Options{MaxConnections: 1}})

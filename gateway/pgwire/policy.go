@@ -7,18 +7,17 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Policy is what a session without a current grant may do. Whatever it is, the
-// guards of the tables decide on every write; a policy refuses early.
+// Policy is what a session without a current grant may do. With any policy the guards of the tables check every write;
+// a policy only refuses early.
 type Policy int
 
 // Policies.
 const (
 	// PolicyOpen relays every session.
 	PolicyOpen Policy = iota
-	// PolicyReadOnly starts a session that presents no grant with
-	// default_transaction_read_only on. That keeps mistakes from tables without a
-	// guard; a client that means to can turn it off. One that presents a grant is
-	// treated as under [PolicyGrantRequired].
+	// PolicyReadOnly starts a session that presents no grant with default_transaction_read_only on. That protects
+	// unguarded tables from mistakes; a client can turn it off. A session that presents a grant is treated as under
+	// [PolicyGrantRequired].
 	PolicyReadOnly
 	// PolicyGrantRequired refuses a session whose startup options carry no current
 	// grant, after its login and before its first statement.
@@ -27,19 +26,17 @@ const (
 
 var policyNames = map[string]Policy{"open": PolicyOpen, "read-only": PolicyReadOnly, "grant-required": PolicyGrantRequired}
 
-// Rule gives the sessions of a user in a database a policy.
+// Rule sets a policy for the sessions of a user in a database.
 type Rule struct {
-	User     string // the role that logs in; "*": every one
-	Database string // "*": every one; "replication": physical replication, which is in no database
+	User     string // the role that logs in; "*": all
+	Database string // "*": all; "replication": physical replication, which has no database
 	Policy   Policy
 }
 
-// physicalDatabase is what a rule calls the place of physical replication, as
-// PostgreSQL's own pg_hba.conf does.
+// physicalDatabase is the name for physical replication in rules, as in PostgreSQL's pg_hba.conf.
 const physicalDatabase = "replication"
 
-// ParseRule reads "USER=POLICY" or "USER@DATABASE=POLICY". The error is a
-// [*fence.InvalidError].
+// ParseRule parses "USER=POLICY" or "USER@DATABASE=POLICY". The error is a [*fence.InvalidError].
 func ParseRule(text string) (Rule, error) {
 	left, name, _ := cutLast(text, "=")
 	policy, known := policyNames[name]
@@ -55,10 +52,10 @@ func ParseRule(text string) (Rule, error) {
 	return Rule{User: user, Database: database, Policy: policy}, nil
 }
 
-// ParseRules reads several, as [ParseRule] does.
+// ParseRules parses several rules, as [ParseRule] does.
 func ParseRules(texts []string) ([]Rule, error) { return parseAll(texts, ParseRule) }
 
-// ParseLeaseRules reads several, as [ParseLeaseRule] does.
+// ParseLeaseRules parses several rules, as [ParseLeaseRule] does.
 func ParseLeaseRules(texts []string) ([]LeaseRule, error) { return parseAll(texts, ParseLeaseRule) }
 
 func parseAll[T any](texts []string, parse func(string) (T, error)) (all []T, err error) {
@@ -74,12 +71,12 @@ func parseAll[T any](texts []string, parse func(string) (T, error)) (all []T, er
 
 // LeaseRule lets a user's sessions lease resources at their login.
 type LeaseRule struct {
-	User     string // the role that logs in; "*": every one
-	Resource string // a name, or what names begin with and "*"
+	User     string // the role that logs in; "*": all
+	Resource string // a name, or a prefix of names followed by "*"
 }
 
-// ParseLeaseRule reads "USER=RESOURCE" or "USER=PREFIX*", the name
-// percent-encoded. The error is a [*fence.InvalidError].
+// ParseLeaseRule parses "USER=RESOURCE" or "USER=PREFIX*", the name percent-encoded. The error is a
+// [*fence.InvalidError].
 func ParseLeaseRule(text string) (LeaseRule, error) {
 	user, pattern, ok := strings.Cut(text, "=")
 	invalid := func(why string) (LeaseRule, error) {
@@ -109,7 +106,7 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// policyFor is what the first rule that fits says; without one, open.
+// policyFor returns the policy of the first rule that matches; without one, open.
 func (p *Permits) policyFor(who startup) Policy {
 	database := truncated(who.database)
 	if who.physical {
@@ -123,9 +120,8 @@ func (p *Permits) policyFor(who startup) Policy {
 	return PolicyOpen
 }
 
-// CheckRules refuses a rule that fits no session: one for another database than
-// the one that is served ("": every one is), or behind one that fits all of its own. The error
-// is a [*fence.InvalidError].
+// CheckRules refuses a rule that matches no session: one for a database other than the served one ("": all are served),
+// or one after a rule that matches all of its sessions. The error is a [*fence.InvalidError].
 func CheckRules(rules []Rule, database string) error {
 	for i, r := range rules {
 		if database != "" && r.Database != database && r.Database != "*" && r.Database != physicalDatabase {
@@ -140,7 +136,7 @@ func CheckRules(rules []Rule, database string) error {
 	return nil
 }
 
-// String says whom the rule is for.
+// String returns the user and database of the rule.
 func (r Rule) String() string { return r.User + "@" + r.Database }
 
 func (p *Permits) mayLease(user, resource string) bool {
@@ -155,9 +151,9 @@ func (p *Permits) mayLease(user, resource string) bool {
 
 func fits(pattern, name string) bool { return pattern == "*" || truncated(pattern) == name }
 
-// truncated is the name that PostgreSQL looks for: it takes 63 bytes of what a
-// client sends, so two spellings may be one role.
+// truncated returns the name that PostgreSQL looks up: it uses the first 63 bytes of a client's name, so two spellings
+// may be one role.
 func truncated(name string) string { return name[:min(len(name), maxNameBytes)] }
 
-// maxNameBytes is PostgreSQL's own limit for names.
+// maxNameBytes is PostgreSQL's limit for names.
 const maxNameBytes = 63

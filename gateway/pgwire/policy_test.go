@@ -34,8 +34,7 @@ func rules(t *testing.T, texts ...string) option {
 	}
 }
 
-// shop has a guarded table, whose writes need the resource orders/1, and one
-// that nobody guards.
+// shop creates a guarded table, whose writes need the resource orders/1, and an unguarded one.
 func (w *world) shop() {
 	w.t.Helper()
 	for _, sql := range []string{
@@ -48,7 +47,7 @@ func (w *world) shop() {
 	}
 }
 
-// arm makes token the one of the resource and returns its grant.
+// arm raises the resource's fence to token and returns the grant.
 func (w *world) arm(resource string, token fence.Token) fence.Grant {
 	w.t.Helper()
 	g := fence.Grant{Resource: resource, Token: token, Seal: fence.NewSeal()}
@@ -164,7 +163,7 @@ func TestRefusedSessionsStatementsReachNobody(t *testing.T) {
 	})
 	r := start(t, "tcp", addr, "shop", rules(t, "*=grant-required"))
 	conn := r.dial()
-	// A client that does not wait for its login: PostgreSQL would run this.
+	// A client that does not wait for its login; PostgreSQL would run this.
 	send(t, conn, startup, password, &pgproto3.Query{String: "DROP TABLE orders"})
 	if code, message := farewell(t, conn); code != "ZF002" {
 		t.Errorf("%s %s; want ZF002", code, message)
@@ -189,7 +188,7 @@ func TestStatementsSentAheadRunOnceTheSessionIsOpen(t *testing.T) {
 	r := start(t, "tcp", addr, "shop")
 	conn := r.dial()
 	send(t, conn, startup)
-	for i := range query { // a byte at a time
+	for i := range query { // one byte at a time
 		if _, err := conn.Write(query[i : i+1]); err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +215,7 @@ func TestReadOnlyWithoutAGrant(t *testing.T) {
 				t.Errorf("%q, %s: %q, want %q", options, sql, got, want)
 			}
 		}
-		// What the policy does not promise, and the guard does.
+		// The policy does not prevent this; the guard does.
 		if got := w.exec(conn, "BEGIN READ WRITE; INSERT INTO notes VALUES (1); COMMIT"); got != "" {
 			t.Errorf("documented as possible: %s", got)
 		}
@@ -256,7 +255,7 @@ func TestTheFirstRuleThatFitsCounts(t *testing.T) {
 	}
 	w = setup(t, rules(t, "*=grant-required"))
 	g := w.arm("orders/1", 1)
-	cfg := w.config(w.pg.OtherURL) // no fence_writer
+	cfg := w.config(w.pg.OtherURL) // not in fence_writer
 	cfg.RuntimeParams["options"] = presenting(g)
 	_, err = pgx.ConnectConfig(t.Context(), cfg)
 	if refused, ok := errors.AsType[*pgconn.PgError](err); !ok || refused.Code != "42501" || !strings.Contains(refused.Hint, "GRANT fence_writer") {

@@ -14,8 +14,8 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// Two-phase commit: what a session prepared outlives it and its grant, and the next holder does not begin before it is ended,
-// by whatever session.
+// A transaction that a session has prepared for two-phase commit outlives the session and its grant. The next holder
+// waits until some session has committed it or rolled it back.
 func TestAPreparedTransactionHoldsItsGrantBeyondItsSession(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

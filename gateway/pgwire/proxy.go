@@ -8,13 +8,13 @@ import (
 	"net/netip"
 )
 
-// The PROXY protocol, version 2, by which a balancer says whose connection it carries:
+// The PROXY protocol, version 2, with which a balancer names the client of a connection:
 // https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt
 const (
 	proxySignature = "\r\n\r\n\x00\r\nQUIT\n"
 	proxyHeadBytes = len(proxySignature) + 4 // version and command, family, length
-	maxProxyBytes  = 4 << 10                 // behind the head; addresses take 216 at most, the rest is extensions
-	proxyLocal     = 0x20                    // the balancer speaks for itself, as for a health check
+	maxProxyBytes  = 4 << 10                 // after the head; addresses take at most 216, the rest is extensions
+	proxyLocal     = 0x20                    // the balancer's own connection, such as a health check
 	proxyCommand   = 0x21
 	proxyTCP4      = 0x11
 	proxyTCP6      = 0x21
@@ -22,7 +22,7 @@ const (
 
 var errNoProxyHeader = errors.New("a connection from a network of proxies does not begin with a header of the PROXY protocol, version 2")
 
-// behindProxy reports whether a connection comes from a balancer that says where its client is.
+// behindProxy reports whether a connection comes from a balancer that sends the client's address.
 func (c *Config) behindProxy(conn net.Conn) bool {
 	addr, ok := conn.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -39,7 +39,7 @@ func (c *Config) behindProxy(conn net.Conn) bool {
 
 var errNoAnswer = errors.New("too many connections are being refused at once")
 
-// introduced learns from a proxy where the client is.
+// introduced reads the client's address from a proxy's header.
 func (s *session) introduced() error {
 	if !s.srv.cfg.behindProxy(s.raw) {
 		return nil
@@ -57,7 +57,7 @@ func (s *session) introduced() error {
 	return nil
 }
 
-// admits is enters for a connection whose address was not known. One that is not admitted gives its place up.
+// admits is enters for a connection whose address was not known before. A refused one gives up its place.
 func (s *Server) admits(ss *session, addr netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,8 +72,8 @@ func (s *Server) admits(ss *session, addr netip.Addr) bool {
 	return false
 }
 
-// readProxyHeader reads a header and nothing behind it. The address is not valid where the
-// proxy speaks for itself, or for a client that is not reached by TCP.
+// readProxyHeader reads a header and nothing after it. The address is invalid for the proxy's own connection, and for a
+// client that does not use TCP.
 func readProxyHeader(r io.Reader) (client netip.AddrPort, err error) {
 	var head [proxyHeadBytes]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

@@ -18,7 +18,7 @@ import (
 
 const proxySignature = "\r\n\r\n\x00\r\nQUIT\n"
 
-// proxyHeader is one of the PROXY protocol, version 2.
+// proxyHeader returns a header of the PROXY protocol, version 2.
 func proxyHeader(command, family byte, body string) string {
 	head := append([]byte(proxySignature), command, family)
 	return string(binary.BigEndian.AppendUint16(head, uint16(len(body)))) + body
@@ -28,7 +28,7 @@ func behindProxy(c *pgwire.Config) {
 	c.ProxyNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 }
 
-// letsIn is a PostgreSQL that lets everybody in.
+// letsIn is a PostgreSQL that admits every login.
 func letsIn(t *testing.T) string {
 	t.Helper()
 	return upstream(t, func(conn net.Conn) {
@@ -82,7 +82,7 @@ func TestAProxyThatSaysNothingIsNotBelieved(t *testing.T) {
 		}
 		r.stop()
 	}
-	// Who is in none of the networks is not believed either.
+	// A header from outside the networks is not accepted.
 	r := start(t, "tcp", letsIn(t), "shop")
 	conn := r.dial()
 	_, _ = io.WriteString(conn, proxyHeader(0x21, 0x11, "\xc0\x00\x02\x07\x7f\x00\x00\x01\x30\x39\x1b\x58")+string(plain))
@@ -91,14 +91,14 @@ func TestAProxyThatSaysNothingIsNotBelieved(t *testing.T) {
 	}
 }
 
-// Clients behind a proxy are counted by their own addresses.
+// Clients behind a proxy are counted under their own addresses.
 func TestTheLimitPerAddressIsThatOfTheClientBehindTheProxy(t *testing.T) {
 	t.Parallel()
 	r := start(t, "tcp", letsIn(t), "shop", behindProxy, func(c *pgwire.Config) { c.MaxAddressLogins = 1 })
 	from := func(last string) string {
 		return proxyHeader(0x21, 0x11, "\xc0\x00\x02"+last+"\x7f\x00\x00\x01\x30\x39\x1b\x58")
 	}
-	ask := func(conn net.Conn) byte { // once it answers, its header has been read
+	ask := func(conn net.Conn) byte { // once the relay answers, it has read the header
 		t.Helper()
 		send(t, conn, &pgproto3.SSLRequest{})
 		var b [1]byte

@@ -72,7 +72,7 @@ func TestANewerProtocolIsNegotiatedWithPostgreSQL(t *testing.T) {
 func TestUnixSocketsServeBothSides(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	// A socket in front of PostgreSQL, where the cluster of the tests has none.
+	// A socket in front of PostgreSQL, because the tests' cluster has none.
 	behind := filepath.Join(t.TempDir(), ".s.PGSQL.1")
 	first := serve(t, w.addr, w.pg.Database, listen(t, "unix", behind))
 	socket := filepath.Join(t.TempDir(), ".s.PGSQL.5432")
@@ -219,7 +219,7 @@ func TestAClientThatLeavesItsLoginIsNoWarning(t *testing.T) {
 	var log buffer
 	w := setup(t, func(c *pgwire.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	cfg := w.config(w.pg.WriterURL)
-	conn := w.dial() // as psql does, which asks its user for a password then
+	conn := w.dial() // psql does the same, and then asks its user for a password
 	send(t, conn, &pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": cfg.User, "database": cfg.Database}})
 	if _, err := pgproto3.NewFrontend(conn, conn).Receive(); err != nil {
 		t.Fatal(err)
@@ -248,7 +248,7 @@ func TestTLSTowardsPostgreSQLMayBeginDirectlyAndOutlivesTheDialling(t *testing.T
 		protocol <- fmt.Sprint(secure.ConnectionState().NegotiatedProtocol, err)
 		readStartup(secure)
 		_, _ = secure.Write(encode(authOK, ready))
-		<-late.C // the time for dialling is over
+		<-late.C // the dial timeout has passed
 		_, _ = secure.Write(encode(&pgproto3.ParameterStatus{Name: "a", Value: "b"}))
 		_, _ = io.ReadFull(secure, make([]byte, 5))
 		_, _ = secure.Write(encode(&pgproto3.NoticeResponse{Message: "still here"}))

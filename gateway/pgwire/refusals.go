@@ -9,17 +9,17 @@ import (
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
-// maxErrorBytes bounds what is buffered of an ErrorResponse that spans reads.
+// maxErrorBytes bounds the buffer for an ErrorResponse that spans reads.
 const maxErrorBytes = 16 << 10
 
-// errorWatch finds the fence's refusals among the errors that pass. It buffers only an
-// ErrorResponse that continues after the end of a read.
+// errorWatch finds the fence's refusals among the errors that pass. It buffers only an ErrorResponse that continues in
+// the next read.
 type errorWatch struct {
-	refused func(body []byte) // takes the body of a refusal; nil: refusals are not watched
+	refused func(body []byte) // receives the body of a refusal; nil: refusals are not watched
 	cut     []byte
 }
 
-// begins takes what b has of an ErrorResponse's body, of size bytes.
+// begins takes the beginning of an ErrorResponse's body of size bytes.
 func (w *errorWatch) begins(b []byte, size uint32) {
 	switch {
 	case w.refused == nil:
@@ -30,7 +30,7 @@ func (w *errorWatch) begins(b []byte, size uint32) {
 	}
 }
 
-// goesOn takes more of one that was cut, of which left bytes are still to come.
+// goesOn takes more of a split body, of which left bytes remain.
 func (w *errorWatch) goesOn(b []byte, left uint32) {
 	if w.refused == nil {
 		return
@@ -48,7 +48,7 @@ func (w *errorWatch) ends(body []byte) {
 	}
 }
 
-// responseField reads a field of an ErrorResponse's body; nil where it has none.
+// responseField returns a field of an ErrorResponse's body; nil if it has none.
 func responseField(body []byte, field byte) []byte {
 	for len(body) > 0 && body[0] != 0 {
 		value, rest, whole := bytes.Cut(body[1:], []byte{0})
@@ -60,7 +60,7 @@ func responseField(body []byte, field byte) []byte {
 	return nil
 }
 
-// tellRefusal tells of a write that the fence refused.
+// tellRefusal records a write that the fence refused as an event.
 func (s *session) tellRefusal(body []byte) {
 	s.tellOf(string(responseField(body, 'C')), string(responseField(body, 'D')))
 }
@@ -77,8 +77,8 @@ func (s *session) tellOf(sqlState, detail string) {
 	}
 }
 
-// tokenOf is that of the session's grant of a resource; 0: not known. A lease by the
-// connection string is presented to PostgreSQL by its seal alone.
+// tokenOf returns the token of the session's grant for a resource; 0: not known. A lease from the connection string is
+// presented to PostgreSQL by its seal alone.
 func (s *session) tokenOf(resource string) fence.Token {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +90,8 @@ func (s *session) tokenOf(resource string) fence.Token {
 	return 0
 }
 
-// tellEnd tells that the gateway ends the session. If it is busy, in a statement or a transaction that
-// the fence would refuse, the end counts as its refusal.
+// tellEnd records that the gateway ends the session. If the session is in a statement or a transaction, which the fence
+// would refuse, the end counts as a refusal.
 func (s *session) tellEnd(why *fatalError, busy bool) {
 	if s.srv.cfg.Tell == nil {
 		return
@@ -106,12 +106,12 @@ func (s *session) tellEnd(why *fatalError, busy bool) {
 	s.srv.cfg.Tell(e)
 }
 
-// event is one of this session's.
+// event returns an event about this session.
 func (s *session) event(kind string) activity.Event {
 	return activity.Event{Kind: kind, Surface: wire.SurfacePG, Login: s.who.user, Client: s.from(), App: s.who.application}
 }
 
-// tellLease tells of what became of the session's lease.
+// tellLease records an event about the session's lease.
 func (s *session) tellLease(kind string, lease leased) {
 	if s.srv.cfg.Tell == nil {
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
-// A lease by the connection string reaches PostgreSQL as a seal: the refusal says token 0.
+// A lease from the connection string reaches PostgreSQL as a seal, so the refusal contains token 0.
 func TestARefusalTellsTheTokenOfTheSessionsLease(t *testing.T) {
 	t.Parallel()
 	raw, other := net.Pipe()

@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/pgwire"
 )
 
-// refusal is what the fence answers a stale writer.
+// refusal is the fence's answer to a stale writer.
 var refusal = &pgproto3.ErrorResponse{
 	Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "ZF001", Message: "stale fencing token 34",
 	Detail: `{"resource": "orders/1001", "presented": "34", "recorded": "35", "relation": "public.orders", "operation": "UPDATE"}`,
@@ -24,7 +24,7 @@ func told(into chan<- activity.Event) option {
 	return func(c *pgwire.Config) { c.Tell = func(e activity.Event) { into <- e } }
 }
 
-// However the network cuts what PostgreSQL sends, each refusal is told once, and nothing else.
+// Each refusal is reported once, and nothing else, wherever the network splits PostgreSQL's messages.
 func TestEachRefusalThatPassesIsToldOnce(t *testing.T) {
 	t.Parallel()
 	other := &pgproto3.ErrorResponse{Severity: "ERROR", Code: "23505", Message: "duplicate key: CZF001", Detail: "ZF001"}
@@ -36,7 +36,7 @@ func TestEachRefusalThatPassesIsToldOnce(t *testing.T) {
 			readStartup(conn)
 			_, _ = conn.Write(encode(authOK, ready))
 			one := make([]byte, 1)
-			for at := 0; at < len(answer); at += cut { // each part waits until the one before it has come out
+			for at := 0; at < len(answer); at += cut { // each part waits until the previous one has passed
 				if _, err := io.ReadFull(conn, one); err != nil {
 					return
 				}
@@ -72,9 +72,9 @@ func TestEachRefusalThatPassesIsToldOnce(t *testing.T) {
 	}
 }
 
-// What is no refusal passes without an allocation, errors of other kinds included.
+// Messages other than refusals, including other errors, pass without an allocation.
 func TestErrorsPassWithoutAllocation(t *testing.T) {
-	// Not parallel: allocations of other tests would count.
+	// Not parallel: other tests' allocations would count.
 	query, _ := (&pgproto3.Query{String: "SELECT 1"}).Encode(nil)
 	answer := encode(&pgproto3.ErrorResponse{Severity: "ERROR", Code: "23505", Message: "duplicate key", Detail: strings.Repeat("Key (id)=(1) already exists. ", 4)}, ready)
 	r := start(t, "tcp", upstream(t, echoes(len(query), answer)), "shop", told(nil))

@@ -44,20 +44,20 @@ func (s *session) clientToServer(upstream net.Conn) {
 		if len(b) > 0 {
 			stream.scan(b)
 			if passed, werr := s.passOn(upstream, b, &stream); !passed || werr != nil {
-				return // or PostgreSQL has gone; what it said last is still read by the other direction
+				return // or PostgreSQL has gone; the other direction still reads its last messages
 			}
 		}
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF):
 			s.hangsUp()
-			_ = closeWrite(upstream) // as the client did: PostgreSQL ends the session when it has answered
+			_ = closeWrite(upstream) // as the client did: PostgreSQL ends the session after its answer
 			return
 		case isTimeout(err):
 			if s.deadlinePassed() {
 				continue
 			}
-			return // the other direction, which has the same deadline, says farewell
+			return // the other direction has the same deadline, and ends the session
 		default:
 			_ = upstream.Close() // the client is lost: its transaction rolls back
 			return
@@ -65,7 +65,7 @@ func (s *session) clientToServer(upstream net.Conn) {
 	}
 }
 
-// passOn writes what the client has sent. It is false where the session has been ended.
+// passOn writes what the client has sent. It returns false if the session has been ended.
 func (s *session) passOn(upstream net.Conn, b []byte, stream *clientStream) (passed bool, err error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -77,8 +77,8 @@ func (s *session) passOn(upstream net.Conn, b []byte, stream *clientStream) (pas
 	return true, err
 }
 
-// hangsUp notes that the client will send no more. Once no answer is due to it, that is
-// its end; until then it may still read.
+// hangsUp notes that the client will send no more. Once no answer is due, that ends the session; until then the client
+// may still read.
 func (s *session) hangsUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,9 +86,8 @@ func (s *session) hangsUp() {
 	s.left = s.left || s.phase != open
 }
 
-// forwarding notes, before bytes of the client are passed on, what is asked and that a
-// write is under way. It is false where the session has been ended, or given up before it
-// opened: the bytes stay here.
+// forwarding notes, before the client's bytes are passed on, what they ask for and that a write is in progress. It
+// returns false if the session has been ended, or given up before it opened; then the bytes must not be passed on.
 func (s *session) forwarding(stream *clientStream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +104,7 @@ func (s *session) forwarding(stream *clientStream) bool {
 		s.active = time.Now()
 	}
 	s.left = s.left || stream.terminated
-	if s.idle && s.closing == draining { // no answer will come, behind which that would be seen
+	if s.idle && s.closing == draining { // no answer will come after which the drain would be noticed
 		_ = s.upstream.SetReadDeadline(time.Now())
 	}
 	s.toServerBusy.Store(true)
@@ -119,12 +118,11 @@ func (s *session) arrived(stream *serverStream) {
 	s.comes(stream)
 }
 
-// delivered notes what the client has got, and reports whether the session is
-// to end now.
+// delivered notes what the client has received, and reports whether the session must end now.
 func (s *session) delivered(stream *serverStream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.answered && !s.asked.IsZero() && s.toClient > 0 { // first comes the login's ReadyForQuery
+	if !s.answered && !s.asked.IsZero() && s.toClient > 0 { // the first bytes are the login's ReadyForQuery
 		s.answered = true
 		s.srv.cfg.Metrics.Answered(time.Since(s.asked))
 	}
@@ -134,8 +132,7 @@ func (s *session) delivered(stream *serverStream) bool {
 	return s.endsNow(stream)
 }
 
-// woken decides after the drain's wake-up: it reports whether the session is
-// to end now; otherwise reading goes on.
+// woken handles the drain's wake-up: it reports whether the session must end now; otherwise reading continues.
 func (s *session) woken(stream *serverStream, upstream net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,8 +147,8 @@ func (s *session) woken(stream *serverStream, upstream net.Conn) bool {
 	return false
 }
 
-// endsNow needs s.mu. From the moment that it is true for an idle session,
-// nothing of the client is passed on any more.
+// endsNow reports whether the session must end. Once it returns true for an idle session, no more of the client's bytes
+// are passed on. The caller holds s.mu.
 func (s *session) endsNow(stream *serverStream) bool {
 	if s.closing == draining && s.phase == open && s.idle && stream.boundary() {
 		s.closing = cutting
@@ -159,8 +156,8 @@ func (s *session) endsNow(stream *serverStream) bool {
 	return s.closing == cutting
 }
 
-// serverToClient owns all writes to the client, so that a farewell never falls
-// into a message. It returns an error where PostgreSQL broke off.
+// serverToClient does all writes to the client, so that a FATAL never falls into a message. It returns an error if
+// PostgreSQL broke off.
 func (s *session) serverToClient(upstream net.Conn) error {
 	from := newSource(upstream)
 	defer from.free()
@@ -186,8 +183,8 @@ func (s *session) serverToClient(upstream net.Conn) error {
 	return s.farewell(upstream, &stream, err)
 }
 
-// login relays the server's side of the login, by any method, up to the
-// first ReadyForQuery. It returns that message's first bytes, withheld.
+// login relays the server's side of the login, with any method, up to the first ReadyForQuery. It returns the first
+// bytes of that message, which it withholds.
 func (s *session) login(from *source, stream *serverStream) (held []byte, err error) {
 	for {
 		b, err := from.read()
@@ -242,7 +239,7 @@ func (s *session) pump(from *source, held []byte, stream *serverStream) error {
 		var err error
 		held, err = from.read()
 		switch {
-		case err == nil || len(held) > 0: // an error that came with bytes comes again
+		case err == nil || len(held) > 0: // an error that came with bytes is returned again
 		case isTimeout(err):
 			if s.woken(stream, from.conn) {
 				return errEnded
@@ -258,10 +255,10 @@ var (
 	errEnded      = errors.New("ended by the gateway")
 )
 
-// farewell closes both sides as well as the state of the streams allows. cause
-// is why the pump ended. What it returns is worth a line in the log.
+// farewell closes both sides as cleanly as the state of the streams allows. cause is why the pump ended. The error that
+// it returns should be logged.
 func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error) error {
-	s.explain() // also to the log of a client that has left on PostgreSQL's refusal
+	s.explain() // also if the client has disconnected after PostgreSQL's refusal
 	s.mu.Lock()
 	left, idle, why, unanswered := s.left || s.hungUp && (s.pending == 0 || s.quiet != 0), s.idle, s.why, s.phase == open && (s.quiet == 0 || s.pending > 0)
 	cut := s.closing == cutting
@@ -278,14 +275,14 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 	case errors.Is(cause, errEnded):
 		if idle {
 			_ = upstream.SetWriteDeadline(time.Now().Add(farewellTimeout))
-			s.writing.Lock() // never into a message of the client
+			s.writing.Lock() // never inside a message of the client
 			_, _ = upstream.Write(terminate)
 			s.writing.Unlock()
 		} else {
 			s.halt(upstream, unanswered)
 		}
-		_ = upstream.Close() // its locks are waited for
-		if left {            // nothing is refused to a client that has taken leave
+		_ = upstream.Close() // others wait for its locks
+		if left {            // a client that has disconnected needs no error
 			return nil
 		}
 		s.tell(why, unanswered, stream.boundary())
@@ -298,7 +295,7 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 		return nil
 	case left:
 		return nil
-	case stream.typ == typeError && stream.boundary(): // PostgreSQL has said why itself
+	case stream.typ == typeError && stream.boundary(): // PostgreSQL has sent its own reason
 		linger(s.client, shortLinger)
 		return nil
 	}

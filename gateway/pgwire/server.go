@@ -18,9 +18,9 @@ type Server struct {
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
-	places   int                // sessions among them that are not surplus
+	places   int                // sessions that are not surplus
 	ofUser   map[string]int     // sessions that have logged in
-	ofAddr   map[netip.Addr]int // connections that have not
+	ofAddr   map[netip.Addr]int // connections that have not logged in
 	passed   Traffic            // in bytes
 	stopping bool
 
@@ -28,9 +28,9 @@ type Server struct {
 	aborted chan struct{} // closed by Abort
 	abort   func()
 
-	askedForCertificate atomic.Bool              // PostgreSQL has asked for one of a client's
-	home                atomic.Pointer[Upstream] // where sessions may be, as Moved has said; nil: anywhere
-	unproved            sync.Once                // that it asked a client for nothing has been said
+	askedForCertificate atomic.Bool              // PostgreSQL has asked for a client certificate
+	home                atomic.Pointer[Upstream] // the only server for sessions, set by Moved; nil: any
+	unproved            sync.Once                // logs once that PostgreSQL did not authenticate a client
 
 	counters struct {
 		connections, sessions, refused, cancels atomic.Int64
@@ -38,17 +38,17 @@ type Server struct {
 	}
 }
 
-// Stats counts since the server was made, except where it says otherwise.
+// Stats counts since the server was created, unless stated otherwise.
 type Stats struct {
-	Connections int64 // accepted, also those that were refused later
+	Connections int64 // accepted, including those refused later
 	Sessions    int64 // that reached their first ReadyForQuery
-	Active      int64 // sessions that are open now
-	Refused     int64 // connections that this relay refused with an error of its own
+	Active      int64 // open now
+	Refused     int64 // connections that this relay refused with its own error
 	Cancels     int64 // cancel requests passed on
-	Superseded  int64 // sessions that were ended because their grant was superseded
+	Superseded  int64 // sessions ended because their grant was superseded
 }
 
-// New makes a server. The error is a [*fence.InvalidError] that names a field of cfg.
+// New creates a server. The error is a [*fence.InvalidError] that names a field of cfg.
 func New(cfg Config) (*Server, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -63,7 +63,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Stats reports what the server has done so far.
+// Stats returns the server's counters.
 func (s *Server) Stats() Stats {
 	return Stats{
 		Connections: s.counters.connections.Load(),
@@ -75,10 +75,9 @@ func (s *Server) Stats() Stats {
 	}
 }
 
-// Serve relays the connections that the listeners accept until ctx ends. It then closes
-// them, ends each session as soon as it is idle outside of a transaction, and
-// after the drain timeout the rest. It returns nil after a stop by ctx, when no
-// session is left. One Server serves once.
+// Serve relays the connections that the listeners accept until ctx ends. It then closes the listeners, ends each
+// session as soon as it is idle outside a transaction, and after the drain timeout the rest. It returns nil after a
+// stop by ctx, when no session is left. A Server serves once.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	accepting, stopAccepting := context.WithCancel(ctx)
 	defer stopAccepting()
@@ -99,7 +98,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	var listening sync.WaitGroup
 	for i, ln := range listeners {
 		listening.Go(func() {
-			defer stopAccepting() // without one of them this is not what was asked for
+			defer stopAccepting() // one failed listener stops all
 			errs[i] = s.accept(accepting, ln, &sessions)
 		})
 	}
@@ -121,7 +120,7 @@ func (s *Server) accept(ctx context.Context, ln net.Listener, sessions *sync.Wai
 		case errors.Is(err, net.ErrClosed):
 			return err
 		case err != nil:
-			// Out of file descriptors, most often: wait for some to come free.
+			// Usually out of file descriptors: wait until some are free.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			s.log.Warn("failed to accept a PostgreSQL connection", "error", err, "retry_in", pause)
 			select {
@@ -145,8 +144,8 @@ func (s *Server) accept(ctx context.Context, ln net.Listener, sessions *sync.Wai
 	}
 }
 
-// refusers is how many connections beyond the limit may finish their start-up, to be told
-// that they are too many, or to have their cancel request passed on.
+// refusers is how many connections beyond the limit may finish their startup, to receive an error, or to have their
+// cancel request passed on.
 const refusers = 16
 
 func (s *Server) add(ss *session) bool {
@@ -174,7 +173,7 @@ func (s *Server) remove(ss *session) {
 	}
 }
 
-// each calls f for the sessions that are there now.
+// each calls f for the current sessions.
 func (s *Server) each(f func(*session)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +182,7 @@ func (s *Server) each(f func(*session)) {
 	}
 }
 
-// Abort ends what [Server.Serve] waits for once it is asked to stop, now or later. It waits for nothing itself.
+// Abort ends the sessions that a stopping [Server.Serve] waits for, now or later. It does not wait.
 func (s *Server) Abort() { s.abort() }
 
 // drain ends the sessions and returns when none is left.
@@ -206,5 +205,5 @@ func (s *Server) drain(sessions *sync.WaitGroup) {
 	case <-s.aborted:
 	}
 	s.each((*session).cut)
-	<-gone // bounded: cut leaves a session nothing to wait for but its farewell
+	<-gone // bounded: after cut a session only sends its last error
 }

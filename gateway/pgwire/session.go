@@ -18,55 +18,55 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// session is one client's connection and the one upstream that it gets.
+// session is a client's connection and its one upstream.
 type session struct {
 	srv    *Server
-	raw    net.Conn // as accepted: deadlines and closing go here
+	raw    net.Conn // as accepted; deadlines and closing use it
 	client net.Conn // raw, or TLS over it; owned by run's goroutine until relaying starts
 
-	loginEnds time.Time    // the one deadline of both directions until the session is open
-	surplus   bool         // over the limit of connections: to be refused
-	silent    bool         // and without a word, as others are being told
-	stranger  netip.Addr   // it counts among the logins of this address; the server's mu guards it
-	refusal   loginRefusal // by which PostgreSQL refused the login; belongs to the goroutine that reads PostgreSQL
+	loginEnds time.Time    // the deadline of both directions until the session is open
+	surplus   bool         // over the limit of connections; will be refused
+	silent    bool         // and closed without an error, because enough others get one
+	stranger  netip.Addr   // counted among the logins of this address; the server's mu guards it
+	refusal   loginRefusal // with which PostgreSQL refused the login; used by the goroutine that reads PostgreSQL
 
 	id       string
-	proxied  netip.AddrPort // where the client is, as a proxy says
+	proxied  netip.AddrPort // the client's address, from a proxy
 	began    time.Time
 	who      startup         // once the startup packet is read
-	way      Upstream        // to the server that it has; set before it is relayed
-	backend  []byte          // its process there, and the key to cancel what that runs; once it has logged in
-	seal     fence.Seal      // of the lease that it asks for
-	held     *heldLease      // nil: none
+	way      Upstream        // to its server; set before relaying
+	backend  []byte          // its process id and cancel key; set after the login
+	seal     fence.Seal      // of the requested lease
+	held     *heldLease      // nil: no lease
 	reserved bool            // counted among its user's sessions
 	opening  context.Context // ends when the session opens, or is given up before
 	endLogin context.CancelFunc
 
-	proved                     atomic.Bool // the client was asked who it is, and has answered
-	toClientBusy, toServerBusy atomic.Bool // a write is under way
-	writing                    sync.Mutex  // of what goes to PostgreSQL once the session is open; taken before mu
+	proved                     atomic.Bool // the client has answered an authentication request
+	toClientBusy, toServerBusy atomic.Bool // a write is in progress
+	writing                    sync.Mutex  // of writes to PostgreSQL once the session is open; locked before mu
 
-	mu       sync.Mutex // guards what follows; held for a few loads and stores at a time
+	mu       sync.Mutex // guards the fields below; held briefly
 	upstream net.Conn
 	phase    phase
 	answers
-	left    bool // the client has taken leave
+	left    bool // the client has sent Terminate, or disconnected
 	hungUp  bool // the client will send no more
-	expired bool // the client's direction ran into the login's deadline
+	expired bool // the client's direction exceeded the login's deadline
 	closing closing
-	claims  []claim     // what the startup options carried
+	claims  []claim     // from the startup options
 	why     *fatalError // why it ends; nil: the gateway stops
-	policy  Policy      // by the rules of its login
-	judged  bool        // there is a policy
-	patient bool        // it waits for its lease: the login's deadline is over
-	moves   uint64      // how often bytes passed, in either direction
+	policy  Policy      // from the rules at its login
+	judged  bool        // policy is set
+	patient bool        // waits for its lease; the login's deadline no longer applies
+	moves   uint64      // how often bytes passed in either direction
 
 	fromClient, toClient int64 // bytes since it opened
 	tallied              struct{ fromClient, toClient int64 }
-	movesSeen            uint64    // when idleness was last looked at
-	still                time.Time // since when it has not changed
+	movesSeen            uint64    // moves at the last idle check
+	still                time.Time // since when moves has not changed
 	asked                time.Time // when the first statement was passed on
-	active               time.Time // when the statement that runs was passed on
+	active               time.Time // when the running statement was passed on
 	answered             bool
 }
 
@@ -86,7 +86,7 @@ const (
 	cutting            // ends now
 )
 
-// surplusTimeout is the patience with connections that will be refused.
+// surplusTimeout is the time for connections that will be refused.
 const surplusTimeout = 2 * time.Second
 
 func newSession(srv *Server, conn net.Conn) *session {
@@ -154,13 +154,12 @@ func (s *session) run(ctx context.Context) {
 	s.relay(upstream)
 }
 
-// log is for what happens to the session: never SQL, and no startup option.
+// log returns the logger for the session. Never log SQL or a startup option.
 func (s *session) log() *slog.Logger {
 	return s.srv.log.With("session", s.id, "client", s.from(), "user", s.who.user, "database", s.who.database)
 }
 
-// recovered, deferred, keeps a defect that shows in one session from ending all
-// the others: that session ends.
+// recovered, when deferred, confines a panic to its session, which it ends.
 func (s *session) recovered() {
 	if cause := recover(); cause != nil {
 		s.srv.log.Error("a PostgreSQL session panicked and is ended", "client", s.from(), "panic", cause, "stack", string(debug.Stack()))
@@ -173,8 +172,7 @@ func (s *session) recovered() {
 	}
 }
 
-// negotiate answers what may come before the startup packet, and returns that
-// one, or a cancel request.
+// negotiate answers what may precede the startup packet, and returns that packet or a cancel request.
 func (s *session) negotiate(ctx context.Context) (packet, error) {
 	for secured, gss := false, false; ; {
 		var first [1]byte
@@ -183,7 +181,7 @@ func (s *session) negotiate(ctx context.Context) (packet, error) {
 		}
 		s.begins()
 		if first[0] == tlsHandshake && !secured && s.srv.cfg.TLS != nil {
-			// A client that does not ask first (sslnegotiation=direct).
+			// A client with sslnegotiation=direct does not ask first.
 			if err := s.startTLS(ctx, &prefixConn{Conn: s.raw, prefix: first[:]}, true); err != nil {
 				return nil, err
 			}
@@ -214,7 +212,7 @@ func (s *session) negotiate(ctx context.Context) (packet, error) {
 	}
 }
 
-// begins gives a client that has said something the time of a login.
+// begins extends the deadline to that of a login once the client has sent something.
 func (s *session) begins() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,22 +263,21 @@ func (s *session) refuse(err error) {
 	linger(s.client, longLinger)
 }
 
-// loggingIn notes the upstream. It returns why the session is to end already; nil: it is not.
+// loggingIn records the upstream. It returns why the session must end already; nil: it need not.
 func (s *session) loggingIn(upstream net.Conn) *fatalError {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.upstream, s.phase, s.claims = upstream, loggingIn, s.who.claims
 	_ = upstream.SetReadDeadline(s.loginEnds)
-	s.pending = 1 // the startup packet is answered by a ReadyForQuery too
+	s.pending = 1 // a ReadyForQuery also answers the startup packet
 	if s.closing == notClosing {
 		return nil
 	}
 	return cmp.Or(s.why, errShuttingDown)
 }
 
-// opened marks the end of the login: from now on only the peers limit time. It
-// is false where the client's direction has run out of time before, and where the
-// gateway ends the session: nothing has been asked yet.
+// opened ends the login: from now on there is no deadline. It returns false if the client's direction exceeded its
+// deadline before, or if the gateway ends the session. No statement has been sent yet.
 func (s *session) opened() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -303,9 +300,8 @@ func (s *session) opened() bool {
 	return true
 }
 
-// deadlinePassed notes that the deadline has ended a read of the client, and
-// reports whether to read on: it was the login's, and the login succeeded just
-// then.
+// deadlinePassed notes that a deadline has ended a read of the client, and reports whether to continue reading: it was
+// the login's, and the login has just succeeded.
 func (s *session) deadlinePassed() (readOn bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -313,7 +309,7 @@ func (s *session) deadlinePassed() (readOn bool) {
 	return !s.expired && s.closing == notClosing
 }
 
-// ending reports whether the gateway ends the session.
+// ending reports whether the gateway is ending the session.
 func (s *session) ending() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -326,7 +322,7 @@ func (s *session) isOpen() bool {
 	return s.phase == open
 }
 
-// inside reports whether a transaction is open, or a statement runs.
+// inside reports whether a transaction is open, or a statement is running.
 func (s *session) inside() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -345,7 +341,7 @@ func (s *session) end(how closing) {
 	s.endLocked(how)
 }
 
-// endLocked needs s.mu.
+// endLocked is end. The caller holds s.mu.
 func (s *session) endLocked(how closing) {
 	if s.closing >= how {
 		return
@@ -357,7 +353,7 @@ func (s *session) endLocked(how closing) {
 	switch {
 	case how == cutting, s.phase == negotiating:
 		_ = s.raw.SetReadDeadline(time.Now()) // ends the goroutine that reads the client
-		// A client that reads gets the answer that is on its way, and the reason behind it. One that does not read is given up.
+		// A client that reads gets the answer in transit and then the reason. A client that does not read is given up.
 		_ = s.raw.SetWriteDeadline(time.Now().Add(writeGrace))
 		fallthrough
 	default:
@@ -369,7 +365,7 @@ func (s *session) endLocked(how closing) {
 
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
-// cutLocked ends the session now and tells its client why. It needs s.mu.
+// cutLocked ends the session now with an error for its client. The caller holds s.mu.
 func (s *session) cutLocked(why *fatalError) {
 	if s.closing < cutting {
 		s.why = why
@@ -377,9 +373,8 @@ func (s *session) cutLocked(why *fatalError) {
 	}
 }
 
-// tell ends a session with a word to its client, unless the stream stands inside
-// of a message. nil: the gateway stops. Where something of the client is unanswered, that
-// may be a COMMIT: PostgreSQL goes on with it.
+// tell ends a session with an error for its client, unless the stream is inside a message. why nil: the gateway stops.
+// If an answer is due, the open statement may be a COMMIT, which PostgreSQL may still complete.
 func (s *session) tell(why *fatalError, unanswered, boundary bool) {
 	if why != nil && s.isOpen() {
 		s.srv.cfg.Metrics.Ended(why.code)

@@ -15,19 +15,19 @@ type Session struct {
 	ID             string
 	Client         string // address
 	User, Database string
-	PID            uint32        // of its backend, as PostgreSQL or a pooler said; 0: not known
+	PID            uint32        // of its backend, as reported by PostgreSQL or a pooler; 0: not known
 	Application    string        // application_name of its startup packet
-	Resource       string        // of the grant that came with the connection; "": none, or several
+	Resource       string        // of the grant in the startup options; "": none, or several
 	Token          fence.Token   // 0: not known
 	Leased         bool          // the gateway holds the lease for it
 	State          string        // "active", "idle" or "idle in transaction"
 	Since          time.Time     // when the connection was accepted
-	StatementAge   time.Duration // how long it has been active; 0: it is not
+	StatementAge   time.Duration // how long the statement has been running; 0: none is
 	FromClient     int64         // bytes since it opened
 	ToClient       int64
 }
 
-// Sessions are the sessions that are open on this server, the oldest first.
+// Sessions returns the open sessions, the oldest first.
 func (s *Server) Sessions() []Session {
 	var all []Session
 	s.each(func(ss *session) {
@@ -61,7 +61,7 @@ func (s *session) describe() (Session, bool) {
 	}, true
 }
 
-// from is where the client is; those of Unix sockets have no address.
+// from returns the client's address; Unix sockets have none.
 func (s *session) from() string {
 	addr := s.raw.RemoteAddr()
 	switch {
@@ -73,8 +73,7 @@ func (s *session) from() string {
 	return "unix socket"
 }
 
-// carries is the one grant that came with the connection; none where there are
-// several. It needs s.mu.
+// carries returns the only grant of the connection; none if there are several. The caller holds s.mu.
 func (s *session) carries() claim {
 	if len(s.claims) == 1 {
 		return s.claims[0]
@@ -82,14 +81,14 @@ func (s *session) carries() claim {
 	return claim{}
 }
 
-// errEndedByOperator is what the client of a session is told that [Server.End] ends.
+// errEndedByOperator is the error for a session that [Server.End] ends.
 var errEndedByOperator = &fatalError{
 	code: codeAdminShutdown, message: "terminating connection due to administrator command at the gateway",
 	hint: "An open transaction is rolled back, and the session's lease, if it has one, has ended.",
 }
 
-// End ends an open session, FATAL 57P01, also inside a transaction. It is false where this
-// server has none with this id.
+// End ends an open session, FATAL 57P01, also inside a transaction. It returns false if the server has no session with
+// this id.
 func (s *Server) End(id string) (ended bool) {
 	s.each(func(ss *session) {
 		ss.mu.Lock()

@@ -27,7 +27,7 @@ func TestAStopDoesNotWaitForAPostgreSQLThatSaysNothing(t *testing.T) {
 	} {
 		asked, over := make(chan struct{}), make(chan struct{})
 		r := start(t, "tcp", upstream(t, func(conn net.Conn) {
-			_, _ = io.ReadFull(conn, make([]byte, 8)) // the request for TLS, or what a cancel request begins with
+			_, _ = io.ReadFull(conn, make([]byte, 8)) // the request for TLS, or the beginning of a cancel request
 			close(asked)
 			<-over
 		}), "shop", func(cfg *pgwire.Config) {

@@ -16,9 +16,9 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-const slowLimit = 4 * time.Second // a busy machine may stop a test for a while
+const slowLimit = 4 * time.Second // a busy machine may pause a test for a while
 
-// slowRelay ends clients that let PostgreSQL wait.
+// slowRelay ends clients that make PostgreSQL wait.
 func slowRelay(t *testing.T, log io.Writer, script func(net.Conn)) *relay {
 	t.Helper()
 	return start(t, "tcp", upstream(t, script), "shop", func(c *pgwire.Config) {
@@ -78,7 +78,7 @@ func TestAClientThatWaitsForPostgreSQLIsNotSlow(t *testing.T) {
 	r := slowRelay(t, &log, func(conn net.Conn) {
 		readStartup(conn)
 		_, _ = conn.Write(encode(authOK, ready))
-		<-patience.C // reads nothing: the client's message stays unfinished without its fault
+		<-patience.C // reads nothing, so the client's message stays unfinished without its fault
 		_, _ = io.ReadFull(conn, make([]byte, 64<<20))
 		_, _ = conn.Write(encode(&pgproto3.CommandComplete{CommandTag: []byte("DONE")}))
 		_, _ = io.Copy(io.Discard, conn)

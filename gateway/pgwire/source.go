@@ -6,20 +6,19 @@ import (
 )
 
 const (
-	// bufferBytes is what one read takes at most. Larger messages pass in pieces.
+	// bufferBytes is the size of one read. Larger messages pass in pieces.
 	bufferBytes = 32 << 10
-	// largeBytes is what a read takes that follows one which filled its buffer: with
-	// long answers a third of the processor's time goes into the number of calls.
+	// largeBytes is the size of a read after one that filled its buffer: for long answers the number of system calls
+	// costs a third of the CPU time.
 	largeBytes = 128 << 10
-	// smallBytes is what a read takes whose bytes can't be waited for without one.
+	// smallBytes is the size of a read that has to wait with a buffer.
 	smallBytes = 1 << 10
-	// spareBuffers and spareLarge are kept for the next reads; more are left to the collector.
+	// spareBuffers and spareLarge bound the buffers kept for later reads; the collector frees the others.
 	spareBuffers = 128
 	spareLarge   = 32
 )
 
-// spare and large, unlike a sync.Pool, lose none to a collection: the data path does
-// not allocate.
+// spare and large, unlike a sync.Pool, survive garbage collections: the data path does not allocate.
 var (
 	spare = make(chan []byte, spareBuffers)
 	large = make(chan []byte, spareLarge)
@@ -49,37 +48,36 @@ func giveBuffer(b []byte) {
 	}
 }
 
-// source reads one direction of a session. While it waits it has no buffer: most
-// sessions are idle most of the time.
+// source reads one direction of a session. It holds no buffer while it waits, because most sessions are idle most of
+// the time.
 type source struct {
 	conn net.Conn
-	raw  syscall.RawConn // nil where bytes may wait inside of conn, as with TLS
+	raw  syscall.RawConn // nil if conn may buffer bytes itself, as TLS does
 	try  func(fd uintptr) (done bool)
 
-	buf  []byte // what read returned is in it; nil while it waits
+	buf  []byte // holds what read returned; nil while it waits
 	n    int
 	err  error
 	full bool // the last read filled its buffer
 
-	small [smallBytes]byte // for the first read after a rest, without raw
-	busy  bool             // more is under way, most likely
+	small [smallBytes]byte // for the first read after a pause, without raw
+	busy  bool             // more data is probably coming
 }
 
 func newSource(conn net.Conn) *source {
 	r := &source{conn: conn, raw: rawConn(conn)}
-	r.try = r.tryRead // made once: a method value allocates
+	r.try = r.tryRead // once: a method value allocates
 	return r
 }
 
-// read returns what there is, at least one byte or an error. The bytes are good
-// until the next read.
+// read returns the available bytes, at least one, or an error. The bytes are valid until the next read.
 func (r *source) read() ([]byte, error) {
 	if r.raw == nil {
 		return r.readThrough()
 	}
 	r.n, r.err = 0, nil
 	if err := r.raw.Read(r.try); err != nil {
-		return nil, err // the deadline, or closed
+		return nil, err // deadline exceeded, or closed
 	}
 	if r.buf == nil {
 		return nil, r.err
@@ -87,7 +85,7 @@ func (r *source) read() ([]byte, error) {
 	return r.buf[:r.n], r.err
 }
 
-// readThrough reads into a small buffer until more than that is under way.
+// readThrough reads into the small buffer until a read fills it.
 func (r *source) readThrough() ([]byte, error) {
 	if !r.busy {
 		r.free()
@@ -103,10 +101,10 @@ func (r *source) readThrough() ([]byte, error) {
 	return r.buf[:n], err
 }
 
-// rests says that nothing is expected soon.
+// rests notes that no data is expected soon.
 func (r *source) rests() { r.busy = false }
 
-// free gives the buffer back. What read returned is no longer good.
+// free returns the buffer. The bytes from read are no longer valid.
 func (r *source) free() {
 	if r.buf != nil {
 		giveBuffer(r.buf)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// tcpPair is both ends of a TCP connection.
+// tcpPair returns both ends of a TCP connection.
 func tcpPair(t *testing.T) (one, other net.Conn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,7 +52,7 @@ func TestADirectionThatWaitsHasNoBuffer(t *testing.T) {
 
 func TestAnEncryptedDirectionRestsWithASmallBuffer(t *testing.T) {
 	t.Parallel()
-	c := new(scripted) // hides what it is, as TLS does
+	c := new(scripted) // hides its type, as TLS does
 	r := newSource(c)
 	defer r.free()
 	gives := func(n int) (wanted int) {
@@ -92,7 +92,7 @@ func TestLongAnswersPassInLargerReads(t *testing.T) {
 		_, err := other.Write(sent)
 		written <- err
 	}()
-	// Much is there before anything is read: who keeps up with the writer need not make larger reads.
+	// Much data is available before the first read: a reader that keeps up with the writer need not make larger reads.
 	for tick, there := time.NewTicker(time.Millisecond), 0; there < ahead; <-tick.C {
 		err := r.raw.Control(func(fd uintptr) { there, _, _ = syscall.Recvfrom(int(fd), make([]byte, ahead), syscall.MSG_PEEK) })
 		if err != nil {
@@ -128,7 +128,7 @@ func TestLongAnswersPassInLargerReads(t *testing.T) {
 	}
 }
 
-// keepAlive reads what a connection's socket is set to.
+// keepAlive returns the keep-alive settings of a connection's socket.
 func keepAlive(t *testing.T, conn net.Conn) (on, idle int) {
 	t.Helper()
 	raw, err := conn.(*net.TCPConn).SyscallConn()

@@ -19,8 +19,8 @@ func rawConn(conn net.Conn) syscall.RawConn {
 	return nil
 }
 
-// tryRead is what net.Conn's own Read does between two waits, except that it
-// waits without a buffer. It is false where there is nothing to read yet.
+// tryRead does what net.Conn's Read does between two waits, but waits without a buffer. It returns false if there is
+// nothing to read yet.
 func (r *source) tryRead(fd uintptr) bool {
 	if r.full && len(r.buf) == bufferBytes {
 		r.free()

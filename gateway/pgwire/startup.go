@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Codes that stand where a startup packet has its protocol version.
+// Codes in place of a startup packet's protocol version.
 const (
 	codeCancel    = 1234<<16 | 5678
 	codeSSL       = 1234<<16 | 5679
@@ -17,26 +17,24 @@ const (
 )
 
 const (
-	// maxStartupBytes is PostgreSQL's own limit.
+	// maxStartupBytes is PostgreSQL's limit.
 	maxStartupBytes = 10000
-	// maxCancelKeyBytes is protocol 3.2's limit; 3.0 has 4.
+	// maxCancelKeyBytes is protocol 3.2's limit; keys of 3.0 have 4 bytes.
 	maxCancelKeyBytes = 256
-	// minPacketBytes: the length and the code.
+	// minPacketBytes is the size of the length and the code.
 	minPacketBytes = 8
 	// tlsHandshake is the first byte of a TLS record that opens a handshake.
 	tlsHandshake = 0x16
 	alpn         = "postgresql"
 )
 
-// packet is one of the messages without a type byte that open a connection,
-// verbatim, length included.
+// packet is one of the messages without a type byte that open a connection, unchanged, including its length.
 type packet []byte
 
 func (p packet) code() uint32 { return binary.BigEndian.Uint32(p[4:8]) }
 
-// readPacket reads one opening packet, whose first byte has been read already.
-// It reads nothing beyond the packet's end, so that bytes that a client sends
-// ahead of a TLS handshake are never taken for ones that were encrypted.
+// readPacket reads an opening packet, whose first byte has been read already. It reads nothing beyond the packet's end,
+// so that plain bytes that a client sends before a TLS handshake are never taken for encrypted ones.
 func readPacket(r io.Reader, first byte) (packet, error) {
 	head := [minPacketBytes]byte{first}
 	if _, err := io.ReadFull(r, head[1:4]); err != nil {
@@ -57,18 +55,18 @@ func readPacket(r io.Reader, first byte) (packet, error) {
 	return p, nil
 }
 
-// startup is what the relay reads from a copy of a StartupMessage.
+// startup is what the relay parses from a copy of a StartupMessage.
 type startup struct {
 	user, database string
-	application    string // application_name, as it began
-	physical       bool   // physical replication: belongs to no database
+	application    string // the client's application_name
+	physical       bool   // physical replication, which has no database
 	replicates     bool   // physical or logical replication
 	claims         []claim
 	presents       bool        // a grant, well-formed or not
-	lease          *leaseAsked // nil: none
+	lease          *leaseAsked // nil: no lease
 }
 
-// parseStartup reads a StartupMessage. The packet itself goes on verbatim.
+// parseStartup parses a StartupMessage. The packet itself is passed on unchanged.
 func parseStartup(p packet) (startup, error) {
 	var s startup
 	if major := p.code() >> 16; major != majorProtocol {
@@ -77,7 +75,7 @@ func parseStartup(p packet) (startup, error) {
 			message: fmt.Sprintf("unsupported frontend protocol %d.%d: this gateway relays 3.x", major, p.code()&0xffff),
 		}
 	}
-	logical := false // once it is asked for, PostgreSQL stays with it, and with the database
+	logical := false // once requested, PostgreSQL keeps it, and the database
 	var set settings
 	malformed := &fatalError{code: codeProtocolViolation, message: "invalid startup packet layout: expected terminator as last byte"}
 	for b := []byte(p[minPacketBytes:]); ; {
@@ -126,14 +124,13 @@ func parseStartup(p packet) (startup, error) {
 	return s, err
 }
 
-// rewritten is a StartupMessage without fence.lease, and with these settings
-// (name, value, …), which outrank those that the client sent. The error is a
-// [*fatalError]: it has become too long.
+// rewritten returns a StartupMessage without fence.lease and with these settings (name, value, …), which override the
+// client's. The error is a [*fatalError]: the packet has become too long.
 func rewritten(p packet, add ...string) (packet, error) {
 	out := append(packet(nil), p[:minPacketBytes]...)
 	put := func(s string) { out = append(append(out, s...), 0) }
 	for b := []byte(p[minPacketBytes:]); ; {
-		name, rest, _ := cutString(b) // parseStartup has seen that it is well-formed
+		name, rest, _ := cutString(b) // parseStartup has checked that it is well-formed
 		if name == "" {
 			break
 		}
@@ -168,8 +165,8 @@ func rewritten(p packet, add ...string) (packet, error) {
 // maxApplication is how much of an application_name PostgreSQL keeps, in bytes.
 const maxApplication = 63
 
-// applicationFrom is a client's application_name with its address, which PostgreSQL sees as
-// the gateway's otherwise. The name is cut so that the address stays whole.
+// applicationFrom returns a client's application_name with its address; PostgreSQL itself sees only the gateway's. It
+// truncates the name, never the address.
 func applicationFrom(name, client string) string {
 	at := "@" + client
 	if name == "" {
@@ -187,9 +184,8 @@ func cutString(b []byte) (value string, rest []byte, ok bool) {
 	return string(text), rest, ok
 }
 
-// isTrue reads a boolean as PostgreSQL does for the replication parameter: in any
-// case, and the words also by what they begin with. "database" is not among them: it asks for
-// logical replication.
+// isTrue parses a boolean as PostgreSQL does for the replication parameter: case-insensitively, and words also by their
+// prefixes. "database" is not one of them: it asks for logical replication.
 func isTrue(value string) bool {
 	if value == "1" || strings.EqualFold(value, "on") {
 		return true

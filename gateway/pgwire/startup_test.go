@@ -126,7 +126,7 @@ func FuzzStartup(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What is accepted is what pgproto3 reads too.
+		// pgproto3 also accepts what the relay accepts.
 		var m pgproto3.StartupMessage
 		if err := m.Decode(p[4:]); err != nil {
 			return // it knows fewer versions

@@ -20,7 +20,7 @@ import (
 
 func TestStopEndsIdleSessionsAtOnce(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *pgwire.Config) { c.DrainTimeout = 2 * time.Minute }) // which idle sessions must not use
+	w := setup(t, func(c *pgwire.Config) { c.DrainTimeout = 2 * time.Minute }) // idle sessions must not use it up
 	conns := []*pgx.Conn{w.connect(w.config(w.pg.WriterURL)), w.connect(w.config(w.pg.WriterURL))}
 	if _, err := conns[0].Exec(t.Context(), "SELECT 1"); err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestStopIsBounded(t *testing.T) {
 	})
 	began := time.Now()
 	w.stop()
-	if took := time.Since(began); took > time.Minute { // it runs for two
+	if took := time.Since(began); took > time.Minute { // the statement runs for two minutes
 		t.Errorf("stopping took %v", took)
 	}
 	if err := <-failed; sqlState(err) != "57P01" {
@@ -134,7 +134,7 @@ func TestUnreachablePostgreSQLIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = end.Close() }()
-	gone := end.LocalAddr().String() // taken, so that nobody listens there meanwhile
+	gone := end.LocalAddr().String() // taken, so that nobody else listens there
 	r := start(t, "tcp", gone, "")
 	_, err = pgx.ConnectConfig(t.Context(), r.config("postgres://ada:hunter2@x/shop"))
 	var pgErr *pgconn.PgError
@@ -167,7 +167,7 @@ func TestClientThatVanishesLeavesNothingBehind(t *testing.T) {
 	}
 	conn := w.connect(w.config(w.pg.WriterURL))
 	pid := conn.PgConn().PID()
-	// In the middle of COPY.
+	// In the middle of a COPY.
 	reader, writer := io.Pipe()
 	copied := make(chan error, 1)
 	go func() {

@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// A stop may take long; what ends a session otherwise ends it then, too.
+// A stop may take long; in the meantime sessions still end for other reasons.
 func TestSessionsThatAStopWaitsForEndForTheOtherReasonsToo(t *testing.T) {
 	t.Parallel()
 	begin := &pgproto3.Query{String: "BEGIN"}

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// dialFrom connects from an address of this machine's own.
+// dialFrom connects from a local address.
 func (r *relay) dialFrom(host string) net.Conn {
 	r.t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}
@@ -38,7 +38,7 @@ func TestSilentStrangersOfOneAddressDoNotShutThePort(t *testing.T) {
 		}
 		return ""
 	}
-	first := r.dial() // has logged in before they come
+	first := r.dial() // logs in before they come
 	if why := login(first); why != "" {
 		t.Fatalf("refused: %q", why)
 	}
@@ -72,7 +72,7 @@ func TestTheFirstByteIsWaitedForForAShorterTime(t *testing.T) {
 		c.FirstByteTimeout, c.LoginTimeout = 2*time.Second, time.Hour
 	})
 	begun := r.dial()
-	if _, err := begun.Write([]byte{0}); err != nil { // it has the time of a login
+	if _, err := begun.Write([]byte{0}); err != nil { // now it has the time of a login
 		t.Fatal(err)
 	}
 	silent := r.dial()

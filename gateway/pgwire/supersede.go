@@ -8,14 +8,14 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Superseded ends the sessions that carry an older grant of the resource than
-// token: for the caller that has just armed it, so that nobody waits for what a stale
-// holder has locked. A session that is logging in is found by the next look.
+// Superseded ends the sessions that carry an older grant of the resource than token. A caller that has just armed it
+// calls this, so that locks of a stale holder are free. The next [Server.Look] finds a session that is still logging
+// in.
 func (s *Server) Superseded(resource string, token fence.Token) {
 	s.each(func(ss *session) { ss.superseded(resource, token) })
 }
 
-// Moved ends the sessions that are on another server than this one, and has none open there from now on.
+// Moved ends the sessions that are on a server other than to, and lets no session open elsewhere from now on.
 func (s *Server) Moved(to Upstream) {
 	s.home.Store(&to)
 	s.each(func(ss *session) {
@@ -27,14 +27,13 @@ func (s *Server) Moved(to Upstream) {
 	})
 }
 
-// errMoved is what the client of a session is told that is on another server than [Server.Moved] says.
+// errMoved is the error for a session that [Server.Moved] ends.
 var errMoved = &fatalError{
 	code: codeAdminShutdown, message: "terminating connection: PostgreSQL is another server now",
 	hint: "Connect again, and check the outcome of the last transaction.",
 }
 
-// watch looks at the fence of each grant that a session carries, until ctx ends:
-// other gateways arm, too.
+// watch asks the fence for the grants that sessions carry, until ctx ends: other gateways arm, too.
 func (s *Server) watch(ctx context.Context) {
 	tick := time.NewTicker(s.cfg.FencesEvery)
 	defer tick.Stop()
@@ -45,15 +44,15 @@ func (s *Server) watch(ctx context.Context) {
 		case <-tick.C:
 		}
 		err := s.Look(ctx)
-		if err != nil && !failing && ctx.Err() == nil { // once, until it works again
+		if err != nil && !failing && ctx.Err() == nil { // once per outage
 			s.log.Warn("failed to find sessions whose grants are superseded; the fence refuses their writes", "error", err)
 		}
 		failing = err != nil
 	}
 }
 
-// Look looks now at the fences of the grants that sessions carry, and ends those
-// that are superseded: of these resources, or of all where none is named.
+// Look asks the fence now for the grants that sessions carry, and ends superseded sessions: those of these resources,
+// or of all if none is named.
 func (s *Server) Look(ctx context.Context, only ...string) error {
 	if s.cfg.Fences == nil {
 		return nil
@@ -86,7 +85,7 @@ func (s *Server) Look(ctx context.Context, only ...string) error {
 	return nil
 }
 
-// watched are the grants whose fences decide whether the session goes on.
+// watched returns the grants that the session depends on.
 func (s *session) watched() []claim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,8 +95,8 @@ func (s *session) watched() []claim {
 	return slices.Clone(s.claims)
 }
 
-// superseded ends the session if token supersedes one that it carries. Only once
-// it is open: a client that has not logged in learns nothing of fences.
+// superseded ends the session if token supersedes a grant that it carries and the session is open: a client that has
+// not logged in must learn nothing about fences.
 func (s *session) superseded(resource string, token fence.Token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +106,7 @@ func (s *session) superseded(resource string, token fence.Token) {
 	for i := range s.claims {
 		switch c := &s.claims[i]; {
 		case c.resource != resource:
-		case c.token == 0: // a seal without its token: from now on, what is higher is newer
+		case c.token == 0: // a seal without its token: any higher token from now on is newer
 			c.token = token
 		case c.token < token && s.closing != cutting:
 			s.srv.counters.superseded.Add(1)
@@ -116,11 +115,11 @@ func (s *session) superseded(resource string, token fence.Token) {
 	}
 }
 
-// lookAtEnd bounds the look at the fences of a session that PostgreSQL has ended.
+// lookAtEnd bounds the query for the fences of a session that PostgreSQL has ended.
 const lookAtEnd = 500 * time.Millisecond
 
-// outlived reports whether PostgreSQL ends the session, FATAL 57P01, because of a newer grant: then the client is told that.
-// Whoever arms a fence ends the backends that wait behind an older grant, before the gateway hears of it.
+// outlived reports whether PostgreSQL ends the session, FATAL 57P01, because of a newer grant; the client then gets
+// ZF001 instead. Arming ends the backends that wait behind an older grant before the gateway is notified.
 func (s *session) outlived(stream *serverStream, b []byte) bool {
 	if len(b) == 0 || b[0] != typeError || !stream.boundary() || errorField(b, 'C') != codeAdminShutdown {
 		return false
@@ -131,7 +130,7 @@ func (s *session) outlived(stream *serverStream, b []byte) bool {
 	}
 	if len(resources) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), lookAtEnd)
-		_ = s.srv.Look(ctx, resources...) // else PostgreSQL's own words are passed on
+		_ = s.srv.Look(ctx, resources...) // on an error PostgreSQL's own message is passed on
 		cancel()
 	}
 	s.mu.Lock()
@@ -144,7 +143,7 @@ func staleError(stale *fence.StaleError) *fatalError {
 	return &fatalError{code: code.SQLState, message: stale.Error(), detail: staleDetail(stale), hint: code.Hint}
 }
 
-// staleDetail is DETAIL as PostgreSQL's fence writes it.
+// staleDetail returns the DETAIL in the form of PostgreSQL's fence.
 func staleDetail(e *fence.StaleError) string {
 	return jsonOf(struct {
 		Resource  string      `json:"resource"`

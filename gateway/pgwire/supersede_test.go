@@ -18,7 +18,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// fences stand for what PostgreSQL records.
+// fences stand for PostgreSQL's records.
 type fences struct {
 	mu     sync.Mutex
 	tokens map[string]fence.Token
@@ -46,7 +46,7 @@ func (f *fences) set(resource string, token fence.Token, err error) (asked int) 
 	return f.asked
 }
 
-// looked waits until the fences were asked, and answered, after now.
+// looked waits until the fences have been queried after now, with an answer.
 func (f *fences) looked(t *testing.T) {
 	t.Helper()
 	f.mu.Lock()

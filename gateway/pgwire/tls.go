@@ -11,23 +11,21 @@ import (
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
-// TLSFiles are the PEM files of the TLS that clients are offered.
+// TLSFiles are the PEM files for TLS with clients.
 type TLSFiles struct {
 	// Cert and Key hold the certificate chain and its key. Required.
 	Cert, Key string
-	// ClientCA holds the authorities of clients' certificates. With it a client that
-	// shows no certificate of theirs is refused. Whom the client may log in as,
-	// PostgreSQL decides as ever. Defaults to "": none is asked for.
+	// ClientCA holds the authorities of clients' certificates. With it a client without such a certificate is refused.
+	// PostgreSQL still decides which role the client may use. Defaults to "": clients need no certificate.
 	ClientCA string
 }
 
-// Load makes a configuration that follows the files: one that is replaced counts
-// from the next handshake on. While new files can't be used, the last good ones
-// stay, and log says why.
+// Load returns a configuration that follows the files: a replaced file takes effect with the next handshake. If new
+// files cannot be used, the last good ones stay in use, and log says why.
 func (f TLSFiles) Load(log *slog.Logger) (*tls.Config, error) {
 	return tlsfiles.Files(f).Load(tlsfiles.Use{
 		Port: "the PostgreSQL port", NextProtos: []string{alpn},
-		ClientAuth: tls.VerifyClientCertIfGiven, // who shows none is told so in PostgreSQL's protocol
+		ClientAuth: tls.VerifyClientCertIfGiven, // a client without one gets an error in PostgreSQL's protocol
 	}, log)
 }
 
@@ -46,8 +44,7 @@ func (s *session) startTLS(ctx context.Context, conn net.Conn, direct bool) erro
 	return nil
 }
 
-// handshakeError is why the two sides could not agree on TLS. A client learns hardly
-// anything of it.
+// handshakeError is a failed TLS handshake. The client learns hardly anything of the reason.
 type handshakeError struct{ cause error }
 
 func (e *handshakeError) Error() string { return e.cause.Error() }
@@ -59,22 +56,21 @@ func isHandshake(err error) bool {
 	return is
 }
 
-// isGone reports that a client left, or was too slow: nothing that it sent was wrong.
+// isGone reports that a client disconnected, or was too slow; it sent nothing wrong.
 func isGone(err error) bool {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
-		return op.Op != "remote error" // which is an alert of TLS
+		return op.Op != "remote error" // a remote error is a TLS alert
 	}
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// errNoCertificate is what a client is told that had to show one.
+// errNoCertificate is the error for a client without the required certificate.
 var errNoCertificate = &fatalError{
 	code: codeInvalidAuthorization, message: "connection requires a valid client certificate",
 	hint: "Connect with TLS and a certificate of an authority that this gateway knows (sslmode=require, sslcert, sslkey).",
 }
 
-// checkCertificate refuses a client that shows no certificate where one is asked
-// for: a plain connection, too.
+// checkCertificate refuses a client without a certificate if one is required, also on a plain connection.
 func (s *session) checkCertificate() error {
 	if s.srv.cfg.TLS == nil || s.srv.cfg.TLS.ClientAuth == tls.NoClientCert {
 		return nil
@@ -90,9 +86,8 @@ var errClientCertificate = errors.New("PostgreSQL asks for clients' certificates
 	"where pg_hba.conf has the method cert or the option clientcert, give connections from the gateway another method, " +
 	"and let the gateway ask for the certificates")
 
-// notOurs makes a configuration that shows PostgreSQL no certificate: one of the
-// gateway's would let every client in as whom it names. asked is called where
-// PostgreSQL wants to see one.
+// notOurs returns a configuration that shows PostgreSQL no certificate: the gateway's own would let every client log in
+// as the role that it names. asked is called if PostgreSQL requests one.
 func notOurs(cfg *tls.Config, asked func()) *tls.Config {
 	cfg = cfg.Clone()
 	cfg.Certificates = nil
@@ -103,7 +98,7 @@ func notOurs(cfg *tls.Config, asked func()) *tls.Config {
 	return cfg
 }
 
-// prefixConn gives back bytes that were read ahead.
+// prefixConn returns bytes that were read ahead.
 type prefixConn struct {
 	net.Conn
 	prefix []byte

@@ -22,7 +22,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// certificate makes a server's certificate for 127.0.0.1 and the pool that trusts it.
+// certificate returns the configuration of a server with a certificate for 127.0.0.1, and of a client that trusts it.
 func certificate(t *testing.T) (server *tls.Config, client *tls.Config) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -75,7 +75,7 @@ func TestBytesAheadOfTheHandshakeAreNotBelieved(t *testing.T) {
 	reached := make(chan struct{}, 1)
 	r := start(t, "tcp", upstream(t, func(net.Conn) { reached <- struct{}{} }), "shop", func(c *pgwire.Config) { c.TLS = server })
 	conn := r.dial()
-	send(t, conn, &pgproto3.SSLRequest{}, startup) // in one write: somebody in the middle put the second one there
+	send(t, conn, &pgproto3.SSLRequest{}, startup) // in one write, as if injected by an attacker in the middle
 	b, _ := io.ReadAll(conn)
 	if len(b) == 0 || b[0] != 'S' || strings.Contains(string(b), "R\x00\x00\x00") {
 		t.Errorf("the client got %q", b)
@@ -169,7 +169,7 @@ func TestChannelBindingThatCannotWorkIsFoundBeforehand(t *testing.T) {
 	})
 	for name, c := range map[string]struct {
 		upstream, client *tls.Config
-		says             string // "" for nothing
+		says             string // "": nothing
 	}{
 		"plain on both legs":         {nil, nil, ""},
 		"TLS for clients only":       {nil, other, ""},

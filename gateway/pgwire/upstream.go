@@ -19,28 +19,27 @@ import (
 type Upstream struct {
 	// Network and Addr are as in [Config].
 	Network, Addr string
-	// TLS is nil for a plain connection. Its own certificates are never shown: they
-	// would let every client in as whom they name.
+	// TLS is nil for a plain connection. Its own certificates are never shown: they would let every client log in as
+	// the roles that they name.
 	TLS *tls.Config
-	// DirectTLS begins with the handshake, as sslnegotiation=direct: PostgreSQL 17.
+	// DirectTLS starts with the handshake, as sslnegotiation=direct does; it needs PostgreSQL 17.
 	DirectTLS bool
-	// Server tells servers apart that have the same address one after another. "": not known.
+	// Server distinguishes servers that successively have the same address. "": not known.
 	Server string
 }
 
-// elsewhere reports whether one of them leads to another server than the other, as far as is known.
+// elsewhere reports whether u and v lead to different servers, as far as is known.
 func (u Upstream) elsewhere(v Upstream) bool {
 	return u.Addr != v.Addr || u.Server != "" && v.Server != "" && u.Server != v.Server
 }
 
-// upstreams are all the ways to PostgreSQL, the first one first.
+// upstreams returns all ways to PostgreSQL in order.
 func (c *Config) upstreams() []Upstream {
 	first := Upstream{Network: c.Network, Addr: c.Addr, TLS: c.UpstreamTLS, DirectTLS: c.UpstreamDirectTLS}
 	return append([]Upstream{first}, c.Fallbacks...)
 }
 
-// dial connects to PostgreSQL: to the first upstream that answers, of those that
-// suit. The error is a [*fatalError].
+// dial connects to PostgreSQL: to the first suitable upstream that answers. The error is a [*fatalError].
 func (s *Server) dial(ctx context.Context) (net.Conn, Upstream, error) {
 	ways := s.cfg.upstreams()
 	if s.cfg.Suitable != nil {
@@ -86,7 +85,7 @@ func (s *Server) dialOne(ctx context.Context, u Upstream) (net.Conn, error) {
 	return secure, nil
 }
 
-// upgrade asks PostgreSQL for TLS, unless directly, and insists on it.
+// upgrade starts TLS with PostgreSQL, and fails without it. It asks first, unless directly is set.
 func upgrade(ctx context.Context, conn net.Conn, cfg *tls.Config, directly bool) (net.Conn, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
@@ -119,10 +118,10 @@ func askForTLS(conn net.Conn) error {
 	return nil
 }
 
-// errShuttingDown is what a client is told that comes too late.
+// errShuttingDown is the error for a client that connects too late.
 var errShuttingDown = &fatalError{code: codeCannotConnectNow, message: "the gateway is shutting down"}
 
-// errTooMany is what a client is told that is over the limit of connections.
+// errTooMany is the error for a client over a limit of connections.
 var errTooMany = &fatalError{
 	code: codeTooManyConnections, message: "sorry, too many clients already",
 	hint: "The gateway's limit of connections, or of logins of one address at a time, is reached. Try again when others have ended.",
@@ -136,8 +135,7 @@ var (
 	}
 )
 
-// unreachable is what a client is told: that PostgreSQL is away, and which
-// one; why, only the log says.
+// unreachable returns the error for a client: PostgreSQL is away, and at which address. Only the log gets the cause.
 func (s *Server) unreachable(ways []Upstream, cause error) error {
 	return &fatalError{
 		code:    codeConnectionFailure,
@@ -146,7 +144,7 @@ func (s *Server) unreachable(ways []Upstream, cause error) error {
 	}
 }
 
-// addresses names each address once.
+// addresses lists each address once.
 func addresses(ways []Upstream) string {
 	var names []string
 	for _, u := range ways {
@@ -157,10 +155,9 @@ func addresses(ways []Upstream) string {
 	return strings.Join(names, ", ")
 }
 
-// cancel passes a cancel request on and waits until PostgreSQL has taken it,
-// which it shows by closing the connection. PostgreSQL's own keys identify the
-// session, so that any replica of the gateway can carry the request, and every
-// upstream may get it: one that does not know the key ignores it.
+// cancel passes a cancel request on and waits until PostgreSQL has processed it, which it shows by closing the
+// connection. PostgreSQL's own keys identify the session, so any replica of the gateway can pass the request on, and
+// every upstream may get it: a server that does not know the key ignores it.
 func (s *Server) cancel(ctx context.Context, p packet) error {
 	if !validCancel(p) {
 		return errors.New("malformed cancel request")
@@ -182,7 +179,7 @@ func (s *Server) cancel(ctx context.Context, p packet) error {
 	return errors.Join(failures...)
 }
 
-// cancelAt has one upstream take a cancel request.
+// cancelAt sends a cancel request to one upstream.
 func (s *Server) cancelAt(ctx context.Context, u Upstream, p packet) error {
 	conn, err := s.dialOne(ctx, u)
 	if err != nil {
@@ -193,14 +190,14 @@ func (s *Server) cancelAt(ctx context.Context, u Upstream, p packet) error {
 	if _, err := conn.Write(p); err != nil {
 		return err
 	}
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // a stop does not wait for it
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // a stop does not wait for the answer
 	_, _ = io.CopyN(io.Discard, conn, 1)
 	return nil
 }
 
-// quote shows a client's own text back to it, bounded and on one line.
+// quote quotes a client's text for an error, bounded and on one line.
 func quote(name string) string {
-	const longest = 63 // PostgreSQL's own limit for names
+	const longest = 63 // PostgreSQL's limit for names
 	if len(name) > longest {
 		name = name[:longest] + "…"
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// upstream is a PostgreSQL of the test's own making: script serves each connection.
+// upstream is a fake PostgreSQL: script serves each connection.
 func upstream(t testing.TB, script func(net.Conn)) (addr string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -59,7 +59,7 @@ var (
 	startup = &pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "ada", "database": "shop"}}
 )
 
-// readStartup reads a startup packet and returns it verbatim.
+// readStartup reads a startup packet and returns it unchanged.
 func readStartup(conn net.Conn) []byte {
 	var head [4]byte
 	if _, err := io.ReadFull(conn, head[:]); err != nil {
@@ -73,7 +73,7 @@ func readStartup(conn net.Conn) []byte {
 	return packet
 }
 
-// dial connects to the relay; every read and write is bounded.
+// dial connects to the relay; every read and write has a deadline.
 func (r *relay) dial() net.Conn {
 	r.t.Helper()
 	conn, err := net.Dial("tcp", r.addr)
@@ -96,7 +96,7 @@ func send(t testing.TB, conn net.Conn, messages ...pgproto3.FrontendMessage) {
 	}
 }
 
-// size is how many bytes [send] writes.
+// size returns how many bytes [send] writes.
 func size(messages ...pgproto3.FrontendMessage) int {
 	var b []byte
 	for _, m := range messages {
@@ -105,8 +105,8 @@ func size(messages ...pgproto3.FrontendMessage) int {
 	return len(b)
 }
 
-// farewell reads messages up to an error, whose code and text it returns, and
-// makes sure that the connection is closed behind it.
+// farewell reads messages up to an error, whose code and text it returns, and checks that the connection is closed
+// afterwards.
 func farewell(t *testing.T, conn net.Conn) (code, message string) {
 	t.Helper()
 	frontend := pgproto3.NewFrontend(conn, conn)
@@ -291,7 +291,7 @@ func TestLoginIsBounded(t *testing.T) {
 			t.Errorf("%s: %q, %v; want the end", name, b, err)
 		}
 	}
-	// In this time PostgreSQL must be reached, also on a busy machine.
+	// Within this time PostgreSQL must be reached, also on a busy machine.
 	conn := start(t, "tcp", addr, "shop", func(c *pgwire.Config) { c.LoginTimeout = 3 * time.Second }).dial()
 	send(t, conn, startup)
 	if code, message := farewell(t, conn); code != "08006" || !strings.Contains(message, "login took too long") {
@@ -307,7 +307,7 @@ func TestHalfClosedClientGetsItsAnswer(t *testing.T) {
 	r := start(t, "tcp", upstream(t, func(conn net.Conn) {
 		readStartup(conn)
 		_, _ = conn.Write(encode(authOK, ready))
-		_, _ = io.Copy(io.Discard, conn) // up to the client's end
+		_, _ = io.Copy(io.Discard, conn) // until the client closes
 		_, _ = conn.Write(encode(&pgproto3.CommandComplete{CommandTag: []byte("SELECT 1")}, ready))
 	}), "shop")
 	conn := r.dial()
@@ -321,7 +321,7 @@ func TestHalfClosedClientGetsItsAnswer(t *testing.T) {
 	}
 }
 
-// refusing waits until the relay accepts no more: the stop has begun.
+// refusing waits until the relay refuses connections, so the stop has begun.
 func refusing(t *testing.T, r *relay) {
 	t.Helper()
 	testenv.Eventually(t, "the relay refuses connections", func() bool {

@@ -12,13 +12,12 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// There is one ACL: root has full control, and nobody else is granted anything.
-// It is what reads of ACLs answer; setting it changes nothing; any other one is
-// not implemented.
+// The only ACL gives root full control and grants nobody else anything. Reads of ACLs return it. Setting it changes
+// nothing; setting any other is not implemented.
 
 const namespaceXSI = "http://www.w3.org/2001/XMLSchema-instance"
 
-// owner and the types below are an ACL's document, as it is written.
+// owner and the types below form the XML document of an ACL.
 type owner struct {
 	ID          string
 	DisplayName string `xml:",omitempty"`
@@ -49,7 +48,7 @@ func (b *backend) rootsACL() accessControlPolicy {
 
 const fullControl = "FULL_CONTROL"
 
-// askedACL is an ACL that a client sends.
+// askedACL is an ACL in a request.
 type askedACL struct {
 	XMLName xml.Name `xml:"AccessControlPolicy"`
 	Owner   *struct{ ID string }
@@ -63,8 +62,8 @@ type askedACL struct {
 	} `xml:"AccessControlList>Grant"`
 }
 
-// isPrivate reports whether the ACL in the headers or the body of a request is the one that holds. It is not where
-// others are granted something, or root is not.
+// isPrivate reports whether the ACL in the headers or the body of a request is the only one. An ACL that grants
+// something to others, or not everything to root, is not.
 func (b *backend) isPrivate(req *fasthttp.Request, ofObject bool) (bool, error) {
 	canned, body := string(req.Header.Peek(edge.HeaderACL)), req.Body()
 	for name := range req.Header.All() {
@@ -110,7 +109,7 @@ func (b *backend) isPrivateXML(body []byte) (bool, error) {
 	return private, nil
 }
 
-// setACL accepts the ACL that holds anyway.
+// setACL accepts only the ACL that is in force anyway.
 func (b *backend) setACL(r request, ofObject bool) error {
 	private, err := b.isPrivate(&r.http.Request, ofObject)
 	if err == nil && !private {

@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// ours is the answer in versitygw's form.
+// ours wraps an answer of our own as an operation of versitygw.
 func ours(action string, do ownAnswer) operation {
 	name := strings.TrimPrefix(action, actionPrefix)
 	return func(p *port, c fiber.Ctx) (*controllers.Response, error) {
@@ -27,14 +27,14 @@ func ours(action string, do ownAnswer) operation {
 	}
 }
 
-// addressedBy copies the names: the request's buffer is used again.
+// addressedBy copies the names, because the request's buffer is reused.
 func (b *backend) addressedBy(c fiber.Ctx) addressed {
 	a := addressed{request: b.requestOf(c.RequestCtx())}
 	a.bucket, a.key, _ = strings.Cut(strings.TrimPrefix(strings.Clone(c.Path()), "/"), "/")
 	return a
 }
 
-// there says why a bucket, or the object that the request names, is not there.
+// there returns an error if the bucket, or the object that the request names, does not exist.
 func (b *backend) there(a addressed) error {
 	if a.key == "" {
 		_, err := b.catalog.Rule(b.base, a.bucket)
@@ -44,7 +44,7 @@ func (b *backend) there(a addressed) error {
 	return err
 }
 
-// none answers that a bucket has no such configuration, which none can have.
+// none answers that a bucket has no such configuration; no bucket can have one.
 func none(code, message string) ownAnswer {
 	return func(b *backend, a addressed) (any, int, error) {
 		if err := b.there(a); err != nil {
@@ -74,7 +74,7 @@ func (b *backend) readACL(a addressed) (any, int, error) {
 	return b.rootsACL(), http.StatusOK, b.there(a)
 }
 
-// writeACL changes nothing, so it needs no grant.
+// writeACL needs no grant, because it changes nothing.
 func (b *backend) writeACL(a addressed) (any, int, error) {
 	err := b.there(a)
 	if err == nil {
@@ -86,7 +86,7 @@ func (b *backend) writeACL(a addressed) (any, int, error) {
 	return nil, http.StatusOK, err
 }
 
-// readPolicyStatus: without policies nothing is public.
+// readPolicyStatus answers that nothing is public, because there are no policies.
 func (b *backend) readPolicyStatus(a addressed) (any, int, error) {
 	return struct {
 		XMLName  xml.Name `xml:"PolicyStatus"`
@@ -94,7 +94,7 @@ func (b *backend) readPolicyStatus(a addressed) (any, int, error) {
 	}{}, http.StatusOK, b.there(a)
 }
 
-// deleteObjects is versitygw's, but for lists that it can't read.
+// deleteObjects calls versitygw, except for lists that it cannot parse.
 func deleteObjects(p *port, c fiber.Ctx) (*controllers.Response, error) {
 	if unreadable(c.BodyRaw()) {
 		return deleteDatedObjects(p, c)

@@ -8,7 +8,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/edge"
 )
 
-// headerSize bounds a request line with its headers, in bytes.
+// headerSize bounds the request line and headers, in bytes.
 const headerSize = 8 << 10
 
 func newApp(cfg config, be *backend, g *gate) *fiber.App {
@@ -23,7 +23,7 @@ func newApp(cfg config, be *backend, g *gate) *fiber.App {
 	app := fiber.New(fiber.Config{
 		StreamRequestBody: true,
 		ReadBufferSize:    headerSize,
-		Concurrency:       cfg.MaxConnections + edge.Refusers + 1, // the listener has the limit
+		Concurrency:       cfg.MaxConnections + edge.Refusers + 1, // the listener enforces the limit
 		ErrorHandler:      g.failed,
 	})
 	app.Use("*", g.rescue, middlewares.DrainRequestBody(), middlewares.RequestIDs(), g.handle,
@@ -31,7 +31,7 @@ func newApp(cfg config, be *backend, g *gate) *fiber.App {
 	if cfg.Domain != "" {
 		app.Use("*", middlewares.HostStyleParser(cfg.Domain))
 	}
-	app.All("/:bucket/*", p.dispatch) // versitygw's operations read the parameter bucket
+	app.All("/:bucket/*", p.dispatch) // versitygw's operations read the bucket parameter
 	app.All("*", p.dispatch)
 	return app
 }

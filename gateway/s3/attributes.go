@@ -13,8 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-// GetObjectAttributes implements versitygw's Backend, which picks what the
-// client asked for.
+// GetObjectAttributes implements versitygw's Backend. versitygw selects the attributes that the client asked for.
 func (b *backend) GetObjectAttributes(ctx context.Context, in *s3.GetObjectAttributesInput) (s3response.GetObjectAttributesResponse, error) {
 	r := b.requestOf(ctx)
 	out, err := b.attributes(r, in)
@@ -38,7 +37,7 @@ func (b *backend) attributes(r request, in *s3.GetObjectAttributesInput) (s3resp
 			ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumType: sums.kind,
 		}
 	}
-	if strings.Contains(v.ETag, "-") { // it was uploaded in parts
+	if strings.Contains(v.ETag, "-") { // a multipart object
 		if out.ObjectParts, err = b.objectParts(in, v); err != nil {
 			return out, err
 		}
@@ -49,8 +48,7 @@ func (b *backend) attributes(r request, in *s3.GetObjectAttributesInput) (s3resp
 	return out, nil
 }
 
-// objectParts is one page of an object's parts, with their checksums where they
-// have any.
+// objectParts returns one page of an object's parts, with their checksums if recorded.
 func (b *backend) objectParts(in *s3.GetObjectAttributesInput, v objects.Stored) (*s3response.ObjectParts, error) {
 	p := &s3response.ObjectParts{MaxParts: maxList}
 	if in.MaxParts != nil {
@@ -84,7 +82,7 @@ func (b *backend) objectParts(in *s3.GetObjectAttributesInput, v objects.Stored)
 	return p, nil
 }
 
-// partChecksum is that of one part, counted from 1; "" where it was not recorded.
+// partChecksum returns the checksum of one part, counted from 1; "" if none was recorded.
 func (b *backend) partChecksum(v objects.Stored, number int32) (string, error) {
 	sums, err := b.reader.PartChecksums(b.base, v)
 	if err != nil || sums == nil {

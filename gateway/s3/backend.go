@@ -14,10 +14,9 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
-// backend does versitygw's operations. Those that it does not have answer
-// NotImplemented, through the embedded type. Its contexts are [fasthttp.RequestCtx]:
-// they end neither when the client goes nor before the server is told to stop,
-// so the work runs under base, with deadlines of its own.
+// backend implements versitygw's operations. Operations that it lacks answer NotImplemented through the embedded type.
+// versitygw's contexts are [fasthttp.RequestCtx]: they do not end when the client disconnects or when the server begins
+// to stop. So the work runs under base, with its own deadlines.
 type backend struct {
 	front.BackendUnsupported
 
@@ -27,9 +26,9 @@ type backend struct {
 	catalog *objects.Catalog
 	reader  *objects.Reader
 	writer  *objects.Writer
-	keeper  *maintenance.Keeper // knows whether the store is ours
-	held    *held               // asked before writes
-	current *held               // asked before reads
+	keeper  *maintenance.Keeper // knows whether the store belongs to this database
+	held    *held               // checked before writes
+	current *held               // checked before reads
 	denials denials
 }
 
@@ -52,8 +51,8 @@ func newBackend(base context.Context, cfg config) (*backend, error) {
 
 func (*backend) String() string { return "fencegate" }
 
-// What versitygw asks on each call is answered from memory. Whether the bucket
-// exists is found by the operation itself.
+// versitygw calls these for each request, so they answer from memory. The operation itself finds whether the bucket
+// exists.
 
 // GetBucketAcl implements versitygw's Backend: root owns everything.
 func (b *backend) GetBucketAcl(context.Context, *s3.GetBucketAclInput) ([]byte, error) {

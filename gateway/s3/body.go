@@ -22,18 +22,18 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// body is a request's body on its way into the blob store: it computes the
-// digests and remembers whether an error was the client's.
+// body is a request's body on its way into the blob store. It computes the digests and records whether an error was the
+// client's.
 type body struct {
 	r       io.Reader
 	md5     hash.Hash
-	sum     *utils.HashReader          // of a checksum in the headers
-	trailer middlewares.ChecksumReader // of a checksum that follows the body
+	sum     *utils.HashReader          // for a checksum in the headers
+	trailer middlewares.ChecksumReader // for a checksum in the trailer
 	algo    string
 	err     error
 	count   int64 // bytes read
 	ended   bool  // read to its end, where versitygw compares the digests
-	inside  bool  // it comes from our own store, not from the client
+	inside  bool  // from our own store, not from the client
 }
 
 var _ objects.Body = (*body)(nil)
@@ -68,8 +68,7 @@ func newBody(in s3response.PutObjectInput) (*body, error) {
 	return b, nil
 }
 
-// compute makes the checksum also where the client sent none. One of another
-// kind is an error.
+// compute computes the checksum even if the client sent none. A checksum of another algorithm is an error.
 func (b *body) compute(algo string) error {
 	switch {
 	case algo == "" || algo == b.algo:
@@ -107,8 +106,8 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// take reads from versitygw's readers, which panic where a chunk has a negative
-// size. A panic must not end the storing of a body midway.
+// take reads from versitygw's readers, which panic on a chunk of negative size. A panic must not interrupt the storing
+// of a body.
 func (b *body) take(p []byte) (n int, err error) {
 	defer func() {
 		if recover() != nil {
@@ -120,9 +119,9 @@ func (b *body) take(p []byte) (n int, err error) {
 
 // Finish implements [objects.Body].
 func (b *body) Finish(size int64) error {
-	var more [512]byte // the end of chunks, which versitygw would take apart byte by byte
+	var more [512]byte // the end of the chunks, which versitygw would parse byte by byte
 	for b.count == size && !b.ended && b.err == nil {
-		_, _ = b.Read(more[:]) // remembers the error
+		_, _ = b.Read(more[:]) // Read records the error
 	}
 	switch {
 	case b.err != nil:
@@ -136,7 +135,7 @@ func (b *body) Finish(size int64) error {
 // ReadWhole implements [objects.Body].
 func (b *body) ReadWhole(data []byte) error {
 	_, err := io.ReadFull(b, data)
-	if err != nil && b.err == nil { // it ended early, which Finish says
+	if err != nil && b.err == nil { // it ended early, which Finish reports
 		err = nil
 	}
 	return errors.Join(err, b.Finish(int64(len(data))))
@@ -148,7 +147,7 @@ func (b *body) ETag() string { return hex.EncodeToString(b.md5.Sum(nil)) }
 // Checksum implements [objects.Body].
 func (b *body) Checksum() (algorithm, value string) { return b.algo, b.value() }
 
-// Err implements [objects.Body]: what our own store fails with is no fault of the client's.
+// Err implements [objects.Body]. An error of our own store is not the client's.
 func (b *body) Err() error {
 	if b.inside {
 		return nil
@@ -156,7 +155,7 @@ func (b *body) Err() error {
 	return b.err
 }
 
-// value is the verified checksum, once the body is read.
+// value returns the verified checksum, once the body is read.
 func (b *body) value() string {
 	switch {
 	case b.trailer != nil:
@@ -167,7 +166,7 @@ func (b *body) value() string {
 	return ""
 }
 
-// noBody is for attributes without a checksum.
+// noBody is used for attributes without a checksum.
 var noBody = &body{}
 
 func attributesOf(in s3response.PutObjectInput, b *body, tags map[string]string) objects.Attributes {
@@ -178,7 +177,7 @@ func attributesOf(in s3response.PutObjectInput, b *body, tags map[string]string)
 	}
 }
 
-// checkAttributes refuses those that could not be given back as they are.
+// checkAttributes refuses attributes that could not be returned unchanged.
 func checkAttributes(a objects.Attributes) error {
 	texts := []string{a.ContentType, a.ContentEncoding, a.ContentDisposition, a.ContentLanguage, a.CacheControl, a.Expires}
 	for name, value := range a.Metadata {
@@ -201,8 +200,7 @@ func checkAttributes(a objects.Attributes) error {
 
 func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
 
-// withoutChunking drops "aws-chunked", which describes the transfer and not the
-// object.
+// withoutChunking drops "aws-chunked", which describes the transfer, not the object.
 func withoutChunking(encoding string) string {
 	var kept []string
 	for part := range strings.SplitSeq(encoding, ",") {

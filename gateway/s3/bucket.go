@@ -34,9 +34,8 @@ func (b *backend) CreateBucket(ctx context.Context, in *s3.CreateBucketInput, _ 
 	return nil
 }
 
-// mayNotCreate refuses a lease's request. Where the bucket is there it says that,
-// as S3 does to a bucket's owner: rclone and others create the bucket before they
-// upload, and go on then.
+// mayNotCreate refuses a lease's request. If the bucket exists, the error says so, as S3 answers a bucket's owner:
+// rclone and others create the bucket before they upload, and then continue.
 func (b *backend) mayNotCreate(r request, bucket string) error {
 	switch _, err := b.catalog.Rule(b.base, bucket); {
 	case err == nil:
@@ -48,11 +47,10 @@ func (b *backend) mayNotCreate(r request, bucket string) error {
 	}
 }
 
-// regionOfOld is where S3 lets its owner create a bucket again, which changes nothing.
+// regionOfOld is the region in which S3 lets an owner create a bucket again, without effect.
 const regionOfOld = "us-east-1"
 
-// validLabels reports whether a bucket's name, which may be part of a host's,
-// consists of such names between its dots.
+// validLabels reports whether the labels of a bucket's name are valid in a host name.
 func validLabels(name string) bool {
 	for label := range strings.SplitSeq(name, ".") {
 		if label == "" || strings.HasPrefix(label, "-") || strings.HasSuffix(label, "-") {

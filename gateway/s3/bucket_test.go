@@ -34,7 +34,7 @@ func TestCreatingABucketKeepsTheRuleOfOneThatIsThere(t *testing.T) {
 		t.Errorf("got %v, want ErrInvalid", err)
 	}
 	name := "orders"
-	if _, err := w.root().CreateBucket(t.Context(), &awss3.CreateBucketInput{Bucket: &name}); err != nil { // as S3 has it in us-east-1
+	if _, err := w.root().CreateBucket(t.Context(), &awss3.CreateBucketInput{Bucket: &name}); err != nil { // as in S3's us-east-1
 		t.Error(err)
 	}
 	create(objects.KeyRule(), false, objects.PrefixRule(2))
@@ -65,8 +65,7 @@ func TestABucketIsCreatedAgainOnlyWhereS3AllowsIt(t *testing.T) {
 	}
 }
 
-// A login without any right on the objects can take whatever advisory lock it
-// likes; no lock of ours may be among those.
+// A login without any right on the objects can take any advisory lock, so uploads must not use one.
 func TestNoLoginCanHoldUploadsUpByAnAdvisoryLock(t *testing.T) {
 	t.Parallel()
 	w := setup(t, func(c *config) { c.DatabaseTimeout = 5 * time.Second })
@@ -83,7 +82,7 @@ func TestNoLoginCanHoldUploadsUpByAnAdvisoryLock(t *testing.T) {
 	put(t, w.lease("orders/1001", 5), bucket, invoice, "data")
 }
 
-// The rule that a commit was judged by holds until it is over.
+// The rule that a commit was checked against stays in force until the commit is over.
 func TestARuleDoesNotChangeUnderACommit(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

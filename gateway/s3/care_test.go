@@ -21,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
-// wantSlowDown checks that a request was answered with 503, and when to come again.
+// wantSlowDown checks that a request was answered with 503 and Retry-After.
 func (w *world) wantSlowDown(r raw) {
 	w.t.Helper()
 	res, text := w.send(r)
@@ -34,7 +34,7 @@ func TestUploadsAndRequestsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		option   option
-		readable bool // while an upload is under way
+		readable bool // during an upload
 	}{
 		"uploads":  {func(cfg *config) { cfg.MaxUploads = 1 }, true},
 		"requests": {func(cfg *config) { cfg.MaxRequests = 1 }, false},
@@ -51,7 +51,7 @@ func TestUploadsAndRequestsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
 				t.Errorf("stats: %+v", s)
 			}
 			w.wantSlowDown(w.putRaw(5, "", "small"))
-			w.wantSlowDown(w.putRaw(5, "", strings.Repeat("x", 1<<20))) // whether its body comes through or not
+			w.wantSlowDown(w.putRaw(5, "", strings.Repeat("x", 1<<20))) // whether or not its body is sent completely
 			read := raw{creds: w.issue("orders/1001", 5), method: "GET", path: "/orders"}
 			if !c.readable {
 				w.wantSlowDown(read)
@@ -75,7 +75,7 @@ func TestARefusalReachesAClientThatGoesOnSending(t *testing.T) {
 	w := setup(t)
 	w.bucket()
 	w.arm("orders/1001", 5)
-	const size = 8 << 20 // more than what the sockets between hold
+	const size = 8 << 20 // more than the socket buffers hold
 	head := w.head(raw{
 		creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: body(""), size: size,
 		header: map[string]string{"x-amz-server-side-encryption": "AES256"},
@@ -126,7 +126,7 @@ func TestConnectionsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
 	}
 }
 
-// raw bytes of an upload's head, for a connection of the test's own.
+// head returns the bytes of an upload's head, for a connection of its own.
 func (w *world) head(r raw) string { return w.headOf(r, "") }
 
 // headOf signs another payload hash than that of an unsigned payload, if any.
@@ -187,7 +187,7 @@ func TestNobodyHoldsAConnectionThatDoesNothing(t *testing.T) {
 	}
 }
 
-// An announced length is a promise, in whatever form the body comes.
+// An upload must have the announced length, in whatever form the body is sent.
 func TestAnUploadOfAnotherLengthThanAnnouncedIsRefused(t *testing.T) {
 	t.Parallel()
 	w := setup(t, func(c *config) { c.StallTimeout = 3 * time.Second })
@@ -237,7 +237,7 @@ func chunked(decoded string) map[string]string {
 	return h
 }
 
-// Not parallel: the limit is the process's, and every other test writes files.
+// Not parallel: the limit applies to the process, and every other test writes files.
 func TestADiskThatTakesNoMoreIs503AndTheNextUploadGoesThrough(t *testing.T) { //nolint:paralleltest // see above
 	w := setup(t)
 	bucket := w.bucket()

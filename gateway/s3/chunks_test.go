@@ -35,7 +35,7 @@ func mac(key []byte, text string) []byte {
 type chunkSigner struct {
 	key         []byte
 	date, scope string
-	previous    string // signature
+	previous    string // the previous signature
 }
 
 func signerOf(c credentials.Credentials, req *http.Request) *chunkSigner {
@@ -53,13 +53,13 @@ func (s *chunkSigner) sign(algorithm, text string) string {
 	return s.previous
 }
 
-// chunk is the line before a chunk's bytes.
+// chunk returns the line before a chunk's bytes.
 func (s *chunkSigner) chunk(data string) string {
 	empty, sum := sha256.Sum256(nil), sha256.Sum256([]byte(data))
 	return fmt.Sprintf("%x;chunk-signature=%s\r\n", len(data), s.sign("AWS4-HMAC-SHA256-PAYLOAD", fmt.Sprintf("%x\n%x", empty, sum)))
 }
 
-// chunked sends an upload whose body is made by a signer of its chunks.
+// chunked sends an upload whose body is built with a signer of its chunks.
 func (w *world) chunked(data, trailer string, text func(*chunkSigner) string) (int, string) {
 	w.t.Helper()
 	r := w.putRaw(5, "", "")
@@ -78,7 +78,7 @@ func (w *world) chunked(data, trailer string, text func(*chunkSigner) string) (i
 	return res.StatusCode, readAll(w.t, res.Body)
 }
 
-// What is signed is compared before anything is stored, wherever the body ends.
+// Chunk signatures are verified before anything is stored, wherever the body ends.
 func TestChunksThatNobodySignedAreNotStored(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -132,7 +132,7 @@ func TestChunksThatNobodySignedAreNotStored(t *testing.T) {
 	w.reserveIsWhole()
 }
 
-// versitygw takes another kind of signed chunks for the object itself.
+// versitygw would store chunks with another kind of signature as the object itself.
 func TestChunksSignedInAnotherWayAreNotImplemented(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -149,13 +149,13 @@ func TestChunksSignedInAnotherWayAreNotImplemented(t *testing.T) {
 	w.nothingLeft(0, 0)
 }
 
-// What is read behind the chunks is held in memory, so it is not much.
+// versitygw buffers what follows the chunks, so its size is limited.
 func TestWhatFollowsTheChunksHasALimit(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	bucket := w.bucket()
 	w.arm("orders/1001", 5)
-	const announced = 1 << 30 // most of which never comes: the answer does not wait for it
+	const announced = 1 << 30 // most of it never arrives: the answer does not wait for it
 	r := w.putRaw(5, "", "")
 	r.header, r.size = map[string]string{"X-Amz-Decoded-Content-Length": "4"}, announced
 	request := w.headOf(r, "STREAMING-UNSIGNED-PAYLOAD-TRAILER") + "4\r\ndata\r\n0\r\n"
@@ -169,7 +169,7 @@ func TestWhatFollowsTheChunksHasALimit(t *testing.T) {
 		}
 	}
 	w.nothingLeft(0, 0)
-	const size = 40_000 // in chunks that are as small as they may be
+	const size = 40_000 // in chunks of the smallest allowed size
 	text := strings.Repeat("2000\r\n"+strings.Repeat("x", 8192)+"\r\n", size/8192) + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", size%8192, strings.Repeat("x", size%8192))
 	r.payload, r.header = "STREAMING-UNSIGNED-PAYLOAD-TRAILER", map[string]string{"X-Amz-Decoded-Content-Length": strconv.Itoa(size)}
 	r.body, r.size = body(text), int64(len(text))
@@ -181,7 +181,7 @@ func TestWhatFollowsTheChunksHasALimit(t *testing.T) {
 	}
 }
 
-// versitygw looks at no digest beside a presigned URL, and takes no chunks apart.
+// versitygw ignores digests with a presigned URL, and does not decode chunks.
 func TestAPresignedUploadIsWhatIsSent(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

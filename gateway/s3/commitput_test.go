@@ -22,7 +22,7 @@ type row interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// announced reserves a blob.
+// announced announces a blob.
 func (w *world) announced() string {
 	w.t.Helper()
 	id := blob.NewID().String()
@@ -81,7 +81,7 @@ func TestTheCommonCommitTakesTheCurrentGrantOnly(t *testing.T) {
 	w.liveOnceIgnoringBytes()
 }
 
-// liveOnceIgnoringBytes: exactly one blob is live, that of the current version.
+// liveOnceIgnoringBytes checks that exactly one blob is live, that of the current version.
 func (w *world) liveOnceIgnoringBytes() {
 	w.t.Helper()
 	if n := w.count(`SELECT count(*) FROM objects.blobs b LEFT JOIN objects.pointers p ON p.version = b.version WHERE b.state = 'live' AND p.version IS NULL`); n != 0 {
@@ -92,8 +92,8 @@ func (w *world) liveOnceIgnoringBytes() {
 	}
 }
 
-// Two attempts of one request meet in the INSERT: the second one answers with the
-// first one's version, and its own bytes are given up.
+// Two attempts of one request meet in the INSERT: the second one returns the first one's version, and its own bytes are
+// discarded.
 func TestTwoAttemptsAtOnceAreOneCommit(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -135,8 +135,8 @@ func TestTwoAttemptsAtOnceAreOneCommit(t *testing.T) {
 	}
 }
 
-// A restored version shares its blob with the one that it was made of: when it is
-// overwritten where nothing is kept any more, the other one still has its bytes.
+// A restored version shares its blob with its source. If it is overwritten where nothing is kept any more, the source
+// still has its bytes.
 func TestOverwritingARestoredVersionLeavesItsSourceAlone(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -184,8 +184,7 @@ func TestTheCommonCommitTakesPendingBlobsOnly(t *testing.T) {
 	}
 }
 
-// Arming drains: a commit that has passed the check, and is not over, ends before
-// the next holder's acquisition does.
+// Arming drains: a commit that has passed the check and is in progress ends before the next holder's acquisition does.
 func TestArmingEndsACommitThatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// No write locks its bucket's row, for each such lock makes a multixact where two come at the same time.
+// A write does not lock its bucket's row: two such locks at a time create a multixact.
 func TestUploadsMakeNoMultixact(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -38,7 +38,7 @@ func TestUploadsMakeNoMultixact(t *testing.T) {
 	}
 }
 
-// Nor does a part lock its upload's row. Whoever ends the upload waits for the parts under way, and none comes later.
+// A part does not lock its upload's row. The end of an upload waits for parts in progress; later ones are refused.
 func TestPartsMakeNoMultixact(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -85,7 +85,7 @@ func TestPartsMakeNoMultixact(t *testing.T) {
 	}
 }
 
-// A change of the rules waits for the writes under way, and is judged by what they did.
+// A change of the rules waits for the writes in progress, and takes what they did into account.
 func TestARuleWaitsForTheWritesUnderWay(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -119,7 +119,7 @@ func TestARuleWaitsForTheWritesUnderWay(t *testing.T) {
 	}
 }
 
-// Any login may take any advisory lock. A stranger who holds that of a bucket holds up no write.
+// Any login may take any advisory lock; holding that of a bucket must not delay writes.
 func TestAStrangersLockHoldsUpNoWrite(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -139,7 +139,7 @@ func TestAStrangersLockHoldsUpNoWrite(t *testing.T) {
 	}
 }
 
-// Uploads that go together are each judged for itself: one that is refused, or has to wait, takes no other with it.
+// Uploads in one group are decided independently: one that is refused or has to wait does not affect the others.
 func TestUploadsThatGoTogetherAreJudgedEachForItself(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -18,16 +18,15 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-const maxCopySize = 5 << 30 // bytes, as in S3
+const maxCopySize = 5 << 30 // bytes, the limit of S3
 
-// CopyObject implements versitygw's Backend: a read of the source, which needs
-// no grant, and an upload, which does. The bytes go through the gateway into a
-// blob of their own, so no two objects share one.
+// CopyObject implements versitygw's Backend: it reads the source, which needs no grant, and uploads the copy, which
+// does. The bytes go through the gateway into a blob of their own, so objects never share one.
 func (b *backend) CopyObject(ctx context.Context, in s3response.CopyObjectInput) (s3response.CopyObjectOutput, error) {
 	r := b.requestOf(ctx)
 	bucket, key := strings.Clone(*in.Bucket), strings.Clone(*in.Key)
 	v, source, err := b.copy(r, bucket, key, in)
-	if err != nil { // the source may be gone, or the grant over, since an earlier attempt
+	if err != nil { // the source may be deleted, or the grant over, since an earlier attempt
 		v, err = b.writer.Before(b.base, r.change(bucket, key, objects.Conditions{}), r.stages(), err)
 		if err == nil && r.stages() {
 			r.tellStage(v)
@@ -108,8 +107,8 @@ func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectIn
 	return made, source, err
 }
 
-// restore makes an older version current again. A stage can't: it would list the
-// blobs of another version.
+// restore makes an older version current again. A stage cannot restore, because it would list the blobs of another
+// version.
 func (b *backend) restore(r request, change objects.Change, source objects.Stored) (objects.Stored, error) {
 	if r.stages() {
 		return objects.Stored{}, s3error.NotThere
@@ -117,7 +116,7 @@ func (b *backend) restore(r request, change objects.Change, source objects.Store
 	return b.writer.Restore(b.base, change, source)
 }
 
-// copySourceOf is the source that a request names, and the conditions on it.
+// copySourceOf returns the source of a copy, and the conditions on it.
 func copySourceOf(in s3response.CopyObjectInput) (string, s3.GetObjectInput) {
 	return *in.CopySource, s3.GetObjectInput{
 		IfMatch: in.CopySourceIfMatch, IfNoneMatch: in.CopySourceIfNoneMatch,
@@ -125,20 +124,20 @@ func copySourceOf(in s3response.CopyObjectInput) (string, s3.GetObjectInput) {
 	}
 }
 
-// parseSource reads a copy's source. versitygw decodes before it looks for a
-// version's id, and so takes for one what belongs to a key.
+// parseSource parses a copy's source. versitygw decodes it before it looks for a version id, so it can take part of a
+// key for one.
 func parseSource(source string) (bucket, key, versionID string, err error) {
 	if bucket, _, _, err = front.ParseCopySource(source); err != nil {
 		return "", "", "", err
 	}
 	path, id, _ := strings.Cut(source, "?versionId=")
-	path, _ = url.QueryUnescape(path) // the whole of it could be
+	path, _ = url.QueryUnescape(path) // the whole source could be decoded above
 	_, key, _ = strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	id, _ = url.QueryUnescape(id)
 	return bucket, key, id, nil
 }
 
-// copySource finds the version that is copied and evaluates the conditions on it.
+// copySource finds the source version and evaluates the conditions on it.
 func (b *backend) copySource(source string, conditions s3.GetObjectInput) (objects.Stored, error) {
 	bucket, key, versionID, err := parseSource(source)
 	if err != nil {
@@ -155,7 +154,7 @@ func (b *backend) copySource(source string, conditions s3.GetObjectInput) (objec
 	return v, err
 }
 
-// condition reads a condition on the target, which versitygw does not pass on.
+// condition returns a condition on the target, which versitygw does not pass on.
 func (r request) condition(header string) *string {
 	return nullable(strings.Trim(r.header(header), `"`))
 }

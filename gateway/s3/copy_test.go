@@ -111,8 +111,7 @@ func TestDeletingManyAnswersForEachKey(t *testing.T) {
 	}
 }
 
-// Who asks for quiet hears of refusals only, also where dates are expected, which
-// are read another way.
+// A quiet deletion returns refusals only, also for a list with dates, which is parsed by other code.
 func TestAQuietDeletionOfManyTellsRefusalsOnly(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -139,7 +138,7 @@ func TestAQuietDeletionOfManyTellsRefusalsOnly(t *testing.T) {
 	}
 }
 
-// SDKs write dates as HTTP has them.
+// SDKs write dates in HTTP's form.
 func TestDeletingManyExpectsADateOfEach(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

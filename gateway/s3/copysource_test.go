@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A key may look as if it named a version.
+// A key may look as if it contained a version id.
 func TestACopysSourceIsTheKeyThatIsNamed(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

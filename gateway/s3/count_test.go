@@ -10,18 +10,16 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// What a test counts is what uploads have made and left. The server keeps a reserve
-// of blobs beside it, which only it can name.
+// The tests count what uploads have made and left. The server also keeps a reserve of blobs, which only it can list.
 
-// announcing lets each upload announce a blob of its own, as on a store that makes no
-// places, or where nothing can be reserved.
+// announcing makes each upload announce a blob of its own, as on a store that makes no places, or if nothing can be
+// reserved.
 func announcing(cfg *config) { cfg.Reserve = -1 }
 
-// byDefault lets small uploads take reserved blobs.
+// byDefault makes small uploads take reserved blobs.
 func byDefault(*config) {}
 
-// bothWays runs a test of small uploads that take reserved blobs, and of such that
-// announce their own.
+// bothWays runs a test of small uploads with reserved blobs, and with blobs that they announce themselves.
 func bothWays(t *testing.T, test func(t *testing.T, way option)) {
 	t.Helper()
 	for name, way := range map[string]option{"reserved": byDefault, "announced": announcing} {
@@ -42,7 +40,7 @@ func (w *world) count(sql string, args ...any) int {
 	return n
 }
 
-// reserve is what the server keeps ready, at a moment when it announces nothing.
+// reserve returns the server's reserved blobs, at a moment when it announces none.
 func (w *world) reserve() (ids []string) {
 	w.t.Helper()
 	var all []blob.ID
@@ -57,7 +55,7 @@ func (w *world) reserve() (ids []string) {
 	return ids
 }
 
-// beside counts what is not of the reserve, which stays the same meanwhile.
+// beside counts what is not in the reserve, which does not change meanwhile.
 func (w *world) beside(count func(reserve []string) int) int {
 	w.t.Helper()
 	for {
@@ -68,7 +66,7 @@ func (w *world) beside(count func(reserve []string) int) int {
 	}
 }
 
-// blobs counts the blobs in the store beside the reserve's places.
+// blobs counts the blobs in the store, without the reserve's places.
 func (w *world) blobs() int {
 	w.t.Helper()
 	return w.beside(func(reserve []string) (n int) {
@@ -84,7 +82,7 @@ func (w *world) blobs() int {
 	})
 }
 
-// rows counts the rows of blobs beside the reserve's.
+// rows counts the rows of blobs, without the reserve's.
 func (w *world) rows() int {
 	w.t.Helper()
 	return w.beside(func(reserve []string) int {
@@ -92,7 +90,7 @@ func (w *world) rows() int {
 	})
 }
 
-// pending counts the blobs that uploads under way hold, or have left.
+// pending counts the blobs of uploads in progress or abandoned.
 func (w *world) pending() int {
 	w.t.Helper()
 	return w.beside(func(reserve []string) int {
@@ -100,8 +98,7 @@ func (w *world) pending() int {
 	})
 }
 
-// nothingLeft checks that refused uploads left neither a version nor a blob, and the
-// reserve whole.
+// nothingLeft checks that refused uploads left neither a version nor a blob, and that the reserve is complete.
 func (w *world) nothingLeft(versions, blobs int) {
 	w.t.Helper()
 	if n := w.count("SELECT count(*) FROM objects.versions"); n != versions {

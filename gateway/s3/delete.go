@@ -19,8 +19,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// DeleteObject implements versitygw's Backend: the fence check and the removal
-// of the pointer in one transaction.
+// DeleteObject implements versitygw's Backend. It checks the fence and removes the pointer in one transaction.
 func (b *backend) DeleteObject(ctx context.Context, in *s3.DeleteObjectInput) (*s3.DeleteObjectOutput, error) {
 	r := b.requestOf(ctx)
 	err := r.expects(in)
@@ -34,8 +33,7 @@ func (b *backend) DeleteObject(ctx context.Context, in *s3.DeleteObjectInput) (*
 	return &s3.DeleteObjectOutput{VersionId: gone.ID, DeleteMarker: &gone.Marker}, nil
 }
 
-// DeleteObjects implements versitygw's Backend: one commit for each key, each
-// with its own answer.
+// DeleteObjects implements versitygw's Backend, with one commit and one result per key.
 func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) (s3response.DeleteResult, error) {
 	r := b.requestOf(ctx)
 	var result s3response.DeleteResult
@@ -47,7 +45,7 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 	}
 	within, cancel := context.WithTimeout(b.base, deleteTime)
 	defer cancel()
-	var away error // since when PostgreSQL does not answer: the rest is not even tried
+	var away error // set once PostgreSQL stops answering: the rest is not tried
 	for _, o := range in.Delete.Objects {
 		if o.Key == nil {
 			return result, s3err.GetAPIError(s3err.ErrMalformedXML)
@@ -75,18 +73,16 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 	return result, nil
 }
 
-// quiet reports whether a deletion of many asks for the refusals only. The
-// front does not pass that on.
+// quiet reports whether a multi-object deletion asks for errors only. versitygw does not pass that on.
 func quiet(document []byte) bool {
 	var list struct{ Quiet bool }
 	return bytes.Contains(document, []byte("Quiet")) && xml.Unmarshal(document, &list) == nil && list.Quiet
 }
 
-// deleteTime is what all deletions of one request have together.
+// deleteTime bounds all deletions of one request together.
 const deleteTime = time.Minute
 
-// deleteError names the version too: versitygw drops an error that does not fit
-// the key and version that were asked for.
+// deleteError also names the version: versitygw drops an error that does not match the requested key and version.
 func deleteError(o types.ObjectIdentifier, err error) types.Error {
 	e := types.Error{Key: o.Key, VersionId: o.VersionId}
 	if api, ok := errors.AsType[s3err.S3Error](err); ok {
@@ -96,7 +92,7 @@ func deleteError(o types.ObjectIdentifier, err error) types.Error {
 	return e
 }
 
-// dated is a list of objects to delete, with the dates as SDKs write them.
+// dated is a list of objects to delete, with dates in the form that SDKs write.
 type dated struct {
 	Objects []struct {
 		Key, VersionId, ETag, LastModifiedTime *string
@@ -104,13 +100,12 @@ type dated struct {
 	} `xml:"Object"`
 }
 
-// unreadable reports whether versitygw can't read a list of objects to delete: it
-// takes dates only as RFC 3339 has them.
+// unreadable reports whether versitygw cannot parse a list of objects to delete: it accepts only RFC 3339 dates.
 func unreadable(document []byte) bool {
 	return bytes.Contains(document, []byte("LastModifiedTime")) && xml.Unmarshal(document, &s3response.DeleteObjects{}) != nil
 }
 
-// deleteDated is DeleteObjects for what versitygw can't read.
+// deleteDated is DeleteObjects for lists that versitygw cannot parse.
 func (b *backend) deleteDated(a addressed) (any, int, error) {
 	var list dated
 	if xml.Unmarshal(a.http.Request.Body(), &list) != nil {
@@ -140,8 +135,8 @@ func dateOf(text string) (time.Time, error) {
 	return at, err
 }
 
-// expects reads what versitygw drops of a deletion's conditions: a size that is
-// none, a date in another form or in the future. Nothing is deleted without them.
+// expects reads the conditions of a deletion that versitygw drops: an invalid size, a date in another form or in the
+// future. With an invalid condition nothing is deleted.
 func (r request) expects(in *s3.DeleteObjectInput) error {
 	if r.header(edge.HeaderExpectedSize) != "" && in.IfMatchSize == nil {
 		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The header " + edge.HeaderExpectedSize + " is not a size. Nothing was deleted."}
@@ -165,7 +160,7 @@ func deletedEntry(g objects.Removed, o types.ObjectIdentifier) types.DeletedObje
 }
 
 func (b *backend) remove(ctx context.Context, r request, in *s3.DeleteObjectInput) (objects.Removed, error) {
-	if err := objects.CheckKey(*in.Key); err != nil { // one of a list was not seen at the gate
+	if err := objects.CheckKey(*in.Key); err != nil { // the gate checks no keys in a list
 		return objects.Removed{}, err
 	}
 	if *in.Key == "" {
@@ -173,7 +168,7 @@ func (b *backend) remove(ctx context.Context, r request, in *s3.DeleteObjectInpu
 	}
 	var cond objects.Conditions
 	if in.IfMatch != nil {
-		cond.IfMatch = wantedETag(*in.IfMatch) // an empty one is none's
+		cond.IfMatch = wantedETag(*in.IfMatch) // an empty one matches no object
 	}
 	err := objects.CheckVersionID(text(in.VersionId))
 	if err == nil {

@@ -13,32 +13,32 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// manner says what becomes of parameters that a place does not know.
+// manner is the treatment of parameters that a place does not have.
 type manner uint8
 
 const (
-	lenient manner = iota // they are ignored, but for those of notRead
-	reads                 // they are ignored, but for S3's sub-resources, which would ask for something else
-	writes                // they are refused: the request would do something else
+	lenient manner = iota // ignored, except those in notRead
+	reads                 // ignored, except S3's sub-resources, which would ask for something else
+	writes                // refused: the request would do something else
 )
 
-// compiled is a place as requests are held against it.
+// compiled is a place prepared for matching.
 type compiled struct {
 	manner manner
-	params map[string]uint64 // a bit for each parameter that chooses a route; none for one that is only read
+	params map[string]uint64 // one bit per parameter that chooses a route; no bit for one that is only read
 	routes []match
 }
 
-// match is a route as requests are held against it.
+// match is a route prepared for matching.
 type match struct {
 	*route
 
-	id          int    // of the route, among all
-	need        uint64 // bits of the parameters that must be there
-	name, value string // of a parameter that must have this value; no name: none
+	id          int    // the index of the route among all
+	need        uint64 // bits of the required parameters
+	name, value string // a parameter that must have this value; name "": none
 }
 
-// methods are those with routes; the last one stands for all others.
+// methods are the methods with routes; the last one stands for all others.
 const (
 	methodGet = iota
 	methodHead
@@ -70,10 +70,10 @@ func methodOf(name string) int {
 
 var manners = [methodCount]manner{methodGet: reads, methodHead: reads, methodPut: writes, methodPost: writes, methodDelete: writes}
 
-// Where a request finds its route.
+// The tables in which a request finds its route.
 var (
 	table        = compile(places)
-	subresources = allSubresources(places) // S3's, and those that have a route
+	subresources = allSubresources(places) // S3's sub-resources, and those with a route
 	unread       = edge.Words(notRead)
 )
 
@@ -128,7 +128,7 @@ func (p *compiled) add(r *route, id int) {
 	p.routes = append(p.routes, m)
 }
 
-// levelOf is what the path names: nothing where it is not a path, as in OPTIONS *.
+// levelOf returns what the path names: nothing if it is not a path, as in OPTIONS *.
 func levelOf(path string) level {
 	names, isPath := strings.CutPrefix(path, "/")
 	bucket, key, _ := strings.Cut(names, "/")
@@ -143,8 +143,8 @@ func levelOf(path string) level {
 	return ofObject
 }
 
-// find is the route of a request, nil for none; or it refuses a parameter that is not served on this level, whose name
-// may be empty.
+// find returns the route of a request, nil for none. Or it refuses a parameter that is not served on this level; the
+// parameter's name may be empty.
 func find(c fiber.Ctx, l level) (found *match, param string, refused bool) {
 	place, query := &table[methodOf(c.Method())][l], c.Request().URI().QueryArgs()
 	var have uint64
@@ -177,7 +177,7 @@ func (m manner) refuses(param []byte) bool {
 	}
 }
 
-// dispatch hands a request to its route. The path is decoded and has the bucket in it.
+// dispatch passes a request to its route. The path is decoded and contains the bucket.
 func (p *port) dispatch(c fiber.Ctx) error {
 	found, param, refused := find(c, levelOf(c.Path()))
 	switch {
@@ -189,7 +189,7 @@ func (p *port) dispatch(c fiber.Ctx) error {
 	return p.routes[found.id](c)
 }
 
-// checkServed refuses a parameter that the routes of the path's level don't have.
+// checkServed refuses a parameter that no route of the path's level has.
 func checkServed(c fiber.Ctx, path string) s3err.S3Error {
 	l := levelOf(path)
 	if _, param, refused := find(c, l); refused {
@@ -201,7 +201,7 @@ func checkServed(c fiber.Ctx, path string) s3err.S3Error {
 	return nil
 }
 
-// serve makes the routes' handlers.
+// serve creates the handlers of the routes.
 func (p *port) serve() {
 	for _, place := range places {
 		for _, r := range place.routes {

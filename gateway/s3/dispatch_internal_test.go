@@ -4,7 +4,7 @@ package s3
 
 import "testing"
 
-// A key has a bucket before it, and a bucket a slash: the bucket's operations are not reached in another way.
+// A key follows a bucket, and a bucket a slash: no other path reaches a bucket's operations.
 func TestAPathNamesTheServiceABucketAnObjectOrNothing(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]level{

@@ -13,15 +13,15 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// Documents that root keeps with a bucket. Each is checked, and stored in a form
-// of its own; whoever reads the bucket's objects reads them too.
+// Documents that root keeps with a bucket. Each is checked and stored in a normalized form. Every reader of the
+// bucket's objects may read them.
 
 const (
-	maxStoredDocument = 64 << 10 // bytes, as S3 has it for CORS
+	maxStoredDocument = 64 << 10 // bytes, S3's limit for CORS
 	maxCORSRules      = 100
 )
 
-// readDocument is document with an error of its own where there is none.
+// readDocument reads a document; missing is the error if there is none.
 func (b *backend) readDocument(ctx context.Context, bucket string, kind objects.DocumentKind, operation string, missing s3err.S3Error) (string, error) {
 	text, err := b.catalog.Document(b.base, bucket, kind)
 	switch {
@@ -33,7 +33,7 @@ func (b *backend) readDocument(ctx context.Context, bucket string, kind objects.
 	return text, nil
 }
 
-// setDocument stores one for root, or with "" removes it.
+// setDocument stores a document for root; "" removes it.
 func (b *backend) setDocument(ctx context.Context, bucket string, kind objects.DocumentKind, operation, text string) error {
 	r := b.requestOf(ctx)
 	if !r.root {
@@ -48,8 +48,8 @@ func (b *backend) setDocument(ctx context.Context, bucket string, kind objects.D
 	return nil
 }
 
-// GetBucketCors implements versitygw's Backend. versitygw asks for each request
-// that a browser sends for a page of another origin, before it is authenticated.
+// GetBucketCors implements versitygw's Backend. versitygw calls it for each cross-origin request of a browser, before
+// it authenticates the request.
 func (b *backend) GetBucketCors(ctx context.Context, bucket string) ([]byte, error) {
 	text, err := b.readDocument(ctx, bucket, objects.DocumentCORS, "GetBucketCors", s3err.GetAPIError(s3err.ErrNoSuchCORSConfiguration))
 	return []byte(text), err
@@ -110,7 +110,7 @@ func (b *backend) DeleteBucketTagging(ctx context.Context, bucket string) error 
 	return b.setDocument(ctx, bucket, objects.DocumentTags, "DeleteBucketTagging", "")
 }
 
-// DeleteBucketPolicy implements versitygw's Backend: there is none to delete.
+// DeleteBucketPolicy implements versitygw's Backend. There is no policy to delete.
 func (b *backend) DeleteBucketPolicy(ctx context.Context, bucket string) error {
 	r := b.requestOf(ctx)
 	if !r.root {
@@ -122,23 +122,22 @@ func (b *backend) DeleteBucketPolicy(ctx context.Context, bucket string) error {
 	return nil
 }
 
-// GetObjectRetention implements versitygw's Backend: no bucket locks its objects.
+// GetObjectRetention implements versitygw's Backend. No bucket has object lock.
 func (b *backend) GetObjectRetention(ctx context.Context, bucket, key, version string) ([]byte, error) {
 	return nil, b.notLocked(ctx, bucket, key, version, "GetObjectRetention")
 }
 
-// GetObjectLegalHold implements versitygw's Backend, as GetObjectRetention.
+// GetObjectLegalHold implements versitygw's Backend, like GetObjectRetention.
 func (b *backend) GetObjectLegalHold(ctx context.Context, bucket, key, version string) (*bool, error) {
 	return nil, b.notLocked(ctx, bucket, key, version, "GetObjectLegalHold")
 }
 
-// PutObjectRetention implements versitygw's Backend: S3 refuses it, too, where the
-// bucket does not lock.
+// PutObjectRetention implements versitygw's Backend. S3 also refuses it for a bucket without object lock.
 func (b *backend) PutObjectRetention(ctx context.Context, bucket, key, version string, _ []byte) error {
 	return b.notLocked(ctx, bucket, key, version, "PutObjectRetention")
 }
 
-// PutObjectLegalHold implements versitygw's Backend, as PutObjectRetention.
+// PutObjectLegalHold implements versitygw's Backend, like PutObjectRetention.
 func (b *backend) PutObjectLegalHold(ctx context.Context, bucket, key, version string, _ bool) error {
 	return b.notLocked(ctx, bucket, key, version, "PutObjectLegalHold")
 }

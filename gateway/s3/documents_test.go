@@ -36,8 +36,8 @@ func (w *world) ask(creds credentials.Credentials, method, path, document string
 	return res.StatusCode, e.Code, text
 }
 
-// documents of a bucket by parameter: one that is taken, a piece of what comes
-// back, and the error where there is none.
+// documents are a bucket's documents by parameter: one that is accepted, a part of what is returned, and the error if
+// there is none.
 var documents = []struct{ parameter, document, piece, missing string }{
 	{"cors", `<CORSConfiguration><CORSRule><AllowedMethod>GET</AllowedMethod><AllowedOrigin>https://*.example.com</AllowedOrigin></CORSRule></CORSConfiguration>`, "https://*.example.com", "NoSuchCORSConfiguration"},
 	{"tagging", `<Tagging><TagSet><Tag><Key>team</Key><Value>blue</Value></Tag></TagSet></Tagging>`, "<Value>blue</Value>", "NoSuchTagSet"},
@@ -129,7 +129,7 @@ func TestADocumentThatIsMalformedOrTooLongIsRefused(t *testing.T) {
 	}
 }
 
-// browser sends a request as a page of another origin does.
+// browser sends a cross-origin request as a browser does.
 func (w *world) browser(method, path, origin, asks string, creds *credentials.Credentials) *http.Response {
 	w.t.Helper()
 	header := map[string]string{"Origin": origin}
@@ -275,7 +275,7 @@ func TestTheOnlyACLIsReadAndAnyOtherIsNotImplemented(t *testing.T) {
 	}
 }
 
-// A request that names two operations is answered for the one that is done.
+// A request that names two operations gets the answer of the one that is carried out.
 func TestOneOfTwoOperationsIsDoneAndAnswered(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -284,7 +284,8 @@ func TestOneOfTwoOperationsIsDoneAndAnswered(t *testing.T) {
 	if stored := w.count("SELECT count(*) FROM objects.bucket_documents"); status != 204 || stored != 1 {
 		t.Errorf("got %d %s %s, and %d documents are stored", status, code, text, stored)
 	}
-	for _, path := range []string{"/orders?acl=&tagging=", "/orders/" + invoice + "?acl=&tagging="} { // the ACL would be overlooked
+	// Otherwise the ACL would be ignored.
+	for _, path := range []string{"/orders?acl=&tagging=", "/orders/" + invoice + "?acl=&tagging="} {
 		status, code, _ := w.ask(rootCredentials(), "PUT", path, documents[1].document, map[string]string{"x-amz-acl": "public-read"})
 		if status != 501 || code != "NotImplemented" {
 			t.Errorf("PUT %s with an ACL: got %d %s", path, status, code)
@@ -292,8 +293,8 @@ func TestOneOfTwoOperationsIsDoneAndAnswered(t *testing.T) {
 	}
 }
 
-// Who asks for what no bucket can have is told that it is not there, and may
-// delete it. None of it is behind a door that an unsigned request opens.
+// Configurations that no bucket can have are reported as missing, and can be deleted. None of these requests works
+// unsigned.
 func TestWhatNoBucketCanHaveIsNotFound(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// An acknowledged change that a crash takes back could delete a live object's bytes.
+// If a crash reverted an acknowledged change, a live object's bytes could be deleted.
 func TestEveryChangeIsDurableWhateverTheSessionChose(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -63,7 +63,7 @@ func TestEveryChangeIsDurableWhateverTheSessionChose(t *testing.T) {
 		for _, chosen := range []string{"remote_apply", "local", "off"} {
 			want := map[bool]string{true: "remote_apply", false: "on"}[chosen == "remote_apply"]
 			if strings.Contains(sql, "begin_upload") && !strings.Contains(sql, "'outside'") {
-				want = "off" // nobody relies on an announcement, unless its token raised the fence
+				want = "off" // an announcement need not be durable, unless its token raised the fence
 			}
 			func() {
 				tx, err := w.admin.Begin(t.Context())
@@ -97,8 +97,7 @@ func TestEveryChangeIsDurableWhateverTheSessionChose(t *testing.T) {
 	}
 }
 
-// A snapshot from before the wait for a lock would not show what that lock's
-// holder did.
+// A snapshot from before the wait for a lock would not show what the lock's holder did.
 func TestNothingIsChangedOnAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -140,7 +139,7 @@ func (w *world) liveBlobsAreCurrent() {
 	}
 }
 
-// paused lets deletions wait between their look at the pointer and its removal.
+// paused makes deletions wait between the look-up of the pointer and its removal.
 const paused = `ALTER FUNCTION objects.lock_pointer RENAME TO lock_pointer_at_once;
 CREATE FUNCTION objects.lock_pointer(b text, k text, m text, n boolean) RETURNS objects.pointers LANGUAGE plpgsql AS $$
 DECLARE r objects.pointers;
@@ -192,8 +191,8 @@ func TestADeletionSupersedesWhatItRemoves(t *testing.T) {
 	}
 }
 
-// Of two tries of one deletion, the second waits for the first's outcome: it may
-// not call the writer stale when the first took effect.
+// Of two attempts of one deletion the second waits for the first's outcome. It must not report the writer as stale if
+// the first took effect.
 func TestTheTriesOfADeletionGoOneByOne(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -231,7 +230,7 @@ func TestTheTriesOfADeletionGoOneByOne(t *testing.T) {
 
 var errStuck = errors.New("input/output error")
 
-// stuck is a store that can't delete one blob.
+// stuck is a store that cannot delete one blob.
 type stuck struct {
 	folder
 
@@ -270,8 +269,7 @@ func TestABlobThatCannotBeDeletedStopsNoSweep(t *testing.T) {
 	w.liveBlobsAreCurrent()
 }
 
-// held is a store whose first write waits: before it has looked for the place, or
-// with it open.
+// held is a store whose first write waits, either before it looks for the place or with the place open.
 type held struct {
 	folder
 
@@ -300,7 +298,7 @@ func (h *held) Fill(ctx context.Context, id blob.ID, r io.Reader, size int64) er
 	return h.folder.Fill(ctx, id, io.MultiReader(waiting{h}, r), size)
 }
 
-// waiting is no bytes, after a while.
+// waiting is an empty reader that waits first.
 type waiting struct{ h *held }
 
 func (w waiting) Read([]byte) (int, error) {
@@ -317,7 +315,7 @@ func TestBytesThatComeAfterTheirTombstoneIsGoneAreDeleted(t *testing.T) {
 		blobs  int
 	}{
 		"announced":                           {way: announcing, status: 400},
-		"reserved, and its place is gone":     {way: byDefault, status: 200, blobs: 1}, // there is another one
+		"reserved, and its place is gone":     {way: byDefault, status: 200, blobs: 1}, // another place is available
 		"reserved, and its place is unlinked": {way: byDefault, inside: true, status: 200, blobs: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -366,7 +364,8 @@ func TestDeletingManyStopsWhereTheDatabaseIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, e := range out.Errors {
-		if *e.Code != "ServiceUnavailable" || strings.Contains(*e.Message, "before this key's turn came") != (i > 0) { // each try takes its time
+		// Each attempt takes its time.
+		if *e.Code != "ServiceUnavailable" || strings.Contains(*e.Message, "before this key's turn came") != (i > 0) {
 			t.Errorf("%s: %s %s", *e.Key, *e.Code, *e.Message)
 		}
 	}

@@ -10,8 +10,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// Of an upload that came in HTTP's chunks the rest is no request, wherever its
-// reading ended. What comes behind its end is one.
+// The unread rest of a chunked upload is never parsed as a request, wherever reading ended. What follows its end is.
 func TestTheRestOfAChunkedBodyIsNoRequest(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -28,7 +27,7 @@ func TestTheRestOfAChunkedBodyIsNoRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		r      raw
 		body   string
-		n      int // answers
+		n      int // number of answers
 		status int
 	}{
 		"whole":                 {good, piece(whole) + "0\r\n\r\n", 1, 200},
@@ -55,15 +54,14 @@ func TestTheRestOfAChunkedBodyIsNoRequest(t *testing.T) {
 	}
 }
 
-// A client that goes on sending learns why it was refused, also where the refusal
-// comes from behind the gate.
+// A client that continues to send learns why it was refused, even if the refusal comes from after the gate.
 func TestAStaleClientThatGoesOnSendingLearnsIt(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.bucket()
 	w.arm("orders/1001", 4)
 	w.arm("orders/1001", 5)
-	const size = 8 << 20 // more than what the sockets between hold
+	const size = 8 << 20 // more than the socket buffers hold
 	r := w.putRaw(4, "", "")
 	r.size = size
 	forged := r

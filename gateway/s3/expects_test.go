@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-// A condition that can't be read, or that nothing could meet, is never left out.
+// A condition that cannot be parsed or met is never ignored.
 func TestNoConditionIsLeftOut(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -55,7 +55,7 @@ func TestNoConditionIsLeftOut(t *testing.T) {
 		}
 	}
 	twice := w.request(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: object, header: map[string]string{"If-None-Match": `"other"`}})
-	twice.Header.Add("If-None-Match", etagOf("data")) // which nobody signed
+	twice.Header.Add("If-None-Match", etagOf("data")) // not signed
 	if res, err := httpClient(t).Do(twice); err != nil || res.StatusCode != http.StatusBadRequest {
 		t.Errorf("a condition twice: got %+v, %v", res, err)
 	}

@@ -9,22 +9,21 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-// WarmUp makes a first batch of reserved blobs, as the uploads before it do in a
-// server that has been at work.
+// WarmUp reserves a first batch of blobs, as earlier uploads would have done.
 func (s *Server) WarmUp() { s.backend.writer.WarmUp() }
 
-// Reserved are the blobs that are kept ready. It is not settled while a batch is announced.
+// Reserved returns the reserved blobs. settled is false while a batch is being announced.
 func (s *Server) Reserved() (ids []blob.ID, settled bool) { return s.backend.writer.Reserved() }
 
 // Route is a route as a client sees it.
 type Route struct {
 	Method, Sub, And, Header string
-	Bucket, Object           bool // which the path names
+	Bucket, Object           bool // named by the path
 	Served                   bool
-	Signed, Form             bool // by its headers or URL; in a browser's form
+	Signed, Form             bool // by headers or URL; in a browser's form
 }
 
-// Routes are all that the port has.
+// Routes returns all routes of the port.
 func Routes() (all []Route) {
 	for _, p := range places {
 		for _, r := range p.routes {
@@ -37,5 +36,5 @@ func Routes() (all []Route) {
 	return all
 }
 
-// Subresources are those of S3 that the port knows, served or not.
+// Subresources returns S3's sub-resources that the port knows, served or not.
 func Subresources() []string { return slices.Sorted(maps.Keys(subresources)) }

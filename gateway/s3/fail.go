@@ -14,8 +14,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// fail turns any error of an operation into what the client gets, and logs what
-// the operator must know.
+// fail turns an error of an operation into the client's error, and logs what the operator must know.
 func (b *backend) fail(r request, bucket, operation string, err error) error {
 	if code, ok := fence.CodeOf(err); ok {
 		e := s3error.Refusal(err, code)
@@ -53,7 +52,7 @@ func (b *backend) fail(r request, bucket, operation string, err error) error {
 	return s3err.GetAPIError(s3err.ErrInternalError)
 }
 
-// tellRefusal tells of a request that the fence refused.
+// tellRefusal records a request that the fence refused as an event.
 func (b *backend) tellRefusal(r request, bucket, operation string, err error) {
 	if b.cfg.Tell == nil {
 		return
@@ -64,14 +63,14 @@ func (b *backend) tellRefusal(r request, bucket, operation string, err error) {
 		about.Client, about.App, about.Login = r.http.RemoteAddr().String(), r.header("User-Agent"), account.Access
 	}
 	if e, ok := activity.Refused(err, about); ok {
-		if e.Resource == "" { // of the credentials, where the fence was not asked
+		if e.Resource == "" { // from the credentials, if the fence was not asked
 			e.Resource, e.Presented = r.grant.Resource, r.grant.Token
 		}
 		b.cfg.Tell(e)
 	}
 }
 
-// unmodifiedError: the client has the version already; the answer says which it is.
+// unmodifiedError reports that the client has the version already, and names it.
 type unmodifiedError struct {
 	s3err.S3Error
 

@@ -47,7 +47,7 @@ func TestAnUploadThatBecomesStaleOnItsWayIsRefusedAtTheCommit(t *testing.T) {
 	slow := newHalf(3 << 20)
 	done := w.async(raw{creds: w.issue("orders/1001", 7), method: "PUT", path: "/orders/" + invoice, body: slow, size: 3 << 20})
 	w.underWay(slow)
-	w.arm("orders/1001", 8) // completes: an upload under way holds nothing up
+	w.arm("orders/1001", 8) // completes: an upload in progress does not delay it
 	close(slow.resume)
 	if a := <-done; a.status != 412 || !strings.Contains(a.body, "StaleFencingToken") {
 		t.Errorf("got %+v", a)
@@ -90,10 +90,10 @@ func TestAWriteNeedsTheGrantOfTheKeysResource(t *testing.T) {
 		wantRefused(t, err, 403, "MissingFencingToken", "orders/1001")
 		_, err = w.root().DeleteObject(t.Context(), &awss3.DeleteObjectInput{Bucket: &bucket, Key: aws.String(invoice)})
 		wantRefused(t, err, 403, "MissingFencingToken", "orders/1001")
-		_, err = tryPut(t, w.holder("orders/1001", 4), bucket, invoice, "x") // nobody ever armed it
+		_, err = tryPut(t, w.holder("orders/1001", 4), bucket, invoice, "x") // never armed
 		wantRefused(t, err, 403, "InvalidFencingToken")
 		w.arm("orders/1001", 4)
-		_, err = tryPut(t, w.holder("orders/1001", 5), bucket, invoice, "x") // above the recorded one: never issued
+		_, err = tryPut(t, w.holder("orders/1001", 5), bucket, invoice, "x") // above the recorded token: never issued
 		wantRefused(t, err, 403, "InvalidFencingToken")
 		w.nothingLeft(0, 0)
 	})

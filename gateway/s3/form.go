@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/edge"
 )
 
-// form is what versitygw has read of a form before its file.
+// form returns the fields of a form that versitygw has read before the file.
 func (r request) form() (form middlewares.PostObjectResult, isForm bool) {
 	if r.http != nil {
 		form, isForm = r.http.UserValue(string(utils.ContextKeyObjectPostResult)).(middlewares.PostObjectResult)
@@ -23,7 +23,7 @@ func (r request) form() (form middlewares.PostObjectResult, isForm bool) {
 	return form, isForm
 }
 
-// checkForm refuses fields that would be ignored; nil where there is no form.
+// checkForm refuses fields that would be ignored. It returns nil if there is no form.
 func (r request) checkForm(key string) error {
 	form, isForm := r.form()
 	if !isForm {
@@ -33,7 +33,7 @@ func (r request) checkForm(key string) error {
 		return e
 	}
 	for name, value := range form.Fields {
-		if strings.Contains(value, "${filename}") { // versitygw puts no name there
+		if strings.Contains(value, "${filename}") { // versitygw does not substitute it
 			return s3err.GetNotImplementedErr("${filename}", "")
 		}
 		header := textproto.CanonicalMIMEHeaderKey(name)
@@ -47,9 +47,8 @@ func (r request) checkForm(key string) error {
 	return nil
 }
 
-// cutForm leaves the file of a form as the body: versitygw takes what is behind it,
-// such as a browser's button, for a part of it, or for a part of what the policy
-// says of its size.
+// cutForm leaves only the file of a form as the body: versitygw takes what follows the file, such as a browser's submit
+// button, for a part of it, and counts it in the policy's size limit.
 func (r request) cutForm(in *s3response.PutObjectInput) error {
 	form, isForm := r.form()
 	if !isForm {

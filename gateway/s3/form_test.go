@@ -18,12 +18,12 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
-// form is the body that a browser sends for a policy that the credentials' holder signed.
+// form returns a browser's form with a policy signed by the credentials' holder.
 func form(c credentials.Credentials, key, data string, more map[string]string) string {
 	return formUnder(c, key, data, more)
 }
 
-// formUnder has more conditions than those that the fields fulfil.
+// formUnder is form with conditions beyond those that the fields meet.
 func formUnder(c credentials.Credentials, key, data string, more map[string]string, conditions ...string) string {
 	now := time.Now().UTC()
 	date := now.Format("20060102")
@@ -71,7 +71,7 @@ func (w *world) post(text string, header map[string]string) (int, string) {
 	return res.StatusCode, readAll(w.t, res.Body)
 }
 
-// A browser's upload is fenced as any other: its policy is signed with a lease's credentials.
+// A browser's upload is fenced like any other: its policy is signed with a lease's credentials.
 func TestAFormWritesUnderTheGrantThatSignedIt(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -111,7 +111,7 @@ func TestAFormWritesUnderTheGrantThatSignedIt(t *testing.T) {
 			t.Errorf("%s: got %d %.300s, want %d %s", name, status, text, c.status, c.code)
 		}
 	}
-	// Those that are refused at their commit have used a blob of the reserve.
+	// Uploads that are refused at their commit have used a reserved blob.
 	if n, blobs := w.count("SELECT count(*) FROM objects.blobs WHERE state = 'condemned'"), w.blobs(); n != 2 || blobs != 1 {
 		t.Errorf("%d uploads were given up, want 2; %d blobs are stored, want 1", n, blobs)
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A form's object is its file, with all that it says, or nothing.
+// A form's object is exactly its file, with all its metadata, or nothing.
 func TestAFormStoresItsFileAndNothingElse(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -58,8 +58,7 @@ func TestAFormStoresItsFileAndNothingElse(t *testing.T) {
 	}
 }
 
-// What follows a form's last boundary is not of its file, also where the policy says
-// how long that must be.
+// What follows a form's last boundary does not belong to its file, even if the policy limits the size.
 func TestAFormsPolicyIsOfItsFileAlone(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -76,7 +75,7 @@ func TestAFormsPolicyIsOfItsFileAlone(t *testing.T) {
 	}
 }
 
-// Some clients send no line break behind the last boundary, and need none.
+// Some clients send no line break after the last boundary, which is not required.
 func TestAFormEndsWithItsLastBoundary(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -103,7 +102,7 @@ func TestAFormEndsWithItsLastBoundary(t *testing.T) {
 	}
 }
 
-// versitygw joins fields of one name, and would be busy for seconds with a form that nobody signed.
+// versitygw joins fields of one name, and would spend seconds on an unsigned form.
 func TestAFormHasFewFields(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -115,7 +114,7 @@ func TestAFormHasFewFields(t *testing.T) {
 	}
 }
 
-// No condition and no digest of a form is left out: the object would be gone.
+// No condition and no digest of a form is ignored: otherwise it could overwrite the object.
 func TestAFormIsNotTakenWithoutWhatItAsksFor(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -31,7 +31,7 @@ import (
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
-// certify writes a new self-signed certificate for the name and what is below it.
+// certify writes a new self-signed certificate for the name and its subdomains.
 func certify(t *testing.T, files tlsfiles.Files, name string) *x509.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -75,7 +75,7 @@ func filesIn(t *testing.T) tlsfiles.Files {
 	return tlsfiles.Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key")}
 }
 
-// dialing is an HTTP client that reaches the server whatever the host is called.
+// dialing returns an HTTP client that reaches the server under any host name.
 func (w *world) dialing(trusted ...*x509.Certificate) *http.Client {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -91,7 +91,7 @@ func (w *world) dialing(trusted ...*x509.Certificate) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// virtual is an SDK client as it is out of the box: it puts the bucket into the host.
+// virtual returns an SDK client with default settings, which puts the bucket into the host name.
 func (w *world) virtual(endpoint string, hc *http.Client, c credentials.Credentials) *awss3.Client {
 	return awss3.New(awss3.Options{
 		Region: "us-east-1", BaseEndpoint: &endpoint, HTTPClient: hc, RetryMaxAttempts: 1,
@@ -119,7 +119,8 @@ func TestBucketsAreReachedByHostToo(t *testing.T) {
 		w.arm("orders/1001", 5)
 		c := w.virtual(scheme+"://s3.test:7480", hc, w.issue("orders/1001", 5))
 		const awkward = "1001/ä ö+%41//x/"
-		for key, size := range map[string]int{invoice: 5, awkward: 3 << 20} { // beyond maxDocument: an upload also by this host
+		// Beyond MaxDocument: also an upload under this host.
+		for key, size := range map[string]int{invoice: 5, awkward: 3 << 20} {
 			put(t, c, bucket, key, strings.Repeat("x", size))
 			if got := get(t, c, bucket, key); len(got) != size {
 				t.Errorf("%s: %q: read %d bytes", scheme, key, len(got))
@@ -185,8 +186,8 @@ func (w *world) presignedByHost(c *awss3.Client, hc *http.Client, bucket string)
 	}
 }
 
-// A URL that was signed for one bucket opens no other by another host in the
-// request line, in the port, or behind the domain.
+// A URL signed for one bucket opens no other through another host in the request line, in the port, or after the
+// domain.
 func TestASignedHostIsTheHostThatCounts(t *testing.T) {
 	t.Parallel()
 	w := setup(t, func(cfg *config) { cfg.Domain = "s3.test" })
@@ -218,8 +219,7 @@ func TestASignedHostIsTheHostThatCounts(t *testing.T) {
 	}
 }
 
-// wire sends bytes and reads one answer, which may come before all is sent; 0 where
-// there is none.
+// wire sends bytes and reads one answer, which may arrive before all is sent; 0 if there is none.
 func (w *world) wire(request string) (int, string) {
 	w.t.Helper()
 	var d net.Dialer
@@ -250,7 +250,7 @@ func TestTheS3PortsCertificateIsReplacedWithoutARestart(t *testing.T) {
 	})
 	bucket := w.bucket()
 	w.arm("orders/1001", 5)
-	holding := w.virtual("https://127.0.0.1", w.dialing(first), w.issue("orders/1001", 5)) // an address: by path
+	holding := w.virtual("https://127.0.0.1", w.dialing(first), w.issue("orders/1001", 5)) // an IP address: by path
 	put(t, holding, bucket, invoice, "one")
 	second := certify(t, files, "s3.test")
 	put(t, w.virtual("https://127.0.0.1", w.dialing(second), w.issue("orders/1001", 5)), bucket, invoice, "two")
@@ -260,7 +260,8 @@ func TestTheS3PortsCertificateIsReplacedWithoutARestart(t *testing.T) {
 	if err := os.WriteFile(files.Key, []byte("half a key"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	put(t, w.virtual("https://127.0.0.1", w.dialing(second), w.issue("orders/1001", 5)), bucket, invoice, "three") // the last good pair
+	// The last valid pair.
+	put(t, w.virtual("https://127.0.0.1", w.dialing(second), w.issue("orders/1001", 5)), bucket, invoice, "three")
 	if status, text := w.wire("GET / HTTP/1.1\r\nHost: x\r\n\r\n"); status != 400 || !strings.Contains(text, "https://") {
 		t.Errorf("plain HTTP: got %d %q", status, text)
 	}

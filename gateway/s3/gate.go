@@ -15,12 +15,11 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// gate is the first of our steps in versitygw: it refuses what would cost too
-// much or what is not there, sees to it that no error of versitygw goes out raw,
-// and tells the metrics what came of each request.
+// gate is our first middleware before versitygw's. It refuses requests that cost too much or that are not served, lets
+// no error of versitygw out unchanged, and reports each request's result to the metrics.
 type gate struct {
 	cfg               config
-	requests, uploads atomic.Int64 // at work
+	requests, uploads atomic.Int64 // in progress
 }
 
 func (g *gate) handle(c fiber.Ctx) (err error) {
@@ -67,7 +66,7 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	}
 	edge.HideSeal(c)
 	sayIDsOnce(&c.Response().Header)
-	if len(c.Request().URI().QueryString()) > 0 { // no document of either without one
+	if len(c.Request().URI().QueryString()) > 0 { // both documents need a query
 		mendAttributes(c)
 		sortTags(c)
 	}
@@ -77,8 +76,7 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	return nil
 }
 
-// check refuses what must not reach versitygw. It returns the path as versitygw
-// will see it.
+// check refuses requests that must not reach versitygw. It returns the path as versitygw will see it.
 func (g *gate) check(c fiber.Ctx, began time.Time) (path string, refused s3err.S3Error) {
 	if e := edge.CheckFraming(&c.Request().Header); e != nil {
 		return "", e
@@ -101,9 +99,8 @@ func (g *gate) check(c fiber.Ctx, began time.Time) (path string, refused s3err.S
 	return path, admit(c, path, g.cfg.RootAccessKey)
 }
 
-// endsEarly reports whether the connection ends though the client may be sending
-// still, and sees to it that it does where a body in HTTP's chunks was not read to
-// its end: versitygw leaves the rest, which would be taken for the next request.
+// endsEarly reports whether the connection ends while the client may still be sending. It closes the connection if a
+// chunked body was not read to its end: versitygw leaves the rest, which would be parsed as the next request.
 func endsEarly(c fiber.Ctx, conn *edge.Conn, body *edge.Chunked) bool {
 	length, failed := c.Request().Header.ContentLength(), c.Response().StatusCode() >= http.StatusBadRequest
 	if length == -1 && (failed || !body.Over(conn)) {
@@ -112,12 +109,11 @@ func endsEarly(c fiber.Ctx, conn *edge.Conn, body *edge.Chunked) bool {
 	return c.Response().ConnectionClose() || failed && length > maxDrained
 }
 
-// maxDrained is what versitygw reads of a body that nobody wanted, in bytes. It
-// ends the connection where there is more, but only behind us.
+// maxDrained is how much versitygw reads of an unwanted body, in bytes. It closes the connection of a longer one, but
+// only after us.
 const maxDrained = 256 << 10
 
-// tell reports a request. Nothing in the log comes from a query, which may be a
-// presigned one, or from a header.
+// tell reports a request. The log contains nothing from the query, which may be presigned, or from a header.
 func (g *gate) tell(c fiber.Ctx, took time.Duration) {
 	operation, _ := c.Locals(localOperation).(string)
 	if operation == "" {
@@ -135,8 +131,8 @@ func (g *gate) tell(c fiber.Ctx, took time.Duration) {
 	g.cfg.Logger.Debug("s3: answered", "operation", operation, "status", status, "code", code, "took", took, "remote", c.RequestCtx().RemoteAddr().String())
 }
 
-// admit refuses names that can't be stored, what is not there, and long
-// bodies of anything but an upload.
+// admit refuses names that cannot be stored, operations that are not served, and long bodies of requests other than
+// uploads.
 func admit(c fiber.Ctx, path, owner string) s3err.S3Error {
 	if edge.IsForm(c) {
 		if e := edge.AdmitForm(c, path); e != nil {
@@ -164,7 +160,7 @@ func admit(c fiber.Ctx, path, owner string) s3err.S3Error {
 	return nil
 }
 
-// rescue answers where one of the steps around the gate panics.
+// rescue answers 500 if a middleware around the gate panics.
 func (g *gate) rescue(c fiber.Ctx) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -175,7 +171,7 @@ func (g *gate) rescue(c fiber.Ctx) (err error) {
 	return c.Next()
 }
 
-// failed answers errors that reached nobody before. The text of one may repeat what the client sent.
+// failed answers errors from before the gate. It does not log their text, which may repeat what the client sent.
 func (g *gate) failed(c fiber.Ctx, err error) error {
 	code := 0
 	if e, ok := errors.AsType[*fiber.Error](err); ok {

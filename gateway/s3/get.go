@@ -18,12 +18,12 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-// A blob can be swept between the look at the pointer and the opening; the
-// pointer has moved on then.
+// readTries bounds the tries of a read: a sweep can delete a blob between the look-up of the pointer and the opening;
+// the pointer then has a newer version.
 const readTries = 3
 
-// GetObject implements versitygw's Backend. The look at the pointer is over
-// before the first byte is read: no transaction waits for a slow reader.
+// GetObject implements versitygw's Backend. It looks up the pointer before it reads the first byte, so no transaction
+// waits for a slow reader.
 func (b *backend) GetObject(ctx context.Context, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
 	out, err := b.get(in)
 	if err != nil {
@@ -73,16 +73,15 @@ func (b *backend) HeadObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.H
 	}, nil
 }
 
-// extent is the part of a version that is read, in bytes.
+// extent is the range of a version to read, in bytes.
 type extent struct {
 	offset, length int64
 	partial        bool
-	parts          int32  // of a version that was uploaded in parts; 0 where the client did not ask for one
-	checksum       string // of the one part that was asked for, where it is known
+	parts          int32  // of a multipart object; 0 if the client did not ask for a part
+	checksum       string // of the requested part, if known
 }
 
-// look finds the version and the part of it that a read wants, and evaluates
-// the read's conditions.
+// look finds the version and the range to read, and evaluates the read's conditions.
 func (b *backend) look(in *s3.GetObjectInput) (objects.Stored, extent, error) {
 	versionID := ""
 	if in.VersionId != nil {
@@ -110,8 +109,8 @@ func (b *backend) look(in *s3.GetObjectInput) (objects.Stored, extent, error) {
 	return v, extent{offset: offset, length: length, partial: partial}, err
 }
 
-// satisfies evaluates a read's conditions. HTTP's dates are in seconds, and what
-// was changed in the second that If-Unmodified-Since names counts as unmodified.
+// satisfies evaluates a read's conditions. HTTP dates are in seconds, and a change in the very second of
+// If-Unmodified-Since counts as unmodified.
 func satisfies(v objects.Stored, in *s3.GetObjectInput) error {
 	cond := front.PreConditions{
 		IfModSince: in.IfModifiedSince, IfUnmodeSince: in.IfUnmodifiedSince,
@@ -128,8 +127,8 @@ func satisfies(v objects.Stored, in *s3.GetObjectInput) error {
 	return err
 }
 
-// matching takes out of a list of ETags the one that is a version's, else the
-// list. A weak one, W/"…", is equal only in a weak comparison.
+// matching returns the version's ETag if the list contains it, else the list. A weak ETag, W/"…", matches only in a
+// weak comparison.
 func matching(etag string, list *string, weak bool) *string {
 	if list == nil {
 		return nil
@@ -146,14 +145,14 @@ func matching(etag string, list *string, weak bool) *string {
 	return list
 }
 
-// partOf is the extent of one part, counted from 1.
+// partOf returns the extent of one part, counted from 1.
 func partOf(v objects.Stored, number int32) (extent, error) {
 	count := int32(len(v.Blobs))
 	if number > count {
 		return extent{}, s3err.GetInvalidPartNumberRangeErr(count, number)
 	}
 	e := extent{length: v.BlobSizes[number-1], partial: v.Size > 0}
-	if strings.Contains(v.ETag, "-") { // it was uploaded in parts
+	if strings.Contains(v.ETag, "-") { // a multipart object
 		e.parts = count
 	}
 	for _, size := range v.BlobSizes[:number-1] {

@@ -19,7 +19,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// watched is a long body that looks around while it is sent.
+// watched is a long body that calls a function while it is sent.
 type watched struct {
 	left  int
 	taken int
@@ -46,7 +46,7 @@ const (
 	formTail = "\r\n--b--\r\n"
 )
 
-// Not parallel: it looks at the process's heap and temporary folder.
+// Not parallel: it checks the process's heap and temporary folder.
 func TestABodyNobodySignedForIsNotTaken(t *testing.T) {
 	w := setup(t)
 	w.bucket()
@@ -74,7 +74,8 @@ func TestABodyNobodySignedForIsNotTaken(t *testing.T) {
 		}
 		req.ContentLength = size + int64(len(formHead)+len(formTail))
 		req.Header.Set("Content-Type", "multipart/form-data; boundary=b")
-		if res, err := httpClient(t).Do(req); err == nil { // else the connection was closed before the body was through
+		// Else the connection was closed before the whole body was sent.
+		if res, err := httpClient(t).Do(req); err == nil {
 			text := readAll(t, res.Body)
 			if res.StatusCode < 400 || !strings.Contains(text, c.want) {
 				t.Errorf("%s %s: got %d %s", c.method, c.path, res.StatusCode, text)
@@ -125,7 +126,7 @@ func TestOnlyUploadsHaveALongBody(t *testing.T) {
 		r.body = io.LimitReader(&zeros{left: size}, size)
 		res, err := httpClient(t).Do(w.request(r))
 		if err != nil {
-			continue // closed before the body was through
+			continue // closed before the whole body was sent
 		}
 		if text := readAll(t, res.Body); res.StatusCode != http.StatusBadRequest || !strings.Contains(text, "EntityTooLarge") {
 			t.Errorf("%s %s: got %d %s", c.method, c.path, res.StatusCode, text)
@@ -186,8 +187,7 @@ func TestNoAnswerRepeatsASeal(t *testing.T) {
 	}
 }
 
-// trickle sends a byte now and then until the server cuts the connection, which
-// it must do in time.
+// trickle sends a byte at intervals until the server cuts the connection, which it must do in time.
 func (w *world) trickle(head string, within time.Duration) {
 	w.t.Helper()
 	var d net.Dialer
@@ -240,8 +240,7 @@ func TestBytesNowAndThenKeepNoConnection(t *testing.T) {
 	put(t, w.holder("orders/1001", 5), bucket, invoice, "and the next one goes through")
 }
 
-// Clients keep connections ready that they have not used yet: an answer there is to
-// no request of theirs.
+// Clients keep idle connections ready: an answer on one would not belong to any request.
 func TestAConnectionThatSaysNothingIsEndedWithoutAWord(t *testing.T) {
 	t.Parallel()
 	w := setup(t, func(c *config) { c.HeaderTimeout = 2 * time.Second })
@@ -263,7 +262,7 @@ func TestAConnectionThatSaysNothingIsEndedWithoutAWord(t *testing.T) {
 	}
 }
 
-// slowly is one byte now and then, until the test ends.
+// slowly is a reader of one byte at intervals, until the test ends.
 type slowly struct{ end <-chan struct{} }
 
 func (s slowly) Read(p []byte) (int, error) {

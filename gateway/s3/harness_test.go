@@ -41,7 +41,7 @@ const (
 	rootSecret = "root-secret"
 )
 
-// world is a server of one test, on a database and a blob folder of its own.
+// world is the server of one test, with a database and a blob folder of its own.
 type world struct {
 	t     *testing.T
 	pg    testenv.PG
@@ -54,7 +54,7 @@ type world struct {
 	ended <-chan struct{}    // closed when it has ended
 }
 
-// config is all that a test may choose of a server.
+// config is everything that a test may choose for a server.
 type config struct {
 	s3.Deps
 	s3.Options
@@ -62,8 +62,7 @@ type config struct {
 
 type option func(*config)
 
-// setup starts a server as it is by default and when it has been at work: small
-// uploads find blobs reserved.
+// setup starts a server with default settings that has already worked: small uploads find reserved blobs.
 func setup(t *testing.T, opts ...option) *world {
 	t.Helper()
 	w := start(t, opts...)
@@ -71,7 +70,7 @@ func setup(t *testing.T, opts ...option) *world {
 	return w
 }
 
-// start starts a server that has done nothing yet.
+// start starts a server that has not worked yet.
 func start(t *testing.T, opts ...option) *world {
 	t.Helper()
 	pg := testenv.Postgres(t)
@@ -165,7 +164,7 @@ func (w *world) lease(resource string, token fence.Token) *awss3.Client {
 	return w.holder(resource, token)
 }
 
-// holder is a client with the credentials of a grant.
+// holder returns a client with the credentials of a grant.
 func (w *world) holder(resource string, token fence.Token, opts ...func(*awss3.Options)) *awss3.Client {
 	w.t.Helper()
 	c, err := w.keys.Issue(resource, token, time.Now().Add(time.Hour), 0)
@@ -243,12 +242,12 @@ func wantRefused(t *testing.T, err error, status int, code string, texts ...stri
 	}
 }
 
-// half is a body that stops in the middle until it is told to go on.
+// half is a body that stops in the middle until resume is closed.
 type half struct {
 	data    []byte
 	at      int
-	reached chan struct{} // closed when the first half has been taken
-	resume  chan struct{} // close it to go on
+	reached chan struct{} // closed when the first half has been read
+	resume  chan struct{} // close it to continue
 }
 
 func newHalf(n int) *half {
@@ -272,7 +271,7 @@ func (h *half) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// underWay waits until the server has begun the upload and half of it is sent.
+// underWay waits until the server has begun the upload and received half of it.
 func (w *world) underWay(h *half) {
 	w.t.Helper()
 	<-h.reached

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
-// seal arms with a seal and returns what its holder presents.
+// seal arms with a seal and returns the holder's header.
 func (w *world) seal(resource string, token fence.Token) string {
 	w.t.Helper()
 	g := fence.Grant{Resource: resource, Token: token, Seal: fence.NewSeal()}

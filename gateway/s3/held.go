@@ -12,22 +12,20 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// Leases knows which leases are held. The fence refuses the grant of a lease that was
-// released; one that ran out it refuses only when somebody has looked.
+// Leases knows which leases are held. The fence refuses the grant of a released lease at once, but that of an expired
+// one only after [Leases.Held] was called.
 type Leases interface {
-	// Held reports for how long a lease is held from now on, unless it is released.
-	// Zero: it is over, and the fence refuses its grant. After an error nobody can tell,
-	// and nothing was changed.
+	// Held reports for how long a lease is held from now on, unless it is released. Zero: it is over, and the fence
+	// refuses its grant. After an error the state is unknown, and nothing was changed.
 	Held(ctx context.Context, resource string, token fence.Token) (time.Duration, error)
-	// Current reports for how long it may be taken for certain that the lease with this token goes
-	// on. Zero: it is over, or another has the resource. After an error nobody can tell.
+	// Current reports for how long the lease with this token is certainly held. Zero: it is over, or another client has
+	// the resource. After an error the state is unknown.
 	Current(ctx context.Context, resource string, token fence.Token) (time.Duration, error)
 }
 
-// held remembers until when leases are held, so that it does not ask with each
-// request. Safe for concurrent use.
+// held caches until when leases are held, so that not every request asks. Safe for concurrent use.
 type held struct {
-	ask func(ctx context.Context, resource string, token fence.Token) (time.Duration, error) // nil: all are
+	ask func(ctx context.Context, resource string, token fence.Token) (time.Duration, error) // nil: all are held
 
 	mu    sync.Mutex
 	until map[leaseID]time.Time
@@ -38,11 +36,11 @@ type leaseID struct {
 	token    fence.Token
 }
 
-// maxHeld bounds the memory.
+// maxHeld bounds the cache.
 const maxHeld = 4096
 
-// newHeld are those for writes and for reads. A lease that is not held has its grant refused by
-// the commit, which first looks whether an earlier attempt did what is asked for.
+// newHeld returns the caches for writes and for reads. The commit refuses the grant of a lease that is not held, after
+// it has looked for an earlier attempt of the request.
 func newHeld(leases Leases) (writes, reads *held) {
 	if leases == nil {
 		return new(held), new(held)
@@ -83,7 +81,7 @@ func (h *held) remembers(id leaseID) bool {
 	return known
 }
 
-// errReadOnly refuses a write under credentials that write nothing.
+// errReadOnly refuses a write under read-only credentials.
 var errReadOnly = s3error.Error{
 	Code: "AccessDenied", Status: http.StatusForbidden, Message: "These credentials are limited to reading. Nothing was changed.",
 }

@@ -37,7 +37,7 @@ type raw struct {
 	unsigned   map[string]string // added after signing
 	body       io.Reader
 	size       int64
-	invocation string    // amz-sdk-invocation-id; random where empty, absent where none
+	invocation string    // amz-sdk-invocation-id; "": random; "none": absent
 	at         time.Time // signed; default: now
 	payload    string    // X-Amz-Content-Sha256; default UNSIGNED-PAYLOAD
 }
@@ -100,14 +100,14 @@ func (w *world) issue(resource string, token fence.Token) credentials.Credential
 	return c
 }
 
-// answer is what came of a request that ran beside the test.
+// answer is the result of a request that ran concurrently.
 type answer struct {
 	status int
 	etag   string
 	body   string
 }
 
-// async sends the request beside the test.
+// async sends the request concurrently.
 func (w *world) async(r raw) <-chan answer {
 	w.t.Helper()
 	req, client, done := w.request(r), httpClient(w.t), make(chan answer, 1)
@@ -136,7 +136,7 @@ type fault int32
 const (
 	loseReply    fault = iota + 1 // executed, and the reply is lost
 	loseRequest                   // lost before it is sent
-	delayRequest                  // the connection is lost, but the statement arrives later, by release
+	delayRequest                  // the connection is lost, but the statement arrives later, on release
 )
 
 var errCut = errors.New("connection cut by the test")
@@ -145,15 +145,15 @@ var errCut = errors.New("connection cut by the test")
 type faulty struct {
 	mu      sync.Mutex
 	pattern string
-	faults  []fault // of the next statements with the pattern
+	faults  []fault // for the next statements that match the pattern
 	down    bool
-	after   bool // down when the faults are used up
-	spare   bool // then, the other connections that are open
+	after   bool // down once the faults are used up
+	spare   bool // except for the other open connections
 	conns   map[*faultyConn]struct{}
 	delayed func() // delivers the delayed statement
 }
 
-// throughFaulty lets the server reach PostgreSQL through f.
+// throughFaulty makes the server reach PostgreSQL through f.
 func throughFaulty(t *testing.T, f *faulty) option {
 	return func(cfg *config) {
 		t.Helper()
@@ -186,14 +186,14 @@ func (f *faulty) dial(ctx context.Context, network, address string) (net.Conn, e
 	return fc, nil
 }
 
-// strike chooses what happens to the next statements with the pattern.
+// strike sets what happens to the next statements that match the pattern.
 func (f *faulty) strike(pattern string, thenDown bool, faults ...fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.pattern, f.faults, f.after = pattern, faults, thenDown
 }
 
-// setDown cuts all connections, or lets new ones in again.
+// setDown cuts all connections, or admits new ones again.
 func (f *faulty) setDown(down bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -212,7 +212,7 @@ func (f *faulty) left() int {
 	return len(f.faults)
 }
 
-// next is the fault that hits a message, if any.
+// next returns the fault that hits a message, if any.
 func (f *faulty) next(c *faultyConn, message []byte) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -236,12 +236,12 @@ type faultyConn struct {
 	net.Conn
 
 	f    *faulty
-	hit  atomic.Int32 // the fault; zero: none yet
-	held []byte       // of a delayed statement
-	lost atomic.Bool  // its sender knows by now
+	hit  atomic.Int32 // the fault; 0: none yet
+	held []byte       // a delayed statement
+	lost atomic.Bool  // its sender has noticed
 }
 
-// deliver brings a delayed statement to PostgreSQL and waits until it was executed.
+// deliver sends a delayed statement to PostgreSQL and waits until it has been executed.
 func (c *faultyConn) deliver() {
 	_, _ = c.Conn.Write(c.held)
 	_, _ = io.ReadAtLeast(c.Conn, make([]byte, 64<<10), 6)
@@ -256,7 +256,7 @@ func (c *faultyConn) Write(p []byte) (int, error) {
 	case loseRequest:
 		return 0, errors.Join(errCut, c.Conn.Close())
 	case delayRequest:
-		if c.lost.Load() { // a farewell
+		if c.lost.Load() { // a Terminate
 			return len(p), nil
 		}
 		c.held = append(c.held, p...)
@@ -275,7 +275,7 @@ func (c *faultyConn) Read(p []byte) (int, error) {
 		return 0, errCut
 	}
 	n, err := c.Conn.Read(p)
-	// A busy machine lets pgconn read while it still writes: the fault may hit meanwhile.
+	// On a busy machine pgconn reads while it still writes, so the fault may hit meanwhile.
 	if fault(c.hit.Load()) == loseReply { // executed
 		return 0, errors.Join(errCut, err, c.Conn.Close())
 	}
@@ -284,7 +284,7 @@ func (c *faultyConn) Read(p []byte) (int, error) {
 
 func (c *faultyConn) Close() error {
 	if fault(c.hit.Load()) == delayRequest {
-		return nil // the test's to close
+		return nil // the test closes it
 	}
 	return c.Conn.Close()
 }

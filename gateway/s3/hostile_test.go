@@ -22,7 +22,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
-// presigned is a URL that was signed at some time, to be good for so long.
+// presigned returns a URL that was signed at at and is valid for expires seconds.
 func (w *world) presigned(c credentials.Credentials, method, path, expires string, at time.Time) string {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), method, w.url("%s", path), nil)
@@ -99,7 +99,7 @@ func TestAPresignedURLIsGoodForItsTimeAndRequestOnly(t *testing.T) {
 			t.Errorf("%s: got %d %.300s, want %d %s", name, status, text, c.status, c.code)
 		}
 	}
-	// What was signed for a lease is fenced as the lease is, however long the URL is good.
+	// A URL signed with a lease's credentials is fenced like the lease, however long it is valid.
 	write := w.presigned(creds, "PUT", object, "600", now)
 	if status, text := w.fetch("PUT", write, "x", "X-Amz-Storage-Class", "GLACIER"); status < 400 {
 		t.Errorf("an unsigned header: got %d %s", status, text)
@@ -128,7 +128,7 @@ func TestAClockThatIsWrongIsNamed(t *testing.T) {
 	}
 }
 
-// record keeps what is logged.
+// record stores what is logged.
 type record struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -252,7 +252,7 @@ func TestDocumentsThatGrowOrNestAreRefused(t *testing.T) {
 		"nothing":           "",
 	} {
 		res, text := w.send(raw{creds: w.issue("orders/1001", 5), method: "POST", path: "/orders?delete=", body: body(doc), size: int64(len(doc)), header: map[string]string{"Content-MD5": md5Of(doc)}})
-		nothing := strings.Contains(text, "<DeleteResult></DeleteResult>") // was named: nothing was deleted
+		nothing := strings.Contains(text, "<DeleteResult></DeleteResult>") // nothing was named, so nothing was deleted
 		if res.StatusCode != http.StatusBadRequest && !nothing || strings.Contains(text, "root:") {
 			t.Errorf("delete, %s: got %d %.200s", name, res.StatusCode, text)
 		}
@@ -318,8 +318,7 @@ func TestNumbersBeyondTheirRangeAreNoneOfOurs(t *testing.T) {
 	}
 }
 
-// Nobody's bytes are taken for another request than the one that a server before
-// this one would see.
+// No bytes are parsed as another request than a proxy in front of this server would see.
 func TestARequestHasOneEnd(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -351,7 +350,7 @@ func TestARequestHasOneEnd(t *testing.T) {
 	w.nothingLeft(0, 0)
 }
 
-// answers counts what a server says to some bytes, until it closes or says nothing more.
+// answers counts the server's answers to some bytes, until it closes or stops answering.
 func (w *world) answers(request string) (count, first int) {
 	w.t.Helper()
 	conn, err := net.Dial("tcp", w.addr)

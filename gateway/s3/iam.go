@@ -13,8 +13,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// iam answers versitygw's questions about who signed a request. There are no
-// accounts: only root, which versitygw knows, and the leases' credentials.
+// iam tells versitygw who signed a request. There are no accounts: only root, which versitygw knows, and the leases'
+// credentials.
 type iam struct{ keys *credentials.Keyring }
 
 var (
@@ -22,14 +22,14 @@ var (
 	_ auth.SigningKeyProvider = iam{}
 )
 
-// errExpired refuses credentials that are over.
+// errExpired refuses expired credentials.
 var errExpired = s3error.Error{
 	Code: "ExpiredToken", Status: http.StatusBadRequest,
 	Message: "The provided token has expired. Acquire the resource again and ask for new credentials.",
 }
 
-// DeriveSigningKey implements [auth.SigningKeyProvider]. The strings lie in the
-// request's buffer; what is kept beyond it is copied.
+// DeriveSigningKey implements [auth.SigningKeyProvider]. The strings point into the request's buffer, so it copies what
+// outlives the request.
 func (i iam) DeriveSigningKey(access, sessionToken, date, region, service string) ([]byte, auth.Account, error) {
 	if sessionToken == "" {
 		if strings.HasPrefix(access, credentials.AccessPrefix) {
@@ -44,7 +44,7 @@ func (i iam) DeriveSigningKey(access, sessionToken, date, region, service string
 	case err != nil:
 		return nil, auth.Account{}, auth.ErrInvalidSessionToken
 	}
-	// Admin to versitygw, whose own access rules are not used: the back end decides.
+	// Admin to versitygw, whose own access rules are not used: the backend decides.
 	return t.SigningKey(date, region, service), auth.Account{Access: strings.Clone(access), Role: auth.RoleAdmin, SessionToken: strings.Clone(sessionToken), IsSession: true}, nil
 }
 
@@ -53,8 +53,8 @@ func (iam) GetUserAccount(string) (auth.Account, error) {
 	return auth.Account{}, auth.ErrNoSuchUser
 }
 
-// ResolveAccounts implements [auth.IAMService]: none is reported as unknown. The
-// front asks for those in ACLs and policies, which the back end judges.
+// ResolveAccounts implements [auth.IAMService]. It reports no account as unknown: versitygw asks about those in ACLs
+// and policies, which the backend checks.
 func (iam) ResolveAccounts([]string) ([]string, error) { return nil, nil }
 
 // CreateAccount implements [auth.IAMService].

@@ -21,14 +21,14 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob/blobtest"
 )
 
-// overlong stores other bytes than it was given, which it never reads.
+// overlong stores other bytes than it receives, which it never reads.
 type overlong struct{ blob.Store }
 
 func (o overlong) Put(ctx context.Context, id blob.ID, _ io.Reader, size int64) error {
 	return o.Store.Put(ctx, id, io.LimitReader(&zeros{left: size}, size), size)
 }
 
-// A store need not read on to the end, where the digests are compared.
+// A store need not read to the end, where the digests are compared.
 func TestDigestsAreComparedWhateverTheStoreReads(t *testing.T) {
 	t.Parallel()
 	for name, store := range map[string]func(blob.Store) blob.Store{
@@ -142,7 +142,7 @@ func TestCompletingComparesTheObjectsChecksum(t *testing.T) {
 	}
 }
 
-// nothingLeftOf checks that the upload is still under way.
+// nothingLeftOf checks that the upload is still in progress.
 func (w *world) nothingLeftOf(m *multi) {
 	w.t.Helper()
 	if n := w.count("SELECT count(*) FROM objects.versions"); n != 0 {

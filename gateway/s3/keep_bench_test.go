@@ -10,11 +10,10 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// BenchmarkWhatKeepingVersionsCosts measures what PostgreSQL does for one PUT of a
-// key that is there already, announcing the blob and the commit: in a bucket that
-// keeps nothing, in one that keeps all, and in one that keeps all and has 10,000
-// versions of the key, in turns, so that other load hits all alike. The test server
-// waits for no disk, so that the difference shows.
+// BenchmarkWhatKeepingVersionsCosts measures PostgreSQL's work for one PUT of an existing key, the announcement of the
+// blob and the commit: in a bucket that keeps nothing, in one that keeps all, and in one that keeps all and has 10,000
+// versions of the key. They run in turns, so that other load affects all alike. The test server does not wait for the
+// disk, so that the difference shows.
 func BenchmarkWhatKeepingVersionsCosts(b *testing.B) {
 	pg := testenv.Postgres(b)
 	pool := testenv.PoolOf(b, pg.GatewayURL)

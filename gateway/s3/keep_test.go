@@ -30,7 +30,7 @@ func TestABucketKeepsAsManyOrAsLongAsItIsTold(t *testing.T) {
 		t.Errorf("keeping 2: got %q", got)
 	}
 	remove(t, holder, bucket, invoice, nil)
-	w.sweep(maintenance.Swept{Pruned: 1}, maintenance.Sweep{}) // the deletion counts for nothing
+	w.sweep(maintenance.Swept{Pruned: 1}, maintenance.Sweep{}) // the deletion does not count
 	if got := versions(t, holder, list); got != invoice+":D* "+invoice+":5 "+invoice+":4" {
 		t.Errorf("keeping 2, deleted: got %q", got)
 	}
@@ -49,7 +49,7 @@ func TestABucketKeepsAsManyOrAsLongAsItIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.sweep(maintenance.Swept{Pruned: 1}, maintenance.Sweep{})
-	w.sweep(maintenance.Swept{Pruned: 1}, maintenance.Sweep{}) // the deletion, which hides nothing any more
+	w.sweep(maintenance.Swept{Pruned: 1}, maintenance.Sweep{}) // the deletion, which no longer hides anything
 	if got := versions(t, holder, list); got != "" {
 		t.Errorf("keeping none: got %q", got)
 	}

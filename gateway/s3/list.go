@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// entries are a page's objects and prefixes, as the answer has them.
+// entries converts a page's objects and prefixes for the answer.
 func entries(l objects.Listing) (found []s3response.Object, prefixes []types.CommonPrefix) {
 	for i := range l.Objects {
 		o := &l.Objects[i]
@@ -41,7 +41,7 @@ var encodeRest = strings.NewReplacer("+", "%20", "%2F", "/")
 
 func encodeName(s string) string { return encodeRest.Replace(url.QueryEscape(s)) }
 
-// encoding reads the encoding-type, which versitygw does not pass on.
+// encoding returns the encoding-type, which versitygw does not pass on.
 func (r request) encoding() (types.EncodingType, error) {
 	switch t := r.query("encoding-type"); t {
 	case "":
@@ -109,7 +109,7 @@ func (b *backend) ListObjects(ctx context.Context, in *s3.ListObjectsInput) (s3r
 		return result, b.fail(r, *in.Bucket, "ListObjects", err)
 	}
 	truncated := l.Last != ""
-	if truncated && *in.Delimiter != "" { // without a delimiter clients go on from the last key
+	if truncated && *in.Delimiter != "" { // without a delimiter clients continue from the last key
 		result.NextMarker = &l.Last
 	}
 	if encoding != "" {
@@ -125,7 +125,7 @@ func (b *backend) ListObjects(ctx context.Context, in *s3.ListObjectsInput) (s3r
 	return result, nil
 }
 
-// given is nil for an empty text: a delimiter that was not given is not in the answer.
+// given returns nil for an empty text: the answer omits a delimiter that was not given.
 func given(s *string) *string {
 	if s == nil || *s == "" {
 		return nil
@@ -141,7 +141,7 @@ func encoded(s *string) *string {
 	return &e
 }
 
-// rootOwner is of every object: there are no accounts beside root.
+// rootOwner is the owner of every object: root is the only account.
 func (b *backend) rootOwner() *types.Owner {
 	return &types.Owner{ID: &b.cfg.RootAccessKey, DisplayName: &b.cfg.RootAccessKey}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 )
 
-// fill makes pointers without uploading anything.
+// fill creates pointers without uploads.
 func (w *world) fill(bucket string, keys ...string) {
 	w.t.Helper()
 	_, err := w.admin.Exec(w.t.Context(), `INSERT INTO objects.pointers (bucket, key, version, size, etag, modified_at)
@@ -125,7 +125,7 @@ func TestListingJumpsOverCommonPrefixes(t *testing.T) {
 	if len(got) != 20 {
 		t.Fatalf("got %d entries: %q", len(got), got)
 	}
-	tx, err := w.admin.Begin(t.Context()) // at its end the counters may begin anew
+	tx, err := w.admin.Begin(t.Context()) // the counters may restart when it ends
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestListingJumpsOverCommonPrefixes(t *testing.T) {
 	}
 	before := read(`SELECT 1`)
 	after := read(`SELECT count(*) FROM objects.list('orders', '', '/', '', 1000)`)
-	// A scan of everything would read 40,000 entries of the index.
+	// A full scan would read 40,000 index entries.
 	if after-before < 20 || after-before > 400 {
 		t.Errorf("listing 20 prefixes read %d entries of the index", after-before)
 	}

@@ -21,10 +21,10 @@ type question struct {
 	limit                    int
 }
 
-// listModel says what a list answers: a key has its size behind it, a common
-// prefix none. The keys are in the order of their bytes.
+// listModel returns the expected answer of a list: a key is followed by its size, a common prefix is not. The keys are
+// ordered by their bytes.
 func listModel(keys []string, q question) []string {
-	folder := func(key string) string { // the common prefix that stands for the key; none: empty
+	folder := func(key string) string { // the common prefix of the key; "": none
 		below, found := strings.CutPrefix(key, q.prefix)
 		if !found || q.delimiter == "" {
 			return ""
@@ -55,7 +55,7 @@ func listModel(keys []string, q question) []string {
 	return all
 }
 
-// sizeOf is a key's size in the tests of lists.
+// sizeOf returns a key's size in the tests of lists.
 func sizeOf(key string) (n int64) {
 	for _, b := range []byte(key) {
 		n = (n*31 + int64(b)) % 1_000_003
@@ -63,15 +63,14 @@ func sizeOf(key string) (n int64) {
 	return n
 }
 
-// Characters of names: the ends of the ranges that UTF-8 writes with one to four
-// bytes, and of the gap within them.
+// Characters of names: the ends of the ranges that UTF-8 encodes in one to four bytes, and of the gap within them.
 var nameRunes = []string{"\x01", "a", "b", "-", "/", "0", "\x7f", "\u0080", "ä", "\u07ff", "\u0800", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0010FFFF"}
 
 func randomName(rng *rand.Rand, longest int) string {
 	var b strings.Builder
 	runes := nameRunes
 	if rng.IntN(2) == 0 {
-		runes = []string{"a", "b", "/", "\U0010FFFF"} // what collides often
+		runes = []string{"a", "b", "/", "\U0010FFFF"} // frequent collisions
 	}
 	for range rng.IntN(longest + 1) {
 		b.WriteString(runes[rng.IntN(len(runes))])
@@ -79,8 +78,7 @@ func randomName(rng *rand.Rand, longest int) string {
 	return b.String()
 }
 
-// randomKeys makes keys alone, and folders of one key, of a few and of many, as
-// they lie in turns or in long rows.
+// randomKeys returns single keys, and folders of one key, of a few and of many, alternating or in long runs.
 func randomKeys(rng *rand.Rand, delimiters []string) []string {
 	set := map[string]bool{}
 	for range rng.IntN(60) {
@@ -149,7 +147,7 @@ func fillKeys(t *testing.T, db *pgxpool.Pool, bucket string, keys []string) {
 	}
 }
 
-// asked is what objects.list answers, as listModel writes it.
+// asked returns the answer of objects.list in listModel's form.
 func asked(t *testing.T, db *pgxpool.Pool, bucket string, q question) []string {
 	t.Helper()
 	rows, err := db.Query(t.Context(), `SELECT entry, is_prefix, size,
@@ -179,9 +177,8 @@ func asked(t *testing.T, db *pgxpool.Pool, bucket string, q question) []string {
 	return all
 }
 
-// TestListsAnswerAsTheModelDoes compares objects.list with a few lines of Go, for
-// random keys, prefixes, delimiters, beginnings and limits, and pages with the
-// whole.
+// TestListsAnswerAsTheModelDoes compares objects.list with a simple model in Go, for random keys, prefixes, delimiters,
+// starting points and limits, and the pages with the whole list.
 func TestListsAnswerAsTheModelDoes(t *testing.T) {
 	t.Parallel()
 	db := testenv.Postgres(t).Pool(t)

@@ -15,10 +15,10 @@ import (
 	"github.com/versity/versitygw/s3response"
 )
 
-// What is amended in the answers of versitygw's operations.
+// Corrections to the answers of versitygw's operations.
 
-// sayIDsOnce takes one of two ids of the request out of an answer whose header names
-// keep their case, as those of reads do: versitygw adds its own in small letters.
+// sayIDsOnce removes one of two request ids from an answer whose header names keep their case, as those of reads do:
+// versitygw adds its own in lower case.
 func sayIDsOnce(h *fasthttp.ResponseHeader) {
 	for name := range h.All() {
 		if string(name) == utils.HeaderAmzRequestID {
@@ -29,11 +29,10 @@ func sayIDsOnce(h *fasthttp.ResponseHeader) {
 	}
 }
 
-// partsCount is the number of an object's parts on its way to mendAttributes.
+// partsCount is the key under which an object's number of parts reaches mendAttributes.
 const partsCount = "fencegate parts count"
 
-// mendAttributes puts in what versitygw's answer has no field for, and writes its
-// date as HTTP has it.
+// mendAttributes adds what versitygw's answer has no field for, and writes its date in HTTP's form.
 func mendAttributes(c fiber.Ctx) {
 	res := c.Response()
 	if at, err := time.Parse(time.ANSIC, string(res.Header.Peek(fiber.HeaderLastModified))); err == nil {
@@ -46,7 +45,7 @@ func mendAttributes(c fiber.Ctx) {
 	}
 }
 
-// sortTags gives tags an order, which versitygw's answer has not.
+// sortTags sorts tags, which versitygw writes in random order.
 func sortTags(c fiber.Ctx) {
 	res := c.Response()
 	if !c.Request().Header.IsGet() || !c.Request().URI().QueryArgs().Has("tagging") || res.StatusCode() != fiber.StatusOK || res.IsBodyStream() {

@@ -7,12 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// S3 keeps metadata as text and gives it back in headers, which hold ASCII: what is
-// not ASCII comes and goes as encoded words (RFC 2047). Headers hold bytes, too. Those
-// are read as UTF-8, which most clients send, or else as Latin-1, which boto3's HTTP
-// library sends.
+// S3 stores metadata as text and returns it in headers, which hold ASCII: other text is sent as encoded words (RFC
+// 2047). Headers may also hold raw bytes. They are read as UTF-8, which most clients send, or else as Latin-1, which
+// boto3's HTTP library sends.
 
-// metadataOf reads metadata as text.
+// metadataOf decodes metadata from headers.
 func metadataOf(given map[string]string) map[string]string {
 	if given == nil {
 		return nil
@@ -40,7 +39,7 @@ func metadataText(value string) string {
 	return text.String()
 }
 
-// metadataIn writes metadata for headers.
+// metadataIn encodes metadata for headers.
 func metadataIn(kept map[string]string) map[string]string {
 	for _, value := range kept {
 		if !isASCII(value) {

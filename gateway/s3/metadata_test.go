@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Metadata that is not ASCII comes and goes as in S3: in whatever form it is sent, it is given back as an encoded word.
+// Metadata that is not ASCII behaves as in S3: in whatever form it is sent, it is returned as an encoded word.
 func TestMetadataThatIsNotASCII(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -50,7 +50,7 @@ func TestMetadataThatIsNotASCII(t *testing.T) {
 	}
 }
 
-// A body that is too large is refused when it is announced: none of it is asked for, or read.
+// A body that is announced as too large is refused: the server neither asks for it nor reads it.
 func TestABodyThatIsTooLargeIsRefusedBeforeItComes(t *testing.T) {
 	t.Parallel()
 	w := setup(t, func(c *config) { c.HeaderTimeout = time.Minute }) // longer than the test's patience
@@ -75,7 +75,7 @@ func TestABodyThatIsTooLargeIsRefusedBeforeItComes(t *testing.T) {
 	}
 }
 
-// The text of 503 says what is known: whether PostgreSQL answered, and whether a repetition is recognised.
+// The text of a 503 is accurate: whether PostgreSQL answered, and whether a repetition is recognized.
 func TestTheTextOf503IsTrue(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}

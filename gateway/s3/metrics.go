@@ -9,24 +9,23 @@ import (
 	"github.com/versity/versitygw/s3err"
 )
 
-// Metrics is told what happens. Its methods are called while clients wait, so they
-// are quick; they are safe for concurrent use.
+// Metrics receives measurements. Its methods are called while clients wait, so they must be fast. They are safe for
+// concurrent use.
 type Metrics interface {
-	// Answered: a request's answer was ready, so long after its headers had come; an
-	// upload's was committed by then, and the bytes of an object that is read follow.
-	// The operation is S3's name of it, [OperationNone] where the request was not of
-	// any. The code is S3's, "" for success. There are about a hundred of each:
-	// clients can't invent any.
+	// Answered reports that a request's answer was ready; took is the time since its headers had arrived. An upload is
+	// committed by then; an object's bytes still follow. operation is S3's name, or [OperationNone] if the request
+	// matched none. code is S3's error code, "" for success. Clients cannot invent values: there are about a hundred
+	// of each.
 	Answered(operation string, status int, code string, took time.Duration)
-	// Committed: the transaction that decides an upload has ended, well or not, so
-	// long after it was begun.
+	// Committed reports that the transaction that decides an upload has ended, with or without success; took is
+	// its duration.
 	Committed(took time.Duration)
 }
 
-// OperationNone stands for requests that did not get as far as an operation.
+// OperationNone stands for requests that did not reach an operation.
 const OperationNone = "none"
 
-// noMetrics is the [Metrics] of who wants none.
+// noMetrics is a [Metrics] that discards everything.
 type noMetrics struct{}
 
 var _ Metrics = noMetrics{}
@@ -34,13 +33,12 @@ var _ Metrics = noMetrics{}
 func (noMetrics) Answered(string, int, string, time.Duration) {}
 func (noMetrics) Committed(time.Duration)                     {}
 
-// operations learns from versitygw which operation a request is, and what came
-// of it; the gate tells.
+// operations records which operation versitygw found for a request, and its result. The gate reports both.
 type operations struct{}
 
 var _ metrics.Manager = operations{}
 
-// Keys of what a request was found to be.
+// Keys of the recorded operation and result.
 const (
 	localOperation = "fencegate-operation"
 	localCode      = "fencegate-code"
@@ -56,7 +54,7 @@ func (operations) Send(c fiber.Ctx, err error, action string, _ int64, _ int) {
 	}
 }
 
-// actionPrefix is what versitygw's names of S3's operations begin with.
+// actionPrefix is the prefix of versitygw's names of S3's operations.
 const actionPrefix = "s3_"
 
 // Close implements versitygw's metrics.Manager.

@@ -13,8 +13,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-// CreateMultipartUpload implements versitygw's Backend. It needs the grant, so
-// that a stale writer learns it early; completing the upload decides.
+// CreateMultipartUpload implements versitygw's Backend. It needs the grant, so that a stale writer fails early; the
+// completion of the upload decides.
 func (b *backend) CreateMultipartUpload(ctx context.Context, in s3response.CreateMultipartUploadInput) (s3response.InitiateMultipartUploadResult, error) {
 	r := b.requestOf(ctx)
 	id, err := b.createMultipart(r, in)
@@ -92,7 +92,7 @@ func (b *backend) uploadPart(r request, bucket, key string, in *s3.UploadPartInp
 	}, nil
 }
 
-// storePart stores a part, with a checksum of the kind that the upload was begun with.
+// storePart stores a part, with a checksum of the upload's algorithm.
 func (b *backend) storePart(u objects.Upload, p objects.NewPart, body *body) (objects.Part, error) {
 	if err := body.compute(u.Attributes.ChecksumAlgorithm); err != nil {
 		return objects.Part{}, err
@@ -101,8 +101,7 @@ func (b *backend) storePart(u objects.Upload, p objects.NewPart, body *body) (ob
 	return b.writer.PutPart(b.base, p)
 }
 
-// CompleteMultipartUpload implements versitygw's Backend: one commit that lists
-// the parts' blobs.
+// CompleteMultipartUpload implements versitygw's Backend. One commit lists the parts' blobs.
 func (b *backend) CompleteMultipartUpload(ctx context.Context, in *s3.CompleteMultipartUploadInput) (s3response.CompleteMultipartUploadResult, string, error) {
 	r := b.requestOf(ctx)
 	v, err := b.completeMultipart(r, in)
@@ -151,7 +150,7 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 		return objects.Stored{}, err
 	}
 	done.Attributes.ChecksumType = ""
-	done.ETag = compositeETag(in.MultipartUpload.Parts) // which fit, so they are those of the stored parts
+	done.ETag = compositeETag(in.MultipartUpload.Parts) // the listed parts match the stored ones
 	v, err := b.writer.Complete(b.base, done)
 	if err == nil && done.Stage {
 		r.tellStage(v)
@@ -159,7 +158,7 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 	return v, err
 }
 
-// uploaded is an upload and those of its parts that its completion lists.
+// uploaded returns an upload and the parts that its completion lists.
 func (b *backend) uploaded(in *s3.CompleteMultipartUploadInput) (objects.Upload, []objects.Part, error) {
 	u, err := b.catalog.Upload(b.base, *in.Bucket, *in.Key, *in.UploadId)
 	if err != nil {
@@ -171,7 +170,7 @@ func (b *backend) uploaded(in *s3.CompleteMultipartUploadInput) (objects.Upload,
 	}
 	chosen, err := choose(*in.UploadId, stored, in.MultipartUpload.Parts)
 	if err != nil {
-		// Another try may have completed it in between, and taken the parts with it.
+		// Another attempt may have completed it in the meantime, and taken the parts.
 		if _, gone := b.catalog.Upload(b.base, *in.Bucket, *in.Key, *in.UploadId); gone != nil {
 			err = gone
 		}
@@ -179,8 +178,8 @@ func (b *backend) uploaded(in *s3.CompleteMultipartUploadInput) (objects.Upload,
 	return u, chosen, err
 }
 
-// completedBefore answers a repetition of a request that was carried out, or
-// staged: to the grant that did it, or else to the current one.
+// completedBefore answers the repetition of a request that was carried out or staged: for the grant that did it, or
+// else for the current one.
 func (b *backend) completedBefore(r request, change objects.Change, in *s3.CompleteMultipartUploadInput, otherwise error) (objects.Stored, error) {
 	etag := compositeETag(in.MultipartUpload.Parts)
 	if !r.stages() {
@@ -193,8 +192,8 @@ func (b *backend) completedBefore(r request, change objects.Change, in *s3.Compl
 	return v, err
 }
 
-// AbortMultipartUpload implements versitygw's Backend. Only the current holder
-// may: an upload that a stale one left is the sweep's.
+// AbortMultipartUpload implements versitygw's Backend. Only the current holder may abort; the sweep deletes uploads
+// that a stale holder left.
 func (b *backend) AbortMultipartUpload(ctx context.Context, in *s3.AbortMultipartUploadInput) error {
 	r := b.requestOf(ctx)
 	err := b.needGrant(&r, *in.Bucket, *in.Key)

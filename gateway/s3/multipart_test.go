@@ -55,7 +55,7 @@ func (m *multi) complete(c *awss3.Client, parts []types.CompletedPart) (*awss3.C
 	})
 }
 
-// checkReads reads across the border between two parts, and one part.
+// checkReads reads across the boundary of two parts, and one part.
 func (m *multi) checkReads(etag, second string) {
 	t := m.t
 	t.Helper()
@@ -107,7 +107,7 @@ func TestAMultipartUploadIsOneObject(t *testing.T) {
 	_, err = holder.GetObject(t.Context(), getInput(bucket, invoice))
 	wantRefused(t, err, 404, "NoSuchKey")
 	var etag string
-	for range 2 { // the second time is a repetition
+	for range 2 { // the second completion is a repetition
 		out, err := m.complete(holder, m.parts)
 		if err != nil {
 			t.Fatal(err)
@@ -155,7 +155,7 @@ func TestAStaleMultipartUploadIsRefusedAtEachStep(t *testing.T) {
 	if got := get(t, next, bucket, invoice); got != "by 6" {
 		t.Errorf("the object holds %q", got)
 	}
-	// The new holder may clear it away.
+	// The new holder may abort it.
 	if _, err = next.AbortMultipartUpload(t.Context(), &awss3.AbortMultipartUploadInput{Bucket: &bucket, Key: aws.String(invoice), UploadId: m.id}); err != nil {
 		t.Error(err)
 	}
@@ -188,7 +188,7 @@ func TestCompletingChecksTheListedParts(t *testing.T) {
 		MultipartUpload: &types.CompletedMultipartUpload{Parts: []types.CompletedPart{two}}, IfMatch: aws.String(etagOf("x")),
 	})
 	wantRefused(t, err, 404, "NoSuchKey")
-	if _, err := m.complete(holder, []types.CompletedPart{two}); err != nil { // what was refused can be mended
+	if _, err := m.complete(holder, []types.CompletedPart{two}); err != nil { // a refused completion can be corrected
 		t.Fatal(err)
 	}
 	if got := get(t, holder, bucket, invoice); got != "last" {

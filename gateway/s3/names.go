@@ -13,8 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// checkNames refuses names that PostgreSQL can't hold, in the path and in the
-// query: a key, a prefix, a marker.
+// checkNames refuses names in the path and the query that PostgreSQL cannot store: a key, a prefix, a marker.
 func checkNames(c fiber.Ctx, path string) s3err.S3Error {
 	_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	if e := checkKey(key); e != nil {
@@ -31,7 +30,7 @@ func checkNames(c fiber.Ctx, path string) s3err.S3Error {
 	return nil
 }
 
-// beyondParts: versitygw would take what is over 32 bits for another number.
+// beyondParts reports whether a part number exceeds 32 bits: versitygw would take it for another number.
 func beyondParts(text string) bool {
 	n, err := strconv.ParseInt(text, 10, 64)
 	return errors.Is(err, strconv.ErrRange) || err == nil && n > maxPartNumber
@@ -39,7 +38,7 @@ func beyondParts(text string) bool {
 
 const maxPartNumber = 10_000
 
-// checkKey refuses a key that PostgreSQL can't hold.
+// checkKey refuses a key that PostgreSQL cannot store.
 func checkKey(key string) s3err.S3Error {
 	if err := objects.CheckKey(key); err != nil {
 		return s3error.Of(err, "")

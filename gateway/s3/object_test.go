@@ -296,7 +296,7 @@ func TestRootManagesBucketsAndNobodyElse(t *testing.T) {
 		}
 	}
 	_, err = holder.CreateBucket(t.Context(), &awss3.CreateBucketInput{Bucket: aws.String("orders")})
-	wantRefused(t, err, 409, "BucketAlreadyOwnedByYou") // so that clients go on that create it before each upload
+	wantRefused(t, err, 409, "BucketAlreadyOwnedByYou") // so that clients that create it before each upload continue
 	_, err = root.CreateBucket(t.Context(), &awss3.CreateBucketInput{Bucket: aws.String("NotAName")})
 	wantRefused(t, err, 400, "InvalidBucketName")
 	list, err := root.ListBuckets(t.Context(), &awss3.ListBucketsInput{})

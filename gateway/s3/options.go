@@ -24,22 +24,22 @@ type Options struct {
 	RootAccessKey, RootSecretKey string
 
 	Region      string       // default us-east-1
-	Domain      string       // buckets are reached as BUCKET.Domain too; default: by path only
-	DefaultRule objects.Rule // of buckets that are created over S3; default BucketRule
+	Domain      string       // buckets are also reached as BUCKET.Domain; default: by path only
+	DefaultRule objects.Rule // of buckets created over S3; default BucketRule
 
-	// Blobs that are kept ready for uploads of at most 64 KiB, about, while there are such uploads. Default 128; negative: none.
+	// Reserve is how many blobs are kept ready while there are uploads of up to 64 KiB. Default 128; negative: none.
 	Reserve int
 
-	// What is beyond a limit is answered 503 SlowDown.
+	// Requests beyond a limit are answered with 503 SlowDown.
 	MaxConnections int // default 4096
-	MaxRequests    int // at work at the same time. Default 1024
-	MaxUploads     int // at work at the same time, parts of multipart uploads each. Default 256
+	MaxRequests    int // in progress. Default 1024
+	MaxUploads     int // in progress, each part of a multipart upload counted. Default 256
 
-	HeaderTimeout   time.Duration // of a request's headers, from their first byte or the connection's begin. Default 10s
-	UploadTimeout   time.Duration // of a request's body at the most; a small one has less. Default 12h
-	StallTimeout    time.Duration // of a connection on which nothing moves while a request or response is under way. Default 1m
+	HeaderTimeout   time.Duration // of a request's headers, from the connection or their first byte. Default 10s
+	UploadTimeout   time.Duration // the longest time for a request's body; a small one has less. Default 12h
+	StallTimeout    time.Duration // of a connection without progress during a request or response. Default 1m
 	DatabaseTimeout time.Duration // of one statement. Default 10s
-	DrainTimeout    time.Duration // of the requests under way when the server stops. Default 10s
+	DrainTimeout    time.Duration // of the requests in progress when the server stops. Default 10s
 }
 
 // Validate returns a [*fence.InvalidError] that names the field and shows no secret.
@@ -57,8 +57,7 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// WithDefaults are the options with what holds where nothing was chosen. Root
-// credentials have no default.
+// WithDefaults returns the options with defaults filled in. Root credentials have no default.
 func (o Options) WithDefaults() Options {
 	if o.Region == "" {
 		o.Region = "us-east-1"
@@ -80,18 +79,18 @@ func (o Options) WithDefaults() Options {
 // Deps are what a server works with. Fields without a default must be set.
 type Deps struct {
 	Pool    *pgxpool.Pool                                  // logged in as a member of fence_gateway
-	Store   blob.Store                                     // where the bytes go
+	Store   blob.Store                                     // stores the bytes
 	Keys    *credentials.Keyring                           // of the leases' credentials
-	Leases  Leases                                         // for credentials that outlive a lease's deadline; default: every lease is held
-	Rights  Rights                                         // of principals, asked with each request; default: nil, everybody may do everything
+	Leases  Leases                                         // for credentials that outlive a lease; default: all leases are held
+	Rights  Rights                                         // checked for each request; default: everybody may do everything
 	TLS     *tls.Config                                    // default: plain HTTP
 	Logger  *slog.Logger                                   // default: discards
 	Metrics Metrics                                        // default: none
-	Tell    func(activity.Event)                           // is given what the fence refused, for people; default: nobody is told
-	Changes func(context.Context) (context.Context, error) // see [objects.Database.Changes]; default: nobody is asked
+	Tell    func(activity.Event)                           // receives the fence's refusals as events; default: none
+	Changes func(context.Context) (context.Context, error) // see [objects.Database.Changes]; default: none
 }
 
-// config is both, complete.
+// config is Deps and Options, with defaults.
 type config struct {
 	Deps
 	Options
@@ -122,7 +121,7 @@ func configOf(deps Deps, o Options) (config, error) {
 	return c, nil
 }
 
-// timeouts are those of the port's edge.
+// timeouts are the timeouts for package edge.
 func (c config) timeouts() edge.Timeouts {
 	return edge.Timeouts{Header: c.HeaderTimeout, Upload: c.UploadTimeout, Stall: c.StallTimeout}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// What cannot be done twice is not reported as failed when its answer was lost.
+// An operation that cannot be repeated is not reported as failed if its answer was lost.
 func TestALostAnswerOfARemovalIsResolved(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}
@@ -40,7 +40,7 @@ func TestALostAnswerOfARemovalIsResolved(t *testing.T) {
 	}
 }
 
-// counted counts the connections that are open.
+// counted counts the open connections.
 type counted struct {
 	net.Conn
 
@@ -99,7 +99,7 @@ func TestAStuckDatabaseIsNotFloodedWithConnections(t *testing.T) {
 			t.Errorf("got %+v", a)
 		}
 	}
-	if n := most.Load(); n > 12 { // two of the pool, two beside it, and those that cancel what the others wait for
+	if n := most.Load(); n > 12 { // two of the pool, two outside it, and those that cancel statements
 		t.Errorf("%d connections were open at a time", n)
 	}
 }

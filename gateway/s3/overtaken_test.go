@@ -11,8 +11,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// A completion that another try overtakes while it reads the parts answers as
-// that one does.
+// If another attempt of a completion finishes while this one reads the parts, both return the same answer.
 func TestACompletionThatIsOvertakenSaysThatItIsDone(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-// UploadPartCopy implements versitygw's Backend: a read of the source, which
-// needs no grant, and a part, which does.
+// UploadPartCopy implements versitygw's Backend: it reads the source, which needs no grant, and stores a part, which
+// does.
 func (b *backend) UploadPartCopy(ctx context.Context, in *s3.UploadPartCopyInput) (s3response.CopyPartResult, error) {
 	r := b.requestOf(ctx)
 	p, source, err := b.copyPart(r, strings.Clone(*in.Bucket), strings.Clone(*in.Key), in)
@@ -61,8 +61,7 @@ func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyI
 	return p, source, err
 }
 
-// copyRange reads "bytes=first-last", which must lie inside of the source; all
-// of it where no range is given.
+// copyRange parses "bytes=first-last", which must lie inside the source. Without a range it returns the whole source.
 func copyRange(size int64, text string) (offset, length int64, err error) {
 	if strings.HasSuffix(text, "-") {
 		return 0, 0, s3err.GetInvalidArgumentErr(s3err.InvalidArgCopySourceRange, strings.Clone(text))

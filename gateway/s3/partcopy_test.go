@@ -13,7 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 )
 
-// copyPart copies what in names into a part.
+// copyPart copies the source in in into a part.
 func (m *multi) copyPart(c *awss3.Client, number int32, in awss3.UploadPartCopyInput) (*awss3.UploadPartCopyOutput, error) {
 	in.Bucket, in.Key, in.UploadId, in.PartNumber = &m.bucket, aws.String(invoice), m.id, &number
 	return c.UploadPartCopy(m.t.Context(), &in)
@@ -145,7 +145,7 @@ func TestAFullObjectChecksumIsThatOfTheWholeBytes(t *testing.T) {
 	}
 }
 
-// wrongSum is a checksum of other bytes.
+// wrongSum returns a checksum of other bytes.
 func wrongSum(sum *string) *string {
 	if sum == nil {
 		return nil

@@ -13,8 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-// checksumType is what the object's checksum will be. Uploads that were begun
-// before there was a choice do not say it.
+// checksumType is the type of the object's checksum. Uploads begun by releases without a choice do not record it.
 func checksumType(upload objects.Attributes) types.ChecksumType {
 	if upload.ChecksumType == "" {
 		return types.ChecksumTypeComposite
@@ -22,7 +21,7 @@ func checksumType(upload objects.Attributes) types.ChecksumType {
 	return types.ChecksumType(upload.ChecksumType)
 }
 
-// choose finds the parts that the client lists among those that are stored.
+// choose returns the stored parts that the client lists.
 func choose(uploadID string, stored []objects.Part, listed []types.CompletedPart) ([]objects.Part, error) {
 	byNumber := make(map[int32]objects.Part, len(stored))
 	for _, p := range stored {

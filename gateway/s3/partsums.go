@@ -19,8 +19,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// compositeHash is the hash of a checksum that can be made of the parts'
-// checksums; nil for one that can't.
+// compositeHash returns the hash for a checksum of the parts' checksums; nil if the algorithm has none.
 func compositeHash(algorithm string) hash.Hash {
 	if algorithm == "CRC64NVME" {
 		return nil
@@ -28,8 +27,7 @@ func compositeHash(algorithm string) hash.Hash {
 	return objects.ChecksumHash(algorithm)
 }
 
-// sumUp makes the object's checksum of its parts': of the kind with which the
-// upload was begun.
+// sumUp computes the object's checksum from its parts', with the upload's algorithm.
 func sumUp(a *objects.Attributes, parts []objects.Part) error {
 	if a.ChecksumAlgorithm == "" {
 		return nil
@@ -46,14 +44,14 @@ func sumUp(a *objects.Attributes, parts []objects.Part) error {
 		return fmt.Errorf("the upload uses the checksum %s, which can't be combined from the checksums of its parts", a.ChecksumAlgorithm)
 	}
 	for _, p := range parts {
-		raw, _ := base64.StdEncoding.DecodeString(p.Checksum) // made by body.checksum
+		raw, _ := base64.StdEncoding.DecodeString(p.Checksum) // body.checksum made it
 		h.Write(raw)
 	}
 	a.Checksum = base64.StdEncoding.EncodeToString(h.Sum(nil)) + "-" + strconv.Itoa(len(parts))
 	return nil
 }
 
-// combine makes the CRC of the whole bytes of the parts' CRCs and lengths.
+// combine computes the CRC of all bytes from the parts' CRCs and lengths.
 func combine(a *objects.Attributes, parts []objects.Part) (err error) {
 	a.Checksum = parts[0].Checksum
 	for _, p := range parts[1:] {
@@ -64,21 +62,21 @@ func combine(a *objects.Attributes, parts []objects.Part) (err error) {
 	return nil
 }
 
-// compositeETag is the ETag of the object that the listed parts make.
+// compositeETag returns the ETag of the object made of the listed parts.
 func compositeETag(listed []types.CompletedPart) string {
 	digest := md5.New() //nolint:gosec // see the import
 	for _, p := range listed {
 		if p.ETag == nil {
 			continue
 		}
-		raw, _ := hex.DecodeString(strings.Trim(*p.ETag, `"`)) // what is none fits no object
+		raw, _ := hex.DecodeString(strings.Trim(*p.ETag, `"`)) // an invalid one matches no object
 		digest.Write(raw)
 	}
 	return hex.EncodeToString(digest.Sum(nil)) + "-" + strconv.Itoa(len(listed))
 }
 
-// compareChecksum compares the object's checksum that a completion announces, if
-// any, with that of its parts. The number of parts may be left out.
+// compareChecksum compares the object's checksum in a completion, if any, with that of its parts. The client may omit
+// the number of parts.
 func compareChecksum(in *s3.CompleteMultipartUploadInput, a objects.Attributes) error {
 	mismatch := func(text string) error {
 		return s3error.Error{Code: "InvalidRequest", Status: http.StatusBadRequest, Message: text + " Nothing was changed."}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What a request is follows from its path as it is when it is decoded.
+// A request's operation follows from its decoded path.
 func TestAnEscapedPathIsThatOfItsKey(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -20,7 +20,7 @@ func TestAnEscapedPathIsThatOfItsKey(t *testing.T) {
 	send := func(r raw) (int, string) {
 		r.creds = creds
 		req := w.request(r)
-		req.URL.RawPath = "/orders%2F" + strings.ReplaceAll(invoice, "/", "%2F") // which is signed as what it stands for
+		req.URL.RawPath = "/orders%2F" + strings.ReplaceAll(invoice, "/", "%2F") // signed in decoded form
 		res, err := httpClient(t).Do(req)
 		if err != nil {
 			t.Fatal(err)
@@ -51,7 +51,7 @@ func TestAnEscapedPathIsThatOfItsKey(t *testing.T) {
 	}
 }
 
-// Versions are made, not named by their writer.
+// A PUT cannot choose its version id.
 func TestAPutNamesNoVersion(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-// PutObject implements versitygw's Backend: announce a new blob, stream the
-// bytes into it, then check the fence and swap the pointer in one transaction.
+// PutObject implements versitygw's Backend: it announces a new blob, streams the bytes into it, then checks the fence
+// and swaps the pointer in one transaction.
 func (b *backend) PutObject(ctx context.Context, in s3response.PutObjectInput) (s3response.PutObjectOutput, error) {
 	r := b.requestOf(ctx)
 	bucket, key := strings.Clone(*in.Bucket), strings.Clone(*in.Key)
@@ -67,7 +67,7 @@ func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInpu
 	}, nil
 }
 
-// upload stores and commits, or stages: then the answer names the stage.
+// upload stores the object and commits it, or stages it and names the stage in the answer.
 func (b *backend) upload(r request, p objects.Put) (objects.Stored, error) {
 	p.Stage = r.stages()
 	v, err := b.writer.Put(b.base, p)
@@ -92,8 +92,8 @@ func putConditions(ifMatch, ifNoneMatch *string) (objects.Conditions, error) {
 	return objects.Conditions{IfNoneMatch: ifNoneMatch != nil}, nil
 }
 
-// wantedETag is an ETag for PostgreSQL, where one that begins with "!" must not be
-// there. No object's does, and with a blank before it, it is none's.
+// wantedETag prepares an ETag for PostgreSQL, where a leading "!" means "must not match". No object's ETag begins with
+// "!", so a blank before it makes it match none.
 func wantedETag(etag string) *string {
 	etag = strings.Clone(strings.Trim(etag, `"`))
 	if strings.HasPrefix(etag, "!") {
@@ -102,7 +102,7 @@ func wantedETag(etag string) *string {
 	return &etag
 }
 
-// refuseUnsupported refuses what would otherwise be silently ignored.
+// refuseUnsupported refuses headers that would otherwise be ignored.
 func refuseUnsupported(r request) error {
 	for _, header := range []string{
 		"X-Amz-Server-Side-Encryption", "X-Amz-Server-Side-Encryption-Customer-Algorithm", "X-Amz-Grant-Read", "X-Amz-Grant-Full-Control",

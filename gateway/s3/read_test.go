@@ -22,7 +22,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// inFolder keeps blobs in a folder, without the tests' spy before it.
+// inFolder keeps blobs in a folder, without the tests' spy.
 func inFolder(t *testing.T) (folder string, o option) {
 	t.Helper()
 	folder = t.TempDir()
@@ -33,7 +33,7 @@ func inFolder(t *testing.T) (folder string, o option) {
 	return folder, func(cfg *config) { cfg.Store = d }
 }
 
-// replica is another gateway on the same database and store.
+// replica starts another gateway on the same database and store.
 func (w *world) replica(o option) *world {
 	w.t.Helper()
 	cfg := config{
@@ -61,7 +61,7 @@ func (w *world) replica(o option) *world {
 	return &world{t: w.t, keys: w.keys, srv: srv, addr: ln.Addr().String()}
 }
 
-// Reads are asked together while others read: none may see the past.
+// Concurrent reads share look-ups; none may see an outdated version.
 func TestAReadSeesEveryAcknowledgedWriteOverTwoGateways(t *testing.T) {
 	t.Parallel()
 	_, folder := inFolder(t)
@@ -117,7 +117,7 @@ func TestBodiesOfEachSizeAndTheirRanges(t *testing.T) {
 		data := strings.Repeat("0123456789abcdef-", size/17+1)[:size]
 		key := fmt.Sprintf("1001/%d", size)
 		put(t, c, bucket, key, data)
-		for range 2 { // what lies in a buffer must not be of the read before
+		for range 2 { // the buffer must not contain the previous read
 			if got := get(t, c, bucket, key); got != data {
 				t.Errorf("%d bytes: got %d others", size, len(got))
 			}
@@ -163,7 +163,7 @@ func TestATruncatedBlobIsNeverAnAnswer(t *testing.T) {
 	}
 }
 
-// cutShort takes the last byte of the files of a size.
+// cutShort truncates the files of a size by one byte.
 func cutShort(t *testing.T, folder string, size int64) {
 	t.Helper()
 	n := 0
@@ -182,8 +182,7 @@ func cutShort(t *testing.T, folder string, size int64) {
 	}
 }
 
-// A look-up that begins ahead of the signature's verification must not be left
-// behind, nor answer anybody.
+// A look-up that begins before the signature is verified must not stay behind, nor answer another request.
 func TestAReadWithAnotherSignatureLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

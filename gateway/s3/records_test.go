@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
-// sweeps lets all ages go by and sweeps, as often as it takes until a blob is forgotten, and its version.
+// sweeps makes everything old and sweeps, as often as it takes until a blob and its version are forgotten.
 func (w *world) sweeps() {
 	w.t.Helper()
 	for range 5 {
@@ -28,7 +28,8 @@ func (w *world) sweeps() {
 	}
 }
 
-// What is written over and over in a bucket that keeps nothing leaves no more than what is current, under every rule, after a time.
+// In a bucket that keeps nothing, a key that is overwritten repeatedly eventually leaves only its current version,
+// under every rule.
 func TestRecordsOfWritesAreBounded(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -77,8 +78,8 @@ func remove1(w *world, key string) {
 	}
 }
 
-// What is kept stays, with its record; and so does the record of a write until its bytes have been gone for long enough: a request
-// that is repeated is told that it was carried out.
+// A kept version keeps its record. Other records of writes stay for a time after the bytes are deleted, to answer a
+// repeated request.
 func TestRecordsStayForAsLongAsTheyAreNeeded(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -91,7 +92,7 @@ func TestRecordsStayForAsLongAsTheyAreNeeded(t *testing.T) {
 	for n := range 4 {
 		put(t, w.holder("orders/1001", 5), bucket, invoice, fmt.Sprint(n))
 	}
-	for range 4 { // the bytes go, and the record of them stays
+	for range 4 { // the bytes are deleted, and their record stays
 		w.exec("UPDATE objects.installation SET since = '-infinity'")
 		w.age("1 year")
 		if _, err := w.srv.Keeper().Sweep(t.Context(), maintenance.Sweep{}); err != nil {

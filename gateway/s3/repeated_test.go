@@ -26,7 +26,7 @@ var over = map[string]func(*world){
 	},
 }
 
-// repeated is a request that changes something, and what it needs before.
+// repeated is a request that changes something, with its preconditions.
 type repeated struct {
 	status  int
 	request func(w *world, bucket string) raw
@@ -139,15 +139,15 @@ var repetitions = map[string]repeated{
 	}},
 }
 
-// again sends the same request anew.
+// again sends the same request again.
 func (w *world) again(r raw, data []byte) (*http.Response, string) {
 	w.t.Helper()
 	r.body = bytes.NewReader(data)
 	return w.send(r)
 }
 
-// A client whose answer was lost sends its request again. What was done is said to be done, also where the grant is over by
-// then, and is not done once more.
+// A client whose answer was lost repeats its request. It gets the first result even if the grant is over by then, and
+// nothing is done twice.
 func TestWhatWasDoneIsSaidToBeDoneWhenTheGrantIsOver(t *testing.T) {
 	t.Parallel()
 	for end, finish := range over {
@@ -193,8 +193,8 @@ func TestWhatWasDoneIsSaidToBeDoneWhenTheGrantIsOver(t *testing.T) {
 	}
 }
 
-// An attempt that has passed the check may still commit when the next attempt finds the grant superseded. The next one waits, and
-// says what became of it.
+// An attempt that has passed the check may still commit while the next attempt finds the grant superseded. The next one
+// waits, and returns the first one's result.
 func TestARefusalWaitsForTheEarlierAttempt(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"PutObject", "PutObject, large", "DeleteObject", "DeleteObject of a version", "PutObjectTagging", "UploadPart", "AbortMultipartUpload"} {
@@ -226,7 +226,7 @@ func TestARefusalWaitsForTheEarlierAttempt(t *testing.T) {
 			r.body = bytes.NewReader(data.Bytes())
 			first := w.async(r)
 			testenv.Eventually(t, "the first attempt waits", func() bool { return w.count(waiting) == 1 })
-			if _, err := w.admin.Exec(t.Context(), "SELECT fence.raise('orders/1001', 6, sha256('6'), 'test')"); err != nil { // and does not drain it
+			if _, err := w.admin.Exec(t.Context(), "SELECT fence.raise('orders/1001', 6, sha256('6'), 'test')"); err != nil { // without draining it
 				t.Fatal(err)
 			}
 			r.body = bytes.NewReader(data.Bytes())

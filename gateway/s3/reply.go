@@ -8,9 +8,9 @@ import (
 	"github.com/versity/versitygw/s3err"
 )
 
-// Errors as the port answers them.
+// Errors of the port as HTTP answers.
 
-// refuse answers before the body has been read, which it will not be.
+// refuse answers before the body is read. The body is never read.
 func refuse(c fiber.Ctx, e s3err.S3Error) error {
 	c.Response().Header.SetConnectionClose()
 	return answer(c, e)
@@ -26,6 +26,5 @@ func answer(c fiber.Ctx, e s3err.S3Error) error {
 	return c.Status(e.StatusCode()).Send(e.XMLBody(requestID, hostID))
 }
 
-// retryAfter is when a client may come again that was told 503, in seconds. Most
-// SDKs have a pause of their own.
+// retryAfter is the Retry-After of a 503, in seconds. Most SDKs have a pause of their own.
 const retryAfter = "1"

@@ -18,18 +18,18 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// request is what the back end needs to know of a request beyond its arguments.
+// request is what the backend needs of a request besides its arguments.
 type request struct {
 	http       *fasthttp.RequestCtx
 	root       bool
 	grant      objects.Proof
 	leased     bool // a lease's credentials signed the request
 	terms      credentials.Terms
-	invocation string // empty where there is none
+	invocation string // "" if there is none
 }
 
-// requestOf reads the context that versitygw passes on, which is the HTTP
-// request itself. Nothing in it outlives the request: what is kept is copied.
+// requestOf reads the context that versitygw passes on, which is the HTTP request itself. It copies what it keeps,
+// because the buffer does not outlive the request.
 func (b *backend) requestOf(ctx context.Context) request {
 	rc, ok := ctx.(*fasthttp.RequestCtx)
 	if !ok {
@@ -42,8 +42,8 @@ func (b *backend) requestOf(ctx context.Context) request {
 		account := accountOf(rc)
 		r.root = !account.IsSession && account.Access != "" && account.Access == b.cfg.RootAccessKey
 	}
-	// Signed or not: botocore leaves the id out of its signature. An id that is put in on the way
-	// can make a write fail, or repeat its earlier answer; it lets none in.
+	// The id need not be signed: botocore does not sign it. An id added on the way can make a write fail, or repeat its
+	// earlier answer; it admits no write.
 	if id := r.header(edge.HeaderInvocation); len(id) <= maxInvocation {
 		r.invocation = id
 	}
@@ -55,9 +55,8 @@ func accountOf(rc *fasthttp.RequestCtx) auth.Account {
 	return account
 }
 
-// sessionOf is the session of a lease's credentials. versitygw has authenticated it
-// through iam, expiry included: a lease that ends while the body is on its way is
-// the fence's business.
+// sessionOf returns the session of a lease's credentials. versitygw has authenticated it through iam, including its
+// expiry. If the lease ends while the body is being sent, the fence decides.
 func (b *backend) sessionOf(rc *fasthttp.RequestCtx) (credentials.Session, bool) {
 	account := accountOf(rc)
 	if !account.IsSession {
@@ -69,7 +68,7 @@ func (b *backend) sessionOf(rc *fasthttp.RequestCtx) (credentials.Session, bool)
 
 const maxInvocation = 128 // bytes of its id
 
-// id is that of the answer's header x-amz-request-id; "" where there is no HTTP request.
+// id returns the answer's x-amz-request-id; "" if there is no HTTP request.
 func (r request) id() string {
 	if r.http == nil {
 		return ""
@@ -82,10 +81,9 @@ func (r request) header(name string) string { return string(r.http.Request.Heade
 
 func (r request) query(name string) string { return string(r.http.QueryArgs().Peek(name)) }
 
-// signed reports whether the request's signature covers the header. versitygw
-// makes sure of X-Amz-* and Host; other headers may have been added on the way.
-// The list is the one that versitygw itself checked: a request with anything of
-// a presigned URL in its query is one, also with an Authorization header.
+// signed reports whether the request's signature covers the header. versitygw enforces that for X-Amz-* and Host; other
+// headers may have been added on the way. The list is the one that versitygw itself checked: a request with any
+// parameter of a presigned URL counts as presigned, even with an Authorization header.
 func (r request) signed(header string) bool {
 	list := r.query("X-Amz-SignedHeaders")
 	if !r.presigned() {
@@ -111,8 +109,8 @@ func (r request) presigned() bool {
 	return false
 }
 
-// signedHeaders is the list in an Authorization header, which has exactly the
-// form "AWS4-HMAC-SHA256 Credential=…, SignedHeaders=…, Signature=…".
+// signedHeaders returns the list in an Authorization header, which has exactly the form "AWS4-HMAC-SHA256 Credential=…,
+// SignedHeaders=…, Signature=…".
 func signedHeaders(authorization string) string {
 	rest, isV4 := strings.CutPrefix(authorization, "AWS4-HMAC-SHA256 ")
 	parts := strings.Split(rest, ",")
@@ -126,9 +124,8 @@ func signedHeaders(authorization string) string {
 	return list
 }
 
-// needGrant refuses a write that neither a lease's credentials nor a
-// Fencing-Token header authorise. The header's grant is of the resource that the
-// key needs; the fence authenticates it by its seal.
+// needGrant refuses a write that neither a lease's credentials nor a Fencing-Token header authorizes. The header's
+// grant is for the resource that the key needs; the fence authenticates it by its seal.
 func (b *backend) needGrant(r *request, bucket, key string) error {
 	if r.stages() {
 		if err := r.checkStage(); err != nil {
@@ -169,13 +166,13 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 	}
 	g, err := fence.ParseGrant(needed, presented)
 	if err != nil {
-		return edge.InvalidToken("is malformed: " + err.Error()) // which repeats no part of it
+		return edge.InvalidToken("is malformed: " + err.Error()) // the error repeats no part of it
 	}
 	switch monotone := rule.IsMonotone(); {
 	case monotone && !g.Seal.IsZero():
 		return edge.InvalidToken("has a seal; the rule of this key is monotone, which takes a bare TOKEN")
 	case monotone:
-		r.grant = objects.Proof{Resource: needed, Token: g.Token, SealHash: []byte{}} // no seal, which is not the same as none presented
+		r.grant = objects.Proof{Resource: needed, Token: g.Token, SealHash: []byte{}} // no seal, which differs from not presented
 		return nil
 	case g.Seal.IsZero():
 		return edge.InvalidToken("has no seal; it reads TOKEN.SEAL")
@@ -184,7 +181,7 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 	return nil
 }
 
-// change is what the request changes, and shows for it.
+// change returns the change that the request makes, with its proof.
 func (r request) change(bucket, key string, cond objects.Conditions) objects.Change {
 	return objects.Change{Bucket: bucket, Key: key, Proof: r.grant, Invocation: r.invocation, Conditions: cond}
 }
@@ -196,7 +193,7 @@ const (
 	headerResource = "Fencing-Resource" // percent-encoded
 )
 
-// refuse puts the facts of a refusal by the fence into the response's headers.
+// refuse sets the response headers of a refusal by the fence.
 func (r request) refuse(facts *s3error.Fencing) {
 	if r.http == nil || facts == nil {
 		return
@@ -214,8 +211,7 @@ func (r request) refuse(facts *s3error.Fencing) {
 // stages reports whether the request asks for its upload to be staged.
 func (r request) stages() bool { return r.http != nil && r.header(edge.HeaderStage) != "" }
 
-// checkStage refuses the header where it would be ignored, or could have been
-// added or taken away on the way.
+// checkStage refuses the header if it would be ignored, or could have been added or removed on the way.
 func (r request) checkStage() error {
 	query := r.http.QueryArgs()
 	upload := r.http.IsPut() && !query.Has("tagging") || r.http.IsPost() && (query.Has("uploads") || query.Has("uploadId"))
@@ -235,7 +231,7 @@ func (r request) tellStage(v objects.Stored) {
 	r.http.Response.Header.Set(edge.HeaderStage, blob.ID(v.ID).String())
 }
 
-// addressed is what a request is about; the key is "" for a bucket.
+// addressed is a request and what it names; key is "" for a bucket.
 type addressed struct {
 	request
 

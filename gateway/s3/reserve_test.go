@@ -18,16 +18,15 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// firstBatch is how many blobs a reserve begins with.
+// firstBatch is the size of a reserve's first batch.
 const firstBatch = 8
 
-// reserving lets the server keep no more blobs ready than it begins with.
+// reserving limits the reserve to its first batch.
 func reserving(cfg *config) { cfg.Reserve = firstBatch }
 
 const announcedBlobs = "SELECT count(*) FROM objects.blobs WHERE state = 'pending'" // of the reserve and of uploads
 
-// reserved waits until the server has announced a batch after a first upload, and
-// made its places.
+// reserved waits until the server has announced a batch after the first upload, and made its places.
 func (w *world) reserved(live int) {
 	w.t.Helper()
 	testenv.Eventually(w.t, "a batch is reserved", func() bool { return len(w.reserve()) == firstBatch })
@@ -46,7 +45,7 @@ func (w *world) left(reserved, live int) {
 	}
 }
 
-// What the other tests run is what users run.
+// The other tests use the default settings, which users have.
 func TestByDefaultASmallUploadTakesAReservedBlob(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, way option) {
@@ -83,7 +82,7 @@ func TestSmallUploadsTakeReservedBlobs(t *testing.T) {
 	if got := get(t, holder, bucket, invoice); got != "takes one" {
 		t.Errorf("the object holds %q", got)
 	}
-	for i := range 3 * firstBatch { // which needs other batches, made meanwhile or not yet
+	for i := range 3 * firstBatch { // needs further batches, which may not be ready in time
 		text := strconv.Itoa(i)
 		put(t, holder, bucket, "1001/"+text, text)
 		if got := get(t, holder, bucket, "1001/"+text); got != text {
@@ -109,7 +108,7 @@ func TestAStaleUploadLeavesNothingOfAReserve(t *testing.T) {
 	}
 }
 
-// Whatever took the reserve away, the upload announces a blob of its own.
+// If the reserve is gone for any reason, an upload announces a blob of its own.
 func TestAReserveThatIsGoneCostsNoUpload(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(w *world){
@@ -210,7 +209,7 @@ func TestUploadsGoOnWhereNothingCanBeReserved(t *testing.T) {
 	}
 }
 
-// A store that makes no places may write over a blob: each upload has an id of its own.
+// A store without places may overwrite a blob: each upload has an id of its own.
 func TestAStoreWithoutPlacesKeepsNoReserve(t *testing.T) {
 	t.Parallel()
 	w := setup(t, func(cfg *config) { cfg.Store = struct{ blob.Store }{cfg.Store} })
@@ -223,7 +222,7 @@ func TestAStoreWithoutPlacesKeepsNoReserve(t *testing.T) {
 	}
 }
 
-// The answer of the announcement is lost: it is repeated, and nothing is there twice.
+// If the answer of the announcement is lost, it is repeated, and nothing exists twice.
 func TestAnAnnouncementWhoseAnswerIsLostIsRepeated(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}

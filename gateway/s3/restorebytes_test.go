@@ -10,8 +10,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-// A database that was set back lists versions whose bytes were swept since; a store
-// that was set back lacks some, or has them in part.
+// A database restored from a backup lists versions whose bytes were swept since. A restored store lacks some blobs, or
+// has truncated ones.
 func TestAVersionWhoseBytesAreGoneReplacesNothing(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(w *world, id blob.ID) error{

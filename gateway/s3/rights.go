@@ -17,22 +17,22 @@ type Rights interface {
 	May(principal string, v access.Verb, resource string) bool
 }
 
-// errNoRight refuses what the principal of the credentials may not do, or not any more.
+// errNoRight refuses a request for which the principal of the credentials has no right, or no longer has it.
 var errNoRight = s3error.Error{
 	Code: "AccessDenied", Status: http.StatusForbidden,
 	Message: "The principal of these credentials has no right to this at the gateway. Nothing was changed.",
 }
 
-// right is one that a request needs of a principal.
+// right is a right that a request needs.
 type right struct {
 	principal string
 	verb      access.Verb
 	resource  string
 }
 
-// needed is what who signed the request needs to do so still: a lease's credentials are worth
-// what their principal may acquire. The port's own key is a principal by its name. Nothing is
-// needed where nobody signed: that is refused elsewhere.
+// needed returns the right that the signer of a request needs. The principal of a lease's credentials must still have
+// the right to acquire the resource. The port's own key is a principal of its own. asked is false for an unsigned
+// request, which is refused elsewhere.
 func (c config) needed(r request, s credentials.Session, leased bool) (n right, asked bool) {
 	switch {
 	case c.Rights == nil || !leased && !r.root:
@@ -47,7 +47,7 @@ func (c config) needed(r request, s credentials.Session, leased bool) (n right, 
 	return n, true
 }
 
-// permitted reports whether the request may be made, and says in the log where not.
+// permitted reports whether the request is allowed, and logs a denial.
 func (b *backend) permitted(r request, s credentials.Session, leased bool, action string) bool {
 	n, asked := b.cfg.needed(r, s, leased)
 	if !asked || b.cfg.Rights.May(n.principal, n.verb, n.resource) {
@@ -57,7 +57,7 @@ func (b *backend) permitted(r request, s credentials.Session, leased bool, actio
 	return false
 }
 
-// tellDenied writes the line of the audit, of each principal one in a while.
+// tellDenied writes an audit line, at most one per principal and denialsEvery.
 func (b *backend) tellDenied(r request, n right, action string) {
 	suppressed, due := b.denials.due(n.principal, time.Now())
 	if !due {
@@ -68,12 +68,12 @@ func (b *backend) tellDenied(r request, n right, action string) {
 }
 
 const (
-	denialsEvery = time.Second // of one principal
-	maxDenied    = 1000        // principals that are remembered
+	denialsEvery = time.Second // per principal
+	maxDenied    = 1000        // remembered principals
 )
 
-// denials bound how often one principal's are written: a client that tries again without a pause
-// must not fill the log. Safe for concurrent use.
+// denials limits the logged denials of each principal: a client that retries without a pause must not fill the log.
+// Safe for concurrent use.
 type denials struct {
 	mu sync.Mutex
 	of map[string]denied
@@ -84,7 +84,7 @@ type denied struct {
 	suppressed int
 }
 
-// due reports whether a denial is written now, and how many were not since the last.
+// due reports whether a denial is logged now, and how many were suppressed since the last.
 func (d *denials) due(principal string, now time.Time) (suppressed int, due bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,7 +101,7 @@ func (d *denials) due(principal string, now time.Time) (suppressed int, due bool
 	return last.suppressed, true
 }
 
-// readsAll reports whether credentials that are not limited to their resource read the rest now.
+// readsAll reports whether credentials without OwnKeys may read other resources' objects now.
 func (c config) readsAll(s credentials.Session) bool {
 	return c.Rights == nil || c.Rights.May(s.Principal, access.S3Read, "")
 }

@@ -25,7 +25,7 @@ func named(name string, verbs ...access.Verb) access.Definition {
 	return d
 }
 
-// Credentials are worth what their principal may do when they are used, not when they were issued.
+// The current rights of their principal bound credentials, not the rights at their issue.
 func TestCredentialsAreWorthWhatTheirPrincipalMayNow(t *testing.T) {
 	t.Parallel()
 	all, err := access.New([]access.Definition{named("worker", access.Acquire, access.S3Read), named("s3:"+rootAccess, access.S3Read, access.Buckets)})
@@ -80,7 +80,7 @@ func TestCredentialsAreWorthWhatTheirPrincipalMayNow(t *testing.T) {
 	}
 }
 
-// A denial is in the log, once in a while: whoever tries again without a pause does not fill it.
+// Denials are logged at a limited rate: a client that retries without a pause does not fill the log.
 func TestADenialIsWrittenDownNowAndThen(t *testing.T) {
 	t.Parallel()
 	all, err := access.New([]access.Definition{named("worker"), named("reader", access.Acquire)})
@@ -104,12 +104,12 @@ func TestADenialIsWrittenDownNowAndThen(t *testing.T) {
 			if res.StatusCode != http.StatusForbidden {
 				t.Errorf("%s: %d", principal, res.StatusCode)
 			}
-			if ids[principal] == "" { // of the one whose line is written
+			if ids[principal] == "" { // of the logged denial
 				ids[principal] = res.Header.Get("X-Amz-Request-Id")
 			}
 		}
 	}
-	most := int(time.Since(began)/time.Second) + 1 // a busy machine takes its time
+	most := int(time.Since(began)/time.Second) + 1 // allows for a busy machine
 	for _, says := range []string{
 		"verb=acquire resource=orders/1001 operation=GetObject suppressed_before=0 request_id=" + ids["worker"] + " audit.principal=worker audit.client=127.0.0.1:",
 		`verb=s3-read resource="" operation=GetObject suppressed_before=0 request_id=` + ids["reader"] + ` audit.principal=reader audit.client=127.0.0.1:`,
@@ -123,7 +123,7 @@ func TestADenialIsWrittenDownNowAndThen(t *testing.T) {
 	}
 }
 
-// lines are those of a log.
+// lines is a log.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder

@@ -17,49 +17,49 @@ const (
 	levels
 )
 
-// place is the routes of one method on one level, in the order in which they are tried.
+// place holds the routes of one method on one level, in the order in which they are tried.
 type place struct {
 	method string
 	level  level
-	with   string // parameters that its routes read beside those that choose them
+	with   string // parameters that its routes read, besides those that select them
 	routes []route
 }
 
-// route is one operation, and what of a request chooses it.
+// route is one operation, and what in a request selects it.
 type route struct {
-	sub    string    // S3's sub-resource, a parameter; none: the place itself
-	and    string    // another parameter that must be there; with =VALUE: that has this value
-	header string    // a header that must be there
+	sub    string    // S3's sub-resource, a parameter; "": the place itself
+	and    string    // another required parameter; with =VALUE it must have this value
+	header string    // a required header
 	action string    // versitygw's name of the operation
-	do     operation // of versitygw, or in its form
-	own    ownAnswer // or of our own. Without any, the answer is NotImplemented
+	do     operation // versitygw's, or in its form
+	own    ownAnswer // our own. Without either the answer is NotImplemented
 	steps  steps
 }
 
-// ctl has versitygw's operations; they call the back end.
+// ctl holds versitygw's operations, which call the backend.
 type ctl = controllers.S3ApiController
 
-// operation does what a route is for.
+// operation serves a route.
 type operation func(*port, fiber.Ctx) (*controllers.Response, error)
 
-// steps say in what a route differs before its operation. Without any, the request must be signed, its body's
-// checksum is that of the header X-Amz-Content-Sha256, and the bucket's CORS rules apply.
+// steps are a route's deviations before its operation. By default the request must be signed, its body's checksum must
+// match X-Amz-Content-Sha256, and the bucket's CORS rules apply.
 type steps uint16
 
 const (
-	checked     steps = 1 << iota // the body's other checksums hold, if there are any
+	checked     steps = 1 << iota // the body's other checksums match, if any
 	needsBody                     // checked, and the body is not empty
 	needsSum                      // checked, and there is a checksum
-	streamed                      // the operation reads the body as it comes
-	form                          // the body is a browser's form, which is signed itself
-	sumOptional                   // without X-Amz-Content-Sha256, too
+	streamed                      // the operation streams the body
+	form                          // the body is a browser's form, which is itself signed
+	sumOptional                   // X-Amz-Content-Sha256 is optional
 	anyRegion                     // signed for this region, or for the default one
 	corsFirst                     // CORS rules apply to refusals, too
 	noCORS
-	noACL     // the bucket may be missing, or is none
-	unnamed   // there is no name to look at
-	anonymous // by anybody: CORS preflight
-	open      // by anybody, and none of the above
+	noACL     // the bucket may be missing, or there is none
+	unnamed   // there is no name to check
+	anonymous // no signature needed: CORS preflight
+	open      // no signature needed, and none of the above
 )
 
 func (s steps) has(one steps) bool { return s&one != 0 }
@@ -75,12 +75,12 @@ type port struct {
 	services controllers.Services
 	cors     fiber.Handler
 
-	routes     []fiber.Handler // by the routes' ids
+	routes     []fiber.Handler // indexed by route id
 	notAllowed fiber.Handler
 }
 
-// ownAnswer is an operation of our own, for what versitygw knows and does not do, or not as it should. The first result
-// is the answer's document; nil for none.
+// ownAnswer is an operation of our own, for what versitygw parses but does not implement, or not as needed. document is
+// the answer's document; nil for none.
 type ownAnswer func(*backend, addressed) (document any, status int, err error)
 
 const headerCopySource = "X-Amz-Copy-Source"

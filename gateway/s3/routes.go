@@ -7,9 +7,8 @@ import (
 	"github.com/versity/versitygw/s3err"
 )
 
-// places are all that the S3 port serves, or refuses in its own words. A sub-resource that is not here answers
-// NotImplemented: versitygw's own router would take the request for one without it, and DELETE /bucket?policy for
-// the bucket's deletion.
+// places are all operations that the S3 port serves, or refuses in its own words. A sub-resource that is missing here
+// answers NotImplemented: versitygw's own router would ignore it, and DELETE /bucket?policy would delete the bucket.
 var places = []place{
 	{method: http.MethodGet, level: ofService, routes: []route{
 		noCopySource,
@@ -143,14 +142,14 @@ var places = []place{
 	{method: http.MethodOptions, level: ofObject, routes: []route{{action: metrics.ActionOptions, do: versity(ctl.CORSOptions), steps: anonymous}}},
 }
 
-// notRead are sub-resources of S3 that no read has: without this list a read with one is an ordinary read.
+// notRead are sub-resources of S3 that no read has; without this list they would be ignored.
 const notRead = "torrent session metadataTable metadataConfiguration metadataInventoryTable metadataJournalTable abac " +
 	"renameObject select restore"
 
-// noCopySource refuses a header that only writes may have, before anybody asks who sent it.
+// noCopySource refuses a header that only writes may have, before authentication.
 var noCopySource = route{header: headerCopySource, action: metrics.ActionUndetected, do: refuseCopySource, steps: open}
 
-// unserved is an operation that versitygw knows and nobody serves: who asks for it is authenticated nevertheless.
+// unserved is an operation that versitygw knows and this port does not serve. It still authenticates the request.
 func unserved(sub, and, action string) route {
 	return route{sub: sub, and: and, action: action, steps: noCORS}
 }

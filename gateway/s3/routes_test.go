@@ -22,8 +22,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
-// routed is a server with something that each route could change: an object, an upload, and an empty bucket, which
-// nothing keeps from being deleted.
+// routed is a server with something that each route could change: an object, an upload, and an empty bucket that can be
+// deleted.
 type routed struct {
 	*world
 
@@ -44,7 +44,7 @@ func routesIn(t *testing.T) routed {
 	return routed{w, *m.id, map[string]credentials.Credentials{"root": root, "lease": w.issue("orders/1001", 5)}}
 }
 
-// path puts the names of what is there into "/BUCKET/KEY?uploadId".
+// path replaces the placeholders in "/BUCKET/KEY?uploadId" by existing names.
 func (w routed) path(pattern string) string {
 	path, query, _ := strings.Cut(pattern, "?")
 	if path == "/BUCKET" {
@@ -63,7 +63,7 @@ func (w routed) path(pattern string) string {
 	return path + "?" + values.Encode()
 }
 
-// ask is a request that its route would carry out.
+// ask returns a request that its route would carry out.
 func (w routed) ask(method, pattern, header string, creds credentials.Credentials) raw {
 	data, sent := "", map[string]string{}
 	if method == http.MethodPut || method == http.MethodPost {
@@ -92,7 +92,7 @@ func patternOf(r s3.Route) string {
 	return pattern + strings.TrimSuffix("?"+query, "?")
 }
 
-// upstream is versitygw's list of routes, made from the version that go.mod has.
+// upstream returns versitygw's list of routes, from the version in go.mod.
 func upstream(t *testing.T) []string {
 	t.Helper()
 	mod, err := os.ReadFile("../../go.mod")
@@ -111,7 +111,7 @@ func upstream(t *testing.T) []string {
 	return lines[1:]
 }
 
-// A route of versitygw's that is not in our table, or is there as not served, is not reached by another way.
+// A route of versitygw that our table lacks, or marks as not served, cannot be reached in another way.
 func TestRoutesOfVersitygwThatAreNotServedChangeNothing(t *testing.T) {
 	t.Parallel()
 	w := routesIn(t)
@@ -137,7 +137,7 @@ func TestRoutesOfVersitygwThatAreNotServedChangeNothing(t *testing.T) {
 	}
 }
 
-// adminRoutes are versitygw's, of its own accounts.
+// adminRoutes are versitygw's routes for its own accounts.
 var adminRoutes = func() map[string]struct{} {
 	all := map[string]struct{}{}
 	for _, path := range []string{"/create-user", "/delete-user", "/update-user", "/list-users", "/change-bucket-owner", "/list-buckets", "/BUCKET/create"} {
@@ -146,7 +146,7 @@ var adminRoutes = func() map[string]struct{} {
 	return all
 }()
 
-// A sub-resource never falls through to the operation on the bucket or the object that it belongs to.
+// A sub-resource never falls through to the operation on its bucket or object.
 func TestSubresourcesWithoutARouteAreNotImplementedAndChangeNothing(t *testing.T) {
 	t.Parallel()
 	w := routesIn(t)
@@ -192,7 +192,7 @@ func TestAParameterWithoutANameIsRefusedLikeAnUnknownOne(t *testing.T) {
 	}
 }
 
-// mustRefuse sends the request as root and as a holder of a lease.
+// mustRefuse sends the request as root and as a holder of a lease, and wants it refused.
 func (w routed) mustRefuse(method, pattern, header string) {
 	w.t.Helper()
 	before := w.state()
@@ -207,8 +207,8 @@ func (w routed) mustRefuse(method, pattern, header string) {
 	}
 }
 
-// Nobody gets an answer from a route by a request that was not signed, signed with another secret, or signed too
-// long ago; not in its headers, nor in its URL.
+// No route answers a request that is unsigned, signed with another secret, or signed too long ago, in its headers or in
+// its URL.
 func TestEveryRouteRefusesUnsignedForgedAndExpiredRequests(t *testing.T) {
 	t.Parallel()
 	w := routesIn(t)
@@ -241,7 +241,7 @@ func TestEveryRouteRefusesUnsignedForgedAndExpiredRequests(t *testing.T) {
 	w.mustTakeWellSigned()
 }
 
-// mustTakeWellSigned sends the same requests as they should be: what refuses the others is their signature.
+// mustTakeWellSigned sends the same requests with valid signatures, to show that only the signature was refused.
 func (w routed) mustTakeWellSigned() {
 	w.t.Helper()
 	for _, r := range s3.Routes() {
@@ -258,12 +258,12 @@ func (w routed) mustTakeWellSigned() {
 	}
 }
 
-// notAllowedIn reports whether a document refuses whoever sent the request, whatever the request is.
+// notAllowedIn reports whether a document refuses every sender.
 func notAllowedIn(text string) bool {
 	return regexp.MustCompile(`<Code>(AccessDenied|SignatureDoesNotMatch|RequestTimeTooSkewed|ExpiredToken)</Code>`).MatchString(text)
 }
 
-// illSigned are requests for the route, by what is wrong with their signature.
+// illSigned returns requests for the route, by what is wrong with their signature.
 func (w routed) illSigned(r s3.Route, creds credentials.Credentials) map[string]*http.Request {
 	forged := creds
 	forged.SecretAccessKey = "another"
@@ -289,7 +289,7 @@ func (w routed) illSigned(r s3.Route, creds credentials.Credentials) map[string]
 	return all
 }
 
-// presign signs the request in its URL, which is good for a minute.
+// presign signs the request in its URL, which is valid for a minute.
 func (w routed) presign(r raw) *http.Request {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), r.method, w.url("%s", r.path), nil)
@@ -319,7 +319,7 @@ func (w routed) presign(r raw) *http.Request {
 	return req
 }
 
-// What needs no signature by its headers has another, or does nothing.
+// A route that needs no signature in its headers needs another one, or does nothing.
 func TestRoutesWithoutASignatureServeNothing(t *testing.T) {
 	t.Parallel()
 	w := routesIn(t)

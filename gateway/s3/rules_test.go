@@ -26,7 +26,7 @@ func (w *world) prefixRule(bucket, prefix, text string) {
 	}
 }
 
-// minted sends a PUT that root signs, with a token that was minted elsewhere.
+// minted sends a PUT that root signs, with an externally issued token.
 func (w *world) minted(path, token, data string) (int, string) {
 	w.t.Helper()
 	r := raw{
@@ -92,7 +92,7 @@ func TestTheRuleMonotoneTakesRisingTokensOnly(t *testing.T) {
 		{"events/p0/x", "-1", 403},
 		{"events/p0/x", "10.0123456789abcdef0123456789abcdef", 403},
 		{"events/p0/x", "9007199254740992", 403},
-		{"1001/x", "7", 403}, // the bucket's own rule takes no bare number
+		{"1001/x", "7", 403}, // the bucket's own rule accepts no bare number
 	} {
 		if status, text := w.minted("/orders/"+step.path, step.token, step.token); status != step.status {
 			t.Errorf("%s with token %q: got %d %s, want %d", step.path, step.token, status, text, step.status)
@@ -101,7 +101,7 @@ func TestTheRuleMonotoneTakesRisingTokensOnly(t *testing.T) {
 	if a, b := get(t, w.root(), bucket, "events/p0/x"), get(t, w.root(), bucket, "events/p0/y"); a != "9" || b != "7" {
 		t.Errorf("got %q and %q", a, b)
 	}
-	// A lease's credentials are no token of that mint, and a number does not take what a lease holds.
+	// A monotone rule does not accept a lease's credentials, and a bare number does not replace the lease's grant.
 	_, err := tryPut(t, w.lease("orders/events/p2", 5), bucket, "events/p2/x", "lease")
 	wantRefused(t, err, 403, "InvalidFencingToken")
 	if status, text := w.minted("/orders/events/p2/x", "6", "number"); status != 403 {
@@ -115,7 +115,7 @@ func TestTheRuleMonotoneTakesRisingTokensOnly(t *testing.T) {
 	}
 }
 
-// A rule that changes while an upload is on its way decides at the commit.
+// If a rule changes during an upload, the rule at its commit decides.
 func TestAnUploadIsJudgedByTheRuleAtItsCommit(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -12,9 +12,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
-// within refuses what is not of a session's resource, where its credentials read that
-// only. Of writes the fence judges the target; what they read, the source of a copy, is
-// judged here.
+// within refuses requests outside a session's resource if its credentials are limited to it. The fence checks the
+// target of writes; within checks what they read, such as the source of a copy.
 func (p *port) within(r route) fiber.Handler {
 	return func(c fiber.Ctx) error {
 		s, leased := p.backend.sessionOf(c.RequestCtx())
@@ -39,10 +38,11 @@ func (p *port) within(r route) fiber.Handler {
 		case listed[r.action]:
 			allowed, err = p.backend.ownPrefix(asked.request, asked.bucket, asked.query("prefix"))
 		default:
-			allowed = r.action == metrics.ActionHeadBucket || r.action == metrics.ActionGetBucketLocation // they tell nothing of keys
+			// They reveal nothing about keys.
+			allowed = r.action == metrics.ActionHeadBucket || r.action == metrics.ActionGetBucketLocation
 		}
 		if err == nil && !allowed {
-			if !s.Terms.Has(credentials.OwnKeys) { // its principal reads no more than that
+			if !s.Terms.Has(credentials.OwnKeys) { // its principal may read nothing else
 				p.backend.tellDenied(asked.request, right{s.Principal, access.S3Read, ""}, r.action)
 			}
 			err = s3err.GetAPIError(s3err.ErrAccessDenied)
@@ -54,8 +54,7 @@ func (p *port) within(r route) fiber.Handler {
 	}
 }
 
-// goesOn refuses what reads under credentials that end with their lease, once that is over. The
-// fence refuses their writes.
+// goesOn refuses reads under credentials that end with their lease, once that is over. The fence refuses their writes.
 func (b *backend) goesOn(s credentials.Session, reads bool) error {
 	if !reads || !s.Terms.Has(credentials.EndHeld) {
 		return nil
@@ -67,13 +66,13 @@ func (b *backend) goesOn(s credentials.Session, reads bool) error {
 	return err
 }
 
-// tells are the writes of objects that change nothing, so no fence judges them: what they answer
-// tells whether a key is there.
+// tells are writes of objects that change nothing, so the fence does not check them. Their answers reveal whether a key
+// exists.
 var tells = map[string]bool{
 	metrics.ActionPutObjectAcl: true, metrics.ActionPutObjectRetention: true, metrics.ActionPutObjectLegalHold: true, metrics.ActionRestoreObject: true,
 }
 
-// listed are the operations that read what lies below a prefix.
+// listed are the operations that list keys below a prefix.
 var listed = map[string]bool{
 	metrics.ActionListObjects: true, metrics.ActionListObjectsV2: true, metrics.ActionListObjectVersions: true, metrics.ActionListMultipartUploads: true,
 }
@@ -86,13 +85,13 @@ func (b *backend) ownSource(r request, source string) (bool, error) {
 	return b.ownKey(r, bucket, key)
 }
 
-// ownKey reports whether a write of the key would need the session's resource.
+// ownKey reports whether a write of the key needs the session's resource.
 func (b *backend) ownKey(r request, bucket, key string) (bool, error) {
 	rule, err := b.catalog.RuleOf(b.base, bucket, key)
 	return err == nil && !rule.Unchecked() && rule.Resource(bucket, key) == r.grant.Resource, err
 }
 
-// ownPrefix reports whether that is so for every key that begins with the prefix.
+// ownPrefix reports whether every key with the prefix needs the session's resource.
 func (b *backend) ownPrefix(r request, bucket, prefix string) (bool, error) {
 	found, err := b.catalog.Bucket(b.base, bucket)
 	return err == nil && found.Covers(prefix, r.grant.Resource), err

@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
-// What limited credentials are answered about others' keys is the same whether a key is there or not.
+// The answer to limited credentials about others' keys does not depend on whether the key exists.
 func TestLimitedCredentialsLearnNoKeysOfOthersByWriting(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -62,7 +62,7 @@ type rawCase struct {
 	header              map[string]string
 }
 
-// Credentials can be limited to reading their resource's keys. What else they ask for is AccessDenied, however it is asked for.
+// Credentials can be limited to reading their resource's keys. Every other request gets AccessDenied.
 func TestLimitedCredentialsReadTheirResourcesKeysOnly(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -82,13 +82,13 @@ func TestLimitedCredentialsReadTheirResourcesKeysOnly(t *testing.T) {
 	for _, c := range []struct {
 		method, path string
 		source       string
-		status       int // of OwnKeys
-		readOnly     int // of ReadOnly and OwnKeys; 0: the same
+		status       int // with OwnKeys
+		readOnly     int // with ReadOnly and OwnKeys; 0: the same
 	}{
 		{"GET", "/orders/1001/a", "", 200, 0},
 		{"HEAD", "/orders/1001/a", "", 200, 0},
 		{"GET", "/orders/1001/a?tagging", "", 200, 0},
-		{"GET", "/orders/1001/a?attributes", "", 400, 0}, // it names none
+		{"GET", "/orders/1001/a?attributes", "", 400, 0}, // it names no attributes
 		{"GET", "/orders/1002/a", "", 403, 0},
 		{"HEAD", "/orders/1002/a", "", 403, 0},
 		{"GET", "/orders/10010/a", "", 403, 0},
@@ -97,7 +97,7 @@ func TestLimitedCredentialsReadTheirResourcesKeysOnly(t *testing.T) {
 		{"GET", "/", "", 403, 0},
 		{"GET", "/orders", "", 403, 0},
 		{"GET", "/orders?prefix=1001", "", 403, 0},
-		{"GET", "/orders?prefix=1001/", "", 403, 0}, // some of them have another rule
+		{"GET", "/orders?prefix=1001/", "", 403, 0}, // some of the keys have another rule
 		{"GET", "/orders?prefix=1001/a", "", 200, 0},
 		{"GET", "/orders?list-type=2&prefix=1001/a/", "", 200, 0},
 		{"GET", "/orders?list-type=2&prefix=1002/", "", 403, 0},

@@ -74,7 +74,7 @@ func TestADeletionSaysWhatItExpects(t *testing.T) {
 			t.Errorf("kept %v: %v", kept, err)
 		}
 		if err := remove(aws.Int64(5), nil, nil, nil); kept {
-			wantRefused(t, err, 412, "PreconditionFailed") // a deletion is what is there
+			wantRefused(t, err, 412, "PreconditionFailed") // the current version is a deletion marker
 		} else if err != nil {
 			t.Errorf("what is gone: %v", err)
 		}
@@ -90,8 +90,8 @@ func TestADeletionSaysWhatItExpects(t *testing.T) {
 	}
 }
 
-// versitygw drops an error that names no version where one was asked for, and
-// the client would take the version for deleted.
+// versitygw drops an error that names no version for an entry with a version, and the client would take the version for
+// deleted.
 func TestARefusalIsToldAlsoForAVersionAmongMany(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -136,7 +136,7 @@ func TestAnswersHoldWhatClientsLookFor(t *testing.T) {
 	if _, err := http.ParseTime(res.Header.Get("Last-Modified")); err != nil || res.StatusCode != http.StatusOK {
 		t.Errorf("attributes: %d, %v", res.StatusCode, err)
 	}
-	for range 5 { // a map's order is random
+	for range 5 { // the order of a map is random
 		tags, err := w.root().GetObjectTagging(t.Context(), &awss3.GetObjectTaggingInput{Bucket: &bucket, Key: aws.String(invoice)})
 		if err != nil || !slices.IsSortedFunc(tags.TagSet, func(a, b types.Tag) int { return strings.Compare(*a.Key, *b.Key) }) || len(tags.TagSet) != 4 {
 			t.Fatalf("the tags are %+v, %v", tags, err)

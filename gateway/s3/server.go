@@ -22,10 +22,10 @@ type Server struct {
 	backend *backend
 	gate    *gate
 	conns   edge.Connections
-	stop    context.CancelFunc // of the backend's work
+	stop    context.CancelFunc // ends the backend's work
 }
 
-// New makes a server. It connects to nothing yet.
+// New creates a server. It does not connect yet.
 func New(deps Deps, o Options) (*Server, error) {
 	cfg, err := configOf(deps, o)
 	if err != nil {
@@ -43,20 +43,18 @@ func New(deps Deps, o Options) (*Server, error) {
 	return s, nil
 }
 
-// Catalog is what the server has of buckets and objects.
+// Catalog returns the server's catalog of buckets and objects.
 func (s *Server) Catalog() *objects.Catalog { return s.backend.catalog }
 
-// SawDatabase tells which PostgreSQL a connection leads to, as fence.identity names
-// it; "" one that may have lost what it acknowledged. What is remembered of another
-// one is forgotten.
+// SawDatabase reports which PostgreSQL a connection leads to, as fence.identity names it; "" for one that may have lost
+// acknowledged writes. The server forgets what it has cached of another one.
 func (s *Server) SawDatabase(identity string) { s.backend.reader.Saw(identity) }
 
-// Keeper keeps the server's blob store and its database in agreement.
+// Keeper returns the keeper of the server's blob store and database.
 func (s *Server) Keeper() *maintenance.Keeper { return s.backend.keeper }
 
-// Serve answers requests on the listener until ctx is done; then it takes no
-// more, waits up to the drain timeout for those under way, cuts off the rest, and
-// returns. Call it once. The listener is closed in any case.
+// Serve serves requests on the listener until ctx is done. Then it accepts no more, waits up to the drain timeout for
+// those in progress, cuts off the rest, and returns. Call it once. It closes the listener in any case.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer s.stop()
 	defer s.backend.writer.Close()
@@ -67,14 +65,14 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}()
 	select {
 	case err := <-ended:
-		_ = ln.Close() // where the server failed before it listened
+		_ = ln.Close() // if the server failed before it listened
 		return fmt.Errorf("s3: listen: %w", err)
 	case <-ctx.Done():
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
 	err := s.app.ShutdownWithContext(drain)
-	_ = ln.Close() // where the server had not yet begun to listen
+	_ = ln.Close() // if the server had not begun to listen
 	if drain.Err() != nil {
 		err = nil
 		s.cutOff()
@@ -82,8 +80,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return errors.Join(err, <-ended)
 }
 
-// cutOff ends the requests that outlast the drain timeout, and lets them give up
-// what they have begun.
+// cutOff ends the requests that exceed the drain timeout, and lets them discard what they have begun.
 func (s *Server) cutOff() {
 	s.cfg.Logger.Warn("s3: requests were cut off by the stop", "after", s.cfg.DrainTimeout, "connections", s.conns.Count())
 	s.conns.Cut()
@@ -98,16 +95,16 @@ func (s *Server) cutOff() {
 	}
 }
 
-// Stats is what the server does now, and bytes since it was made.
+// Stats holds the server's current load, and its bytes since it was created.
 type Stats struct {
 	Connections int64 // open
-	Requests    int64 // at work
-	Uploads     int64 // of them
+	Requests    int64 // in progress
+	Uploads     int64 // among Requests
 	BytesIn     int64 // from clients, TLS and headers included
 	BytesOut    int64
 }
 
-// Stats reports what the server does.
+// Stats returns the server's statistics.
 func (s *Server) Stats() Stats {
 	return Stats{
 		Connections: int64(s.conns.Count()), Requests: s.gate.requests.Load(), Uploads: s.gate.uploads.Load(),

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Who has shown no credentials yet keeps no connection by announcing a long body.
+// A client without credentials cannot keep a connection by announcing a long body.
 func TestNobodyKeepsAConnectionByABodyToCome(t *testing.T) {
 	t.Parallel()
 	w := setup(t, func(c *config) { c.StallTimeout = 3 * time.Second }) // ten times the wait below
@@ -27,7 +27,7 @@ func TestNobodyKeepsAConnectionByABodyToCome(t *testing.T) {
 	}
 }
 
-// gradual is a body that comes in pieces.
+// gradual is a body that is sent in pieces.
 type gradual struct {
 	left, piece int
 	wait        time.Duration

@@ -11,14 +11,14 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-// spy is a blob store that can be made to fail.
+// spy is a blob store with injected failures.
 type spy struct {
 	blob.Store
 
 	putErr    error
 	deleteErr atomic.Pointer[error]
-	puts      atomic.Int32 // blobs that their upload announced
-	fills     atomic.Int32 // blobs that had been reserved
+	puts      atomic.Int32 // blobs announced by their upload
+	fills     atomic.Int32 // reserved blobs
 }
 
 func (s *spy) Delete(ctx context.Context, id blob.ID) error {
@@ -36,7 +36,7 @@ func (s *spy) Put(ctx context.Context, id blob.ID, r io.Reader, size int64) erro
 	return s.Store.Put(ctx, id, r, size)
 }
 
-// folder is what a server finds in a [blob.Dir], and in no other store.
+// folder is what the server uses of a [blob.Dir] and of no other store.
 type folder interface {
 	blob.Reserver
 	ReadAt(ctx context.Context, id blob.ID, offset int64, p []byte) error
@@ -45,7 +45,7 @@ type folder interface {
 
 var _ folder = (*blob.Dir)(nil)
 
-// folderSpy is a spy before a folder: what the server does is what it does without one.
+// folderSpy is a spy in front of a folder, so that the server acts as without a spy.
 type folderSpy struct{ *spy }
 
 func (s folderSpy) Reserve(ctx context.Context, ids []blob.ID) error {

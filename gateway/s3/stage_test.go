@@ -23,7 +23,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
-// staging lets an SDK's client stage what it uploads.
+// staging makes an SDK's client stage its uploads.
 func staging(o *awss3.Options) {
 	o.APIOptions = append(o.APIOptions, smithyhttp.AddHeaderValue("Fencing-Stage", "true"))
 }
@@ -45,7 +45,7 @@ func (w *world) sealed(resource string, token fence.Token) fence.Grant {
 	return g
 }
 
-// publish publishes as a writer does.
+// publish publishes stages as a writer does.
 func (w *world) publish(g fence.Grant, stages ...string) error {
 	return pgx.BeginFunc(w.t.Context(), poolOf(w.t, w.pg.WriterURL), func(tx pgx.Tx) error {
 		_, err := tx.Exec(w.t.Context(), "SELECT fence.use($1::text, $2::text)", g.Resource, g.Presented())
@@ -56,7 +56,7 @@ func (w *world) publish(g fence.Grant, stages ...string) error {
 	})
 }
 
-// absent checks that a key is there for nobody.
+// absent checks that a key does not exist for any reader.
 func (w *world) absent(bucket, key string) {
 	w.t.Helper()
 	c := w.root()
@@ -110,7 +110,7 @@ func TestAMultipartUploadIsStagedWhenItIsCompleted(t *testing.T) {
 	w := setup(t)
 	bucket := w.bucket()
 	g := w.sealed("orders/1001", 5)
-	c := w.holder(g.Resource, g.Token, staging) // each of its requests says it
+	c := w.holder(g.Resource, g.Token, staging) // each of its requests has the header
 	m := begin(t, c, bucket, types.ChecksumAlgorithmCrc32)
 	m.part(1, bytes.Repeat([]byte("a"), 5*mib))
 	m.part(2, []byte("bbbb"))
@@ -124,13 +124,13 @@ func TestAMultipartUploadIsStagedWhenItIsCompleted(t *testing.T) {
 		t.Errorf("the stage is %s, the upload %s", stage, *m.id)
 	}
 	w.absent(bucket, invoice)
-	again, err := m.complete(c, m.parts[:2]) // its answer was lost
+	again, err := m.complete(c, m.parts[:2]) // as if the answer had been lost
 	if err != nil || *again.ETag != *out.ETag || stageOf(t, again.ResultMetadata) != stage || *again.ChecksumCRC32 != *out.ChecksumCRC32 {
 		t.Errorf("repeated: %+v, %v", again, err)
 	}
 	_, err = m.complete(c, m.parts[:1]) // another completion
 	wantRefused(t, err, 404, "NoSuchUpload")
-	_, err = m.complete(w.holder(g.Resource, g.Token), m.parts[:2]) // which would make it visible at once
+	_, err = m.complete(w.holder(g.Resource, g.Token), m.parts[:2]) // it would publish at once
 	wantRefused(t, err, 404, "NoSuchUpload")
 	w.arm("orders/1002", 5)
 	_, err = m.complete(w.holder("orders/1002", 5, staging), m.parts[:2])
@@ -218,7 +218,7 @@ func TestTheHeaderIsNeverIgnored(t *testing.T) {
 	if n := w.count("SELECT count(*) FROM objects.stages") + w.count("SELECT count(*) FROM objects.taggings"); n != 0 {
 		t.Errorf("%d were recorded", n)
 	}
-	res, _ := w.send(raw{creds: creds, method: "GET", path: upload.path, header: stage}) // a client that says it with every request reads as ever
+	res, _ := w.send(raw{creds: creds, method: "GET", path: upload.path, header: stage}) // the header does not affect reads
 	if res.StatusCode != http.StatusOK {
 		t.Errorf("reading: %d", res.StatusCode)
 	}
@@ -251,9 +251,10 @@ func TestAStageWhoseAnswerIsLostIsRecordedOnceOrNotAtAll(t *testing.T) {
 		stages  int
 		pending int
 	}{
-		"the reply":          {faults: []fault{loseReply}, status: 200, stages: 1, pending: 1},
-		"the request":        {faults: []fault{loseRequest}, status: 200, stages: 1, pending: 1},
-		"PostgreSQL with it": {faults: []fault{loseReply}, down: true, status: 503, stages: 1, pending: 1}, // which the sweep takes
+		"the reply":   {faults: []fault{loseReply}, status: 200, stages: 1, pending: 1},
+		"the request": {faults: []fault{loseRequest}, status: 200, stages: 1, pending: 1},
+		// The sweep deletes them.
+		"PostgreSQL with it": {faults: []fault{loseReply}, down: true, status: 503, stages: 1, pending: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

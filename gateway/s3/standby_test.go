@@ -15,7 +15,8 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// setupAlone is setup on a PostgreSQL of the test's own, which it may configure. A statement may take the timeout; 0: the default.
+// setupAlone is setup with a PostgreSQL of its own, which the test may configure. timeout bounds a statement; 0: the
+// default.
 func setupAlone(t *testing.T, timeout time.Duration) (w *world, server *pgserver.Server, dir string) {
 	t.Helper()
 	dir = testenv.ServerDir(t)
@@ -28,8 +29,8 @@ func setupAlone(t *testing.T, timeout time.Duration) (w *world, server *pgserver
 	return w, server, dir
 }
 
-// A statement that takes too long is cancelled, and with it its COMMIT's wait for the
-// standby: what it did is seen then, and a failover undoes it.
+// A statement that takes too long is cancelled, and with it its COMMIT's wait for the standby: its effect is visible
+// then, and a failover undoes it.
 func TestNothingIsAcknowledgedThatTheSynchronousStandbyDoesNotHave(t *testing.T) {
 	t.Parallel()
 	w, _, _ := setupAlone(t, time.Second)

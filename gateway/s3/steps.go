@@ -8,12 +8,12 @@ import (
 	"github.com/versity/versitygw/s3err"
 )
 
-// versity is an operation of versitygw's.
+// versity wraps an operation of versitygw.
 func versity(do func(ctl, fiber.Ctx) (*controllers.Response, error)) operation {
 	return func(p *port, c fiber.Ctx) (*controllers.Response, error) { return do(p.ctl, c) }
 }
 
-// fails is no operation, but an error.
+// fails is an operation that returns err.
 func fails(err error) operation {
 	return func(*port, fiber.Ctx) (*controllers.Response, error) { return &controllers.Response{}, err }
 }
@@ -25,7 +25,7 @@ func refuseCopySource(_ *port, c fiber.Ctx) (*controllers.Response, error) {
 // nothing answers 200 and has no effect.
 func nothing(*port, fiber.Ctx) (*controllers.Response, error) { return &controllers.Response{}, nil }
 
-// handlers are versitygw's middlewares for a route, in its order.
+// handlers returns versitygw's middlewares for a route, in versitygw's order.
 func (p *port) handlers(r route) []fiber.Handler {
 	if r.steps.has(open) {
 		return nil
@@ -42,7 +42,7 @@ func (p *port) handlers(r route) []fiber.Handler {
 	add(!s.has(unnamed), middlewares.BucketObjectNameValidator())
 	add(s.has(form), middlewares.AuthorizePostObject(p.root, p.iam, p.region))
 	add(cors && s.has(corsFirst), p.cors)
-	// No bucket is public, so the permission that would be needed decides nothing.
+	// No bucket is public, so this permission decides nothing.
 	add(signed, middlewares.AuthorizePublicBucketAccess(p.backend, r.action, auth.DeleteBucketAction, auth.PermissionWrite, p.region, streams))
 	add(signed && !s.has(form), middlewares.VerifyPresignedV4Signature(p.root, p.iam, p.region, streams))
 	add(signed && !s.has(form), middlewares.VerifyV4Signature(p.root, p.iam, p.region, streams, !s.has(sumOptional), s.has(anyRegion)))

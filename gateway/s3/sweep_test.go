@@ -13,8 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
-// age makes every blob and upload look older, but for the reserve, which a server
-// gives back long before.
+// age makes every blob and upload look older, except for the reserve, which a server returns long before.
 func (w *world) age(by string) {
 	w.t.Helper()
 	reserve := w.reserve()
@@ -75,7 +74,8 @@ func TestAnUploadThatTheSweepCondemnedIsRefusedAtItsCommit(t *testing.T) {
 	w.age("25 hours")
 	w.sweep(maintenance.Swept{Condemned: 1, Deleted: 1}, maintenance.Sweep{})
 	close(slow.resume)
-	if a := <-done; a.status != 400 && a.status != 503 { // given up; or the store missed the file that the sweep took
+	// The upload was discarded, or the store no longer found the file that the sweep deleted.
+	if a := <-done; a.status != 400 && a.status != 503 {
 		t.Errorf("got %+v", a)
 	}
 	if got := get(t, w.root(), bucket, invoice); got != "before" {
@@ -102,7 +102,7 @@ func TestTheSweepGoesOnAfterACrashAndDeletesTwice(t *testing.T) {
 	if n := w.blobs(); n != 1 {
 		t.Errorf("%d blobs are stored, want 1", n)
 	}
-	// A writer that stalled may bring a condemned blob back: its row is still there, so it is deleted again.
+	// A stalled writer may bring a condemned blob back: its row still exists, so it is deleted again.
 	var id [16]byte
 	if err := w.admin.QueryRow(t.Context(), "SELECT id FROM objects.blobs WHERE state = 'condemned' LIMIT 1").Scan(&id); err != nil {
 		t.Fatal(err)

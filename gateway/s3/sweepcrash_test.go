@@ -22,13 +22,13 @@ import (
 
 var errCrashed = errors.New("crashed by the test")
 
-// crash ends a sweep at one of its steps: before or after a statement or a call of
-// the store. From then on it can do nothing more.
+// crash ends a sweep at one of its steps, before or after a statement or a call of the store. From then on every step
+// fails.
 type crash struct {
 	blob.Store
 
 	mu   sync.Mutex
-	left int // steps until then
+	left int // steps before the crash
 	dead bool
 }
 
@@ -78,7 +78,7 @@ func (c *crash) All(ctx context.Context) iter.Seq2[blob.Info, error] {
 	}
 }
 
-// traced is a pool of the gateway's login whose statements are the crash's steps.
+// traced returns a pool of the gateway's login whose statements count as the crash's steps.
 func (w *world) traced(c *crash) *pgxpool.Pool {
 	w.t.Helper()
 	config := poolOf(w.t, w.pg.GatewayURL).Config()
@@ -93,12 +93,12 @@ func (w *world) traced(c *crash) *pgxpool.Pool {
 	return pool
 }
 
-// litter makes some of everything that a sweep takes away, and what must stay.
+// litter creates some of everything that a sweep deletes, and what must stay.
 func (w *world) litter(holder *awss3.Client, bucket, kept string, round int) (live map[string]string) {
 	w.t.Helper()
 	live = map[string]string{}
 	key := fmt.Sprintf("1001/%d", round)
-	for _, b := range []string{bucket, kept} { // one superseded; one kept, too many or shared by what is restored
+	for _, b := range []string{bucket, kept} { // superseded, kept, beyond the limit, or shared with a restored version
 		first := put(w.t, holder, b, key, "first of "+key)
 		put(w.t, holder, b, key, "second of "+key)
 		live[b] = "second of " + key
@@ -115,7 +115,7 @@ func (w *world) litter(holder *awss3.Client, bucket, kept string, round int) (li
 	if err := w.store.Put(w.t.Context(), unknown, body("unknown"), 7); err != nil {
 		w.t.Fatal(err)
 	}
-	lost := blob.NewID() // the reserve of a server that crashed
+	lost := blob.NewID() // the reserve of a crashed server
 	w.exec("SELECT objects.reserve_blobs(ARRAY['" + lost.String() + "'::uuid])")
 	if err := w.store.Store.(folder).Reserve(w.t.Context(), []blob.ID{lost}); err != nil {
 		w.t.Fatal(err)
@@ -152,7 +152,7 @@ func TestASweepThatCrashesAtAnyStepLosesNothing(t *testing.T) {
 			t.Errorf("round %d: crashed %v, error %v", round, !done, err)
 		}
 		w.liveBlobsAreCurrentOrKept()
-		if _, err := w.srv.Keeper().Sweep(t.Context(), all); err != nil { // the next one goes on
+		if _, err := w.srv.Keeper().Sweep(t.Context(), all); err != nil { // the next one continues
 			t.Fatal(err)
 		}
 		if round > 200 {
@@ -169,7 +169,7 @@ func TestASweepThatCrashesAtAnyStepLosesNothing(t *testing.T) {
 			}
 		}
 	}
-	for range 2 { // what was adopted or superseded last has its grace
+	for range 2 { // the last adopted or superseded blobs have a grace period
 		w.age("25 hours")
 		if _, err := w.srv.Keeper().Sweep(t.Context(), all); err != nil {
 			t.Fatal(err)
@@ -180,8 +180,7 @@ func TestASweepThatCrashesAtAnyStepLosesNothing(t *testing.T) {
 	}
 }
 
-// liveBlobsAreCurrentOrKept: every blob that a current or kept version lists is
-// live and stored.
+// liveBlobsAreCurrentOrKept checks that every blob that a current or kept version lists is live and stored.
 func (w *world) liveBlobsAreCurrentOrKept() {
 	w.t.Helper()
 	const named = `SELECT unnest(v.blobs) AS id FROM objects.versions v LEFT JOIN objects.pointers p ON p.version = v.id WHERE p.version IS NOT NULL OR v.kept_order IS NOT NULL`
@@ -239,9 +238,9 @@ func TestSweepsThatTakeAllAtOnceLoseNoObjectThatWasAcknowledged(t *testing.T) {
 			writers.Go(func() {
 				key := fmt.Sprintf("1001/%d", i)
 				var before *string
-				for n := 0; n < 30 || acknowledged[i] == "" && writing.Err() == nil; n++ { // sweeps that are quick may take all of thirty
+				for n := 0; n < 30 || acknowledged[i] == "" && writing.Err() == nil; n++ { // fast sweeps may refuse all thirty
 					data := fmt.Sprintf("%d of %s", n, key)
-					if n%5 == 4 && before != nil { // restores what may just be swept
+					if n%5 == 4 && before != nil { // restores a version that may be swept meanwhile
 						source := bucket + "/" + key + "?versionId=" + *before
 						if out, err := holder.CopyObject(t.Context(), &awss3.CopyObjectInput{Bucket: &bucket, Key: &key, CopySource: &source}); err == nil {
 							acknowledged[i], before = "restored", out.VersionId
@@ -250,7 +249,7 @@ func TestSweepsThatTakeAllAtOnceLoseNoObjectThatWasAcknowledged(t *testing.T) {
 					}
 					out, err := tryPut(t, holder, bucket, key, data)
 					if err != nil {
-						refused[i]++ // given up while it was under way
+						refused[i]++ // discarded while in progress
 						continue
 					}
 					acknowledged[i], before = data, out.VersionId

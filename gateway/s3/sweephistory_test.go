@@ -13,8 +13,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// What is superseded or pending in a server that was restored, or promoted, may be
-// live in what is restored after it.
+// A blob that is superseded or pending on a restored or promoted server may be live on a server that is restored later.
 func TestAfterARestoreEachGraceBeginsAnew(t *testing.T) {
 	t.Parallel()
 	w, server, dir := setupAlone(t, 0)
@@ -25,7 +24,7 @@ func TestAfterARestoreEachGraceBeginsAnew(t *testing.T) {
 	m := begin(t, holder, bucket, "")
 	m.part(1, []byte("part"))
 	w.age("25 hours")
-	w.sweep(maintenance.Swept{Condemned: 2}, maintenance.Sweep{DryRun: true}) // which would take them now
+	w.sweep(maintenance.Swept{Condemned: 2}, maintenance.Sweep{DryRun: true}) // would be swept now
 
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
@@ -35,7 +34,7 @@ func TestAfterARestoreEachGraceBeginsAnew(t *testing.T) {
 	}
 	server = testenv.OwnPostgres(t, pgserver.Config{Dir: dir, Fast: true})
 	w.admin = poolOf(t, server.URL("postgres"))
-	w.exec("SELECT pg_promote()") // another timeline, as after a recovery to a point in time
+	w.exec("SELECT pg_promote()") // another timeline, as after a point-in-time recovery
 	db := objects.NewDatabase(poolOf(t, server.URL("postgres")), 0)
 	sweep := func(want maintenance.Swept, o maintenance.Sweep) {
 		t.Helper()

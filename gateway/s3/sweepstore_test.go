@@ -17,7 +17,7 @@ import (
 
 func TestAStoreOfAnotherDatabaseIsNeitherWrittenNorSwept(t *testing.T) {
 	t.Parallel()
-	first, second := setup(t), start(t) // the second one has not looked at its store yet
+	first, second := setup(t), start(t) // the second one has not checked its store yet
 	bucket := first.bucket()
 	holder := first.lease("orders/1001", 5)
 	put(t, holder, bucket, invoice, "data") // marks the store
@@ -43,7 +43,7 @@ func TestAStoreOfAnotherDatabaseIsNeitherWrittenNorSwept(t *testing.T) {
 	if n := first.blobs(); n != 1 {
 		t.Errorf("%d blobs are stored, want 1", n)
 	}
-	// By hand it changes hands; then the first one is the stranger.
+	// An explicit claim changes the owner; then the first database is the stranger.
 	if err := maintenance.New(stranger, first.store).Claim(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestAStoreOfAnotherDatabaseIsNeitherWrittenNorSwept(t *testing.T) {
 
 func TestBlobsWithoutAMarkAreOnlyClaimedByTheDatabaseThatKnowsThem(t *testing.T) {
 	t.Parallel()
-	w := start(t) // nobody has marked the store yet
+	w := start(t) // the store has no mark yet
 	id := blob.NewID()
 	if err := w.store.Put(t.Context(), id, body("whose?"), 6); err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func TestBlobsWithoutAMarkAreOnlyClaimedByTheDatabaseThatKnowsThem(t *testing.T)
 	if err := maintenance.New(db, w.store).Claim(t.Context(), false); err != nil {
 		t.Errorf("its own blobs: %v", err)
 	}
-	// Another folder, on another gateway's own disk, or what a mount would hide.
+	// Another folder, on another gateway's own disk, or hidden by a missing mount.
 	if err := maintenance.New(db, dir(t)).Claim(t.Context(), false); !errors.As(err, &foreign) || !foreign.Empty || !strings.Contains(err.Error(), "is its folder mounted") {
 		t.Errorf("an empty store beside it: %v", err)
 	}
@@ -88,7 +88,8 @@ func TestBlobsThatNoRowKnowsGetTheWholeGraceAndNamedOnesStay(t *testing.T) {
 	bucket := w.bucket()
 	holder := w.lease("orders/1001", 5)
 	put(t, holder, bucket, invoice, "data")
-	if _, err := w.admin.Exec(t.Context(), "DELETE FROM objects.blobs WHERE state = 'live'"); err != nil { // a row is lost: nobody knows how
+	// A row is lost for an unknown reason.
+	if _, err := w.admin.Exec(t.Context(), "DELETE FROM objects.blobs WHERE state = 'live'"); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.store.Put(t.Context(), blob.NewID(), body("unknown"), 7); err != nil {
@@ -156,7 +157,7 @@ func TestWhatACrashLeftOfABlobThatNobodyKnowsIsSweptToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := blob.NewID().String()
-	path := filepath.Join(folder, id[30:], id+".part") // and its row is gone with a restore
+	path := filepath.Join(folder, id[30:], id+".part") // its row is gone after a restore
 	if err := os.WriteFile(path, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}

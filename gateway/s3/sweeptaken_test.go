@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
-// taken is a store that another database takes while it is swept.
+// taken is a store that another database claims during a sweep.
 type taken struct {
 	folder
 
@@ -29,7 +29,7 @@ func (s *taken) Delete(ctx context.Context, id blob.ID) error {
 	return s.folder.Delete(ctx, id)
 }
 
-// A sweep may take hours. What the new owner knows of these blobs is newer.
+// A sweep may take hours. The new owner's knowledge of these blobs is newer.
 func TestASweepEndsWhenItsStoreIsTaken(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -40,7 +40,7 @@ func TestASweepEndsWhenItsStoreIsTaken(t *testing.T) {
 	if _, foreign := errors.AsType[*maintenance.StoreOwnerError](err); !foreign {
 		t.Errorf("got %v", err)
 	}
-	if n := store.deleted.Load(); n > 500 { // those of the step that was under way
+	if n := store.deleted.Load(); n > 500 { // those of the step in progress
 		t.Errorf("it deleted %d blobs", n)
 	}
 }

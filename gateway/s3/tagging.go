@@ -12,7 +12,7 @@ import (
 
 const maxTags = 10
 
-// tagsOf reads the header x-amz-tagging.
+// tagsOf parses the header x-amz-tagging.
 func tagsOf(header *string) (map[string]string, error) {
 	text := ""
 	if header != nil {
@@ -34,8 +34,8 @@ func (b *backend) GetObjectTagging(ctx context.Context, bucket, key, versionID s
 	return v.Attributes.Tags, nil
 }
 
-// PutObjectTagging implements versitygw's Backend: the fence check and the
-// change of the version's tags in one transaction.
+// PutObjectTagging implements versitygw's Backend. It checks the fence and changes the version's tags in one
+// transaction.
 func (b *backend) PutObjectTagging(ctx context.Context, bucket, key, versionID string, tags map[string]string) error {
 	r := b.requestOf(ctx)
 	if err := b.putTags(r, bucket, key, versionID, tags); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-// tags reads an object's tags, sorted.
+// tags returns an object's tags, sorted.
 func tags(t *testing.T, c *awss3.Client, bucket, key string) string {
 	t.Helper()
 	out, err := c.GetObjectTagging(t.Context(), &awss3.GetObjectTaggingInput{Bucket: &bucket, Key: &key})
@@ -155,7 +155,7 @@ func TestBadTagsChangeNothing(t *testing.T) {
 	w.nothingLeft(1, 1)
 }
 
-// A late first attempt of an earlier change must not undo a later one.
+// A late first attempt of an earlier change must not undo a later change.
 func TestALateChangeOfTagsIsRecognised(t *testing.T) {
 	t.Parallel()
 	for name, hit := range map[string]fault{"reply lost": loseReply, "request lost": loseRequest, "request delayed": delayRequest} {
@@ -179,7 +179,7 @@ func TestALateChangeOfTagsIsRecognised(t *testing.T) {
 			if got := tags(t, holder, bucket, invoice); got != "a=2" {
 				t.Errorf("got %q", got)
 			}
-			// Another attempt of one request, by another replica.
+			// Another attempt of one request, through another replica.
 			document := func(value string) string {
 				return "<Tagging><TagSet><Tag><Key>a</Key><Value>" + value + "</Value></Tag></TagSet></Tagging>"
 			}

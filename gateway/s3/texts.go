@@ -1,6 +1,6 @@
 package s3
 
-// What several operations share.
+// Texts and limits that several operations share.
 
 func nullable(s string) *string {
 	if s == "" {
@@ -18,4 +18,4 @@ func text(s *string) string {
 
 func quoted(etag string) string { return `"` + etag + `"` }
 
-const maxList = 1000 // entries of one answer
+const maxList = 1000 // entries per answer

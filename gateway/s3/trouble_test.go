@@ -24,7 +24,7 @@ import (
 
 const commitSQL = "objects.commit_put"
 
-// putRaw is an upload whose invocation the test chooses.
+// putRaw returns an upload with a chosen invocation id.
 func (w *world) putRaw(token int, invocation, data string) raw {
 	return raw{creds: w.issue("orders/1001", tokenOf(token)), method: "PUT", path: "/orders/" + invoice, body: body(data), size: int64(len(data)), invocation: invocation}
 }
@@ -52,7 +52,7 @@ func TestAnUploadThatIsCutShortLeavesNoObject(t *testing.T) {
 			t.Fatal(err)
 		}
 		res, err := http.ReadResponse(bufio.NewReader(conn), req)
-		if err == nil { // it may also just hang up; versitygw itself reads a small body
+		if err == nil { // or it closes the connection; versitygw itself reads a small body
 			if text := readAll(t, res.Body); res.StatusCode < 400 || size > 100 && !strings.Contains(text, "IncompleteBody") && !strings.Contains(text, "RequestTimeout") {
 				t.Errorf("%d bytes: got %d %s", size, res.StatusCode, text)
 			}
@@ -86,7 +86,7 @@ func TestPostgreSQLAwayIs503AndNothingIsHalfDone(t *testing.T) {
 	bothWays(t, func(t *testing.T, way option) {
 		f := &faulty{}
 		w := setup(t, throughFaulty(t, f), way)
-		stored := min(len(w.reserve()), 1) // during: where no blob is at hand, none is stored
+		stored := min(len(w.reserve()), 1) // during: if no blob is at hand, none is stored
 		bucket := w.bucket()
 		holder := w.lease("orders/1001", 5)
 		put(t, holder, bucket, invoice, "before")
@@ -120,14 +120,14 @@ func TestPostgreSQLLostBetweenUploadAndCommit(t *testing.T) {
 	w.underWay(slow)
 	f.setDown(true)
 	close(slow.resume)
-	if a := <-done; a.status != 503 { // a broken connection may have carried the commit: then it says that it does not know
+	if a := <-done; a.status != 503 { // a broken connection may have carried the commit: then the outcome is unknown
 		t.Errorf("got %+v", a)
 	}
 	f.setDown(false)
 	if got := get(t, w.root(), bucket, invoice); got != "before" {
 		t.Errorf("the object holds %d bytes", len(got))
 	}
-	// Its bytes stay until the sweep: nobody could say at the time that no commit was on its way.
+	// Its bytes stay until the sweep: at the time a commit could still be in flight.
 	if n := w.pending(); n != 1 {
 		t.Errorf("%d blobs are pending, want 1", n)
 	}
@@ -151,7 +151,7 @@ func TestACommitWhoseAcknowledgementIsLostIsResolved(t *testing.T) {
 		"lost twice":                                      {[]fault{loseReply, loseReply}, false, 200, "new", 2, false},
 		"arrives after its repetition":                    {[]fault{delayRequest}, false, 200, "new", 2, false},
 		"executed, reply lost, and PostgreSQL stays away": {[]fault{loseReply}, true, 503, "new", 2, false},
-		"executed, reply lost, and one connection stays":  {[]fault{loseReply}, true, 200, "new", 2, true}, // on which it is asked what became of it
+		"executed, reply lost, and one connection stays":  {[]fault{loseReply}, true, 200, "new", 2, true}, // used to ask for the outcome
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -188,7 +188,7 @@ func TestACommitWhoseAcknowledgementIsLostIsResolved(t *testing.T) {
 	}
 }
 
-// openAtLeast sees that at least n connections of the pool are open.
+// openAtLeast opens at least n connections of the pool.
 func openAtLeast(t *testing.T, pool *pgxpool.Pool, n int) {
 	t.Helper()
 	for range n {
@@ -214,7 +214,7 @@ func TestADelayedCommitOfARefusedUploadNeverTakesEffect(t *testing.T) {
 		if res, text := w.send(r); res.StatusCode != http.StatusPreconditionFailed {
 			t.Errorf("got %d %s", res.StatusCode, text)
 		}
-		put(t, holder, bucket, invoice, "two") // now the condition would hold
+		put(t, holder, bucket, invoice, "two") // now the condition would be met
 		f.delayed()
 		if got := get(t, holder, bucket, invoice); got != "two" {
 			t.Errorf("a write that was refused took effect later: the object holds %q", got)
@@ -327,7 +327,7 @@ func TestAnUploadInNobodysWayWhenItsBackendIsEnded(t *testing.T) {
 		w := setup(t, way)
 		bucket := w.bucket()
 		holder := w.lease("orders/1001", 5)
-		// A session that holds the pointer makes the commit wait with its check passed: the next arm must end it.
+		// A session that holds the pointer makes the commit wait after its check: the next arm must end it.
 		put(t, holder, bucket, invoice, "old")
 		tx, err := w.admin.Begin(t.Context())
 		if err != nil {
@@ -341,7 +341,7 @@ func TestAnUploadInNobodysWayWhenItsBackendIsEnded(t *testing.T) {
 		testenv.Eventually(t, "the commit waits", func() bool {
 			return w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%commit_put%' AND datname = current_database()") == 1
 		})
-		w.arm("orders/1001", 6) // ends the waiting session after the grace
+		w.arm("orders/1001", 6) // ends the waiting session after the grace period
 		if a := <-done; a.status != 412 || !strings.Contains(a.body, "StaleFencingToken") {
 			t.Errorf("got %+v", a)
 		}
@@ -355,7 +355,7 @@ func TestAnUploadInNobodysWayWhenItsBackendIsEnded(t *testing.T) {
 	})
 }
 
-// zeros is n bytes of zero; each read looks at the heap.
+// zeros is n zero bytes; each read checks the heap.
 type zeros struct {
 	left int64
 	peak uint64

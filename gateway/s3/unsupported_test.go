@@ -13,8 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
-// state is everything that a request could have changed. A blob that it took of the
-// reserve is among it.
+// state returns everything that a request could have changed, including a blob taken from the reserve.
 func (w *world) state() string {
 	w.t.Helper()
 	var s string
@@ -31,8 +30,8 @@ func (w *world) state() string {
 	return s
 }
 
-// What is not there answers NotImplemented, and nothing else happens: nobody
-// takes an object for encrypted, locked or moved that is not.
+// A request for something not implemented answers NotImplemented and has no effect: no client may take an object for
+// encrypted, locked or moved that is not.
 func TestWhatIsNotThereIsNotImplementedAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -82,8 +81,7 @@ func TestWhatIsNotThereIsNotImplementedAndChangesNothing(t *testing.T) {
 	}
 }
 
-// documentFor is what a client would send: versitygw reads it before it finds
-// that nobody serves the operation.
+// documentFor returns a client's document: versitygw parses it before it finds that the operation is not served.
 func documentFor(path string) string {
 	const ns = ` xmlns="http://s3.amazonaws.com/doc/2006-03-01/"`
 	for name, text := range map[string]string{
@@ -119,7 +117,7 @@ func with(header map[string]string, name, value string) map[string]string {
 	return all
 }
 
-// notThere are operations by method and path; KEY is an object.
+// notThere are operations that are not implemented, by method and path; KEY is an object.
 var notThere = strings.Split(strings.TrimSpace(`
 PUT /orders?acl=
 PUT /orders?accelerate=

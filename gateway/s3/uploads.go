@@ -50,8 +50,7 @@ func (b *backend) ListMultipartUploads(ctx context.Context, in *s3.ListMultipart
 	return result, nil
 }
 
-// uploads reads one page of the uploads under way above the result's key marker
-// and the given upload.
+// uploads reads one page of the uploads in progress after the result's key marker and the given upload.
 func (b *backend) uploads(result *s3response.ListMultipartUploadsResult, marker blob.ID) error {
 	found, err := b.catalog.ListUploads(b.base, result.Bucket, result.Prefix, result.Delimiter, result.KeyMarker, marker, result.MaxUploads)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv/s3posix"
 )
 
-// onS3 lets the server keep its blobs on an S3 service.
+// onS3 makes the server keep its blobs on an S3 service.
 func onS3(t *testing.T, endpoint string) option {
 	t.Helper()
 	store, err := blob.OpenS3(t.Context(), blob.S3Config{
@@ -155,7 +155,7 @@ func TestTroubleOfTheS3ServiceIsToldAndLosesNothing(t *testing.T) {
 			t.Errorf("%s: the object has %d bytes", name, len(got))
 		}
 	}
-	f.Break(func(w http.ResponseWriter, r *http.Request) { // a read that ends in the middle
+	f.Break(func(w http.ResponseWriter, r *http.Request) { // a read that breaks off in the middle
 		w.Header().Set("Content-Length", fmt.Sprint(len(before)))
 		w.Header().Set("Content-Range", fmt.Sprintf("bytes 0-%d/%d", len(before)-1, len(before)))
 		w.WriteHeader(http.StatusPartialContent)

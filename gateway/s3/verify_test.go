@@ -18,7 +18,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
-// replace puts other bytes in the place of a blob, or none.
+// replace replaces a blob's bytes, or removes them.
 func (w *world) replace(id blob.ID, data *string) {
 	w.t.Helper()
 	err := w.store.Delete(w.t.Context(), id)
@@ -99,7 +99,7 @@ func TestVerifyReadsKeptVersionsManyPagesAndHoldsItsRate(t *testing.T) {
 	for i := range 3 {
 		put(t, holder, bucket, invoice, fmt.Sprint("version ", i))
 	}
-	// 1,200 more kept versions of the same bytes, on few keys: pages end inside of a key
+	// 1,200 more kept versions of the same bytes, on few keys: pages end inside a key
 	if _, err := w.admin.Exec(t.Context(), `INSERT INTO objects.versions (id, bucket, key, blobs, blob_sizes, size, etag, resource, token, kept_order, kept_at)
 		SELECT gen_random_uuid(), v.bucket, '1001/k' || i % 3, v.blobs, v.blob_sizes, v.size, v.etag, v.resource, v.token, nextval('objects.kept_order'), now()
 		  FROM objects.pointers p JOIN objects.versions v ON v.id = p.version, generate_series(1, 1200) i`); err != nil {

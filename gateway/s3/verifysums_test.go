@@ -15,8 +15,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
-// uploadParts uploads an object in two parts, of which the second is a copy of
-// the end of another object.
+// uploadParts uploads an object in two parts, the second of which is a copy of the end of another object.
 func uploadParts(t *testing.T, c *awss3.Client, bucket, key, source string, algorithm types.ChecksumAlgorithm, kind types.ChecksumType) {
 	t.Helper()
 	out, err := c.CreateMultipartUpload(t.Context(), &awss3.CreateMultipartUploadInput{Bucket: &bucket, Key: &key, ChecksumAlgorithm: algorithm, ChecksumType: kind})
@@ -52,7 +51,7 @@ func TestVerifyMakesEveryChecksumAnew(t *testing.T) {
 	bucket, holder := w.bucket(), w.lease("orders/1001", 5)
 	for _, algorithm := range types.ChecksumAlgorithm("").Values() {
 		if algorithm == types.ChecksumAlgorithmMd5 || strings.HasPrefix(string(algorithm), "XXHASH") || algorithm == types.ChecksumAlgorithmSha512 {
-			continue // none of those that the port serves
+			continue // not served by the port
 		}
 		name := string(algorithm)
 		whole := "1001/whole-" + name
@@ -88,7 +87,7 @@ func TestVerifyMakesEveryChecksumAnew(t *testing.T) {
 	if verify(); len(found) > 0 {
 		t.Errorf("of sound bytes: %+v", found)
 	}
-	// Other bytes with the same MD5 can be made; here the record stands for them.
+	// Other bytes with the same MD5 can be constructed; here a changed record stands for them.
 	if _, err := w.admin.Exec(t.Context(), `UPDATE objects.versions SET attributes = jsonb_set(attributes, '{checksum}', to_jsonb(
 		CASE left(attributes->>'checksum', 1) WHEN 'A' THEN 'B' ELSE 'A' END || substr(attributes->>'checksum', 2)))`); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
-// Deletions are forgotten only when the fence itself refuses each late attempt of them.
+// A deletion is forgotten only once the fence itself refuses every late attempt of it.
 func TestADeletionIsForgottenWhenTheFenceStandsAboveIt(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -51,7 +51,7 @@ func TestADeletionIsForgottenWhenTheFenceStandsAboveIt(t *testing.T) {
 	}
 }
 
-// Writers, restorers and sweeps without any grace, all at once: what is named is there.
+// With concurrent writers, restores and sweeps without grace periods, every listed blob exists.
 func TestTheSweepTakesNoBlobThatAVersionNames(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -85,7 +85,7 @@ func TestTheSweepTakesNoBlobThatAVersionNames(t *testing.T) {
 	w.namedBlobsAreThere()
 }
 
-// disturb does something to the key. What another one took meanwhile is no error.
+// disturb changes the key in some way. A version that another goroutine removed is no error.
 func disturb(ctx context.Context, c *awss3.Client, bucket, key string, rng *rand.Rand) error {
 	list, err := c.ListObjectVersions(ctx, &awss3.ListObjectVersionsInput{Bucket: &bucket, Prefix: &key})
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// GetBucketVersioning implements versitygw's Backend: enabled where anything is kept.
+// GetBucketVersioning implements versitygw's Backend: versioning is enabled if the bucket keeps versions.
 func (b *backend) GetBucketVersioning(ctx context.Context, bucket string) (s3response.GetBucketVersioningOutput, error) {
 	var out s3response.GetBucketVersioningOutput
 	k, err := b.catalog.Keep(b.base, bucket)
@@ -25,8 +25,8 @@ func (b *backend) GetBucketVersioning(ctx context.Context, bucket string) (s3res
 	return out, nil
 }
 
-// PutBucketVersioning implements versitygw's Backend: enabling it keeps all,
-// unless the bucket keeps some already. Suspending it is not there.
+// PutBucketVersioning implements versitygw's Backend. Enabling keeps all versions, unless the bucket already keeps
+// some. Suspending is not implemented.
 func (b *backend) PutBucketVersioning(ctx context.Context, bucket string, status types.BucketVersioningStatus) error {
 	r := b.requestOf(ctx)
 	switch {

@@ -76,7 +76,7 @@ func (b *backend) listVersions(r request, in *s3.ListObjectVersionsInput) (s3res
 	return result, nil
 }
 
-// shownID is the id that clients see.
+// shownID returns the version id that clients see.
 func shownID(l objects.VersionEntry, k objects.Keep) *string {
 	id := l.ID
 	if k == (objects.Keep{}) && l.Latest {

@@ -43,7 +43,8 @@ func versions(t *testing.T, c *awss3.Client, in awss3.ListObjectVersionsInput) s
 		for _, v := range out.DeleteMarkers {
 			rows = append(rows, row{*v.Key, fmt.Sprintf("%s:D%s", *v.Key, star(*v.IsLatest)), *v.VersionId})
 		}
-		slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.key+b.id, b.key+a.id) }) // ids rise with time
+		// Ids increase with time.
+		slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.key+b.id, b.key+a.id) })
 		for _, r := range rows {
 			all = append(all, r.text)
 		}
@@ -129,7 +130,7 @@ func TestOlderVersionsAreKeptReadRestoredAndRemoved(t *testing.T) {
 		t.Errorf("got %q and %q", a, b)
 	}
 	w.checkMarker(deleted.VersionId)
-	// Restored: no bytes move.
+	// Restored without copying bytes.
 	blobs := w.blobs()
 	out, err := restore(t, holder, bucket, invoice, *two)
 	if err != nil || *out.CopySourceVersionId != *two || *out.VersionId == *two {
@@ -138,7 +139,7 @@ func TestOlderVersionsAreKeptReadRestoredAndRemoved(t *testing.T) {
 	if got := get(t, holder, bucket, invoice); got != "22" || w.blobs() != blobs {
 		t.Errorf("restored: got %q, and %d blobs instead of %d", got, w.blobs(), blobs)
 	}
-	// The source goes, its bytes stay.
+	// The source is removed, its bytes stay.
 	remove(t, holder, bucket, invoice, two)
 	w.age("100 hours")
 	w.sweep(maintenance.Swept{}, maintenance.Sweep{})
@@ -148,7 +149,7 @@ func TestOlderVersionsAreKeptReadRestoredAndRemoved(t *testing.T) {
 	if got := versions(t, holder, list); got != invoice+":2* "+invoice+":D "+invoice+":3 "+invoice+":1" {
 		t.Errorf("got %q", got)
 	}
-	// The next older one comes up, but not past a deletion.
+	// The next older version becomes current, unless a deletion precedes it.
 	remove(t, holder, bucket, invoice, out.VersionId)
 	_, err = holder.GetObject(t.Context(), getInput(bucket, invoice))
 	wantRefused(t, err, 404, "NoSuchKey")
@@ -158,7 +159,7 @@ func TestOlderVersionsAreKeptReadRestoredAndRemoved(t *testing.T) {
 	if got := get(t, holder, bucket, invoice); got != "333" {
 		t.Errorf("after the deletion was removed: got %q", got)
 	}
-	remove(t, holder, bucket, invoice, two) // gone already
+	remove(t, holder, bucket, invoice, two) // already removed
 	w.age("100 hours")
 	w.sweep(maintenance.Swept{Condemned: 1, Deleted: 1}, maintenance.Sweep{})
 	w.namedBlobsAreThere()
@@ -186,7 +187,7 @@ func (w *world) checkMarker(id *string) {
 	}
 }
 
-// namedBlobsAreThere reads the bytes of every version that is current or kept.
+// namedBlobsAreThere reads the bytes of every current or kept version.
 func (w *world) namedBlobsAreThere() {
 	w.t.Helper()
 	const named = `SELECT v.* FROM objects.versions v WHERE v.kept_order IS NOT NULL OR EXISTS (SELECT FROM objects.pointers p WHERE p.version = v.id)`

@@ -21,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-// once is the bucket, whose objects are written once.
+// once returns a bucket with write-once objects.
 func (w *world) once(d time.Duration) string {
 	w.t.Helper()
 	bucket := w.bucket()
@@ -36,14 +36,14 @@ func (w *world) retain(bucket string, d time.Duration) {
 	}
 }
 
-// older makes all versions older, in PostgreSQL.
+// older makes all versions older in PostgreSQL.
 func (w *world) older(by string) {
 	w.t.Helper()
 	w.exec("UPDATE objects.versions SET created_at = created_at - interval '" + by + "'")
 	w.exec("UPDATE objects.pointers SET modified_at = modified_at - interval '" + by + "'")
 }
 
-// changes are the ways in which an object could change, each with what it takes.
+// changes are the ways to change an object, each with what it needs.
 var changes = map[string]func(t *testing.T, w *world, c *awss3.Client, bucket, version string) error{
 	"put": func(t *testing.T, _ *world, c *awss3.Client, bucket, _ string) error {
 		_, err := tryPut(t, c, bucket, invoice, "other")
@@ -87,7 +87,7 @@ var changes = map[string]func(t *testing.T, w *world, c *awss3.Client, bucket, v
 	},
 }
 
-// Whatever would change an object is refused until its retention ends, and changes nothing. Then it may.
+// Every change of an object is refused until its retention ends, and has no effect. Then it succeeds.
 func TestAnObjectThatIsWrittenOnceStays(t *testing.T) {
 	t.Parallel()
 	for name, change := range changes {
@@ -117,7 +117,7 @@ func TestAnObjectThatIsWrittenOnceStays(t *testing.T) {
 	}
 }
 
-// So is a publication, and an object's removal by a transaction.
+// So are a publication, and the removal of an object by a transaction.
 func TestAPublicationDoesNotChangeWhatIsWrittenOnce(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -147,7 +147,7 @@ func TestAPublicationDoesNotChangeWhatIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// Of several uploads of a key that come at the same time one is stored; the others are refused, each for itself.
+// Of several concurrent uploads of a key one is stored; the others are refused independently.
 func TestOfUploadsOfAKeyThatIsWrittenOnceOneIsStored(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -157,7 +157,7 @@ func TestOfUploadsOfAKeyThatIsWrittenOnceOneIsStored(t *testing.T) {
 	var failed [24]error
 	for n := range failed {
 		key := invoice
-		if n%3 == 0 { // company that nobody refuses
+		if n%3 == 0 { // others that are not refused
 			key = fmt.Sprintf("1001/%d", n)
 		}
 		wg.Go(func() { _, failed[n] = tryPut(t, holder, bucket, key, fmt.Sprint(n)) })
@@ -179,7 +179,7 @@ func TestOfUploadsOfAKeyThatIsWrittenOnceOneIsStored(t *testing.T) {
 	}
 }
 
-// A request that is repeated finds what it has done, as in every bucket.
+// A repeated request gets its first result, as in every bucket.
 func TestARepeatedUploadOfWhatIsWrittenOnceIsAnswered(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -228,8 +228,8 @@ func TestARetentionBecomesShorterOnlyWhereNothingLies(t *testing.T) {
 	}
 }
 
-// A key that was read reads the same until its retention ends, also while PostgreSQL is away. What was not there is asked for
-// each time.
+// A key that was read has the same content until its retention ends, also while PostgreSQL is away. A missing key is
+// looked up each time.
 func TestAKeyOnceReadReadsTheSameWhilePostgreSQLIsAway(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]pgx.QueryExecMode{"look-ups together": pgx.QueryExecModeCacheStatement, "one by one": pgx.QueryExecModeExec} {
@@ -280,7 +280,7 @@ func TestAKeyOnceReadReadsTheSameWhilePostgreSQLIsAway(t *testing.T) {
 	}
 }
 
-// Nothing is remembered in a bucket whose objects may change, nor beyond their retention.
+// Nothing is cached for a bucket whose objects may change, or beyond their retention.
 func TestWhatMayChangeIsNotRemembered(t *testing.T) {
 	t.Parallel()
 	for name, d := range map[string]time.Duration{"not written once": 0, "its retention is over": time.Hour} {
@@ -301,7 +301,7 @@ func TestWhatMayChangeIsNotRemembered(t *testing.T) {
 	}
 }
 
-// Whose bytes are gone is looked up again: a database that was restored may know better.
+// A version whose bytes are gone is looked up again: a restored database may list another.
 func TestAVersionWithoutBytesIsForgotten(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

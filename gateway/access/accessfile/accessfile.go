@@ -1,7 +1,7 @@
 // Package accessfile reads principals from a file.
 //
-// The guarantee: what is read is exactly what the file says. What it does not know, or could
-// mean two things, is an error that names the line, and never shows a value that may be a secret.
+// The guarantee: the result is exactly what the file says. Anything unknown or ambiguous is an error that names the
+// line and never contains a value that may be a secret.
 //
 //	principals:
 //	  - name: worker
@@ -34,16 +34,16 @@ import (
 // maxBytes bounds a file.
 const maxBytes = 1 << 20
 
-// ErrUnnamedToken: the gateway has a token that the file gives to nobody.
+// ErrUnnamedToken reports that the file gives the gateway's token to no principal.
 var ErrUnnamedToken = errors.New("no principal has gateway_token: true, so the token of --token-file would belong to no principal")
 
-// File is what a file says.
+// File is the content of a file.
 type File struct {
 	Principals []access.Definition
-	Issuers    []jwt.Issuer // whose tokens may be a principal's
+	Issuers    []jwt.Issuer // whose tokens may identify principals
 }
 
-// Options are those of [access.New] that the file asks for. They read the files that it names.
+// Options returns the options of [access.New] that the file asks for. It reads the files that the file names.
 func (f File) Options(log *slog.Logger) ([]access.Option, error) {
 	if len(f.Issuers) == 0 {
 		return nil, nil
@@ -55,8 +55,8 @@ func (f File) Options(log *slog.Logger) ([]access.Option, error) {
 	return []access.Option{access.VerifiedBy(v)}, nil
 }
 
-// Read reads a file. gatewayToken is the token of the principal that the
-// file gives it to; "": there is none. With [ErrUnnamedToken] what it says is returned all the same.
+// Read reads a file. gatewayToken is the token of the principal with gateway_token; "": there is none. With
+// [ErrUnnamedToken] Read also returns the content.
 func Read(path, gatewayToken string) (f File, err error) {
 	text, err := contents(path)
 	if err == nil {
@@ -67,11 +67,11 @@ func Read(path, gatewayToken string) (f File, err error) {
 	return f, fmt.Errorf("%s: %w", path, err)
 }
 
-// contents reads a regular file: whoever opens another, such as a pipe, may wait for ever.
+// contents reads a regular file: opening another, such as a pipe, may block forever.
 func contents(path string) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, errors.Unwrap(err) // without its path: the message has it
+		return nil, errors.Unwrap(err) // without its path, which the message contains already
 	}
 	defer func() { _ = file.Close() }()
 	switch info, err := file.Stat(); {
@@ -124,7 +124,7 @@ func Parse(text []byte, gatewayToken string) (File, error) {
 	return f, nil
 }
 
-// explain says what is no YAML. The library names the line.
+// explain describes a YAML syntax error. The library names the line.
 func explain(err error) error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	switch {
@@ -142,7 +142,7 @@ func explain(err error) error {
 	return errors.New("is no YAML: " + text)
 }
 
-// lineError says where.
+// lineError is an error with its line.
 type lineError struct {
 	line int
 	err  error

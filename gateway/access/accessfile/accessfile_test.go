@@ -64,7 +64,7 @@ func TestAFileIsReadAsItSays(t *testing.T) {
 	}
 }
 
-// Each case changes one line of the good file; the error names it and says what is wrong.
+// Each case changes one line of the valid file; the error names that line and what is wrong.
 func TestWhatIsNotUnderstoodIsNamedWithItsLine(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ from, to, says string }{

@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/access/accessfile"
 )
 
-// Without a writer, opening a pipe would wait for one: a reload would never end.
+// Opening a pipe without a writer blocks, so a reload would never end.
 func TestAPipeIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "pipe")

@@ -13,13 +13,13 @@ import (
 	"github.com/fencegate/fencegate/gateway/access/jwt"
 )
 
-// reader walks the nodes itself: a decoder names no line for a value of the wrong kind, and
-// takes "yes" for a text.
+// reader walks the nodes itself: a decoder does not name the line of a value of the wrong kind, and accepts "yes" as a
+// string.
 type reader struct {
 	gatewayToken string
-	gateway      string // who has it
+	gateway      string // the principal that has it
 	all          []access.Definition
-	lines        []int // of each
+	lines        []int // of each principal
 	issuers      []jwt.Issuer
 }
 
@@ -53,7 +53,7 @@ func (r *reader) principal(n *yaml.Node) error {
 		},
 		"allow": func(n *yaml.Node) error {
 			if n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
-				return plain(n) // it may do nothing: as good as taken away, and its token is not given to another
+				return plain(n) // it may do nothing; its token stays reserved
 			}
 			return each(n, "allow", func(n *yaml.Node) error { return rules(n, &d) })
 		},
@@ -95,7 +95,7 @@ func (r *reader) issuer(n *yaml.Node) error {
 	return nil
 }
 
-// known says which principal names an issuer that the file does not have.
+// known returns an error for a principal that names an issuer that the file does not have.
 func (r *reader) known() error {
 	for n, d := range r.all {
 		for _, c := range d.Issued {
@@ -107,7 +107,7 @@ func (r *reader) known() error {
 	return nil
 }
 
-// claims reads one entry of jwt.
+// claims parses an entry of jwt.
 func claims(n *yaml.Node, d *access.Definition) error {
 	c := access.Claims{Equal: map[string]string{}}
 	err := fields(n, "an entry of jwt", map[string]func(*yaml.Node) error{
@@ -140,7 +140,7 @@ func (r *reader) takeGatewayToken(n *yaml.Node, d *access.Definition) error {
 	case r.gatewayToken == "":
 		return at(n, "gateway_token needs --token-file, which has the token")
 	}
-	r.gateway = "?" // the name may come behind
+	r.gateway = "?" // the name may follow later
 	d.Tokens = append(d.Tokens, access.DigestOf(r.gatewayToken))
 	return nil
 }
@@ -158,7 +158,7 @@ func digest(n *yaml.Node, d *access.Definition) error {
 	return nil
 }
 
-// rules reads one entry of allow: each of its resources is a rule.
+// rules parses an entry of allow: each of its resources is a rule.
 func rules(n *yaml.Node, d *access.Definition) error {
 	var patterns []string
 	var verbs []access.Verb
@@ -199,7 +199,7 @@ func rules(n *yaml.Node, d *access.Definition) error {
 	return nil
 }
 
-// fields reads a mapping, each key once and among those that are known.
+// fields parses a mapping whose keys must be known and unique.
 func fields(n *yaml.Node, what string, known map[string]func(*yaml.Node) error) error {
 	if err := plain(n); err != nil {
 		return err
@@ -229,7 +229,7 @@ func list(known map[string]func(*yaml.Node) error) string {
 	return strings.Join(slices.Sorted(maps.Keys(known)), ", ")
 }
 
-// short keeps what somebody wrote where it does not belong out of a log: it may be a token.
+// short keeps an unexpected text out of the log: it may be a token.
 func short(key string) string {
 	const most = 20
 	if len(key) > most {
@@ -286,7 +286,7 @@ func boolean(n *yaml.Node, field string) (value bool, err error) {
 
 var errAlias = errors.New(`anchors, aliases and tags are not read here; write "*" in quotes`)
 
-// plain refuses what makes a text mean more than it says.
+// plain refuses YAML features that change the meaning of a text.
 func plain(n *yaml.Node) error {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0 {
 		return &lineError{n.Line, errAlias}

@@ -1,10 +1,8 @@
-// Package jwt verifies JSON Web Tokens that others issue (RFC 7519), so that they can be a
-// principal's.
+// Package jwt verifies JSON Web Tokens (RFC 7519) of external issuers, so that they can identify principals.
 //
-// The guarantee: a token counts only where a key of its configured issuer has signed it, by an
-// asymmetric algorithm that is configured, for the configured audience, and it has an end that
-// has not come. Keys come from the configured place alone: what a token says about keys (jku,
-// jwk, x5u, x5c) is not read, but for the name of one (kid).
+// The guarantee: a token counts only if a key of its configured issuer has signed it, by a configured asymmetric
+// algorithm, for the configured audience, and it has an expiry that has not passed. Keys come only from the configured
+// place: of what a token says about keys, only the name (kid) is used; jku, jwk, x5u and x5c are ignored.
 //
 //	v, err := jwt.New([]jwt.Issuer{{
 //		URL: "https://idp.example", Audience: "fencegate",

@@ -11,29 +11,28 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Issuer is somebody whose tokens count.
+// Issuer is an issuer whose tokens count.
 type Issuer struct {
-	// URL is the tokens' iss, byte for byte. Audience is among their aud. Required.
+	// URL is the tokens' iss, byte for byte. Their aud must contain Audience. Both are required.
 	URL, Audience string
-	// Algorithms are those by which it may sign. Required; see [Algorithms].
+	// Algorithms are the allowed signature algorithms. Required; see [Algorithms].
 	Algorithms []string
-	// Keys is the https address of its JSON Web Key Set (RFC 7517), and KeysFile a file that has
-	// one. One of the two is required.
+	// Keys is the https address of its JSON Web Key Set (RFC 7517), and KeysFile a file with one. One of the two is
+	// required.
 	Keys, KeysFile string
-	// CA is a file of the certificates by which the server of Keys is known. Defaults to the
-	// system's.
+	// CA is a file with the CA certificates for the server of Keys. Defaults to the system's.
 	CA string
 }
 
-// Algorithms are the signatures that may be configured: only asymmetric ones,
-// because the key that verifies a symmetric one can also make it.
+// Algorithms returns the algorithms that may be configured: only asymmetric ones, because a key that verifies a
+// symmetric signature can also make one.
 func Algorithms() []string {
 	return []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 }
 
 const maxIssuers = 20
 
-// Validate returns a [*fence.InvalidError] that says what is wrong with an issuer.
+// Validate returns a [*fence.InvalidError] for an invalid issuer.
 func (i Issuer) Validate() error {
 	invalid := func(field, reason string, args ...any) error {
 		return &fence.InvalidError{Field: field, Reason: fmt.Sprintf(reason, args...)}

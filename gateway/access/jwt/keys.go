@@ -16,7 +16,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// Bounds of a set of keys, and of asking for it.
+// Bounds of a key set and of requests for it.
 const (
 	maxSet   = 1 << 20 // bytes
 	maxKeys  = 100
@@ -25,26 +25,26 @@ const (
 	maxRSA   = 8192
 	patience = 5 * time.Second // for one answer
 
-	refreshAfter = 10 * time.Minute // a key that its issuer took away counts for as long, where it answers
-	againAfter   = 30 * time.Second // an unknown kid, or an error, asks no sooner
-	trustedFor   = 24 * time.Hour   // without an answer
+	refreshAfter = 10 * time.Minute // how long a withdrawn key counts while its issuer's server answers
+	againAfter   = 30 * time.Second // the pause after an unknown kid or an error
+	trustedFor   = 24 * time.Hour   // how long keys count while the issuer's server does not answer
 )
 
-// keys are those of an issuer, as they were told last. Safe for concurrent use.
+// keys are the latest known keys of an issuer. Safe for concurrent use.
 type keys struct {
 	fetch func(ctx context.Context) ([]jose.JSONWebKey, error)
 	now   func() time.Time
 
 	mu     sync.Mutex
 	known  []jose.JSONWebKey
-	told   time.Time // when known was asked for; zero: never
+	told   time.Time // when known was requested; zero: never
 	asked  time.Time
-	asking chan struct{} // closed when the answer is there; nil: nobody asks
-	err    error         // of the last time
+	asking chan struct{} // closed when the request has ended; nil: no request is running
+	err    error         // of the last request
 }
 
-// named are the keys with a kid; where it is "", the first ones of all. A new key is asked for, now and then; who
-// has a known one does not wait for that. The error says that the issuer's keys can't be had.
+// named returns the keys with a kid; if that is "", the first keys. It requests the set again if the key is unknown or
+// the set is old; a caller with a known key does not wait for that. The error says that the keys are unavailable.
 func (k *keys) named(ctx context.Context, kid string) ([]jose.JSONWebKey, error) {
 	for {
 		k.mu.Lock()
@@ -77,7 +77,7 @@ func (k *keys) named(ctx context.Context, kid string) ([]jose.JSONWebKey, error)
 	}
 }
 
-// inherit takes over what another has been told. It has not asked itself: the first use does.
+// inherit takes over the keys of other. The first use still requests the set.
 func (k *keys) inherit(other *keys) {
 	other.mu.Lock()
 	known, told := other.known, other.told
@@ -87,7 +87,7 @@ func (k *keys) inherit(other *keys) {
 	k.known, k.told = known, told
 }
 
-// ask asks once; it takes no longer than patience, so nobody waits for its end.
+// ask requests the set once, within patience, so no stop has to wait for it.
 func (k *keys) ask(began time.Time, done chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -107,10 +107,10 @@ func withID(all []jose.JSONWebKey, kid string) (found []jose.JSONWebKey) {
 			found = append(found, k)
 		}
 	}
-	return found[:min(len(found), maxTried)] // each costs a verification, and anybody may ask for it
+	return found[:min(len(found), maxTried)] // each costs a verification, and anyone can cause it
 }
 
-// fetchFrom asks an https address.
+// fetchFrom fetches the set from an https address.
 func fetchFrom(client *http.Client, address string) func(context.Context) ([]jose.JSONWebKey, error) {
 	return func(ctx context.Context) ([]jose.JSONWebKey, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
@@ -137,8 +137,7 @@ func fetchFrom(client *http.Client, address string) func(context.Context) ([]jos
 	}
 }
 
-// parseSet reads a set of keys, and leaves out what can verify no signature here: an issuer
-// may have others beside.
+// parseSet parses a key set, and skips keys that cannot verify a signature here: an issuer may publish others, too.
 func parseSet(text []byte) (all []jose.JSONWebKey, err error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`

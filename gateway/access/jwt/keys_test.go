@@ -21,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// Keys change, and their server may be away: who is known goes on, and strangers cost one question in a while.
+// Keys change, and their server may be away: known keys stay valid, and unknown ones cost one request per pause.
 func TestKeysRotateAndOutliveAnOutage(t *testing.T) {
 	t.Parallel()
 	old, next := rsaKey(t, 2048), rsaKey(t, 2048)
@@ -62,7 +62,7 @@ func TestKeysRotateAndOutliveAnOutage(t *testing.T) {
 	verify(byNext, nil)
 }
 
-// Who is known does not wait for an answer; strangers share one question.
+// A caller with a known key does not wait for a request; callers with unknown keys share one.
 func TestWhoHasAKnownKeyWaitsForNoAnswer(t *testing.T) {
 	t.Parallel()
 	key, next := rsaKey(t, 2048), rsaKey(t, 2048)
@@ -105,7 +105,7 @@ func TestWhoHasAKnownKeyWaitsForNoAnswer(t *testing.T) {
 	}
 }
 
-// A reload takes the keys over, and asks for them anew.
+// A reload takes over the keys, and requests them again.
 func TestKeysOutliveAReload(t *testing.T) {
 	t.Parallel()
 	key, next := rsaKey(t, 2048), rsaKey(t, 2048)
@@ -153,7 +153,7 @@ func TestKeysOutliveAReload(t *testing.T) {
 	authenticate("keys of another address", false, next)
 }
 
-// answered returns when nobody asks for keys.
+// answered returns once no request for keys is running.
 func answered(v *Verifier) {
 	k := v.issuers[idp].keys
 	k.mu.Lock()
@@ -225,7 +225,7 @@ func TestAServerThatIsNotTheIssuersIsNotBelieved(t *testing.T) {
 	if _, err := v.Verify(slow, sign(t, "RS256", key, "1", good(nil), nil)); err == nil {
 		t.Error("who has gone is known")
 	}
-	_, _ = v.Verify(t.Context(), sign(t, "RS256", key, "1", good(nil), nil)) // so that the question has ended
+	_, _ = v.Verify(t.Context(), sign(t, "RS256", key, "1", good(nil), nil)) // so that the request has ended
 }
 
 func TestKeysCanStandInAFile(t *testing.T) {

@@ -27,7 +27,7 @@ const (
 	sayEvery = time.Second
 )
 
-// Verifier verifies the tokens of some issuers. Safe for concurrent use.
+// Verifier verifies the tokens of its issuers. Safe for concurrent use.
 type Verifier struct {
 	issuers    map[string]*issuer
 	algorithms []jose.SignatureAlgorithm // of any
@@ -50,8 +50,8 @@ type issuer struct {
 	keys *keys
 }
 
-// New makes a Verifier. It reads files and asks nobody yet. Why a token is refused is logged,
-// once a second at most, and without the token.
+// New creates a Verifier. It reads files and sends no request yet. Refusals are logged with their reason, at most once
+// a second, and without the token.
 func New(all []Issuer, log *slog.Logger) (*Verifier, error) {
 	if len(all) > maxIssuers {
 		return nil, &fence.InvalidError{Field: "issuers", Reason: fmt.Sprintf("are %d; at most %d are allowed", len(all), maxIssuers)}
@@ -74,8 +74,8 @@ func New(all []Issuer, log *slog.Logger) (*Verifier, error) {
 	return v, nil
 }
 
-// Succeed takes over the keys that the Verifier before has of the same addresses, until they are
-// asked for anew: a reload while an issuer's server is away refuses nobody.
+// Succeed takes over the keys that the previous Verifier has from the same addresses, until they are requested again: a
+// reload while an issuer's server is away refuses no token.
 func (v *Verifier) Succeed(before access.Verifier) {
 	old, ok := before.(*Verifier)
 	if !ok {
@@ -88,7 +88,7 @@ func (v *Verifier) Succeed(before access.Verifier) {
 	}
 }
 
-// fetch is how the keys are had.
+// fetch returns the function that reads or requests the keys.
 func (i Issuer) fetch() (func(context.Context) ([]jose.JSONWebKey, error), error) {
 	if i.KeysFile != "" {
 		text, err := os.ReadFile(i.KeysFile)
@@ -124,10 +124,10 @@ func (i Issuer) fetch() (func(context.Context) ([]jose.JSONWebKey, error), error
 	return fetchFrom(client, i.Keys), nil
 }
 
-// Verify is what a token claims. The error is [access.ErrUnknown] where it does not count, and
-// an [*UnavailableError] where the keys of its issuer can't be had.
+// Verify returns the claims of a token. The error is [access.ErrUnknown] if the token does not count, and an
+// [*UnavailableError] if the keys of its issuer are unavailable.
 func (v *Verifier) Verify(ctx context.Context, token string) (access.Identity, error) {
-	if strings.Count(token, ".") != 2 || strings.ContainsAny(token, " \t\r\n") { // no JWT
+	if strings.Count(token, ".") != 2 || strings.ContainsAny(token, " \t\r\n") { // not a JWT
 		return access.Identity{}, access.ErrUnknown
 	}
 	identity, err := v.verify(ctx, token)
@@ -138,7 +138,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (access.Identity, e
 	return identity, err
 }
 
-// UnavailableError is that of a token of which nobody can say whether it counts.
+// UnavailableError reports that a token could not be verified.
 type UnavailableError struct {
 	Issuer string
 	Cause  error
@@ -150,13 +150,12 @@ func (e *UnavailableError) Error() string {
 
 func (e *UnavailableError) Unwrap() error { return e.Cause }
 
-// Tell is the error without its cause, which may have addresses.
+// Tell returns the error without its cause, which may contain addresses.
 func (e *UnavailableError) Tell() string {
 	return fmt.Sprintf("the keys of issuer %q cannot be had", e.Issuer)
 }
 
-// refusedError says why a token does not count, and nothing of what is in it but its issuer,
-// where that is configured.
+// refusedError says why a token is refused. Of the token it contains only the issuer, if that is configured.
 type refusedError struct{ issuer, why string }
 
 func (e *refusedError) Error() string { return e.why }
@@ -185,7 +184,7 @@ func (v *Verifier) verify(ctx context.Context, text string) (access.Identity, er
 		return access.Identity{}, &refusedError{"", "it is not a JWT, or its algorithm is not configured"}
 	}
 	var claims josejwt.Claims
-	if err := token.UnsafeClaimsWithoutVerification(&claims); err != nil { // to find the issuer, whose keys decide
+	if err := token.UnsafeClaimsWithoutVerification(&claims); err != nil { // to find the issuer, whose keys verify it
 		return access.Identity{}, &refusedError{"", "its claims cannot be read"}
 	}
 	from := v.issuers[claims.Issuer]
@@ -216,7 +215,7 @@ func (v *Verifier) verify(ctx context.Context, text string) (access.Identity, er
 	return access.Identity{Issuer: from.URL, Claims: texts(more), Expires: verified.Expiry.Time()}, nil
 }
 
-// judge says what is wrong with verified claims; "": nothing is.
+// judge returns what is wrong with verified claims; "": nothing.
 func (i Issuer) judge(c josejwt.Claims, now time.Time) (why string) {
 	switch {
 	case c.Issuer != i.URL:
@@ -235,7 +234,7 @@ func (i Issuer) judge(c josejwt.Claims, now time.Time) (why string) {
 	return ""
 }
 
-// texts are the claims that are a text, or a list of texts.
+// texts returns the claims that are a string, or a list of strings.
 func texts(claims map[string]any) map[string][]string {
 	found := make(map[string][]string, len(claims))
 	for name, value := range claims {

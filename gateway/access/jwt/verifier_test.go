@@ -35,13 +35,13 @@ const (
 	audience = "fencegate"
 )
 
-// provider issues tokens, and publishes its keys over https.
+// provider issues tokens, and publishes its keys over HTTPS.
 type provider struct {
 	server *httptest.Server
 	ca     string
 	keys   atomic.Pointer[[]jose.JSONWebKey]
 	text   atomic.Pointer[string] // instead of the keys
-	hold   sync.Mutex             // has who asks wait
+	hold   sync.Mutex             // while locked, requests wait
 	down   atomic.Bool
 	asked  atomic.Int32
 }
@@ -101,7 +101,7 @@ func public(kid string, key crypto.Signer) jose.JSONWebKey {
 
 type claims map[string]any
 
-// good are claims that count, with changes; nil takes one away.
+// good returns valid claims with changes; nil removes one.
 func good(changes claims) claims {
 	now := time.Now().Unix()
 	all := claims{"iss": idp, "aud": audience, "sub": "nightly", "iat": now, "nbf": now, "exp": now + 60, "groups": []string{"jobs", "staff"}}
@@ -170,7 +170,7 @@ func TestATokenOfAConfiguredIssuerCounts(t *testing.T) {
 	}
 }
 
-// asKey is a key that can be compared.
+// asKey returns a key that can be compared.
 func asKey(key crypto.Signer) crypto.Signer {
 	if _, is := key.(ed25519.PrivateKey); is {
 		return nil

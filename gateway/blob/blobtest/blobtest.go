@@ -1,5 +1,5 @@
-// Package blobtest is the conformance suite of [blob.Store]: every
-// implementation passes it, and what it does not ask for, nobody may rely on.
+// Package blobtest is the conformance suite of [blob.Store]: every implementation passes it, and callers may rely only
+// on what it checks.
 //
 //	func TestMyStore(t *testing.T) {
 //		blobtest.Run(t, func(t *testing.T) blob.Store { return newMyStore(t) })
@@ -21,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-// Run checks the store that open makes; each call of open gives an empty one.
+// Run checks the stores that open returns; each call of open must return an empty one.
 func Run(t *testing.T, open func(t *testing.T) blob.Store) {
 	for name, test := range map[string]func(*testing.T, blob.Store){
 		"what was put is read back":              roundTrip,
@@ -140,7 +140,7 @@ func short(t *testing.T, s blob.Store) {
 func long(t *testing.T, s blob.Store) {
 	id := blob.NewID()
 	err := s.Put(t.Context(), id, strings.NewReader("too much"), 4)
-	if err == nil { // it read no further than it was told
+	if err == nil { // it read only the announced bytes
 		if got := read(t, s, id, 0, 4); string(got) != "too " {
 			t.Errorf("got %q", got)
 		}
@@ -152,8 +152,8 @@ func long(t *testing.T, s blob.Store) {
 	absent(t, s, id)
 }
 
-// Exact is a store that reads exactly as many bytes as it is told, as those do
-// that send them on to a service. Users of stores are tested with it.
+// Exact is a store that reads exactly the announced number of bytes, like stores that send them to a service. Tests of
+// users of stores need it.
 type Exact struct{ blob.Store }
 
 // Put implements [blob.Store].
@@ -269,7 +269,7 @@ func concurrent(t *testing.T, s blob.Store) {
 	wg.Wait()
 }
 
-// reserved asks a store that makes places for what they promise.
+// reserved checks the promises of [blob.Reserver].
 func reserved(t *testing.T, s blob.Store) {
 	r, makes := s.(blob.Reserver)
 	if !makes {

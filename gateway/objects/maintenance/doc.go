@@ -1,9 +1,8 @@
-// Package maintenance keeps a blob store and its database in agreement: it deletes
-// what nothing lists (sweep), reads again what is listed (verify), and sees that the
-// store is this database's and no other's (claim).
+// Package maintenance keeps a blob store and its database consistent: it deletes blobs that nothing lists (sweep),
+// reads listed blobs again (verify), and checks that the store belongs to this database (claim).
 //
-// The guarantee: no live object's bytes are deleted. A blob's row is marked and
-// committed before its bytes go, and nothing is touched in another database's store.
+// The guarantee: no live object's bytes are deleted. A blob's row is marked and committed before its bytes are deleted,
+// and another database's store is not touched.
 //
 //	keeper := maintenance.New(objects.NewDatabase(pool, 0), store)
 //	swept, err := keeper.Sweep(ctx, maintenance.Sweep{})

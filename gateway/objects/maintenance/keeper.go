@@ -8,32 +8,31 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-// Keeper keeps a blob store and its database in agreement. Safe for concurrent use.
+// Keeper keeps a blob store and its database consistent. Safe for concurrent use.
 type Keeper struct {
 	db     objects.Database
 	store  blob.Store
 	memory memory
 }
 
-// New makes a keeper of a database's blob store.
+// New creates a keeper of a database's blob store.
 func New(db objects.Database, store blob.Store) *Keeper { return &Keeper{db: db, store: store} }
 
-// memory remembers for a while that the store has been found to be this
-// database's, and for a moment that it has not: those who waited meanwhile need not
-// ask one by one.
+// memory caches for a while that the store belongs to this database, and for a moment that it does not, so that
+// concurrent callers need not ask one by one.
 type memory struct {
 	mu    sync.Mutex
 	known bool
 	err   error
-	until time.Time // of what is remembered
+	until time.Time // of the cached result
 }
 
 const (
 	ownerPause = time.Second
-	ownerTrust = time.Minute // far below the age at which another database would take these blobs for leftovers
+	ownerTrust = time.Minute // far below the age at which another database would sweep these blobs
 )
 
-// remember notes what a look has found. The lock is held.
+// remember caches a result. The caller holds the lock.
 func (s *memory) remember(err error) {
 	pause := ownerTrust
 	if err != nil {

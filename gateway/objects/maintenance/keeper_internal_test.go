@@ -19,7 +19,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// uploads are a keeper, and a writer that asks it whose the store is.
+// uploads are a keeper, and a writer that asks it for the owner of the store.
 type uploads struct {
 	*testing.T
 
@@ -49,14 +49,14 @@ func newUploads(t *testing.T) *uploads {
 	return u
 }
 
-// lookAgain makes the next upload look whose the store is.
+// lookAgain makes the next upload check the owner of the store.
 func (u *uploads) lookAgain() {
 	u.keeper.memory.mu.Lock()
 	defer u.keeper.memory.mu.Unlock()
 	u.keeper.memory.until = time.Time{}
 }
 
-// textBody is a body whose digests nobody asks for.
+// textBody is a body whose digests are not needed.
 type textBody struct{ *strings.Reader }
 
 func (b *textBody) ReadWhole(data []byte) error     { _, err := io.ReadFull(b, data); return err }
@@ -67,7 +67,7 @@ func (*textBody) Checksum() (algorithm, sum string) { return "", "" }
 
 func (u *uploads) tryPut(key, text string) error { return u.attempt(key, text, "") }
 
-// attempt is one of a request.
+// attempt makes one attempt of a request.
 func (u *uploads) attempt(key, text, invocation string) error {
 	_, err := u.writer.Put(u.Context(), objects.Put{
 		Change: objects.Change{Bucket: "b", Key: key, Proof: objects.Proof{Resource: "b", Token: 1}, Invocation: invocation},
@@ -108,7 +108,8 @@ func TestAGatewayWhoseStoreWasTakenAcknowledgesNoMoreUploads(t *testing.T) {
 	if err != nil || ours == "" {
 		t.Fatalf("the mark: %q, %v", ours, err)
 	}
-	if err := u.store.SetOwner(t.Context(), "another database"); err != nil { // by a claim, or by one that had looked before there was a mark
+	// By a claim, or by a database that had checked before there was a mark.
+	if err := u.store.SetOwner(t.Context(), "another database"); err != nil {
 		t.Fatal(err)
 	}
 	u.lookAgain()
@@ -126,7 +127,7 @@ func TestAGatewayWhoseStoreWasTakenAcknowledgesNoMoreUploads(t *testing.T) {
 	u.put("after", "welcome again")
 }
 
-// unmarked is a store whose mark can't be read.
+// unmarked is a store whose mark cannot be read.
 type unmarked struct{ blob.Reserver }
 
 func (unmarked) Owner(context.Context) (string, error) { return "", errors.New("too slow") }
@@ -141,7 +142,7 @@ func TestAMarkThatCannotBeReadAgainEndsNoUploads(t *testing.T) {
 	u.wantRead("after", "goes on")
 }
 
-// before shows a store as it was before its first upload, to those who look once.
+// before looks like the store before its first upload, for the first look.
 type before struct {
 	blob.Store
 
@@ -178,7 +179,7 @@ func TestAStoreThatIsMarkedMeanwhileIsOurs(t *testing.T) {
 	}
 }
 
-// probing is a store whose first blob is looked at before it is deleted.
+// probing is a store that calls a function before its first blob is deleted.
 type probing struct {
 	blob.Store
 
@@ -190,7 +191,7 @@ func (s *probing) Delete(ctx context.Context, id blob.ID) error {
 	return s.Store.Delete(ctx, id)
 }
 
-// Two gateways start on an empty store: one looks while the other's probe lies there.
+// Two gateways start on an empty store: one checks while the other's probe exists.
 func TestAProbeIsNotTakenForAnothersBlob(t *testing.T) {
 	t.Parallel()
 	u := newUploads(t)

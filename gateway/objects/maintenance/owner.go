@@ -17,11 +17,11 @@ const (
 	sqlAnyKnown  = "SELECT EXISTS (SELECT FROM objects.blobs WHERE id = ANY ($1))"
 	sqlNoneLive  = "SELECT NOT EXISTS (SELECT FROM objects.blobs WHERE state = 'live')"
 
-	ownerSample = 100 // blobs of which one must be known where nobody has marked the store
+	ownerSample = 100 // blobs of which one must be known if the store has no mark
 )
 
-// StoreOwnerError: the blobs belong to another database, or this database's are
-// elsewhere. Nothing was written there or deleted.
+// StoreOwnerError reports that the blobs belong to another database, or that this database's are elsewhere. Nothing was
+// written or deleted.
 type StoreOwnerError struct {
 	Mark, Ours string
 	Empty      bool // and this database lists blobs
@@ -40,10 +40,9 @@ func (e *StoreOwnerError) Error() string {
 		"if this database replaces that one, restored or upgraded, and that one is gone for good, run: fencegate objects claim", e.Mark, e.Ours)
 }
 
-// Claim sees that the store is this database's, and marks it where it is nobody's.
-// Two databases on one store would each take the other's blobs for leftovers. The
-// error is a [*StoreOwnerError] where it is another's; take makes it this one's
-// all the same.
+// Claim checks that the store belongs to this database, and marks it if it has no owner. Two databases on one store
+// would each sweep the other's blobs as leftovers. The error is a [*StoreOwnerError] if another database owns the
+// store; with take, Claim takes it over instead.
 func (k *Keeper) Claim(ctx context.Context, take bool) error {
 	ours, marked, err := k.whose(ctx)
 	if _, foreign := errors.AsType[*StoreOwnerError](err); foreign && take {
@@ -55,7 +54,7 @@ func (k *Keeper) Claim(ctx context.Context, take bool) error {
 	if err := k.store.SetOwner(ctx, ours); err != nil {
 		return fmt.Errorf("%w: %w", objects.ErrStoreFailed, err)
 	}
-	switch mark, err := k.store.Owner(ctx); { // another may have come first
+	switch mark, err := k.store.Owner(ctx); { // another database may have marked it first
 	case err != nil:
 		return fmt.Errorf("%w: %w", objects.ErrStoreFailed, err)
 	case mark != ours:
@@ -64,15 +63,15 @@ func (k *Keeper) Claim(ctx context.Context, take bool) error {
 	return nil
 }
 
-// Belongs changes nothing: its error is a [*StoreOwnerError] where the store is,
-// or may be, another database's.
+// Belongs checks the owner without changing anything. The error is a [*StoreOwnerError] if the store belongs, or may
+// belong, to another database.
 func (k *Keeper) Belongs(ctx context.Context) error {
 	_, _, err := k.whose(ctx)
 	return err
 }
 
-// whose says how this database's mark reads, and whether the store has it. The
-// error is a [*StoreOwnerError] where the store is, or may be, another's.
+// whose returns this database's mark, and whether the store has it. The error is a [*StoreOwnerError] if the store
+// belongs, or may belong, to another database.
 func (k *Keeper) whose(ctx context.Context) (ours string, marked bool, err error) {
 	err = k.db.Once(ctx, func(ctx context.Context, q objects.Querier) error { return q.QueryRow(ctx, sqlOwnerMark).Scan(&ours) })
 	if err != nil {
@@ -84,7 +83,7 @@ func (k *Keeper) whose(ctx context.Context) (ours string, marked bool, err error
 		if strange == nil {
 			return ours, false, nil
 		}
-		// Another gateway may have marked it meanwhile, and written since: the mark comes first.
+		// Another gateway may have marked it and written since; the mark decides.
 		if mark, err = k.store.Owner(ctx); err == nil && mark == "" {
 			return ours, false, strange
 		}
@@ -98,7 +97,7 @@ func (k *Keeper) whose(ctx context.Context) (ours string, marked bool, err error
 	return ours, true, nil
 }
 
-// recognise looks whether the blobs of a store without a mark are this database's.
+// recognise checks whether the blobs of an unmarked store belong to this database.
 func (k *Keeper) recognise(ctx context.Context) error {
 	var some []pgtype.UUID
 	for info, err := range k.store.All(ctx) {
@@ -121,12 +120,11 @@ func (k *Keeper) recognise(ctx context.Context) error {
 	return err
 }
 
-// Check sees that the store is this database's, and whether it does what is
-// relied upon ([blob.Probe]). The error is a [*StoreOwnerError] where it is
-// another's. Where PostgreSQL can't say whose it is, the first upload asks again.
+// Check checks that the store belongs to this database and behaves as required ([blob.Probe]). The error is a
+// [*StoreOwnerError] if it belongs to another. If PostgreSQL is away, the first upload checks the owner again.
 //
-// The mark comes before any bytes, the probe's too: a gateway that starts now
-// would take those of a store without a mark for another database's.
+// The store is marked before anything is written, even the probe's blob: a gateway that starts at the same time would
+// take the bytes in an unmarked store for another database's.
 func (k *Keeper) Check(ctx context.Context) error {
 	err := k.Owned(ctx)
 	if _, foreign := errors.AsType[*StoreOwnerError](err); foreign || errors.Is(err, objects.ErrStoreFailed) {
@@ -140,10 +138,9 @@ func (k *Keeper) Check(ctx context.Context) error {
 	return blob.Probe(ctx, k.store)
 }
 
-// Owned is nil while the store is known to be this database's. Before that each
-// upload looks: PostgreSQL may have been away when the gateway started. Later one
-// looks now and then, for another database may have taken the store, and deletes
-// what is put there; the others do not wait for that.
+// Owned returns nil while the store is known to belong to this database. Until then each upload checks, because
+// PostgreSQL may have been away when the gateway started. Later, one upload per ownerTrust checks again, because
+// another database may have taken the store and would delete new blobs; other uploads do not wait for that check.
 func (k *Keeper) Owned(ctx context.Context) error {
 	k.memory.mu.Lock()
 	if k.memory.known && !time.Now().Before(k.memory.until) {
@@ -163,7 +160,7 @@ func (k *Keeper) Owned(ctx context.Context) error {
 	return err
 }
 
-// stillOwned looks again. Where that fails, nothing says that anything has changed.
+// stillOwned checks again. A failed check changes nothing.
 func (k *Keeper) stillOwned(ctx context.Context) error {
 	err := k.Claim(ctx, false)
 	if _, foreign := errors.AsType[*StoreOwnerError](err); !foreign {

@@ -23,55 +23,52 @@ const (
 	sqlCondemn   = "SELECT objects.condemn($1, $2, $3, $4)"
 	sqlCondemned = "SELECT objects.condemned($1, $2, $3)"
 	sqlSwept     = "SELECT objects.swept($1, $2, $3)"
-	sqlClock     = "SELECT clock_timestamp()" // the database's: what its rows are compared with
+	sqlClock     = "SELECT clock_timestamp()" // PostgreSQL's clock, with which its rows are compared
 
 	sweepBatch   = 500
 	sweepWorkers = 8
-	pruneBatch   = 100 // keys: each may have many versions
+	pruneBatch   = 100 // keys; each may have many versions
 	dryLimit     = 100_000
-	maxFailures  = 500 // about how many are reported
+	maxFailures  = 500 // reported at most, about
 )
 
-// Sweep says what a sweep takes away. No age endangers a live object: what is
-// too young merely stays longer, and an upload that is swept while it is under
-// way is refused at its commit.
+// Sweep says what a sweep deletes. No age endangers a live object: a blob that is too young stays longer, and an upload
+// that is swept while in progress is refused at its commit.
 type Sweep struct {
-	PendingAge    time.Duration // of uploads that were begun and never completed. Default 24h
-	SupersededAge time.Duration // of versions that are no longer current: readers, replicas and restores may need them. Default 24h
-	RecordAge     time.Duration // of the records of versions whose bytes are gone, of deletions and changes of tags; see [DefaultRecordAge]
-	Store         bool          // look through the whole store, too, for blobs that the database does not know
-	UnknownAge    time.Duration // of those, by the store's clock; then they are superseded, and get that grace. Default 24h
-	Rate          int           // bytes of how many blobs are deleted in a second. Default 0: as fast as the store does it
-	DryRun        bool          // only count, of what is condemned and forgotten up to 100,000
+	PendingAge    time.Duration // of uploads that were never completed. Default 24h
+	SupersededAge time.Duration // of superseded versions: readers, replicas and restores may need them. Default 24h
+	RecordAge     time.Duration // of records of deletions, tag changes, versions without bytes. Default [DefaultRecordAge]
+	Store         bool          // also scan the whole store for blobs that the database does not list
+	UnknownAge    time.Duration // of unlisted blobs, by the store's clock; then they count as superseded. Default 24h
+	Rate          int           // blobs deleted per second. Default 0: no limit
+	DryRun        bool          // only count; condemned and forgotten rows up to 100,000
 }
 
-// DefaultRecordAge is how long records of writes stay. They say who wrote what, and
-// tell a request that is repeated that it was carried out: so they stay for longer
-// than credentials last and an upload takes.
+// DefaultRecordAge is how long records of writes stay. They say who wrote what, and answer a repeated request that was
+// carried out. So they stay longer than credentials last and an upload takes.
 const DefaultRecordAge = 30 * 24 * time.Hour
 
-// Swept says what a sweep did.
+// Swept is the result of a sweep.
 type Swept struct {
-	Adopted   int // blobs in the store that the database did not know, noted now
-	Named     int // blobs that the database did not know, though a version lists them: left alone, but something is wrong
-	Pruned    int // older versions that their buckets keep no longer
-	Forgotten int // records of deletions, and of versions whose bytes are gone
-	Condemned int // blobs that nothing points at, now marked
-	Deleted   int // blobs whose bytes were deleted, some of them once more
+	Adopted   int // unlisted blobs in the store, now recorded
+	Named     int // blobs without a row that a version lists: left alone, but a sign of damage
+	Pruned    int // older versions that their buckets no longer keep
+	Forgotten int // records of deletions, and of versions without bytes
+	Condemned int // blobs to which nothing points, now marked
+	Deleted   int // blobs whose bytes were deleted, some of them again
 }
 
-// Sweep deletes the bytes of uploads that were given up and of superseded
-// versions. The row is marked and committed before its bytes go, so a crash at
-// any moment loses nothing and the next sweep goes on. Bytes that the store can't
-// delete stop nothing; the error joins what was said of each. Several sweeps may
-// run at once. It touches no store of another's, see [Keeper.Claim].
+// Sweep deletes the bytes of abandoned uploads and superseded versions. It marks and commits a row before it deletes
+// the bytes, so a crash at any moment loses nothing, and the next sweep continues. If the store fails to delete some
+// bytes, the sweep continues and the error joins the failures. Several sweeps may run at once. Sweep does not touch
+// another database's store, see [Keeper.Claim].
 func (k *Keeper) Sweep(ctx context.Context, o Sweep) (Swept, error) {
 	orDefault(&o.PendingAge, 24*time.Hour)
 	orDefault(&o.SupersededAge, 24*time.Hour)
 	orDefault(&o.RecordAge, DefaultRecordAge)
 	orDefault(&o.UnknownAge, 24*time.Hour)
 	own := func() error { return k.Claim(ctx, false) }
-	if o.DryRun { // which writes no mark either
+	if o.DryRun { // a dry run writes no mark either
 		own = func() error { _, _, err := k.whose(ctx); return err }
 	}
 	if err := own(); err != nil {
@@ -91,12 +88,12 @@ type sweeper struct {
 
 	db    objects.Database
 	store blob.Store
-	own   func() error // nil while the store is this database's
+	own   func() error // returns nil while the store belongs to this database
 	pace  pace
 	swept Swept
 }
 
-// mark finds what may go and says so in its rows.
+// mark marks the rows of blobs that may be deleted.
 func (s *sweeper) mark(ctx context.Context) error {
 	if s.Store {
 		if err := s.adopt(ctx); err != nil {
@@ -136,7 +133,7 @@ func (s *sweeper) mark(ctx context.Context) error {
 	return nil
 }
 
-// prune lets old versions go, some keys of one bucket at a time.
+// prune releases old versions, some keys of one bucket at a time.
 func (s *sweeper) prune(ctx context.Context) error {
 	bucket, key := "", (*string)(nil)
 	for {
@@ -181,8 +178,8 @@ func (s *sweeper) remove(ctx context.Context) error {
 	}
 }
 
-// removeSome deletes the bytes of some condemned blobs. Failed holds an error for
-// each that the store would not delete; err stops the sweep.
+// removeSome deletes the bytes of some condemned blobs. failed holds an error for each blob that the store failed to
+// delete; err stops the sweep.
 func (s *sweeper) removeSome(ctx context.Context, begun time.Time) (deleted int, failed []error, err error) {
 	var ids []pgtype.UUID
 	err = s.db.Once(ctx, func(ctx context.Context, q objects.Querier) error {
@@ -204,9 +201,9 @@ func (s *sweeper) removeSome(ctx context.Context, begun time.Time) (deleted int,
 	return len(gone), failed, err
 }
 
-// removeAll deletes bytes, several at a time: a service answers each in its own time.
+// removeAll deletes bytes, several blobs at a time.
 func (s *sweeper) removeAll(ctx context.Context, ids []pgtype.UUID) (gone, stuck []pgtype.UUID, failed []error, err error) {
-	gone, stuck = []pgtype.UUID{}, []pgtype.UUID{} // not nil, which is NULL to PostgreSQL
+	gone, stuck = []pgtype.UUID{}, []pgtype.UUID{} // not nil, which would be NULL
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	free := make(chan struct{}, sweepWorkers)
@@ -232,7 +229,7 @@ func (s *sweeper) removeAll(ctx context.Context, ids []pgtype.UUID) (gone, stuck
 	return gone, stuck, failed, err
 }
 
-// pace lets so many things happen in a second; 0: any number.
+// pace limits a rate per second; 0: no limit.
 type pace struct {
 	rate int
 	next time.Time
@@ -262,8 +259,7 @@ func orDefault[T time.Duration](v *T, def T) {
 	}
 }
 
-// adopt looks through the store for blobs without a row, and what a crash left of
-// others.
+// adopt scans the store for blobs without a row, and for unfinished ones that a crash left.
 func (s *sweeper) adopt(ctx context.Context) error {
 	old := time.Now().Add(-s.UnknownAge)
 	var batch []pgtype.UUID

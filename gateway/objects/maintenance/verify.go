@@ -21,7 +21,7 @@ import (
 const (
 	sqlChecksum = "coalesce(v.attributes->>'checksum_algorithm', ''), coalesce(v.attributes->>'checksum', '')"
 
-	// Pages of current versions, and of kept ones, in the order of their keys.
+	// Pages of current versions, and of kept ones, ordered by key.
 	sqlVerifyCurrent = `SELECT v.bucket, v.key, v.id, v.blobs, v.blob_sizes, v.etag, 0::bigint, ` + sqlChecksum + `
 	FROM objects.pointers p JOIN objects.versions v ON v.id = p.version
 	WHERE (p.bucket, p.key) > ($1, $2) AND ($3 = '' OR p.bucket = $3) AND ($4 = '' OR starts_with(p.key, $4))
@@ -35,21 +35,21 @@ const (
 	OR EXISTS (SELECT FROM objects.versions v WHERE v.id = $3 AND v.kept_order IS NOT NULL)`
 
 	verifyPage     = 500
-	verifyPatience = 10 // blobs one after the other that can't be read: then it is the store
+	verifyPatience = 10 // consecutive unreadable blobs after which the store counts as unavailable
 )
 
-// Verify says what is read again and compared with what PostgreSQL records.
+// Verify says which versions are read again and compared with their records in PostgreSQL.
 type Verify struct {
-	Bucket, Prefix string  // of the keys; "": all
+	Bucket, Prefix string  // which keys to verify; "": all
 	After          string  // begin after this key; needs Bucket
-	Kept           bool    // also the older versions that are kept
-	Sample         float64 // the share of versions that are read, from 0 to 1. Default 1
-	Rate           int64   // bytes in a second. Default 0: as fast as the store gives them
+	Kept           bool    // also older versions that are kept
+	Sample         float64 // the share of versions to read, from 0 to 1. Default 1
+	Rate           int64   // bytes per second. Default 0: no limit
 
-	Progress func(Verified) // is told after each version
+	Progress func(Verified) // called after each version
 }
 
-// Verified says how far it came.
+// Verified is the progress of a verification.
 type Verified struct {
 	Versions, Bytes int64
 	Bad             int64
@@ -59,23 +59,22 @@ type Verified struct {
 // Problems of a version's bytes.
 const (
 	BlobMissing    = "missing"    // the store has no such blob
-	BlobSize       = "size"       // it has another size
-	BlobContent    = "content"    // it has other bytes: their MD5 or checksum is not the recorded one
+	BlobSize       = "size"       // its size differs
+	BlobContent    = "content"    // its bytes differ: their MD5 or checksum is not the recorded one
 	BlobUnreadable = "unreadable" // the store failed
 )
 
-// Finding is a version whose bytes are not what was written.
+// Finding is a version whose bytes differ from what was written.
 type Finding struct {
 	Bucket, Key, Version string
-	Blob                 string // "": the whole
+	Blob                 string // "": the whole version
 	Problem              string
 	Detail               string
 }
 
-// Verify reads the bytes of versions again and compares them with the sizes, the
-// MD5 and the checksum that were recorded when they were written. What it finds goes to report;
-// the error is only about what kept it from looking. What was overwritten
-// meanwhile and swept is no finding.
+// Verify reads the bytes of versions again and compares them with the sizes, the MD5 and the checksum recorded when
+// they were written. It passes findings to report; the error says only why it stopped. A version that was overwritten
+// and swept in the meantime is no finding.
 func (k *Keeper) Verify(ctx context.Context, o Verify, report func(Finding)) (Verified, error) {
 	if o.Bucket != "" {
 		if _, err := objects.NewCatalog(k.db).Rule(ctx, o.Bucket); err != nil {
@@ -99,10 +98,10 @@ type verifier struct {
 	done   Verified
 	begun  time.Time
 	buffer []byte
-	failed int // in a row
+	failed int // consecutive
 }
 
-// recorded is a version as PostgreSQL has it.
+// recorded is a version as PostgreSQL records it.
 type recorded struct {
 	bucket, key string
 	id          [16]byte
@@ -183,7 +182,7 @@ func (v *verifier) version(ctx context.Context, r recorded) error {
 	return nil
 }
 
-// etagOf is the ETag of an object whose parts have these digests.
+// etagOf returns the ETag of an object whose parts have these digests.
 func etagOf(sums [][]byte) string {
 	all := md5.New() //nolint:gosec // see the import
 	for _, sum := range sums {
@@ -192,7 +191,7 @@ func etagOf(sums [][]byte) string {
 	return hex.EncodeToString(all.Sum(nil)) + "-" + strconv.Itoa(len(sums))
 }
 
-// sum is the MD5 of a blob's bytes, all of which the checksum sees, too.
+// sum returns the MD5 of a blob's bytes, and writes them to checksum.
 func (v *verifier) sum(ctx context.Context, id blob.ID, want int64, checksum io.Writer) (sum []byte, problem string, err error) {
 	size, err := v.store.Size(ctx, id)
 	switch {
@@ -213,7 +212,7 @@ func (v *verifier) sum(ctx context.Context, id blob.ID, want int64, checksum io.
 	for {
 		n, err := r.Read(v.buffer)
 		digest.Write(v.buffer[:n])
-		_, _ = checksum.Write(v.buffer[:n]) // can't fail
+		_, _ = checksum.Write(v.buffer[:n]) // never fails
 		count += int64(n)
 		v.done.Bytes += int64(n)
 		if err := v.slow(ctx); err != nil {
@@ -231,7 +230,7 @@ func (v *verifier) sum(ctx context.Context, id blob.ID, want int64, checksum io.
 	}
 }
 
-// slow waits until the bytes that were read are no more than the rate allows.
+// slow waits until the bytes read are within the rate.
 func (v *verifier) slow(ctx context.Context) error {
 	if v.Rate <= 0 {
 		return ctx.Err()
@@ -247,7 +246,7 @@ func (v *verifier) slow(ctx context.Context) error {
 	}
 }
 
-// bad reports a finding, unless the version has gone meanwhile.
+// bad reports a finding, unless the version has been removed in the meantime.
 func (v *verifier) bad(ctx context.Context, r recorded, id, problem string, cause error) error {
 	var there bool
 	err := v.db.Once(ctx, func(ctx context.Context, q objects.Querier) error {

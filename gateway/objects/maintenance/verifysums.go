@@ -9,14 +9,13 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-// resummed makes the checksum that was recorded for a version anew, of the bytes
-// that are read: of all of them, or of the parts' checksums, each of which is a
-// blob. Where none was recorded it does nothing.
+// resummed recomputes a version's recorded checksum from the bytes that are read: from all of them, or from the parts'
+// checksums, where each part is a blob. If none was recorded it does nothing.
 type resummed struct {
 	algorithm, recorded string
 
-	all   hash.Hash // nil: none was recorded, or of a kind that is not known here
-	part  hash.Hash // nil: all is of the bytes themselves
+	all   hash.Hash // nil: none was recorded, or the algorithm is unknown here
+	part  hash.Hash // nil: all hashes the bytes themselves
 	parts int
 }
 
@@ -43,7 +42,7 @@ func (r *resummed) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// blobEnds is told at the end of each blob.
+// blobEnds is called at the end of each blob.
 func (r *resummed) blobEnds() {
 	if r.part != nil {
 		r.all.Write(r.part.Sum(nil))
@@ -52,7 +51,7 @@ func (r *resummed) blobEnds() {
 	}
 }
 
-// differs is an error where the checksum is not the recorded one.
+// differs returns an error if the checksum is not the recorded one.
 func (r *resummed) differs() error {
 	if r.all == nil {
 		return nil

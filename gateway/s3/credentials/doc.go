@@ -1,8 +1,8 @@
-// Package credentials makes and recognises the temporary S3 credentials of a lease.
+// Package credentials makes and verifies the temporary S3 credentials of a lease.
 //
-// The guarantee: credentials that open are those that a keyring of the same master
-// keys issued, for this resource and this fencing token. They hold no seal and open
-// nothing by themselves: each write still has to find its token recorded as the newest.
+// The guarantee: credentials that verify were issued by a keyring of the same master keys, for this resource and this
+// fencing token. They contain no seal and authorize nothing by themselves: each write still needs its token to be the
+// recorded one.
 //
 //	keys, err := credentials.ParseKeyring(os.Getenv("FENCEGATE_MASTER_KEY"))
 //	creds, err := keys.Issue("orders/1001", 34, lease.Expires, 0)

@@ -13,20 +13,19 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Keyring makes and recognises temporary credentials. All replicas of a gateway
-// share its master keys; it keeps no other state. To rotate: add a key, make it
-// current everywhere, and drop the old one when the credentials made with it
-// have expired. Safe for concurrent use; printing it shows no key.
+// Keyring makes and verifies temporary credentials. All replicas of a gateway share its master keys; it keeps no other
+// state. To rotate, add a key, make it current everywhere, and drop the old one when the credentials made with it have
+// expired. Safe for concurrent use. Printing it shows no key.
 type Keyring struct {
 	current string
 	keys    map[string]sessionKeys
 	seen    seenTokens
 }
 
-// sessionKeys are derived from one master key, one for each purpose.
+// sessionKeys are derived from one master key, one per purpose.
 type sessionKeys struct{ mac, secret, print []byte }
 
-// fingerprintBytes are enough to tell the keys of a group apart.
+// fingerprintBytes are enough to distinguish the keys of a group.
 const fingerprintBytes = 8
 
 const (
@@ -34,9 +33,8 @@ const (
 	maxKeyID     = 32 // characters
 )
 
-// NewKeyring makes a keyring of master keys by key id. New credentials are made
-// with the current one. A key has at least 32 bytes, an id 1 to 32 letters,
-// digits, '-' or '_'. The error is a [*fence.InvalidError] and shows no key.
+// NewKeyring creates a keyring from master keys by key id. It makes new credentials with the current one. A key has at
+// least 32 bytes, an id 1 to 32 letters, digits, '-' or '_'. The error is a [*fence.InvalidError] and shows no key.
 func NewKeyring(current string, masters map[string][]byte) (*Keyring, error) {
 	if _, known := masters[current]; !known {
 		return nil, &fence.InvalidError{Field: "keyring", Reason: fmt.Sprintf("has no key %q to make the current one", current)}
@@ -66,8 +64,8 @@ func NewKeyring(current string, masters map[string][]byte) (*Keyring, error) {
 	return k, nil
 }
 
-// Fingerprints yields what tells each key from others, by its id, the current key first. A fingerprint is derived from
-// the key by HKDF under a purpose of its own: nobody finds a random key, or another derived one, by it.
+// Fingerprints yields the id and fingerprint of each key, the current key first. HKDF derives the fingerprint for a
+// purpose of its own, so it reveals neither the master key nor another derived key.
 func (k *Keyring) Fingerprints() iter.Seq2[string, string] {
 	ids := slices.DeleteFunc(slices.Sorted(maps.Keys(k.keys)), func(id string) bool { return id == k.current })
 	ids = slices.Insert(ids, 0, k.current)
@@ -89,8 +87,8 @@ func ParseKeyring(text string) (*Keyring, error) {
 	return NewKeyring(current, masters)
 }
 
-// ParseMasterKeys reads "id:hex" pairs between commas or white space; the first
-// is the current key. The error is a [*fence.InvalidError] and shows no key.
+// ParseMasterKeys parses "id:hex" pairs separated by commas or white space; the first is the current key. The error is
+// a [*fence.InvalidError] and shows no key.
 func ParseMasterKeys(text string) (current string, masters map[string][]byte, err error) {
 	masters = map[string][]byte{}
 	for pair := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\t' || r == '\r' }) {

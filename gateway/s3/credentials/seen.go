@@ -11,10 +11,9 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// seenTokens remember session tokens that were authenticated, with what follows from
-// them alone: a client sends the same one with each request. Nothing in it ages
-// but by the clock, which is asked each time: keys are never taken out of a
-// keyring. Safe for concurrent use.
+// seenTokens caches authenticated session tokens, and what follows from them alone: a client sends the same one with
+// each request. Expiry is checked at each use, and a keyring never loses a key, so nothing else in the cache becomes
+// invalid. Safe for concurrent use.
 type seenTokens struct {
 	mu     sync.RWMutex
 	tokens map[string]*Verified
@@ -25,16 +24,16 @@ type Verified struct {
 	session Session
 	access  string
 	secret  string
-	signing atomic.Pointer[signingKey] // the last one that was asked for
+	signing atomic.Pointer[signingKey] // the last one used
 }
 
-// signingKey is derived from a secret for a day, a region and a service.
+// signingKey is derived from a secret for one day, region and service.
 type signingKey struct {
 	date, region, service string
 	key                   []byte
 }
 
-// maxSeen bounds the memory; those of one gateway's leases fit in.
+// maxSeen bounds the cache; the leases of one gateway fit.
 const maxSeen = 4096
 
 func (k *seenTokens) get(text string) *Verified {
@@ -43,7 +42,7 @@ func (k *seenTokens) get(text string) *Verified {
 	return k.tokens[text]
 }
 
-// put remembers a token that is authentic, and no other.
+// put caches a token. It must be authentic.
 func (k *seenTokens) put(text string, t *Verified) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -53,8 +52,7 @@ func (k *seenTokens) put(text string, t *Verified) {
 	k.tokens[strings.Clone(text)] = t
 }
 
-// SigningKey is the key that requests of a day are signed with. It is shared: not
-// to be changed.
+// SigningKey returns the key that signs the requests of a day. It is shared: do not modify it.
 func (t *Verified) SigningKey(date, region, service string) []byte {
 	if s := t.signing.Load(); s != nil && s.date == date && s.region == region && s.service == service {
 		return s.key
@@ -67,9 +65,9 @@ func (t *Verified) SigningKey(date, region, service string) []byte {
 	return key
 }
 
-// Session is what a session token says.
+// Session is the content of a session token.
 type Session struct {
-	Principal string // who was given it; "": nobody by name
+	Principal string // to whom it was issued; "": no named principal
 	Resource  string
 	Token     fence.Token
 	Expires   time.Time

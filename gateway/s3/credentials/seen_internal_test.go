@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Whether a token is met for the first time must not be seen.
+// A cached token and a new one must give the same result.
 func TestARememberedTokenIsJudgedAsANewOne(t *testing.T) {
 	t.Parallel()
 	k, err := ParseKeyring("one:" + strings.Repeat("4f", 32))
@@ -94,7 +94,7 @@ func TestRememberedTokensAreBounded(t *testing.T) {
 	}
 }
 
-// A gateway goes on with the credentials that its earlier release issued: they write while the lease is held.
+// A gateway accepts credentials that its earlier release issued: they write while the lease is held.
 func TestTokensOfTheEarlierFormatAreRead(t *testing.T) {
 	t.Parallel()
 	k, err := ParseKeyring("one:" + strings.Repeat("4f", 32))

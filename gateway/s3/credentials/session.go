@@ -20,7 +20,7 @@ import (
 type Credentials struct {
 	AccessKeyID     string
 	SecretAccessKey string // secret: keep it out of logs, errors and process lists
-	SessionToken    string // no secret by itself: presigned URLs carry it
+	SessionToken    string // not secret by itself: presigned URLs contain it
 	Expires         time.Time
 }
 
@@ -30,17 +30,16 @@ func (c Credentials) String() string { return "credentials " + c.AccessKeyID }
 // GoString shows no secret.
 func (c Credentials) GoString() string { return "credentials." + c.String() }
 
-// What is wrong with a session token.
+// Errors of session tokens.
 var (
 	ErrForged  = errors.New("session token was not issued here")
 	ErrExpired = errors.New("session token has expired")
 )
 
-// A session token is base64url of: format 2, length of the key id, key id, terms,
-// expiry in Unix milliseconds, fencing token, resource; then HMAC-SHA256 of all that.
-// One of format 3 has the length of its principal's name, and the name, behind the terms.
-// One of format 1, which an earlier release issued, has no terms, and its expiry in
-// seconds: it writes while the lease is held.
+// A session token is base64url of: format 2, length of the key id, key id, terms, expiry in Unix milliseconds, fencing
+// token, resource; then HMAC-SHA256 of all that. Format 3 adds the length of the principal's name, and the name, after
+// the terms. Format 1, from an earlier release, has no terms and an expiry in seconds: it writes while the lease is
+// held.
 const (
 	namedFormat    = 3
 	sessionFormat  = 2
@@ -49,33 +48,32 @@ const (
 	accessDigits   = 16
 )
 
-// Terms say what credentials are good for. They add up; without any, credentials
-// write under their grant and read everything, until they expire.
+// Terms limit credentials. They can be combined. Without any, credentials write under their grant and read everything,
+// until they expire.
 type Terms uint8
 
 // The terms of credentials.
 const (
-	WhileHeld Terms = 1 << iota // they write only while the lease is held: they expire later than its deadline
+	WhileHeld Terms = 1 << iota // they write only while the lease is held, because they expire after its deadline
 	OwnKeys                     // they read only keys of their resource
-	ReadOnly                    // they write nothing
-	EndHeld                     // they read nothing either once the lease is over
+	ReadOnly                    // they only read
+	EndHeld                     // they do not read either once the lease is over
 )
 
 // Has reports whether the terms include t.
 func (t Terms) Has(one Terms) bool { return t&one != 0 }
 
-// AccessPrefix begins every temporary access key: SDKs expect it.
+// AccessPrefix begins every temporary access key; SDKs expect it.
 const AccessPrefix = "ASIA"
 
-// Issue makes the credentials of a grant. They open nothing by themselves: each
-// write still has to find the token recorded as the newest. Expires bounds how
-// long they can be used at all; it is cut to milliseconds. The error is a
+// Issue makes the credentials of a grant. They authorize nothing by themselves: each write still needs the token to be
+// the recorded one. They cannot be used after expires, which is truncated to milliseconds. The error is a
 // [*fence.InvalidError].
 func (k *Keyring) Issue(resource string, token fence.Token, expires time.Time, terms Terms) (Credentials, error) {
 	return k.IssueTo("", resource, token, expires, terms)
 }
 
-// IssueTo is Issue for a principal, whose name the session then has; "": nobody's.
+// IssueTo is Issue for a principal, whose name the session contains; "": none.
 func (k *Keyring) IssueTo(principal, resource string, token fence.Token, expires time.Time, terms Terms) (Credentials, error) {
 	if len(principal) > math.MaxUint8 {
 		return Credentials{}, &fence.InvalidError{Field: "principal", Reason: "has a name of more than 255 bytes"}
@@ -102,7 +100,7 @@ func (k *Keyring) IssueTo(principal, resource string, token fence.Token, expires
 	return Credentials{AccessKeyID: access, SecretAccessKey: keys.secretOf(access, text), SessionToken: text, Expires: expires}, nil
 }
 
-// Open authenticates a session token, without looking at the time. The error is [ErrForged].
+// Open authenticates a session token, without checking its expiry. The error is [ErrForged].
 func (k *Keyring) Open(text string) (Session, error) {
 	if t := k.seen.get(text); t != nil {
 		return t.session, nil
@@ -111,7 +109,7 @@ func (k *Keyring) Open(text string) (Session, error) {
 	return s, err
 }
 
-// open is Open, with the keys that the token was made with.
+// open is Open. It also returns the keys with which the token was made.
 func (k *Keyring) open(text string) (Session, sessionKeys, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(raw) < 2+sessionNumbers+sha256.Size || raw[0] < earlierFormat || raw[0] > namedFormat {
@@ -133,7 +131,7 @@ func (k *Keyring) open(text string) (Session, sessionKeys, error) {
 	return s, keys, nil
 }
 
-// readSession reads what is behind the key id; not whole: it is too short.
+// readSession parses what follows the key id. It returns false if that is too short.
 func readSession(format byte, body []byte) (s Session, whole bool) {
 	s.Terms = WhileHeld
 	if format != earlierFormat {
@@ -161,8 +159,8 @@ func readSession(format byte, body []byte) (s Session, whole bool) {
 	return s, true
 }
 
-// Verify authenticates the pair that a request presents. What it returns holds
-// the secret that the request must be signed with. The error is [ErrForged] or [ErrExpired].
+// Verify authenticates a request's access key and session token. The result holds the secret that must sign the
+// request. The error is [ErrForged] or [ErrExpired].
 func (k *Keyring) Verify(access, text string, now time.Time) (*Verified, error) {
 	t := k.seen.get(text)
 	if t == nil {
@@ -188,8 +186,7 @@ func accessKeyOf(sessionToken string) string {
 	return AccessPrefix + base32.StdEncoding.EncodeToString(sum[:])[:accessDigits]
 }
 
-// secretOf binds the secret to the whole session token too: the access key is
-// only 80 bits of its hash.
+// secretOf also binds the secret to the whole session token: the access key is only 80 bits of its hash.
 func (k sessionKeys) secretOf(access, sessionToken string) string {
 	return base64.RawURLEncoding.EncodeToString(keyed(k.secret, []byte(access+"\x00"+sessionToken)))
 }

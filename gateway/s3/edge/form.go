@@ -12,13 +12,12 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// A form, POST of multipart/form-data to a bucket, is how browsers upload: its
-// fields carry a policy that somebody signed, and what other uploads have in
-// headers. versitygw holds the fields in memory before it knows who sent them, so
-// a form is bounded as every document is, and like one it is read at once.
+// Browsers upload with a form, a POST of multipart/form-data to a bucket. Its fields carry a signed policy, and what
+// other uploads have in headers. versitygw buffers the fields before it authenticates them, so a form is read at once
+// and bounded like a document.
 
-// maxFormParts is how many fields a form may have. S3 allows 20 kB of them, which
-// is about as many; versitygw needs time by the square of it.
+// maxFormParts bounds the fields of a form. S3 allows 20 kB of them, which is about as many; versitygw's parsing takes
+// quadratic time.
 const maxFormParts = 256
 
 // IsForm reports whether the request is a form.
@@ -31,8 +30,7 @@ func IsForm(c fiber.Ctx) bool {
 	return !query.Has("delete") && !query.Has("uploads") && !query.Has("uploadId") && strings.HasPrefix(kind, "multipart/")
 }
 
-// AdmitForm refuses options that need a signed header: a form has none.
-// Options that merely help are ignored.
+// AdmitForm refuses options that need a signed header, which a form does not have. It ignores options that only help.
 func AdmitForm(c fiber.Ctx, path string) s3err.S3Error {
 	if _, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/"); key != "" {
 		return s3err.GetNotImplementedErr("POST of a form", "")
@@ -53,12 +51,12 @@ func AdmitForm(c fiber.Ctx, path string) s3err.S3Error {
 	return nil
 }
 
-// IgnoredInForm reports whether a header, or a field of that name, is a condition or
-// a digest that versitygw takes of no form.
+// IgnoredInForm reports whether a header, or a field of that name, is a condition or a digest that versitygw ignores in
+// a form.
 func IgnoredInForm(header string) bool { return ofWrites[header] || header == "Content-Md5" }
 
-// TakeForm reads a form, and has versitygw find it complete: with a line break behind
-// the last boundary, which it insists on and some clients don't send.
+// TakeForm reads a form and completes it for versitygw, which requires a line break after the last boundary; some
+// clients do not send it.
 func TakeForm(c fiber.Ctx) s3err.S3Error {
 	boundary := BoundaryOf(c.Get("Content-Type"))
 	if boundary == "" {
@@ -67,7 +65,7 @@ func TakeForm(c fiber.Ctx) s3err.S3Error {
 	var form bytes.Buffer
 	req := c.Request()
 	if stream := req.BodyStream(); stream != nil {
-		_, _ = form.ReadFrom(stream) // a failure shows in the length
+		_, _ = form.ReadFrom(stream) // the length reveals a failure
 	} else {
 		form.Write(req.Body())
 	}
@@ -87,7 +85,7 @@ func TakeForm(c fiber.Ctx) s3err.S3Error {
 		}
 		_, rest, more = CutPart(rest, boundary)
 	}
-	req.SetBodyRaw(form.Bytes()) // which ends the stream: it counts by the length that changes here
+	req.SetBodyRaw(form.Bytes()) // ends the stream, which uses the length that changes here
 	req.Header.SetContentLength(form.Len())
 	return nil
 }
@@ -97,7 +95,7 @@ func BoundaryOf(contentType string) string {
 	return strings.TrimSpace(params["boundary"])
 }
 
-// CutPart cuts what is before a boundary off. One that goes on is none.
+// CutPart cuts off the part before a boundary. A longer line that begins like the boundary does not count.
 func CutPart(data []byte, boundary string) (part, rest []byte, found bool) {
 	line := []byte("\r\n--" + boundary)
 	for at := 0; ; at += len(line) {

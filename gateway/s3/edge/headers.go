@@ -14,40 +14,39 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// What is not there is refused here, where versitygw would take it for something
-// else: it finds operations by the parameters that it knows, so that
-// DELETE /bucket?metadataTable would delete the bucket.
+// These checks refuse what is not implemented, before versitygw takes it for something else: it selects operations by
+// the parameters that it knows, so DELETE /bucket?metadataTable would delete the bucket.
 
-// everywhere are parameters that come with any operation: those of a presigned URL.
+// everywhere are the parameters that any operation may have: those of a presigned URL.
 const everywhere = "x-id Expires AWSAccessKeyId Signature X-Amz-Algorithm X-Amz-Credential X-Amz-Date X-Amz-Expires X-Amz-SignedHeaders " +
 	"X-Amz-Signature X-Amz-Security-Token X-Amz-Content-Sha256 X-Amz-User-Agent"
 
-// Headers that mean something here alone.
+// Headers of this gateway, and of SDKs.
 const (
 	// HeaderToken presents a grant, as an alternative to a lease's credentials:
 	// "34.<seal>", signed by the root credentials.
 	HeaderToken = "Fencing-Token"
-	// HeaderStage asks for an upload to be staged, and in the answer names the stage.
+	// HeaderStage asks to stage an upload. In the answer it names the stage.
 	HeaderStage = "Fencing-Stage"
-	// HeaderInvocation is the same in each try of a request.
+	// HeaderInvocation is the same in each attempt of a request.
 	HeaderInvocation = "amz-sdk-invocation-id"
 )
 
-// Headers of what a deletion expects, beside If-Match.
+// Headers for the expectations of a deletion, besides If-Match.
 const (
 	HeaderExpectedSize = "X-Amz-If-Match-Size"
 	HeaderExpectedTime = "X-Amz-If-Match-Last-Modified-Time"
 )
 
-// InvalidToken refuses what [HeaderToken] says.
+// InvalidToken is the error for an invalid [HeaderToken].
 func InvalidToken(reason string) s3error.Error {
 	return s3error.Error{Code: "InvalidFencingToken", Status: http.StatusForbidden, Message: "The header " + HeaderToken + " " + reason + ". Nothing was changed."}
 }
 
-// Headers that ask for an ACL, or for none.
+// Headers that set ACLs.
 const (
 	HeaderACL   = "X-Amz-Acl"
-	HeaderGrant = "X-Amz-Grant-" // the begin of several
+	HeaderGrant = "X-Amz-Grant-" // prefix of several
 )
 
 // ofWrites are the headers of conditions on a write, a deletion or a copy's source.
@@ -59,7 +58,7 @@ var (
 	notThere = []string{HeaderGrant, "X-Amz-Object-Lock-", "X-Amz-Server-Side-Encryption", "X-Amz-Copy-Source-Server-Side-Encryption"}
 )
 
-// Words are those of a text, as a set.
+// Words returns the words of a text, as a set.
 func Words(words string) map[string]bool {
 	s := map[string]bool{}
 	for word := range strings.FieldsSeq(words) {
@@ -68,34 +67,33 @@ func Words(words string) map[string]bool {
 	return s
 }
 
-// OfVersions reports whether what is put is not an object, but something about
-// one, which may be an older version.
+// OfVersions reports whether a PUT writes not an object but something about one, possibly of an older version.
 func OfVersions(c fiber.Ctx) bool {
 	return slices.ContainsFunc([]string{"tagging", "retention", "legal-hold", "acl"}, c.Request().URI().QueryArgs().Has)
 }
 
-// Harmless parameters come with any operation: those of a presigned URL, and the
-// checksums that SDKs put into one.
+// Harmless reports whether any operation may have the parameter: those of a presigned URL, and the checksums that SDKs
+// put into one.
 func Harmless(name string) bool {
 	name = strings.ToLower(name)
 	return always[name] || strings.HasPrefix(name, "x-amz-checksum-") || name == "x-amz-sdk-checksum-algorithm"
 }
 
-// CheckHeaders refuses headers that ask for what is not there, of any operation.
+// CheckHeaders refuses headers that ask for something not implemented, for any operation.
 func CheckHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 	_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	acl, reads := setsACL(c), c.Method() == fiber.MethodGet || c.Method() == fiber.MethodHead
 	for name, value := range c.Request().Header.All() {
 		header := string(name)
 		switch {
-		case !reads && ofWrites[header] && (len(bytes.Trim(value, `" `)) == 0 || len(c.Request().Header.PeekAll(header)) > 1): // versitygw takes the first, and none that is empty
+		case !reads && ofWrites[header] && (len(bytes.Trim(value, `" `)) == 0 || len(c.Request().Header.PeekAll(header)) > 1): // versitygw uses the first, ignores an empty one
 			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The condition " + header + " is there without a value, or more than once."}
 		case !strings.HasPrefix(header, "X-Amz-"):
 		case header == "X-Amz-Expected-Bucket-Owner" || header == "X-Amz-Source-Expected-Bucket-Owner":
 			if string(value) != owner {
 				return s3error.Error{Code: "AccessDenied", Status: http.StatusForbidden, Message: "All buckets here belong to the root access key, which is not the owner that " + header + " names."}
 			}
-		case acl && (header == HeaderACL || strings.HasPrefix(header, HeaderGrant)): // see askedFor
+		case acl && (header == HeaderACL || strings.HasPrefix(header, HeaderGrant)): // isPrivate checks it
 		case AsksForMore(header, string(value), key != ""), overlooked(c, header):
 			return s3err.GetNotImplementedErr(header, "")
 		}
@@ -103,15 +101,14 @@ func CheckHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 	return nil
 }
 
-// overlooked reports whether a header is a condition, a range or the digest of a
-// body that the operation would go on without.
+// overlooked reports whether a header is a condition, a range or a body digest that the operation would ignore.
 func overlooked(c fiber.Ctx, header string) bool {
 	switch header {
 	case HeaderExpectedSize, HeaderExpectedTime:
 		return c.Method() != fiber.MethodDelete
 	case "X-Amz-If-Match-Initiated-Time":
 		return true
-	case "X-Amz-Content-Sha256": // which versitygw does not look at beside a presigned URL
+	case "X-Amz-Content-Sha256": // versitygw ignores it with a presigned URL
 		return c.Get(header) != "UNSIGNED-PAYLOAD" && utils.IsPresignedURLAuth(c) && (c.Method() == fiber.MethodPut || c.Method() == fiber.MethodPost)
 	case "X-Amz-Copy-Source-Range":
 		return !c.Request().URI().QueryArgs().Has("partNumber")
@@ -120,7 +117,7 @@ func overlooked(c fiber.Ctx, header string) bool {
 		if err != nil {
 			_, err = time.Parse(time.RFC3339, c.Get(header))
 		}
-		return err != nil // versitygw takes no other form
+		return err != nil // versitygw accepts no other form
 	}
 	return false
 }
@@ -136,7 +133,7 @@ func setsACL(c fiber.Ctx) bool {
 	return c.Method() == fiber.MethodPut && query.Has("acl")
 }
 
-// AsksForMore reports whether a header asks for more than what holds anyway.
+// AsksForMore reports whether a header asks for more than the default.
 func AsksForMore(header, value string, ofObject bool) bool {
 	switch header {
 	case HeaderACL:
@@ -145,7 +142,7 @@ func AsksForMore(header, value string, ofObject bool) bool {
 		return value != "STANDARD"
 	case "X-Amz-Object-Ownership":
 		return value != "BucketOwnerEnforced"
-	case "X-Amz-Content-Sha256": // versitygw would store the chunks with their signatures, unseen
+	case "X-Amz-Content-Sha256": // versitygw would store the chunks with their signatures
 		return strings.HasPrefix(value, "STREAMING-AWS4-ECDSA-")
 	case "X-Amz-Bucket-Object-Lock-Enabled":
 		return !strings.EqualFold(value, "false")

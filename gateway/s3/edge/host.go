@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// ValidDomain: of a host name, so that a Host is of a bucket or it is not.
+// ValidDomain reports whether a domain is a valid host name, so that a Host either names a bucket or does not.
 func ValidDomain(domain string) bool {
 	for i := range len(domain) {
 		c := domain[i]
@@ -22,9 +22,8 @@ func ValidDomain(domain string) bool {
 	return !strings.HasPrefix(domain, ".") && !strings.HasSuffix(domain, ".")
 }
 
-// HostBucket is the bucket that a request names by its host, "" where its path
-// does. It refuses hosts that versitygw would read in another way, or that are
-// not the one that was signed: a request line may name one, too.
+// HostBucket returns the bucket that a request's host names; "" if its path names it. It refuses hosts that versitygw
+// would parse differently, or that are not the signed one: a request line may name a host, too.
 func HostBucket(c fiber.Ctx, domain string) (string, *s3error.Error) {
 	uri, header := c.Request().URI().Host(), c.Request().Header.Host()
 	if !bytes.EqualFold(uri, header) {
@@ -47,8 +46,8 @@ func HostBucket(c fiber.Ctx, domain string) (string, *s3error.Error) {
 	return bucket, nil
 }
 
-// PathIn is the path with the bucket in it, decoded as versitygw will see it: it
-// decodes before it looks for a bucket and a key.
+// PathIn returns the path with the bucket, decoded as versitygw will see it: versitygw decodes before it splits bucket
+// and key.
 func PathIn(c fiber.Ctx, bucket string) (string, error) {
 	path, err := url.PathUnescape(c.Path())
 	if bucket != "" {

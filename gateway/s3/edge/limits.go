@@ -16,39 +16,38 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// What stands between the network and versitygw: limits on what a request may
-// cost before, or beside, the operation that it asks for.
+// Limits between the network and versitygw: what a request may cost before, or besides, its operation.
 
 const (
-	// MaxDocument bounds the body of every request but an upload: versitygw
-	// holds it in memory. 10,000 parts with their checksums fit in.
+	// MaxDocument bounds the body of every request except uploads: versitygw buffers it. 10,000 parts with their
+	// checksums fit.
 	MaxDocument = 2 << 20 // bytes
 
-	// writeBuffer is for the headers of an answer, and a body of 4 KiB beside them.
+	// writeBuffer holds the headers of an answer, and a body of 4 KiB.
 	writeBuffer = 8 << 10 // bytes
 
-	// readAhead is what the server reads of a body before anybody looks at the
-	// request; AllowBody gives the rest its time.
+	// readAhead is what the server reads of a body before anything checks the request; AllowBody sets the deadline for
+	// the rest.
 	readAhead = 8 << 10 // bytes
 
-	// minBodyRate is what an upload needs on average, beyond the stall timeout.
+	// minBodyRate is the average rate that an upload needs, apart from the stall timeout.
 	minBodyRate = 32 << 10 // bytes per second
 )
 
-// Timeouts bound what a client may take its time with.
+// Timeouts bound how slow a client may be.
 type Timeouts struct {
-	Header time.Duration // of a request's headers, from their first byte or the connection's begin
-	Upload time.Duration // of a request's body at the most
-	Stall  time.Duration // of a connection on which nothing moves
+	Header time.Duration // of a request's headers, from their first byte or the start of the connection
+	Upload time.Duration // the longest time for a request's body
+	Stall  time.Duration // of a connection without progress
 }
 
-// Guard prepares versitygw's HTTP server, before it serves.
+// Guard configures versitygw's HTTP server before it serves.
 func Guard(server *fasthttp.Server, t Timeouts, log *slog.Logger) {
-	server.DisablePreParseMultipartForm = true // else anybody's forms are read into temporary files
+	server.DisablePreParseMultipartForm = true // otherwise unauthenticated forms are written to temporary files
 	server.Name = "fencegate"
 	server.WriteBufferSize = writeBuffer
 	server.SecureErrorLogMessage = true
-	server.ReadTimeout = t.Header // replaced when the headers are there
+	server.ReadTimeout = t.Header // replaced once the headers are read
 	server.IdleTimeout = t.Stall
 	server.HeaderReceived = func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 		refuseTooLarge(h)
@@ -57,10 +56,11 @@ func Guard(server *fasthttp.Server, t Timeouts, log *slog.Logger) {
 	server.ErrorHandler = func(ctx *fasthttp.RequestCtx, err error) {
 		e := malformed(err)
 		if timedOut(err) && (ctx.IsTLS() || !ConnOf(ctx.Conn()).began) {
-			_ = ctx.Conn().Close() // no request was begun, as far as is known: a client that keeps connections ready expects no answer
+			_ = ctx.Conn().Close() // no request has begun: a client with an idle connection expects no answer
 			return
 		}
-		log.Debug("s3: unreadable request", "remote", ctx.RemoteAddr().String(), "code", e.Code) // err repeats the headers, and so secrets
+		// err repeats the headers, which may hold secrets.
+		log.Debug("s3: unreadable request", "remote", ctx.RemoteAddr().String(), "code", e.Code)
 		ctx.Response.Reset()
 		ctx.SetStatusCode(e.Status)
 		ctx.SetContentType(fiber.MIMEApplicationXML)
@@ -68,7 +68,7 @@ func Guard(server *fasthttp.Server, t Timeouts, log *slog.Logger) {
 	}
 }
 
-// malformed says what is wrong with bytes that did not make a request.
+// malformed says why bytes are not a request.
 func malformed(err error) s3error.Error {
 	if _, small := errors.AsType[*fasthttp.ErrSmallBuffer](err); small {
 		return s3error.Error{Code: "RequestHeaderSectionTooLarge", Status: http.StatusBadRequest, Message: "The request's headers are longer than the server takes."}
@@ -87,8 +87,8 @@ func timedOut(err error) bool {
 	return ok && timeout.Timeout()
 }
 
-// CheckFraming refuses what a server before this one may have read in another
-// way: it would see other requests than this one.
+// CheckFraming refuses requests whose framing a proxy may have parsed differently: it would see other requests than
+// this server (request smuggling).
 func CheckFraming(h *fasthttp.RequestHeader) s3err.S3Error {
 	raw := h.RawHeaders()
 	folded := bytes.Contains(raw, []byte("\n ")) || bytes.Contains(raw, []byte("\n\t"))
@@ -107,8 +107,8 @@ func hasLength(raw []byte) bool {
 	return false
 }
 
-// TooEarly reports whether a presigned URL is not good yet, by more than clocks
-// may differ: else its end could lie as far ahead as its signer likes.
+// TooEarly reports whether a presigned URL begins in the future, by more than the allowed clock skew: otherwise its
+// expiry could be as late as its signer likes.
 func TooEarly(c fiber.Ctx, now time.Time) bool {
 	date := c.Request().URI().QueryArgs().Peek("X-Amz-Date")
 	if len(date) == 0 {
@@ -118,17 +118,17 @@ func TooEarly(c fiber.Ctx, now time.Time) bool {
 	return err == nil && at.After(now.Add(maxSkew))
 }
 
-// maxSkew is what S3 allows between two clocks.
+// maxSkew is the clock skew that S3 allows.
 const maxSkew = 15 * time.Minute
 
-// AllowBody lets a body take its time from now on, where not all of it is there.
+// AllowBody sets the deadline for the rest of a body, counted from now.
 func AllowBody(c fiber.Ctx, conn *Conn, t Timeouts) {
 	if length := c.Request().Header.ContentLength(); (length == -1 || length > readAhead) && conn.Conn != nil {
-		_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout(int64(length), t))) // where it fails, the next read does
+		_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout(int64(length), t))) // if it fails, the next read does
 	}
 }
 
-// bodyTimeout is how long a body may take altogether. A negative length is not known.
+// bodyTimeout is the time for a whole body. A negative length is unknown.
 func bodyTimeout(length int64, t Timeouts) time.Duration {
 	if length < 0 || length/minBodyRate > int64(t.Upload/time.Second) {
 		return t.Upload
@@ -151,8 +151,8 @@ func IsUpload(c fiber.Ctx, path string) bool {
 
 var canonicalRequest = regexp.MustCompile(`(?s)<(CanonicalRequest|CanonicalRequestBytes)>.*?</(CanonicalRequest|CanonicalRequestBytes)>`)
 
-// HideSeal takes the signed headers out of an answer that repeats them, because
-// a signature did not fit: a Fencing-Token is among them.
+// HideSeal removes the signed headers from an answer that repeats them because a signature did not match: they may
+// include a Fencing-Token.
 func HideSeal(c fiber.Ctx) {
 	res := c.Response()
 	if res.StatusCode() != http.StatusForbidden || res.IsBodyStream() || len(c.Request().Header.Peek(HeaderToken)) == 0 {

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// Connections are those of a listener, and how many bytes passed on them, TLS and
-// headers included.
+// Connections holds the open connections of a listener, and counts their bytes, including TLS and headers.
 type Connections struct {
 	In, Out atomic.Int64
 
@@ -19,15 +18,14 @@ type Connections struct {
 	open map[*Conn]struct{}
 }
 
-// Count is how many are open.
+// Count returns the number of open connections.
 func (c *Connections) Count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.open)
 }
 
-// add is false where there are too many; surplus says whether this one is one
-// that is only there to be refused.
+// add returns false if there are too many. It marks a connection as surplus if that is open only to be refused.
 func (c *Connections) add(conn *Conn, limit int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,22 +46,21 @@ func (c *Connections) remove(conn *Conn) {
 	delete(c.open, conn)
 }
 
-// Cut ends them all.
+// Cut closes all connections.
 func (c *Connections) Cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for conn := range c.open {
-		_ = conn.Conn.Close() // its server removes it when it sees that
+		_ = conn.Conn.Close() // its server then removes it
 	}
 }
 
-// Refusers is how many connections beyond the limit may send a request, to be told
-// that they are too many. Those beyond them are closed at once.
+// Refusers is how many connections beyond the limit may send a request and receive 503. Further ones are closed at
+// once.
 const Refusers = 64
 
-// Listener is one whose connections wait for the other side only so long,
-// and are so many at the most. versitygw has no such limits, and a limit on whole
-// requests would cut long uploads off.
+// Listener bounds the number of its connections and how long each may stall. versitygw has no such limits, and a limit
+// on whole requests would cut off long uploads.
 type Listener struct {
 	net.Listener
 
@@ -73,8 +70,8 @@ type Listener struct {
 	Log   *slog.Logger
 }
 
-// Accept implements [net.Listener]. It waits where there are no more file
-// descriptors, say: the server would end.
+// Accept implements [net.Listener]. It retries after an error, such as too many open files, because the server would
+// stop.
 func (p *Listener) Accept() (net.Conn, error) {
 	for pause := time.Duration(0); ; {
 		c, err := p.Listener.Accept()
@@ -96,13 +93,12 @@ func (p *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Conn moves the deadline with each read and write; a deadline that the
-// server sets counts where it is earlier.
+// Conn extends its deadline with each read and write. An earlier deadline set by the server takes precedence.
 type Conn struct {
 	net.Conn
 
 	Surplus bool        // beyond the limit: to be refused
-	Unread  atomic.Bool // the client may be sending what nobody will read
+	Unread  atomic.Bool // the client may be sending a body that is not read
 
 	stall time.Duration
 	began bool // a byte was received; used by the reader only
@@ -111,7 +107,7 @@ type Conn struct {
 	read  time.Time // the server's own deadline; zero: none
 }
 
-// ConnOf is the connection below, whether it speaks TLS or not.
+// ConnOf returns the connection below, with or without TLS.
 func ConnOf(c net.Conn) *Conn {
 	if secure, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = secure.NetConn()
@@ -153,12 +149,11 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// lingering is how long a client that was refused may go on to send its upload
-// before it has read why.
+// lingering is how long a refused client may continue to send its upload before it reads the answer.
 const lingering = 2 * time.Second
 
-// Close implements [net.Conn]. To close while the client sends would reset the
-// connection, and the reset would overtake the answer.
+// Close implements [net.Conn]. Closing while the client sends would reset the connection, and the client could lose the
+// answer.
 func (c *Conn) Close() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.Unread.Load() && half.CloseWrite() == nil {
 		_ = c.Conn.SetReadDeadline(time.Now().Add(lingering))

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// short is a listener without file descriptors for a while.
+// short is a listener that lacks file descriptors for a while.
 type short struct {
 	net.Listener
 

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Answers leave the way that costs least: from a file to a TCP connection inside
-// of the kernel, and else in pieces that are larger than the server's buffer.
+// Answers are sent the cheapest way: from a file to a TCP connection inside the kernel, otherwise in pieces larger than
+// the server's buffer.
 
 const (
-	sendStep   = 256 << 10 // bytes that must leave within the stall timeout
+	sendStep   = 256 << 10 // bytes that must be sent within the stall timeout
 	sendBuffer = 64 << 10
 )
 
@@ -20,7 +20,7 @@ var sendBuffers = sync.Pool{New: func() any { b := make([]byte, sendBuffer); ret
 
 var _ io.ReaderFrom = (*Conn)(nil)
 
-// ReadFrom implements [io.ReaderFrom]: the deadline moves with each step.
+// ReadFrom implements [io.ReaderFrom]. It extends the deadline with each step.
 func (c *Conn) ReadFrom(r io.Reader) (sent int64, err error) {
 	tcp, isTCP := c.Conn.(*net.TCPConn)
 	limited, isFile := r.(*io.LimitedReader)

@@ -1,2 +1,2 @@
-// Package s3error has the errors of the S3 port that S3 itself has not.
+// Package s3error has the errors of the S3 port that S3 does not define.
 package s3error

@@ -11,8 +11,8 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Error is an S3 error of our own. The XML holds the facts of a refusal by
-// the fence beside the message, and the response headers repeat them.
+// Error is an S3 error of this gateway. The XML contains the facts of a refusal by the fence besides the message, and
+// the response headers repeat them.
 type Error struct {
 	Code, Message string
 	Status        int
@@ -63,7 +63,7 @@ func (e Error) HTMLBody(requestID, _ string) []byte {
 		"</p><p>RequestId: " + html.EscapeString(requestID) + "</p></body></html>\n")
 }
 
-// Refusal makes the S3 error of a refusal by the fence.
+// Refusal returns the S3 error for a refusal by the fence.
 func Refusal(err error, code fence.Code) Error {
 	facts := &Fencing{Code: code.SQLState, Hint: code.Hint}
 	if e, ok := errors.AsType[*fence.StaleError](err); ok {
@@ -81,20 +81,20 @@ func Refusal(err error, code fence.Code) Error {
 	return Error{Code: code.S3Code, Message: err.Error() + ". " + code.Hint, Status: code.S3Status, Fencing: facts}
 }
 
-// NotThere: the operation, or what it asks for, is not implemented.
+// NotThere reports that the operation, or an option of it, is not implemented.
 var NotThere = s3err.GetAPIError(s3err.ErrNotImplemented)
 
-// InvalidText: what the client names can't be stored.
+// InvalidText reports a name or value that cannot be stored.
 func InvalidText(what string) Error {
 	return Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The " + what + " is not UTF-8 text without NUL."}
 }
 
-// Unavailable asks the client to try again.
+// Unavailable asks the client to retry.
 func Unavailable(message string) Error {
 	return Error{Code: "ServiceUnavailable", Status: http.StatusServiceUnavailable, Message: message}
 }
 
-// Messages of 503: SDKs try again by themselves.
+// Messages of 503. SDKs retry on their own.
 const (
 	MessageDatabaseAway = "PostgreSQL, which holds the fences and the names of objects, did not answer. Nothing was changed. Try again."
 	MessageDoubted      = "PostgreSQL may have forgotten fences, or that can't be judged now; the gateway's /readyz says which, and what to do. Nothing was changed."
@@ -104,7 +104,7 @@ const (
 	MessageStoreFailed  = "The blob store failed. Nothing was changed. Try again."
 )
 
-// MessageBusy is of a PostgreSQL that answered.
+// MessageBusy is the message for a PostgreSQL that answered with this SQLSTATE.
 func MessageBusy(state string) string {
 	return "PostgreSQL, which holds the fences and the names of objects, refused for now (SQLSTATE " + state + "). Nothing was changed. Try again."
 }

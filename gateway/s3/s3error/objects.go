@@ -10,8 +10,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-// Of is the S3 error that an error of the catalogue's comes to, or that it holds
-// already; nil where it is not a client's error. The bucket is the one that was asked for.
+// Of returns the S3 error for an error of package objects, or the one that it wraps already; nil if it is not a
+// client's error. bucket is the requested one.
 func Of(err error, bucket string) s3err.S3Error {
 	if errors.Is(err, objects.ErrNoBucket) {
 		return s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
@@ -30,7 +30,7 @@ func Of(err error, bucket string) s3err.S3Error {
 	return nil
 }
 
-// plain are the errors without facts.
+// plain maps the errors without facts.
 var plain = []struct {
 	is error
 	as s3err.S3Error
@@ -51,7 +51,7 @@ var plain = []struct {
 	}},
 }
 
-// ofFacts maps the errors that carry facts; nil for any other.
+// ofFacts maps the errors with facts; nil for any other.
 func ofFacts(err error) s3err.S3Error {
 	if e, ok := errors.AsType[*objects.PreconditionError](err); ok {
 		return s3err.GetPreconditionFailedErr(s3err.Condition(e.Condition))
@@ -68,7 +68,7 @@ func ofFacts(err error) s3err.S3Error {
 	if e, ok := errors.AsType[*objects.NoUploadError](err); ok {
 		return s3err.GetNoSuchUploadErr(e.ID)
 	}
-	if e, ok := errors.AsType[*objects.RetainedError](err); ok { // as S3 answers where an object is locked
+	if e, ok := errors.AsType[*objects.RetainedError](err); ok { // S3's answer for a locked object
 		return Error{
 			Code: "AccessDenied", Status: http.StatusForbidden,
 			Message: "This bucket's objects are written once: this one can be neither overwritten nor deleted, nor its tags changed, before " + e.Until + ". Nothing was changed.",
@@ -83,7 +83,7 @@ func ofFacts(err error) s3err.S3Error {
 	if e, ok := errors.AsType[*objects.TooLargeError](err); ok {
 		return s3err.GetEntityTooLargeErr(e.Size, blob.MaxS3Blob)
 	}
-	if _, ok := errors.AsType[*objects.BodyError](err); ok { // and no error of versitygw's: a digest that does not fit, a malformed chunk
+	if _, ok := errors.AsType[*objects.BodyError](err); ok { // and not an error of versitygw, such as a wrong digest or a malformed chunk
 		return Error{
 			Code: "RequestTimeout", Status: http.StatusBadRequest,
 			Message: "The connection was lost or stalled before the whole body was read. Nothing was stored.",

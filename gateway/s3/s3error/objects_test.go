@@ -35,7 +35,8 @@ func TestErrorsOfTheCatalogueAreThoseOfS3(t *testing.T) {
 		{&objects.KeyTooLongError{Size: 2000}, 400, "KeyTooLongError"},
 		{&objects.TooLargeError{Size: 1 << 50}, 400, "EntityTooLarge"},
 		{&objects.BodyError{Cause: lost}, 400, "RequestTimeout"},
-		{&objects.BodyError{Cause: s3error.NotThere}, 501, "NotImplemented"}, // what versitygw found in the body comes first
+		// versitygw's error about the body takes precedence.
+		{&objects.BodyError{Cause: s3error.NotThere}, 501, "NotImplemented"},
 	} {
 		for _, err := range []error{c.err, fmt.Errorf("put %q: %w", "k", c.err)} {
 			e := s3error.Of(err, "orders")
