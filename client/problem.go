@@ -46,7 +46,7 @@ func problemOf(status int, body []byte) error {
 		text := strings.Join(strings.Fields(string(body[:min(len(body), 200)])), " ")
 		p = &Problem{wire.Problem{
 			Detail: fmt.Sprintf("the gateway answered %d %s: %s", status, http.StatusText(status), text),
-			Hint:   "see whether the address is that of a gateway's HTTP API, and not of another port or server",
+			Hint:   "check that the URL is a gateway's HTTP API, not another port or server",
 		}}
 	}
 	p.Status = status

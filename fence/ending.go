@@ -28,7 +28,7 @@ type NotEndedError struct {
 }
 
 func (e *NotEndedError) Error() string {
-	return fmt.Sprintf("grant %d of %q was not ended: another change of its fence has not ended", e.Token, e.Resource)
+	return fmt.Sprintf("grant %d of %q was not ended: another transaction is still changing its fence", e.Token, e.Resource)
 }
 
 // Is matches [ErrNotEnded].

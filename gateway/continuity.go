@@ -357,7 +357,7 @@ func (s *servers) close() error {
 }
 
 // errElsewhere reports that a session reached a PostgreSQL server other than the accepted one.
-var errElsewhere = errors.New("the session reached another PostgreSQL server than the one that the gateway uses; connect again")
+var errElsewhere = errors.New("the session reached a PostgreSQL server other than the gateway's; connect again")
 
 // judge returns a function that reports whether a grant counts on the server that a session has reached. It does not
 // where PostgreSQL may have forgotten fences. Call judge before the session asks for the server's identity.

@@ -41,7 +41,7 @@ func (g *Gateway) prepare(ctx context.Context) error {
 
 func (g *Gateway) steps() (steps []step) {
 	if g.s3 != nil {
-		steps = append(steps, step{"see whether the blob store works", "the blob store", g.s3.Keeper().Check})
+		steps = append(steps, step{"check the blob store", "the blob store", g.s3.Keeper().Check})
 	}
 	if len(g.parsed.buckets) > 0 {
 		pg := g.parsed.pool.ConnConfig

@@ -288,7 +288,7 @@ func (l *Locker) lookAfter(n *node) {
 	if st := n.state(l.ctx); st.err == nil && (st.admitted || st.resting) || l.mayAdmit(l.ctx) != nil { // it is found lost again
 		return
 	}
-	log.Warn("node is new or lost its data or its run; it grants nothing until " + l.cfg.admittedWhen())
+	log.Warn("node is new, lost its data or was restarted; it grants nothing until " + l.cfg.admittedWhen())
 	for told := ""; ; {
 		err := l.Readmit(l.ctx, n.name)
 		if err == nil {

@@ -51,7 +51,7 @@ func (l *Locker) keeps(ctx context.Context, n *node, st nodeState) bool {
 		err = n.above(ctx, store, st.base)
 	}
 	if err != nil {
-		l.cfg.Logger.WarnContext(ctx, "node is declared durable, and waits for its quarantine all the same", "node", n.name, "error", err)
+		l.cfg.Logger.WarnContext(ctx, "node is declared durable but is quarantined", "node", n.name, "error", err)
 	}
 	return err == nil
 }
@@ -85,7 +85,7 @@ func (n *node) above(ctx context.Context, store lister, base int64) error {
 		for i, record := range page {
 			text, _ := counters[i].(string)
 			if counted := max(number(text), base); int64(record.Token) > counted {
-				return fmt.Errorf("it has counted to %d for %q, and the fence stands at %d", counted, record.Resource, record.Token)
+				return fmt.Errorf("its counter for %q is %d, below the fence's %d: it was restored from an older copy", record.Resource, counted, record.Token)
 			}
 		}
 		after = page[len(page)-1].Resource

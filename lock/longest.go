@@ -80,7 +80,7 @@ func (c *Config) step(ttl time.Duration) time.Duration {
 func (l *Locker) recorded(ctx context.Context, ttl time.Duration) (fence.LongestTTL, error) {
 	record, err := l.longest.store.RaiseLongest(ctx, l.longest.group, l.cfg.step(max(ttl, l.cfg.DefaultTTL)))
 	if err == nil && (record.TTL < ttl || record.Record <= 0) {
-		err = fmt.Errorf("the record of the longest TTL says %v in its number %d, after %v was recorded", record.TTL, record.Record, ttl)
+		err = fmt.Errorf("record %[2]d of the longest TTL has %[1]v, although %[3]v was recorded", record.TTL, record.Record, ttl)
 	}
 	if err != nil {
 		return fence.LongestTTL{}, err

@@ -107,7 +107,7 @@ func (l *Locker) ForceRelease(ctx context.Context, resource string) (fence.Token
 	}
 	lease, err := l.TryAcquire(ctx, resource, WithHolder("forced release"))
 	if err != nil {
-		return 0, fmt.Errorf("the holder of %q is out, but the fence was not raised past it: %w", resource, err)
+		return 0, fmt.Errorf("the lock of %q was freed, but the fence was not raised: its holder may still write: %w", resource, err)
 	}
 	lease.ReleaseAsync()
 	return lease.Ref().Token, nil

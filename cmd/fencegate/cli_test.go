@@ -115,7 +115,7 @@ func TestAnotherServerThanAGatewayIsSaidSo(t *testing.T) {
 	}))
 	t.Cleanup(other.Close)
 	code, _, stderr := cli(t, nil, "lease", "acquire", "r", "--gateway", other.URL)
-	if code != exitFailed || !strings.Contains(stderr, "MethodNotAllowed") || !strings.Contains(stderr, "hint: see whether the address is that of a gateway's HTTP API") {
+	if code != exitFailed || !strings.Contains(stderr, "MethodNotAllowed") || !strings.Contains(stderr, "hint: check that the URL is a gateway's HTTP API") {
 		t.Errorf("%d %q", code, stderr)
 	}
 }

@@ -127,7 +127,7 @@ func TestPolicyFilesAreReadWholeOrNotAtAll(t *testing.T) {
 		"*=open\n":                                   "line 1",
 		"policies *=open\n":                          "line 1",
 		"policy *=open\nlease app=a*b\n":             "line 2",
-		"policy *=open\npolicy app=read-only\n":      "never counts",
+		"policy *=open\npolicy app=read-only\n":      "never applies",
 		"policy app@elsewhere=open\npolicy *=open\n": "another database",
 		"policy migrator=open\n":                     "not for everyone",
 		"policy *@shop=grant-required\n":             "not for everyone",

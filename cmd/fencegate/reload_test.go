@@ -54,7 +54,7 @@ func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
 		strict + "log: {level: geheim}\n":  "--log-level",
 		strict + "max-ttl: -1s\n":          "--max-ttl is negative",
 		strict + "lame-duck: 1s":           "its last line has no line break",
-		strict + "pg: {}\n":                "pg is there twice",
+		strict + "pg: {}\n":                "pg is repeated",
 		strict + "api: {tls: {cert: c}}\n": "--api-tls-cert and --api-tls-key are needed together",
 		"pg: {policy: ['*=shut']}\n":       "--pg-policy",
 	} {

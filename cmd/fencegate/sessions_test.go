@@ -62,7 +62,7 @@ func TestServeRefusesBadRulesWithTheReason(t *testing.T) {
 	}
 	for _, c := range []struct{ flag, value, reason string }{
 		{"--pg-policy", "app=closed", "grant-required"},
-		{"--pg-policy", "*=open,app=read-only", "never counts"},
+		{"--pg-policy", "*=open,app=read-only", "never applies"},
 		{"--pg-policy", "app@elsewhere=open", "another database"},
 		{"--pg-lease", "app", "USER=RESOURCE"},
 		{"--pg-lease", "app=a*b", "'*'"},

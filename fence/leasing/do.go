@@ -16,7 +16,7 @@ import (
 const DefaultRenewal = time.Hour
 
 // ErrCapped: the lease is not renewed any more because the maximum renewal time is over.
-var ErrCapped = errors.New("lease has been renewed as often as allowed")
+var ErrCapped = errors.New("lease reached its renewal limit")
 
 // releaseTimeout bounds the release after the work, in addition to the source's own bounds.
 const releaseTimeout = 10 * time.Second

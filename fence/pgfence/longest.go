@@ -26,7 +26,7 @@ func (f *Fence) RaiseLongest(ctx context.Context, group string, atLeast time.Dur
 // KeepLongest records whether all nodes of a group were admitted under a record. It changes only the current record.
 func (f *Fence) KeepLongest(ctx context.Context, group string, record int64, kept bool) error {
 	if err := f.durably(ctx, core.SQLKeepLongest, []any{group, record, kept}, new(string)); err != nil {
-		return fmt.Errorf("note which nodes the record of the longest TTL counts for: %w", err)
+		return fmt.Errorf("record which nodes were admitted under the longest TTL: %w", err)
 	}
 	return nil
 }

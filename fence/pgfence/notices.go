@@ -118,7 +118,7 @@ func watchCommit(ctx context.Context, conn *pgx.Conn) (warningWatch, error) {
 	}
 	var waits bool
 	if err := conn.QueryRow(ctx, core.SQLWaits).Scan(&waits); err != nil {
-		return w, fmt.Errorf("look whether a standby is synchronous: %w", err)
+		return w, fmt.Errorf("check for a synchronous standby: %w", err)
 	}
 	if waits {
 		return w, ErrNoticesUnavailable

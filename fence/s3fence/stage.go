@@ -160,7 +160,7 @@ func (c *Client) Stage(ctx context.Context, bucket, key string, body io.Reader, 
 	case s.ID == "":
 		return s, fmt.Errorf("stage %s/%s: %w", bucket, key, errNoStage)
 	case s.ETag != sum.text():
-		return s, fmt.Errorf("stage %s/%s: stored were other bytes than were sent; stage it again", bucket, key)
+		return s, fmt.Errorf("stage %s/%s: the stored bytes differ from those sent; stage it again", bucket, key)
 	}
 	return s, nil
 }
@@ -183,7 +183,7 @@ func (d *digest) text() string {
 	return hex.EncodeToString(d.hash.Sum(nil))
 }
 
-var errNoStage = errors.New("the server names no stage: it does not know the header Fencing-Stage, and has stored the object at once")
+var errNoStage = errors.New("the server does not support Fencing-Stage: it stored the object at once instead of staging it")
 
 func (c *Client) request(ctx context.Context, bucket, key string, body io.Reader, size int64, opts []Option) (*http.Request, error) {
 	target := *c.base

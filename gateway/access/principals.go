@@ -219,7 +219,7 @@ func (ps *Principals) Named(name string) (p *Principal, ok bool) {
 func Validate(all []Definition) error {
 	switch n := len(all); {
 	case n == 0:
-		return &fence.InvalidError{Field: "principals", Reason: "are none: nobody could do anything; without a list everybody may do everything"}
+		return &fence.InvalidError{Field: "principals", Reason: "is an empty list: no client could do anything; omit it to allow everything"}
 	case n > maxPrincipals:
 		return &fence.InvalidError{Field: "principals", Reason: fmt.Sprintf("are %d; at most %d are allowed", n, maxPrincipals)}
 	}

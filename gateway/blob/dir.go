@@ -224,11 +224,11 @@ func (d *Dir) Owner(context.Context) (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("read whose blobs these are: %w", strip(err))
+		return "", fmt.Errorf("read the owner mark of the blob store: %w", strip(err))
 	}
 	mark, err := io.ReadAll(io.LimitReader(f, maxOwner))
 	if err = errors.Join(err, f.Close()); err != nil {
-		return "", fmt.Errorf("read whose blobs these are: %w", strip(err))
+		return "", fmt.Errorf("read the owner mark of the blob store: %w", strip(err))
 	}
 	return string(mark), nil
 }
@@ -236,7 +236,7 @@ func (d *Dir) Owner(context.Context) (string, error) {
 // SetOwner implements [Store].
 func (d *Dir) SetOwner(_ context.Context, mark string) error {
 	if err := d.setOwner(mark); err != nil {
-		return fmt.Errorf("note whose blobs these are: %w", strip(err))
+		return fmt.Errorf("write the owner mark of the blob store: %w", strip(err))
 	}
 	return nil
 }

@@ -151,11 +151,11 @@ func (s *S3) Owner(ctx context.Context) (string, error) {
 		if errors.Is(absent(ID{}, err), ErrNotFound) {
 			return "", nil
 		}
-		return "", fmt.Errorf("read whose blobs these are: %w", err)
+		return "", fmt.Errorf("read the owner mark of the blob store: %w", err)
 	}
 	mark, err := io.ReadAll(io.LimitReader(out.Body, maxOwner))
 	if err = errors.Join(err, out.Body.Close()); err != nil {
-		return "", fmt.Errorf("read whose blobs these are: %w", err)
+		return "", fmt.Errorf("read the owner mark of the blob store: %w", err)
 	}
 	return string(mark), nil
 }
@@ -164,7 +164,7 @@ func (s *S3) Owner(ctx context.Context) (string, error) {
 func (s *S3) SetOwner(ctx context.Context, mark string) error {
 	key := s.prefix + ownerName
 	if err := s.put(ctx, &key, bytes.NewReader([]byte(mark)), int64(len(mark))); err != nil {
-		return fmt.Errorf("note whose blobs these are: %w", err)
+		return fmt.Errorf("write the owner mark of the blob store: %w", err)
 	}
 	return nil
 }

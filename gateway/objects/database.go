@@ -210,7 +210,7 @@ func (d Database) connect(ctx context.Context) (*pgx.Conn, error) {
 }
 
 // errReplaced reports that a new connection is already unusable.
-var errReplaced = errors.New("the connection reaches another PostgreSQL server than the pool's other connections, or was made before that was checked")
+var errReplaced = errors.New("the connection is unusable: its PostgreSQL server differs from the pool's, or is not verified")
 
 // notSent wraps an error from before the statement was sent.
 type notSent struct{ error }

@@ -47,7 +47,7 @@ var (
 	ErrGivenUp      = errors.New("the upload took so long that it was given up")
 	ErrIncomplete   = errors.New("the body is not as long as was announced")
 	ErrStoreFailed  = errors.New("blob store failed")                                                // the blob store failed, not the client's connection
-	ErrDoubted      = errors.New("it is not known yet whether this PostgreSQL has forgotten fences") // nothing was changed
+	ErrDoubted      = errors.New("PostgreSQL's identity is not verified: it may have forgotten fences") // nothing was changed
 	ErrDatabaseAway = errors.New("PostgreSQL did not answer")                                        // or refused for now, see [BusyError]; nothing was changed
 )
 

@@ -228,7 +228,7 @@ func leaseRefusal(resource string, err error) error {
 		return &fatalError{code: code.SQLState, message: err.Error(), hint: code.Hint}
 	}
 	return &fatalError{
-		code: codeCannotConnectNow, message: fmt.Sprintf("no lease of %q can be had now", resource),
+		code: codeCannotConnectNow, message: fmt.Sprintf("no lease of %q is available now", resource),
 		hint: "Nothing was done. Try again later; the gateway's log says why.", cause: err,
 	}
 }

@@ -129,7 +129,7 @@ func CheckRules(rules []Rule, database string) error {
 		}
 		for _, before := range rules[:i] {
 			if (before.User == "*" || before.User == r.User) && (before.Database == "*" || before.Database == r.Database) {
-				return &fence.InvalidError{Field: "policy", Reason: fmt.Sprintf("for %s never counts: that for %s comes before it", r, before)}
+				return &fence.InvalidError{Field: "policy", Reason: fmt.Sprintf("for %s never applies: the policy for %s before it matches all its sessions", r, before)}
 			}
 		}
 	}

@@ -29,7 +29,7 @@ func (s *Server) Moved(to Upstream) {
 
 // errMoved is the error for a session that [Server.Moved] ends.
 var errMoved = &fatalError{
-	code: codeAdminShutdown, message: "terminating connection: PostgreSQL is another server now",
+	code: codeAdminShutdown, message: "terminating connection: the gateway now uses another PostgreSQL server",
 	hint: "Connect again, and check the outcome of the last transaction.",
 }
 

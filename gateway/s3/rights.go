@@ -20,7 +20,7 @@ type Rights interface {
 // errNoRight refuses a request for which the principal of the credentials has no right, or no longer has it.
 var errNoRight = s3error.Error{
 	Code: "AccessDenied", Status: http.StatusForbidden,
-	Message: "The principal of these credentials has no right to this at the gateway. Nothing was changed.",
+	Message: "The principal of these credentials may not do this. Nothing was changed.",
 }
 
 // right is a right that a request needs.

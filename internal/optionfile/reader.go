@@ -42,7 +42,7 @@ func (r *reader) section(within string, n *yaml.Node) {
 			continue
 		}
 		if before, twice := seen[name.Value]; twice {
-			r.problemf(name, "%s is there twice, also in line %d", show(within+name.Value), before)
+			r.problemf(name, "%s is repeated, also in line %d", show(within+name.Value), before)
 			continue
 		}
 		seen[name.Value] = name.Line

@@ -75,7 +75,7 @@ func TestWhatIsNotUnderstoodIsNamedWithItsLine(t *testing.T) {
 		{"- HASH", "- 6ca13d", "line 5: token is not a SHA-256"},
 		{"- HASH", "-", "line 5: tokens: a text is needed"},
 		{"name: worker", "name: [worker]", "line 3: name: a text is needed"},
-		{"name: worker", "name: worker\n    name: again", `line 4: field "name" is there twice`},
+		{"name: worker", "name: worker\n    name: again", `line 4: field "name" is repeated`},
 		{"name: ops", "name: worker", `line 10: name "worker" is that of another principal`},
 		{"gateway_token: true", "tokens: [HASH]", `line 10: tokens have one of "worker"`},
 		{"gateway_token: true", "gateway_token: yes please", "line 11: gateway_token: true or false is needed"},
@@ -118,7 +118,7 @@ func TestTheGatewaysTokenIsSomebodys(t *testing.T) {
 		t.Errorf("no token, and nobody has it: %v", err)
 	}
 	twice := strings.Replace(good, "      - HASH", "      - HASH\n    gateway_token: true", 1)
-	if _, err := parse(twice, "gateway token"); err == nil || !strings.Contains(err.Error(), `gateway_token is that of "worker" already`) {
+	if _, err := parse(twice, "gateway token"); err == nil || !strings.Contains(err.Error(), `gateway_token is already assigned to "worker"`) {
 		t.Errorf("two have it: %v", err)
 	}
 }
@@ -205,10 +205,10 @@ func TestTokensOfOthersAreReadAsTheFileSays(t *testing.T) {
 		{"keys: https", "jku: https", `line 11: unknown field "jku" in an issuer`},
 		{"claims: {sub: nightly, groups: jobs}", "claims: {}", `line 2: jwt names no claims: every token of "https://idp.example"`},
 		{"claims: {sub: nightly, groups: jobs}", "claims: nightly", "line 5: claims: names with their values are needed"},
-		{"claims: {sub: nightly, groups: jobs}", "claims: {sub: nightly, sub: other}", `line 5: claim "sub" is there twice`},
+		{"claims: {sub: nightly, groups: jobs}", "claims: {sub: nightly, sub: other}", `line 5: claim "sub" is repeated`},
 		{"      - issuer: https://idp.example", "      - issuer: https://other.example", `line 2: "nightly" has tokens of issuer "https://other.example", which is not among issuers`},
 		{"name: nightly", "name: pg:nightly", "line 2: tokens are not for who is known by its name"},
-		{"  - issuer: https://idp.example\n    audience", "  - {issuer: https://idp.example, audience: a, algorithms: RS256, keys: 'https://x'}\n  - issuer: https://idp.example\n    audience", `line 9: issuer "https://idp.example" is there twice`},
+		{"  - issuer: https://idp.example\n    audience", "  - {issuer: https://idp.example, audience: a, algorithms: RS256, keys: 'https://x'}\n  - issuer: https://idp.example\n    audience", `line 9: issuer "https://idp.example" is repeated`},
 	} {
 		text := strings.Replace(issued, c.from, c.to, 1)
 		if text == issued {

@@ -89,7 +89,7 @@ func (r *reader) issuer(n *yaml.Node) error {
 		return &lineError{n.Line, err}
 	}
 	if slices.ContainsFunc(r.issuers, func(other jwt.Issuer) bool { return other.URL == i.URL }) {
-		return at(n, "issuer %q is there twice", i.URL)
+		return at(n, "issuer %q is repeated", i.URL)
 	}
 	r.issuers = append(r.issuers, i)
 	return nil
@@ -122,7 +122,7 @@ func claims(n *yaml.Node, d *access.Definition) error {
 					return err
 				}
 				if _, twice := c.Equal[name.Value]; twice {
-					return at(name, "claim %q is there twice", short(name.Value))
+					return at(name, "claim %q is repeated", short(name.Value))
 				}
 				c.Equal[name.Value] = value
 			}
@@ -136,7 +136,7 @@ func claims(n *yaml.Node, d *access.Definition) error {
 func (r *reader) takeGatewayToken(n *yaml.Node, d *access.Definition) error {
 	switch {
 	case r.gateway != "":
-		return at(n, "gateway_token is that of %q already", r.gateway)
+		return at(n, "gateway_token is already assigned to %q", r.gateway)
 	case r.gatewayToken == "":
 		return at(n, "gateway_token needs --token-file, which has the token")
 	}
@@ -215,7 +215,7 @@ func fields(n *yaml.Node, what string, known map[string]func(*yaml.Node) error) 
 		case !ok || key.Kind != yaml.ScalarNode:
 			return at(key, "unknown field %q in %s; it has %s", short(key.Value), what, list(known))
 		case seen[key.Value]:
-			return at(key, "field %q is there twice", key.Value)
+			return at(key, "field %q is repeated", key.Value)
 		}
 		seen[key.Value] = true
 		if err := read(value); err != nil {

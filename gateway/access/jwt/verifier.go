@@ -62,7 +62,7 @@ func New(all []Issuer, log *slog.Logger) (*Verifier, error) {
 			return nil, err
 		}
 		if v.issuers[one.URL] != nil {
-			return nil, &fence.InvalidError{Field: "issuer", Reason: fmt.Sprintf("%q is there twice", one.URL)}
+			return nil, &fence.InvalidError{Field: "issuer", Reason: fmt.Sprintf("%q is repeated", one.URL)}
 		}
 		fetch, err := one.fetch()
 		if err != nil {

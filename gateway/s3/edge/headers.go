@@ -87,7 +87,7 @@ func CheckHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 		header := string(name)
 		switch {
 		case !reads && ofWrites[header] && (len(bytes.Trim(value, `" `)) == 0 || len(c.Request().Header.PeekAll(header)) > 1): // versitygw uses the first, ignores an empty one
-			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The condition " + header + " is there without a value, or more than once."}
+			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The condition " + header + " has no value, or is repeated."}
 		case !strings.HasPrefix(header, "X-Amz-"):
 		case header == "X-Amz-Expected-Bucket-Owner" || header == "X-Amz-Source-Expected-Bucket-Owner":
 			if string(value) != owner {
