@@ -12,9 +12,8 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// The code of all sets is applied in one transaction, after the state. CREATE OR REPLACE
-// takes no lock that a writer meets, except for views: a reader of one delays it. So the
-// wait for a view is short, and tried again.
+// The code of all sets is applied in one transaction, after the state. CREATE OR REPLACE takes no lock that conflicts
+// with writers. For views it waits for readers, so the wait is short, and repeated.
 const (
 	codeTries     = 10
 	sqlBeginCode  = `SET LOCAL lock_timeout = '1s'; SET LOCAL check_function_bodies = off; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL ROLE fence_owner`
@@ -86,7 +85,7 @@ func applyFiles(ctx context.Context, tx pgx.Tx, sets []migrations.Set) error {
 	return err
 }
 
-// sqlNoteCode says what is applied, beside the state; see note.
+// sqlNoteCode returns the statement that records the state and the applied code; see note.
 func sqlNoteCode(set migrations.Set) string {
 	return fmt.Sprintf(`COMMENT ON SCHEMA %s IS '%s'`, set.Name, noteOf(set.Name, set.Latest, set.Code))
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// revise gives a set's code the revision after this program's.
+// revise gives a set's code the next revision.
 func revise(t *testing.T, files fstest.MapFS, set string) {
 	t.Helper()
 	edit(t, files, set+"/code/manifest.txt", fmt.Sprintf("\nrevision %d\n", revisionOf(t, set)), fmt.Sprintf("\nrevision %d\n", revisionOf(t, set)+1))
 }
 
-// newer is a newer program's sets: the next code revision of both, with a function more in each.
+// newer is a newer program's sets: the next code revision of both, each with one function more.
 func newer(t *testing.T, more func(fstest.MapFS)) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
@@ -53,7 +53,7 @@ func wantSaid(t *testing.T, k migrate.Kit, pg testenv.PG, upToDate bool, words s
 	}
 }
 
-// The state is applied, the code is not: as after a crash in between.
+// The state is applied, and the code is not, as after a crash in between.
 func TestCodeThatFailsIsNotAppliedInPartAndStaysPending(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
@@ -119,7 +119,7 @@ func TestAnOlderProgramGoesOnUnlessTheDatabaseSaysOtherwise(t *testing.T) {
 	}
 }
 
-// A function that a newer one has replaced would let pass what that one refuses.
+// An old function that a newer one replaced would accept what the new one refuses.
 func TestAFunctionThatNoSetHasIsNamed(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
@@ -139,7 +139,7 @@ func TestAFunctionThatNoSetHasIsNamed(t *testing.T) {
 	exec1(t, pg, `CREATE FUNCTION fence.use(resource text) RETURNS bigint LANGUAGE sql SECURITY DEFINER AS 'SELECT 1::bigint'`)
 	exec1(t, pg, `CREATE FUNCTION objects.rows_1() RETURNS void LANGUAGE sql AS ''`)
 	exec1(t, pg, `CREATE VIEW fence.old AS SELECT * FROM fence.resources`)
-	// Named as those that protect makes, and not of their form.
+	// It is named like a function of fence.protect, but has another form.
 	exec1(t, pg, `CREATE FUNCTION fence.stamp_1(x text) RETURNS void LANGUAGE sql SECURITY DEFINER AS ''`)
 	exec1(t, pg, `CREATE FUNCTION fence.resource_of_99(x text) RETURNS text LANGUAGE sql AS 'SELECT x'`)
 	exec1(t, pg, `CREATE PROCEDURE fence.rows_98(x int) LANGUAGE sql AS ''`)
@@ -149,7 +149,7 @@ func TestAFunctionThatNoSetHasIsNamed(t *testing.T) {
 	}
 }
 
-// A second look at one set while another one is behind.
+// One set has a dropped function, while the other set is behind.
 func TestWhatSomebodyDroppedIsPutBackWithAnotherSetsNewCode(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
@@ -175,14 +175,14 @@ func TestWhatSomebodyDroppedIsPutBack(t *testing.T) {
 	wantStatus(t, pg.URL, true, false)
 }
 
-// An upgrade must not wait for those who write, nor they for it.
+// An upgrade neither waits for writers nor blocks them.
 func TestUpLocksNoTableOfTheUsers(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
 	up(t, pg.URL)
 	exec1(t, pg, `CREATE TABLE work (id bigint, token bigint)`)
 	exec1(t, pg, `SELECT fence.protect('work', per_row => $$'work/' || id$$, stamp => 'token')`)
-	exec1(t, pg, `SELECT fence.install_event_triggers()`) // they look at each function that is made
+	exec1(t, pg, `SELECT fence.install_event_triggers()`) // they run on each function that is created
 	for i, lock := range []string{`LOCK TABLE work IN ACCESS EXCLUSIVE MODE`, `SELECT * FROM work FOR UPDATE`} {
 		inTheWay := blocker(t, pg, lock)
 		k := newer(t, func(files fstest.MapFS) {
@@ -199,7 +199,8 @@ func TestUpLocksNoTableOfTheUsers(t *testing.T) {
 	}
 }
 
-// Whoever reads a view holds it up, and those behind it: so it asks again and again, and holds them for a moment each.
+// A reader of a view blocks its replacement, and the readers behind that. So the upgrade retries, and blocks them for a
+// moment each time.
 func TestUpWaitsForReadersOfAViewInShortTurns(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
@@ -218,11 +219,11 @@ func TestUpWaitsForReadersOfAViewInShortTurns(t *testing.T) {
 	}
 }
 
-// Guards that an older version made go on working, and are listed until they are made anew.
+// Guards that an older version made keep working, and are listed until they are remade.
 func TestGuardsOfAnOlderGenerationGoOn(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
-	older := kitOf(t, func(files fstest.MapFS) { // it did not say its generation
+	older := kitOf(t, func(files fstest.MapFS) { // it did not record its generation
 		edit(t, files, "fence/code/rows.sql", "COMMENT ON FUNCTION fence.rows_%s IS %L', number, format('generation %s', fence.generation())", "SELECT %s', number")
 	})
 	if err := older.Up(t.Context(), pg.URL, migrate.All); err != nil {
@@ -286,8 +287,8 @@ func TestGuardsOfAnOlderGenerationGoOn(t *testing.T) {
 	}
 }
 
-// Generation 1 looked at a user's rows with the rights of fence_owner. An upgrade ends that, without a lock on the user's table; what
-// needs one is listed.
+// Generation 1 read a user's rows with the rights of fence_owner. An upgrade ends that without a lock on the user's
+// table, and lists what needs a lock.
 func TestAnUpgradeTakesTheFencesRightsFromOlderGuards(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
@@ -309,7 +310,7 @@ func TestAnUpgradeTakesTheFencesRightsFromOlderGuards(t *testing.T) {
 	}
 	const bodies = `SELECT string_agg(concat(proname, prosecdef, provolatile, prosrc, has_function_privilege('public', oid, 'EXECUTE')), ' ' ORDER BY proname) FROM pg_proc WHERE proname ~ '^(rows|stamp|resource_of)_[0-9]+$'`
 	fresh, number := one(bodies), one(`SELECT number::text FROM fence.protected WHERE relation = 'work'::regclass`)
-	for _, sql := range []string{ // as generation 1 was
+	for _, sql := range []string{ // as in generation 1
 		`DROP TRIGGER fence_moving ON work; DROP TRIGGER fence_moved ON part; DROP FUNCTION fence.moved_N()`,
 		`ALTER FUNCTION fence.rows_N() SECURITY DEFINER; ALTER FUNCTION fence.stamp_N() SECURITY DEFINER; REVOKE ALL ON FUNCTION fence.resource_of_N FROM PUBLIC`,
 		`ALTER FUNCTION fence.resource_of_N IMMUTABLE`,

@@ -15,14 +15,13 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// Down removes everything that the migrations made, in this database and, where
-// nothing else uses them, the roles. It gives an [*InUseError] where fences, protected
-// tables or buckets would go, unless forced. The fence alone is not removed while the
-// objects are there: [*NeededError]. A schema of another owner is left alone. A
-// database without migrations is success.
+// Down removes everything that the migrations made in this database, and the roles if nothing else uses them. It
+// returns an [*InUseError] if fences, protected tables or buckets would be removed, unless forced. It does not remove
+// the fence alone while the objects exist: [*NeededError]. It leaves a schema of another owner alone. A database
+// without migrations is success.
 //
-// It is one transaction: all goes, or nothing does. For a moment it locks the tables
-// that are protected. Where somebody holds them longer, it gives a [*LockedError].
+// Down is one transaction: all is removed, or nothing. For a moment it locks the protected tables. If another
+// transaction holds them longer, it returns a [*LockedError].
 func Down(ctx context.Context, url string, which Set, force bool) error {
 	k, err := embedded()
 	if err != nil {
@@ -51,10 +50,10 @@ func (k kit) down(ctx context.Context, url string, which Set, force bool) error 
 	})
 }
 
-// One transaction's settings: nobody waits long behind it, and names read the same everywhere.
+// The settings of the transaction: other transactions do not wait long behind it, and names are printed in one form.
 const sqlBeginDown = `SET LOCAL lock_timeout = '1s'; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL quote_all_identifiers = off`
 
-// installed is a set that the database has.
+// installed is a set that is installed in the database.
 type installed struct {
 	migrations.Set
 	version int // of its state
@@ -101,8 +100,8 @@ const (
 	owner        = "fence_owner"
 )
 
-// versionOf is the state of a set that is ours: by the note or else the record, in a
-// schema of our owner's. A schema that is not ours may have the same name: 0.
+// versionOf is the state of an installed set of ours, by the note or else the record, if the schema's owner is
+// fence_owner. It is 0 for a schema of the same name that is not ours.
 func versionOf(ctx context.Context, tx pgx.Tx, set migrations.Set, meant bool) (int, error) {
 	var has string
 	err := tx.QueryRow(ctx, sqlOwner, set.Name).Scan(&has)
@@ -135,7 +134,7 @@ func versionOf(ctx context.Context, tx pgx.Tx, set migrations.Set, meant bool) (
 	return max(version, 0), err
 }
 
-// mayRemove refuses what must not go, before anything is removed.
+// mayRemove refuses a removal that must not happen, before anything is removed.
 func mayRemove(ctx context.Context, tx pgx.Tx, goes, stays []installed, force bool) error {
 	for _, set := range stays {
 		if set.Needs != nil && slices.ContainsFunc(goes, func(x installed) bool { return x.Name == set.Needs.Set }) {
@@ -150,7 +149,7 @@ func mayRemove(ctx context.Context, tx pgx.Tx, goes, stays []installed, force bo
 			return err
 		}
 	}
-	rows, _ := tx.Query(ctx, sqlDependents, schemasOf(goes), namesOf(goes)) // the error comes again from rows
+	rows, _ := tx.Query(ctx, sqlDependents, schemasOf(goes), namesOf(goes)) // rows returns the error again
 	dependents, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err == nil && len(dependents) > 0 {
 		err = fmt.Errorf("other things depend on what would go; drop them first: %s", strings.Join(dependents, ", "))
@@ -173,12 +172,13 @@ func namesOf(sets []installed) (list []string) {
 }
 
 const (
-	// The functions that go with sets: all of their schemas ($1), and those that they put elsewhere ($2).
+	// The functions that are removed with the sets: all in their
+	// schemas ($1), and those that they created elsewhere ($2).
 	sqlGoes = `FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
  WHERE n.nspname = ANY ($1::text[]) OR n.nspname || '.' || p.proname || '(' || pg_catalog.oidvectortypes(p.proargtypes) || ')' = ANY ($2::text[])`
 
-	// What is not ours and would go with them: a view or a column of somebody's. Triggers and event triggers are
-	// guards, and go.
+	// Objects of others that would be removed with them: a view, or a
+	// column. Triggers and event triggers are guards, and are removed.
 	sqlDependents = `WITH goes(classid, objid) AS MATERIALIZED (
   SELECT 'pg_proc'::regclass::oid, p.oid ` + sqlGoes + `
   UNION ALL SELECT 'pg_class'::regclass, c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = ANY ($1)
@@ -198,14 +198,14 @@ SELECT DISTINCT pg_catalog.pg_describe_object(d.classid, d.objid, d.objsubid)
    AND coalesce(n.nspname, i.schema, '') <> ALL ($1)
  ORDER BY 1 LIMIT 10`
 
-	// Event triggers first, which would look at the others.
+	// Event triggers are removed first, because they would run on the other drops.
 	sqlDropsOfCode = `SELECT pg_catalog.format('DROP %s IF EXISTS %s CASCADE', CASE p.prokind WHEN 'p' THEN 'PROCEDURE' WHEN 'a' THEN 'AGGREGATE' ELSE 'FUNCTION' END,
                          p.oid::regprocedure) ` + sqlGoes + `
  ORDER BY p.prorettype <> 'event_trigger'::regtype, p.oid`
 )
 
 const (
-	// Who installed the event triggers, see fence.install_event_triggers, and whether this login may remove them.
+	// The owner of the event triggers, see fence.install_event_triggers, and whether this login may remove them.
 	sqlEvents = `SELECT pg_catalog.pg_get_userbyid(n.nspowner), pg_catalog.pg_has_role(n.nspowner, 'USAGE')
   FROM pg_catalog.pg_namespace n
  WHERE n.nspname = 'fence_events' AND pg_catalog.obj_description(n.oid, 'pg_namespace') LIKE 'fencegate event triggers %'`
@@ -213,8 +213,7 @@ const (
 	sqlDropEvents = `DROP SCHEMA fence_events CASCADE`
 )
 
-// dropEvents removes the event triggers with the schema of their functions, before the guards
-// that they keep.
+// dropEvents removes the event triggers with the schema of their functions, before the guards that they protect.
 func dropEvents(ctx context.Context, tx pgx.Tx) error {
 	var installer string
 	var may bool
@@ -232,7 +231,7 @@ func dropEvents(ctx context.Context, tx pgx.Tx) error {
 
 // dropCode removes the functions, and with them the guards of tables, before the state.
 func dropCode(ctx context.Context, tx pgx.Tx, sets []installed) error {
-	rows, _ := tx.Query(ctx, sqlDropsOfCode, schemasOf(sets), namesOf(sets)) // the error comes again from rows
+	rows, _ := tx.Query(ctx, sqlDropsOfCode, schemasOf(sets), namesOf(sets)) // rows returns the error again
 	drops, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return err
@@ -245,7 +244,7 @@ func dropCode(ctx context.Context, tx pgx.Tx, sets []installed) error {
 	return nil
 }
 
-// dropState takes the steps of a set's state back, the newest first.
+// dropState reverts the steps of a set's state, newest first.
 func dropState(ctx context.Context, tx pgx.Tx, set installed) error {
 	steps, err := fs.Glob(set.State, "*.down.sql")
 	if err != nil {
@@ -266,11 +265,11 @@ func dropState(ctx context.Context, tx pgx.Tx, set installed) error {
 	return nil
 }
 
-// Whether the schema of the records has nothing more in it.
+// sqlNothingRecorded reports whether the schema of the records is empty.
 const sqlNothingRecorded = `SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_depend WHERE refclassid = 'pg_namespace'::regclass AND refobjid = oid AND deptype = 'n')
   FROM pg_catalog.pg_namespace WHERE nspname = $1`
 
-// forget removes the records of the sets that are gone, and all with the last one.
+// forget removes the records of the removed sets, and the record's schema with the last one.
 func (k kit) forget(ctx context.Context, tx pgx.Tx, which Set, all bool) error {
 	var has bool
 	if err := tx.QueryRow(ctx, sqlIsThere, schema+".code").Scan(&has); err != nil {
@@ -306,7 +305,7 @@ func (k kit) forget(ctx context.Context, tx pgx.Tx, which Set, all bool) error {
 	return err
 }
 
-// LockedError says that what is to go is in use by others' transactions.
+// LockedError reports that other transactions use what is to be removed.
 type LockedError struct {
 	Tables []string // with their processes, at most ten
 	cause  error
@@ -319,7 +318,7 @@ func (e *LockedError) Error() string {
 
 func (e *LockedError) Unwrap() error { return e.cause }
 
-// Who holds a table that has a guard, or one of ours.
+// sqlHolders lists the processes that hold a guarded table, or one of ours.
 const sqlHolders = `SELECT DISTINCT pg_catalog.format('%s (process %s)', l.relation::regclass, l.pid)
   FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_database b ON b.oid = l.database AND b.datname = current_database()
  WHERE l.locktype = 'relation' AND l.granted AND l.pid <> pg_catalog.pg_backend_pid()
@@ -329,9 +328,9 @@ const sqlHolders = `SELECT DISTINCT pg_catalog.format('%s (process %s)', l.relat
                         WHERE n.nspname IN ('fence', 'objects', 'fencegate') AND c.relkind IN ('r', 'v')))
  ORDER BY 1 LIMIT 10`
 
-// locked says who held up the last try.
+// locked returns the LockedError with the holders after the last try.
 func (k kit) locked(ctx context.Context, conn *pgx.Conn, cause error) error {
-	rows, _ := conn.Query(ctx, sqlHolders) // the error comes again from rows
+	rows, _ := conn.Query(ctx, sqlHolders) // rows returns the error again
 	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return errors.Join(cause, err)

@@ -13,7 +13,7 @@ import (
 
 const database = "postgres://admin@db/app"
 
-// A program that carries migrations of its own applies the fence before them.
+// A program with its own migrations applies the fence before them.
 func ExampleUp() {
 	ctx := context.Background()
 	var newer *migrate.NewerError
@@ -36,7 +36,7 @@ func ExampleLook() {
 	}
 }
 
-// What a DBA applies with psql.
+// The example writes the SQL that a DBA applies with psql.
 func ExampleWriteSQL() {
 	if err := migrate.WriteSQL(os.Stdout, migrate.Fence, 0); err != nil {
 		log.Fatal(err)

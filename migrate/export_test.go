@@ -7,7 +7,7 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// Kit is a program's sets, for tests that make some up.
+// Kit is a program's sets, which a test may make up.
 type Kit []migrations.Set
 
 func (k Kit) Up(ctx context.Context, url string, which Set) error { return kit(k).up(ctx, url, which) }

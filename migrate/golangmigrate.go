@@ -19,14 +19,13 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// All that is golang-migrate's is in this file. It knows no context; it reads ahead; it
-// marks a step before it runs it, and leaves the mark where the step was interrupted;
-// and its errors repeat a whole file and hide what PostgreSQL said.
+// This file isolates golang-migrate. golang-migrate takes no context; it reads
+// ahead; it marks a step as dirty before it runs it, and leaves the mark if the step
+// is interrupted; and its errors repeat a whole file and hide PostgreSQL's message.
 
-// runState gives golang-migrate a connection of its own, and one step of a set's state
-// at a time. A context that ends cancels the one that is under way, which is then rolled
-// back. (golang-migrate's own loop leaves a goroutine behind for each step that it read
-// ahead and did not run; one at most this way.)
+// runState gives golang-migrate its own connection, and one step of a set's state at a time. When the context ends, the
+// running step is cancelled and rolled back. (golang-migrate's own loop leaks a goroutine for each step that it read
+// ahead and did not run; this way leaks at most one.)
 //
 // conn is the connection that holds the lock.
 func runState(ctx context.Context, conn *pgx.Conn, url string, set migrations.Set) (err error) {
@@ -80,10 +79,9 @@ func runState(ctx context.Context, conn *pgx.Conn, url string, set migrations.Se
 	}
 }
 
-// settled is the version that a set's state is at. Each step is one transaction that
-// ends with a note of its version, so the note tells what is applied; a record that says
-// otherwise, of a step that was interrupted, or that was lost or set back, is corrected.
-// One of a newer program is left alone.
+// settled returns the version that a set's state has. Each step is one transaction that ends with a note of its
+// version, so the note tells what is applied. A record that differs, because a step was interrupted or the record was
+// lost or set back, is corrected. The record of a newer program is left alone.
 func settled(ctx context.Context, conn *pgx.Conn, m *migrate.Migrate, target database.Driver, set migrations.Set) (int, error) {
 	recorded, dirty, err := target.Version()
 	if err != nil {
@@ -104,7 +102,7 @@ func settled(ctx context.Context, conn *pgx.Conn, m *migrate.Migrate, target dat
 	return note.version, wrap("settle an interrupted migration", cause(m.Force(note.version)))
 }
 
-// onlySession opens the one session that a database handle will have.
+// onlySession opens the only session of a database handle.
 func onlySession(ctx context.Context, db *sql.DB) (session *pgconn.PgConn, err error) {
 	db.SetMaxOpenConns(1)
 	conn, err := db.Conn(ctx)
@@ -123,9 +121,9 @@ const (
 	cancelTimeout = 2 * time.Second
 )
 
-// cancelAtEnd cancels what a session does once the context ends, until stop is
-// called, once or more often: golang-migrate knows no context. Again and again, for a request that
-// comes between two statements is lost.
+// cancelAtEnd cancels the session's statements once the context ends, until stop is
+// called; golang-migrate takes no context. It repeats the request, because one that
+// arrives between two statements has no effect. stop may be called more than once.
 func cancelAtEnd(ctx context.Context, session *pgconn.PgConn) (stop func()) {
 	stopped, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -150,7 +148,7 @@ func cancelAtEnd(ctx context.Context, session *pgconn.PgConn) (stop func()) {
 	return sync.OnceFunc(func() { close(stopped); <-done })
 }
 
-// because is err, and what ended the context where it has ended.
+// because joins err with the context's cause if the context has ended.
 func because(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err
@@ -158,9 +156,8 @@ func because(ctx context.Context, err error) error {
 	return errors.Join(context.Cause(ctx), err)
 }
 
-// explain makes an error of golang-migrate readable. Where PostgreSQL refused a
-// migration, it was rolled back as a whole, so the mark that it is under way is
-// taken off: after the cause is removed, migrating again just works.
+// explain makes an error of golang-migrate readable. If PostgreSQL refused a migration, it was rolled back as a whole,
+// so explain clears the dirty mark. After the cause is removed, migrating again works.
 func explain(m *migrate.Migrate, version int, err error) error {
 	if _, begun := errors.AsType[database.Error](err); !begun {
 		return cause(err)
@@ -174,9 +171,8 @@ func explain(m *migrate.Migrate, version int, err error) error {
 	return errors.Join(err, cause(m.Force(version)))
 }
 
-// cause is the error behind one of golang-migrate, which repeats a whole migration
-// and hides what PostgreSQL said: by value from a migration, by pointer from the
-// record of the version.
+// cause extracts PostgreSQL's error from one of golang-migrate, which repeats a whole migration and hides PostgreSQL's
+// message. It is a value in errors from a migration, and a pointer in errors from the version's record.
 func cause(err error) error {
 	if failed, ok := errors.AsType[database.Error](err); ok {
 		return failed.OrigErr

@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// waitFor polls until the query, asked on a connection of its own, says true.
+// waitFor polls until the query, on its own connection, returns true.
 func waitFor(t *testing.T, pg testenv.PG, what, sql string) {
 	t.Helper()
 	pool := pg.Pool(t)
@@ -36,7 +36,7 @@ func waitFor(t *testing.T, pg testenv.PG, what, sql string) {
 	}
 }
 
-// blocker begins a transaction that stands in the way of others.
+// blocker begins a transaction that blocks others.
 func blocker(t *testing.T, pg testenv.PG, sql string) pgx.Tx {
 	t.Helper()
 	tx, err := pg.Pool(t).Begin(t.Context())
@@ -98,7 +98,7 @@ func TestAMigrationThatDiedBehindItsCommitIsMadeGood(t *testing.T) {
 	wantStatus(t, pg.URL, true, false)
 }
 
-// Every step leaves a note, upwards and downwards, and either side of it is made good.
+// Every step leaves a note, upwards and downwards. An interruption before or after the note is recovered from.
 func TestEveryStepCanBeInterrupted(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
@@ -179,7 +179,7 @@ func TestCausesCanBeLookedFor(t *testing.T) {
 	}
 }
 
-// A newer set does not make up for one that is behind.
+// A set that is newer does not compensate for one that is behind.
 func TestEachSetMustServeByItself(t *testing.T) {
 	t.Parallel()
 	fence := migrate.SetStatus{Set: "fence", Version: 2, Latest: 1, Revision: 3, LatestRevision: 2}

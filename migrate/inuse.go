@@ -8,11 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// InUseError says that removing the migrations would leave tables without a
-// guard, or forget fences or buckets.
+// InUseError reports that removing the migrations would leave tables without a guard, or delete fences or buckets.
 type InUseError struct {
 	Fences    int64
-	Floors    int64    // what fences that were retired have left
+	Floors    int64    // floors that retired fences have left
 	Protected []string // at most ten of the protected tables
 	Buckets   int64
 }
@@ -39,17 +38,17 @@ func (e *InUseError) Error() string {
 }
 
 const (
-	// Asks for what a removal would destroy. The schema may be there in part.
+	// These statements count what a removal would destroy. The schema may exist only in part.
 	sqlCountFences  = `SELECT count(*) FROM fence.resources`
 	sqlCountFloors  = `SELECT count(*) FROM fence.floors`
 	sqlCountBuckets = `SELECT count(*) FROM objects.buckets`
 	sqlProtected    = `SELECT relation::text FROM fence.protected ORDER BY 1 LIMIT 10`
 )
 
-// What is counted stays as it is until the transaction ends. Writers that check go on.
+// sqlHold keeps the counts unchanged until the transaction ends. Writers that check a grant are not blocked.
 const sqlHold = `LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE`
 
-// inUse looks for what a removal would destroy.
+// inUse counts what a removal would destroy.
 func inUse(ctx context.Context, tx pgx.Tx, goes []installed) error {
 	var e InUseError
 	count := func(table, sql string, n *int64) error {
@@ -82,7 +81,7 @@ func inUse(ctx context.Context, tx pgx.Tx, goes []installed) error {
 			}
 			continue
 		}
-		rows, _ := tx.Query(ctx, sqlProtected) // the error comes again from rows
+		rows, _ := tx.Query(ctx, sqlProtected) // rows returns the error again
 		var err error
 		if e.Protected, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 			return wrap("look for protected tables", err)

@@ -7,20 +7,20 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// Set says which part of the SQL is meant.
+// Set selects a part of the SQL.
 type Set int
 
 // The parts. The objects need the fence.
 const (
-	All     Set = iota // the fence, and the objects of the S3 port
+	All     Set = iota // the fence, and the S3 port's objects
 	Fence              // the fence alone
-	Objects            // the objects alone, where the fence is there
+	Objects            // the objects alone; the fence must exist
 )
 
 const (
 	schema = "fencegate"
 
-	// lockKey orders the processes that migrate one database: 'fencegat' in ASCII.
+	// lockKey serializes the processes that migrate one database: 'fencegat' in ASCII.
 	lockKey = 0x66656e6365676174
 
 	sqlLock   = `SELECT pg_catalog.pg_advisory_lock($1)`
@@ -32,14 +32,14 @@ CREATE TABLE IF NOT EXISTS fencegate.code (
   min_program integer NOT NULL,   -- the oldest generation of programs that may go on with it
   applied_at  timestamptz NOT NULL DEFAULT pg_catalog.now()
 )`
-	sqlStateTable = `CREATE TABLE IF NOT EXISTS %s (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL)` // as golang-migrate has it
-	// A gateway's login may ask for the status.
+	sqlStateTable = `CREATE TABLE IF NOT EXISTS %s (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL)`
+	// A gateway's login may read the status.
 	sqlPublish    = `GRANT USAGE ON SCHEMA fencegate TO PUBLIC; GRANT SELECT ON ALL TABLES IN SCHEMA fencegate TO PUBLIC`
 	sqlDropSchema = `DROP SCHEMA fencegate CASCADE`
 	sqlIsThere    = `SELECT to_regclass($1) IS NOT NULL`
 )
 
-// kit is the sets that a program knows, each after those that it needs.
+// kit holds the sets that a program knows, each after those that it needs.
 type kit []migrations.Set
 
 // embedded is this program's kit.
@@ -55,7 +55,7 @@ var embedded = sync.OnceValues(func() (kit, error) {
 	return k, nil
 })
 
-// has reports whether a set is meant.
+// has reports whether a set is selected.
 func (s Set) has(name string) bool {
 	return s == All || s == Fence && name == "fence" || s == Objects && name == "objects"
 }
@@ -65,7 +65,7 @@ func stateTable(set string) string { return schema + "." + set + "_state" }
 
 func short(hash string) string { return hash[:min(12, len(hash))] }
 
-// wrap adds what was done to an error, and nothing to nil.
+// wrap adds the action to an error; nil stays nil.
 func wrap(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -73,7 +73,7 @@ func wrap(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// NeedError says that a set lacks what it needs of another one.
+// NeedError reports that another set, which this one needs, is missing or too old.
 type NeedError struct {
 	Set  string
 	Need migrations.Need
@@ -83,7 +83,7 @@ func (e *NeedError) Error() string {
 	return fmt.Sprintf("the set %s needs the set %s at state %d, code %d or newer: migrate that first", e.Set, e.Need.Set, e.Need.State, e.Need.Revision)
 }
 
-// NeededError says that another set needs the one that is to go.
+// NeededError reports that another set needs the one that is to be removed.
 type NeededError struct{ Set, By string }
 
 func (e *NeededError) Error() string {

@@ -12,7 +12,7 @@ import (
 	"testing/fstest"
 
 	"github.com/jackc/pgx/v5"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx of database/sql
+	_ "github.com/jackc/pgx/v5/stdlib" // pgx for database/sql
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
@@ -22,7 +22,7 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// kitOf is this program's sets, after a change of their files.
+// kitOf is this program's sets, with changed files.
 func kitOf(t *testing.T, change func(fstest.MapFS)) migrate.Kit {
 	t.Helper()
 	files := fstest.MapFS{}
@@ -50,7 +50,7 @@ func kitOf(t *testing.T, change func(fstest.MapFS)) migrate.Kit {
 	return k
 }
 
-// later is a newer program's sets, with that many states more: each step adds a table.
+// later is a newer program's sets, with this number of additional states; each step adds a table.
 func later(t *testing.T, more int) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
@@ -81,7 +81,7 @@ func revisionOf(t testing.TB, name string) int {
 	return set.Code.Revision
 }
 
-// step adds a step to a set's state, which makes a table.
+// step adds a step to a set's state. The step creates a table.
 func step(files fstest.MapFS, set string, version int) {
 	add(files, fmt.Sprintf("%s/state/%06d_more.up.sql", set, version),
 		fmt.Sprintf("SET ROLE fence_owner;\nCREATE TABLE %[1]s.more_%[2]d ();\nRESET ROLE;\nCOMMENT ON SCHEMA %[1]s IS 'fencegate %[1]s state %[2]d';\n", set, version))
@@ -91,7 +91,7 @@ func step(files fstest.MapFS, set string, version int) {
 
 func add(files fstest.MapFS, name, text string) { files[name] = &fstest.MapFile{Data: []byte(text)} }
 
-// edit replaces a text in a file, which must be there.
+// edit replaces a text, which must exist, in a file.
 func edit(t *testing.T, files fstest.MapFS, name, old, now string) {
 	t.Helper()
 	text := string(files[name].Data)
@@ -101,7 +101,7 @@ func edit(t *testing.T, files fstest.MapFS, name, old, now string) {
 	add(files, name, strings.Replace(text, old, now, 1))
 }
 
-// A program of one's own needs no more than the fence.
+// A program that uses only the fence needs no other set.
 func TestTheFenceAloneGuards(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
@@ -205,7 +205,7 @@ func TestTheObjectsComeAndGoWithoutTheFence(t *testing.T) {
 	wantStatus(t, pg.URL, false, false)
 }
 
-// The objects' code calls what newer code of the fence has.
+// The objects' code calls functions of the fence's newer code.
 func TestTheObjectsNeedAFenceThatIsNewEnough(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
@@ -224,7 +224,7 @@ func TestTheObjectsNeedAFenceThatIsNewEnough(t *testing.T) {
 	}
 }
 
-// Numbers of a pre-release mean other steps, so nothing may be done by them.
+// A pre-release's version numbers mean other steps, so nothing is done by them.
 func TestADatabaseOfAPreReleaseIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	for what, sql := range map[string]string{
@@ -259,7 +259,7 @@ func TestADatabaseOfAPreReleaseIsLeftAlone(t *testing.T) {
 	}
 }
 
-// plain applies what migrate.WriteSQL writes, with psql.
+// plain applies the output of migrate.WriteSQL with psql.
 func plain(t *testing.T, pg testenv.PG, which migrate.Set, from int) error {
 	t.Helper()
 	return plainOf(t, kitOf(t, func(fstest.MapFS) {}), pg, which, from)

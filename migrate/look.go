@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// Look reports how far the database is migrated. Any login may ask; it changes nothing.
+// Look reports how far the database is migrated. Any login may call it. It changes nothing.
 func Look(ctx context.Context, url string, which Set) (Status, error) {
 	k, err := embedded()
 	if err != nil {
@@ -38,7 +38,7 @@ func (k kit) look(ctx context.Context, conn *pgx.Conn, which Set) (status Status
 	return status, err
 }
 
-// lookIn looks inside a transaction, whose search_path it sets.
+// lookIn looks in a transaction, and sets its search_path.
 func (k kit) lookIn(ctx context.Context, tx pgx.Tx, which Set) (status Status, err error) {
 	if _, err := tx.Exec(ctx, sqlPlain); err != nil {
 		return status, err
@@ -75,7 +75,7 @@ func lookAtSet(ctx context.Context, conn querier, set migrations.Set, code codeR
 	if err := conn.QueryRow(ctx, sqlIsThere, stateTable(set.Name)).Scan(&s.recorded); err != nil {
 		return s, err
 	}
-	version, noted := int64(-1), s.recorded // also where the first step's removal was interrupted
+	version, noted := int64(-1), s.recorded // also if the removal of the first step was interrupted
 	if s.recorded {
 		err := conn.QueryRow(ctx, `SELECT version, dirty FROM `+stateTable(set.Name)).Scan(&version, &s.Dirty)
 		if noted = !errors.Is(err, pgx.ErrNoRows); noted && err != nil {
@@ -87,7 +87,7 @@ func lookAtSet(ctx context.Context, conn querier, set migrations.Set, code codeR
 	switch {
 	case err != nil:
 		return s, err
-	case !note.known: // somebody wrote a comment of his own
+	case !note.known: // the comment is not fencegate's
 		s.Revision, s.Hash = code.revision, code.hash
 	case !noted: // a dump without the record, or migrated by other means
 		s.Version = max(note.version, 0)
@@ -104,8 +104,8 @@ func lookAtSet(ctx context.Context, conn querier, set migrations.Set, code codeR
 }
 
 const (
-	// The functions and views in the schemas that we make, named as in migrations.Code; without those that
-	// fence.protect makes for a table.
+	// The functions and views in our schemas, named as in migrations.Code,
+	// without those that fence.protect makes for a table.
 	sqlNames = `SELECT n.nspname || '.' || p.proname || '(' || pg_catalog.oidvectortypes(p.proargtypes) || ')'
   FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
  WHERE n.nspname IN ('fence', 'objects') AND NOT (n.nspname = 'fence' AND p.prokind = 'f' AND (
@@ -119,11 +119,11 @@ SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.
 	sqlNoPath = `SET LOCAL search_path = pg_catalog, pg_temp`
 )
 
-// strangers compares the functions and views in the database with those of the sets: what
-// is missing of those that are up to date, and, where all are, what is there beside them.
+// strangers compares the functions and views in the database with those of the sets. missing lists what sets that are
+// up to date lack; outside lists what no set has, if all sets are up to date.
 func (k kit) strangers(ctx context.Context, tx pgx.Tx, status Status) (missing, outside []string, err error) {
 	var want, known []string
-	others := false // a set's code is not this program's: its functions are not known
+	others := false // a set's code differs from this program's, so its functions are unknown
 	for _, set := range k {
 		known = append(known, set.Code.Names()...)
 		if s, ok := status.of(set.Name); ok && s.upToDate() {
@@ -136,7 +136,7 @@ func (k kit) strangers(ctx context.Context, tx pgx.Tx, status Status) (missing, 
 		return nil, nil, nil
 	}
 	var has []string
-	rows, _ := tx.Query(ctx, sqlNames) // the error comes again from rows
+	rows, _ := tx.Query(ctx, sqlNames) // rows returns the error again
 	if has, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 		return nil, nil, err
 	}

@@ -1,19 +1,17 @@
-// Package migrate applies and removes what fencegate keeps in a PostgreSQL database.
+// Package migrate applies and removes fencegate's part of a PostgreSQL database.
 //
-// The guarantee: each step is one transaction, so it is applied entirely or not at
-// all; processes that migrate one database at the same time go one by one; Up locks no
-// table of the users', and Down locks those that are protected, for a moment; and fences
-// are not removed by accident, because without them nothing refuses a stale write.
+// The guarantee: each step is one transaction, so it is applied completely or not at all. Processes that migrate one
+// database at the same time run one after the other. Up locks no table of the users, and Down locks the protected ones
+// for a moment. Fences are not removed by accident, because without them no stale write is refused.
 //
 //	err := migrate.Up(ctx, url, migrate.All)             // all that is missing
 //	err = migrate.Up(ctx, url, migrate.Fence)            // the fence alone, as for fence/pgfence
 //	status, err := migrate.Look(ctx, url, migrate.All)   // what the database has, and what this program has
-//	err = migrate.Down(ctx, url, migrate.All, false)     // *migrate.InUseError where fences, protected tables or buckets exist
+//	err = migrate.Down(ctx, url, migrate.All, false)     // *migrate.InUseError if fences, guards or buckets exist
 //
-// The url is postgres://… of a login that may create roles and schemas. What is
-// applied is recorded in the schema fencegate, whatever the search_path. The SQL is
-// in package migrations: of each set first the state, tables that is, and then the
-// code, which is functions and views.
+// The url is postgres://… of a login that may create roles and schemas. What is applied is recorded in the schema
+// fencegate, whatever the search_path. The SQL is in package migrations. Each set has state (tables), which is applied
+// first, and code (functions and views).
 package migrate
 
 import (
@@ -26,13 +24,12 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// Up applies all that the database has not. A database that is up to date is success,
-// and a step that was interrupted is made good; see [DirtyError] for the exception. A
-// database that a newer program migrated is left alone: [*NewerError]. So is one of a
-// pre-release: [*PreReleaseError].
+// Up applies everything that the database lacks. A database that is up to date is success. An interrupted step is
+// completed or reverted; see [DirtyError] for the exception. Up changes nothing in a database that a newer program
+// ([*NewerError]) or a pre-release ([*PreReleaseError]) migrated.
 //
-// Where PostgreSQL can't be reached the error is a *pgconn.ConnectError, and where the
-// url is malformed a *pgconn.ParseConfigError; so with Down and Look.
+// If PostgreSQL can't be reached the error is a *pgconn.ConnectError, and if the url is malformed a
+// *pgconn.ParseConfigError. The same applies to Down and Look.
 func Up(ctx context.Context, url string, which Set) error {
 	k, err := embedded()
 	if err != nil {
@@ -68,7 +65,7 @@ func (k kit) up(ctx context.Context, url string, which Set) error {
 	})
 }
 
-// needed refuses a set whose need is neither in the database nor about to be.
+// needed refuses a set if the set that it needs is neither installed nor about to be.
 func (k kit) needed(ctx context.Context, conn *pgx.Conn, set migrations.Set, which Set) error {
 	if set.Needs == nil || which.has(set.Needs.Set) {
 		return nil
@@ -85,7 +82,7 @@ func (k kit) needed(ctx context.Context, conn *pgx.Conn, set migrations.Set, whi
 	return &NeedError{Set: set.Name, Need: *set.Needs}
 }
 
-// mayChange looks at the database, and refuses one that is not this program's to change.
+// mayChange looks at the database, and refuses one that this program must not change.
 func (k kit) mayChange(ctx context.Context, conn *pgx.Conn) (Status, error) {
 	status, err := k.look(ctx, conn, All)
 	switch {
@@ -98,7 +95,8 @@ func (k kit) mayChange(ctx context.Context, conn *pgx.Conn) (Status, error) {
 	}
 	for _, s := range status.Sets {
 		if s.recorded {
-			if _, err := conn.Exec(ctx, `DELETE FROM `+stateTable(s.Set)+` WHERE false`); err != nil { // nothing is begun without the right
+			// Fail early without the right to write the record.
+			if _, err := conn.Exec(ctx, `DELETE FROM `+stateTable(s.Set)+` WHERE false`); err != nil {
 				return status, err
 			}
 		}
@@ -106,8 +104,8 @@ func (k kit) mayChange(ctx context.Context, conn *pgx.Conn) (Status, error) {
 	return status, nil
 }
 
-// withLock runs f while no other process migrates the database. The lock is the
-// session's, so it is given back even when this process dies.
+// withLock runs f while no other process migrates the database. The lock belongs to the session, so it is freed even if
+// this process dies.
 func withLock(ctx context.Context, url string, f func(*pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {

@@ -17,8 +17,7 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// migrateURL, in the environment, makes the test binary migrate and end: for
-// tests that need a second process.
+// migrateURL, in the environment, makes the test binary migrate and exit, for tests that need a second process.
 const migrateURL = "MIGRATE_TEST_URL"
 
 func TestMain(m *testing.M) {
@@ -29,14 +28,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// Where the mark that a migration is under way is refused or cancelled, golang-migrate
-	// leaves the goroutine that reads the migration.
+	// If setting the dirty mark is refused or cancelled, golang-migrate leaks the goroutine that reads the migration.
 	left := goleak.IgnoreAnyFunction("github.com/golang-migrate/migrate/v4.(*Migration).Buffer")
 	testenv.VerifyMain(m, append(testenv.LeakOptions(), left)...)
 }
 
-// setup makes an empty database. The migrated template stays beside it, so the
-// cluster's roles are in use and no test drops them under another one.
+// setup creates an empty database. The migrated template exists beside it, so the cluster's roles are in use and no
+// test drops them for another.
 func setup(t *testing.T) testenv.PG {
 	t.Helper()
 	_ = testenv.Postgres(t)
@@ -75,7 +73,7 @@ func TestUpAndDownAreComplete(t *testing.T) {
 	for range 2 {
 		wantStatus(t, pg.URL, false, false)
 		up(t, pg.URL)
-		up(t, pg.URL) // nothing to do is success
+		up(t, pg.URL) // a second run does nothing
 		wantStatus(t, pg.URL, true, false)
 		wantStatus(t, pg.OtherURL, true, false)
 		exec1(t, pg, `SELECT fence.raise('r', 1, NULL, '')`)
@@ -121,13 +119,13 @@ func TestDownKeepsFencesUnlessForced(t *testing.T) {
 	if err := migrate.Down(t.Context(), pg.URL, migrate.All, true); err != nil {
 		t.Fatal(err)
 	}
-	exec1(t, pg, `INSERT INTO work DEFAULT VALUES`) // the table stays, without its guard
+	exec1(t, pg, `INSERT INTO work DEFAULT VALUES`) // the table exists, without its guard
 }
 
 func TestManyMigrateAtOnce(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
-	other := testenv.PostgresEmpty(t) // its migration makes the same roles
+	other := testenv.PostgresEmpty(t) // its migration creates the same roles
 	var wg sync.WaitGroup
 	for i := range 6 {
 		wg.Go(func() {
@@ -167,11 +165,11 @@ func TestTheVersionDoesNotDependOnTheSearchPath(t *testing.T) {
 	wantStatus(t, u.String(), true, false)
 }
 
-// A migration that PostgreSQL refuses leaves nothing, and can be tried again.
+// A migration that PostgreSQL refuses leaves nothing behind, and can be repeated.
 func TestARefusedMigrationCanBeRepeated(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
-	exec1(t, pg, `CREATE SCHEMA objects`) // in the way of a later migration
+	exec1(t, pg, `CREATE SCHEMA objects`) // it blocks a later migration
 	err := migrate.Up(t.Context(), pg.URL, migrate.All)
 	if err == nil || !strings.Contains(err.Error(), `schema "objects" already exists`) || strings.Contains(err.Error(), "CREATE") {
 		t.Fatalf("got %v, want PostgreSQL's reason without the whole file", err)
@@ -182,7 +180,7 @@ func TestARefusedMigrationCanBeRepeated(t *testing.T) {
 	wantStatus(t, pg.URL, true, false)
 
 	exec1(t, pg, `CREATE FUNCTION public.f() RETURNS regtype LANGUAGE sql RETURN 'fence.verdict'::regtype`)
-	exec1(t, pg, `CREATE TABLE public.dependent (v fence.verdict)`) // in the way of a removal
+	exec1(t, pg, `CREATE TABLE public.dependent (v fence.verdict)`) // it blocks a removal
 	if err := migrate.Down(t.Context(), pg.URL, migrate.All, false); err == nil {
 		t.Fatal("removed")
 	}
@@ -205,7 +203,7 @@ func TestAnInterruptedMigrationWithoutANoteSaysWhatToDo(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	exec1(t, pg, `UPDATE fencegate.fence_state SET dirty = false`) // as it says
+	exec1(t, pg, `UPDATE fencegate.fence_state SET dirty = false`) // the remedy in the message
 	up(t, pg.URL)
 }
 
@@ -230,7 +228,7 @@ func TestErrorsNameTheCause(t *testing.T) {
 	}
 }
 
-// On a managed service nobody is a superuser: a login that may create roles must do.
+// On a managed service no login is a superuser, so a login that may create roles must suffice.
 func TestALoginThatIsNoSuperuserCanMigrate(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
@@ -241,7 +239,7 @@ func TestALoginThatIsNoSuperuserCanMigrate(t *testing.T) {
 	}
 	login := pgx.Identifier{config.User}.Sanitize()
 	exec1(t, pg, `ALTER ROLE `+login+` CREATEROLE`)
-	exec1(t, pg, `GRANT fence_owner TO `+login) // the roles are here already, made by another
+	exec1(t, pg, `GRANT fence_owner TO `+login) // another role has already made the roles
 	exec1(t, pg, `ALTER DATABASE `+pg.Database+` OWNER TO `+login)
 	up(t, address)
 	wantStatus(t, address, true, false)

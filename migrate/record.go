@@ -13,11 +13,11 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// note is what the last step said of itself, in its transaction, in a comment on the
-// set's schema. It is what counts: the record in the schema fencegate follows it.
+// note is what the last step recorded in its own transaction, in a comment on the set's schema. It is authoritative:
+// the record in the schema fencegate follows it.
 type note struct {
-	version  int // -1: the schema is not there
-	revision int // of the code; 0: none since the state was changed
+	version  int // -1: the schema does not exist
+	revision int // of the code; 0: none since the state changed
 	hash     string
 	known    bool // false: there is no such comment
 }
@@ -41,12 +41,12 @@ func readNote(ctx context.Context, conn querier, set string) (note, error) {
 		return note{}, nil
 	}
 	n := note{hash: m[3], known: true}
-	n.version, _ = strconv.Atoi(m[1])  // digits, by the form
+	n.version, _ = strconv.Atoi(m[1])  // the pattern admits only digits
 	n.revision, _ = strconv.Atoi(m[2]) // digits or ''
 	return n, nil
 }
 
-// noteOf is the comment that says what is applied.
+// noteOf returns the comment that records what is applied.
 func noteOf(set string, version int, code migrations.Code) string {
 	return fmt.Sprintf("fencegate %s state %d, code %d %s", set, version, code.Revision, short(code.Hash))
 }
@@ -81,8 +81,8 @@ func recordedCode(ctx context.Context, conn querier) (map[string]codeRecord, err
 	return code, err
 }
 
-// makeRecord makes the record where it is missing, and lets everybody read it from then on. What somebody else
-// made in the meantime is refused.
+// makeRecord creates the record if it is missing, and lets everyone
+// read it. It refuses a record that another role made in the meantime.
 func makeRecord(ctx context.Context, conn *pgx.Conn, sets kit) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlPlain); err != nil {
@@ -105,7 +105,7 @@ func makeRecord(ctx context.Context, conn *pgx.Conn, sets kit) error {
 }
 
 const (
-	// What a pre-release left: its record, or its note.
+	// The record or the note of a pre-release.
 	sqlPreRelease     = `SELECT to_regclass('fencegate.migrations') IS NOT NULL, pg_catalog.obj_description(to_regnamespace('fence'), 'pg_namespace')`
 	sqlPreReleaseFrom = `SELECT coalesce(max(version), 0)::int FROM fencegate.migrations`
 	preReleaseNote    = "fencegate schema version "
@@ -129,8 +129,8 @@ func preRelease(ctx context.Context, conn querier) (version int, err error) {
 	return max(version, 1), err
 }
 
-// DirtyError says that a step was interrupted, and that the schema's note of its
-// version, by which that is made good, is missing or was changed.
+// DirtyError reports that a step was interrupted, and that the schema's note of its version, from which the state could
+// be recovered, is missing or was changed.
 type DirtyError struct {
 	Set     string
 	Version int
@@ -142,7 +142,7 @@ func (e *DirtyError) Error() string {
 		"if not, set version to the one before it as well, or DELETE FROM %[3]s where it was the first. Then migrate again", e.Set, e.Version, stateTable(e.Set))
 }
 
-// PreReleaseError says that a pre-release made the schema. Its numbers mean other steps.
+// PreReleaseError reports that a pre-release made the schema. Its version numbers mean other steps.
 type PreReleaseError struct{ Version int }
 
 func (e *PreReleaseError) Error() string {

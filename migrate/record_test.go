@@ -9,8 +9,8 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// Migrating again after an interruption goes by what each step says is applied: its own version, or, where it is
-// undone, the one before it.
+// Recovery after an interruption relies on each step's note of what is applied: its own version, or, for a down step,
+// the one before it.
 func TestEachStepSaysWhatIsAppliedAfterIt(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"fence", "objects"} {
@@ -29,7 +29,7 @@ func TestEachStepSaysWhatIsAppliedAfterIt(t *testing.T) {
 				t.Fatal(up, err)
 			}
 			says := map[string]int{up: version}
-			if before > 0 { // with the first one the schema goes
+			if before > 0 { // the first step drops the schema
 				says[strings.TrimSuffix(up, ".up.sql")+".down.sql"] = before
 			}
 			for file, want := range says {

@@ -41,7 +41,7 @@ func TestAnInterruptEndsAMigrationThatWaitsForOthers(t *testing.T) {
 	wantStatus(t, pg.URL, true, false)
 }
 
-// What is applied is what the migrations' own transactions noted: a record beside it that was lost, or set back by a
+// The notes of the migrations' own transactions tell what is applied. A separate record that was lost, or set back by a
 // process that had lost its lock, is corrected.
 func TestTheRecordOfTheVersionFollowsWhatIsApplied(t *testing.T) {
 	t.Parallel()
@@ -69,7 +69,7 @@ func TestTheRecordOfTheVersionFollowsWhatIsApplied(t *testing.T) {
 	}
 }
 
-// Without a word, every token that the lost fences refused would be good again.
+// A silently recreated schema would accept every token that the lost fences refused.
 func TestASchemaThatSomebodyDroppedIsNotMadeAnewBeforeTheRecordIsCleared(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
@@ -108,7 +108,7 @@ func TestAConnectionThatBreaksIsSaidWithoutTheMigrationsText(t *testing.T) {
 	}
 }
 
-// Whoever looks for what PostgreSQL said, such as an exit code, finds it.
+// PostgreSQL's error can be found in the returned one, for example for an exit code.
 func TestARightThatIsMissingIsFoundInTheError(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)

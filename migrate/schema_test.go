@@ -39,7 +39,7 @@ func catalogueOf(t *testing.T, url string) string {
 	return text
 }
 
-// differences lists the lines that only one of two texts has, in the order of the texts.
+// differences lists the lines that occur in only one of two texts, in order.
 func differences(before, after string) []string {
 	var list []string
 	old, now := strings.Split(before, "\n"), strings.Split(after, "\n")
@@ -59,7 +59,7 @@ func differences(before, after string) []string {
 	return list
 }
 
-// A reviewer sees in schema.sql what a change of the SQL does.
+// schema.sql shows a reviewer the effect of a change of the SQL.
 func TestTheCommittedSchemaIsWhatTheMigrationsMake(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -79,7 +79,7 @@ func TestTheCommittedSchemaIsWhatTheMigrationsMake(t *testing.T) {
 		t.Fatal(err)
 	}
 	if major != 15 {
-		// Other releases print views and constraints in their own way; functions and rights read alike.
+		// Other releases print views and constraints differently; functions and rights are the same.
 		t.Logf("PostgreSQL %d: compared are names, bodies, owners and rights", major)
 		made, want = alike(made), alike(want)
 	}
@@ -88,7 +88,7 @@ func TestTheCommittedSchemaIsWhatTheMigrationsMake(t *testing.T) {
 	}
 }
 
-// alike keeps the lines that every release of PostgreSQL writes alike.
+// alike keeps the lines that all releases of PostgreSQL print alike.
 func alike(text string) string {
 	var kept []string
 	for line := range strings.Lines(text) {

@@ -10,10 +10,9 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// WriteSQL writes what [Up] would do as plain SQL, its record included: one transaction,
-// for databases that programs may not change. from is the state that the database has
-// (migrate status says it), 0 for none; above 0, which names one set. The text checks
-// that, and changes nothing where it is not so. psql -X -v ON_ERROR_STOP=1 applies it.
+// WriteSQL writes what [Up] would do as plain SQL, its record included, for databases that programs may not change. The
+// text is one transaction. from is the state of the database (see migrate status), 0 for none; a value above 0 requires
+// a single set. The text checks the state, and changes nothing if it differs. psql -X -v ON_ERROR_STOP=1 applies it.
 func WriteSQL(w io.Writer, which Set, from int) error {
 	k, err := embedded()
 	if err != nil {
@@ -68,7 +67,7 @@ BEGIN;
 %s;
 DO 'BEGIN PERFORM pg_catalog.pg_advisory_xact_lock(%d); END';
 `
-	// That the database has the state which the text begins at, and no newer code.
+	// Checks that the database has the state at which the text begins, and no newer code.
 	sqlFileCheck = `
 DO $check$
 DECLARE
@@ -95,7 +94,7 @@ BEGIN
   END IF;
 END $check$;
 `
-	// Nothing of the record is touched before this.
+	// The record is not touched before this check.
 	sqlFileMayWrite = `
 DO $check$
 DECLARE
@@ -128,7 +127,7 @@ func writeCheck(out io.Writer, set migrations.Set, from int, alone bool) {
 	}
 }
 
-// writeState writes the steps of a set's state after one.
+// writeState writes the steps of a set's state that follow from.
 func writeState(out io.Writer, set migrations.Set, from int) error {
 	if from > set.Latest {
 		return fmt.Errorf("the set %s has state %d at most", set.Name, set.Latest)

@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// What a DBA applies by hand is what a program applies, its record included.
+// The SQL for a DBA does the same as Up, its record included.
 func TestThePlainSQLDoesWhatUpDoes(t *testing.T) {
 	t.Parallel()
 	whole := catalogueOf(t, testenv.Postgres(t).URL)
@@ -63,7 +63,7 @@ func TestThePlainSQLUpgradesFromWhatIsThere(t *testing.T) {
 			t.Errorf("got %v, want %q", err, what)
 		}
 	}
-	wantStatus(t, pg.URL, true, false) // nothing was changed
+	wantStatus(t, pg.URL, true, false) // nothing has changed
 	for _, x := range []struct {
 		which migrate.Set
 		from  int

@@ -9,32 +9,32 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// Status says how far a database is migrated.
+// Status describes how far a database is migrated.
 type Status struct {
-	PreRelease int         // the version of a schema of a pre-release, which this program can't change; 0: none
-	Sets       []SetStatus // of those that were asked for
-	MinProgram int         // the oldest generation of programs that the database serves
-	Missing    []string    // functions and views that somebody dropped
-	Outside    []string    // functions and views in our schemas that no set has
-	recorded   bool        // there is a record at all
+	PreRelease int         // the version of a pre-release's schema, which this program can't change; 0: none
+	Sets       []SetStatus // the selected sets
+	MinProgram int         // the oldest program generation that the database supports
+	Missing    []string    // functions and views that were dropped
+	Outside    []string    // functions and views in our schemas that belong to no set
+	recorded   bool        // the record exists
 }
 
-// SetStatus says how far a set is.
+// SetStatus describes how far a set is migrated.
 type SetStatus struct {
 	Set            string
 	Version        int    // of the state in the database; 0: none
 	Latest         int    // of this program
-	Dirty          bool   // a step to Version was interrupted, or what is applied is another one; migrating again makes it good
-	Gone           bool   // the record says Version, and somebody dropped the schema by hand
-	Revision       int    // of the code in the database; 0: none, or not any more since the state was changed
+	Dirty          bool   // a step to Version was interrupted, or the applied version differs; migrating again repairs it
+	Gone           bool   // the record has Version, but the schema was dropped by hand
+	Revision       int    // of the code in the database; 0: none, or none since the state changed
 	LatestRevision int    // of this program
 	Hash           string // of the code in the database, shortened
-	Changed        bool   // the code in the database is another text of this program's revision
-	recorded       bool   // the set's table is there
+	Changed        bool   // the database has this program's revision with a different text
+	recorded       bool   // the set's table exists
 	noted          bool   // the schema's note can be read
 }
 
-// of finds a set's status.
+// of returns a set's status.
 func (s Status) of(set string) (SetStatus, bool) {
 	i := slices.IndexFunc(s.Sets, func(x SetStatus) bool { return x.Set == set })
 	if i < 0 {
@@ -48,7 +48,7 @@ func (s Status) Installed() bool {
 	return slices.ContainsFunc(s.Sets, func(x SetStatus) bool { return x.Version > 0 })
 }
 
-// UpToDate reports whether each set is as this program has it.
+// UpToDate reports whether each set is at this program's version.
 func (s Status) UpToDate() bool {
 	return s.PreRelease == 0 && len(s.Missing) == 0 && !slices.ContainsFunc(s.Sets, func(x SetStatus) bool { return !x.upToDate() })
 }
@@ -57,23 +57,23 @@ func (s SetStatus) upToDate() bool {
 	return s.Version == s.Latest && !s.Dirty && !s.Gone && s.Revision == s.LatestRevision && !s.Changed
 }
 
-// Newer reports whether a newer program migrated the database, which this one leaves
-// alone; see Serves.
+// Newer reports whether a newer program migrated the database.
+// This program does not change such a database; see Serves.
 func (s Status) Newer() bool { return slices.ContainsFunc(s.Sets, SetStatus.newer) }
 
 func (s SetStatus) newer() bool { return s.Version > s.Latest || s.Revision > s.LatestRevision }
 
-// Serves reports whether this program may go on with the database: each set is up to date, or
-// newer, and none says that it needs a newer program.
+// Serves reports whether this program can use the database: each
+// set is up to date or newer, and none requires a newer program.
 func (s Status) Serves() bool {
 	behind := func(x SetStatus) bool { return !x.upToDate() && !x.newer() }
 	return s.PreRelease == 0 && len(s.Missing) == 0 && !s.NeedsNewerProgram() && !slices.ContainsFunc(s.Sets, behind)
 }
 
-// NeedsNewerProgram reports whether the database says that it is not for programs as old as this one.
+// NeedsNewerProgram reports whether the database requires a newer program than this one.
 func (s Status) NeedsNewerProgram() bool { return s.MinProgram > migrations.Program }
 
-// String says it for people, in one line.
+// String describes the status in one line.
 func (s Status) String() string {
 	if s.PreRelease > 0 {
 		return (&PreReleaseError{Version: s.PreRelease}).Error()
@@ -102,7 +102,7 @@ func (s Status) String() string {
 	return said + "up to date"
 }
 
-// String names the state and the code, such as "fence state 1 of 2, code pending".
+// String describes the state and the code, for example "fence state 1 of 2, code pending".
 func (s SetStatus) String() string {
 	if s.Version == 0 && !s.Dirty {
 		return fmt.Sprintf("no %s (this program has state %d, code %d)", s.Set, s.Latest, s.LatestRevision)
@@ -124,10 +124,10 @@ func of(has, latest int) string {
 	return fmt.Sprintf("%d of %d", has, latest)
 }
 
-// Gone reports whether somebody dropped a set's schema by hand; see [GoneError].
+// Gone reports whether a set's schema was dropped by hand; see [GoneError].
 func (s Status) Gone() bool { return s.gone() != nil }
 
-// gone is the error of a set that was dropped by hand; nil: none was.
+// gone returns the error for a set that was dropped by hand; nil: none was.
 func (s Status) gone() error {
 	if i := slices.IndexFunc(s.Sets, func(x SetStatus) bool { return x.Gone }); i >= 0 {
 		return &GoneError{Set: s.Sets[i].Set}
@@ -135,8 +135,8 @@ func (s Status) gone() error {
 	return nil
 }
 
-// GoneError says that somebody dropped a set's schema by hand. Making it anew would begin with
-// nothing: tokens would be accepted that the lost fences refused.
+// GoneError reports that a set's schema was dropped by hand. A new one would start empty: it would accept tokens that
+// the lost fences refused.
 type GoneError struct{ Set string }
 
 func (e *GoneError) Error() string {
@@ -144,7 +144,7 @@ func (e *GoneError) Error() string {
 		"or begin anew with fencegate migrate down, which clears the record, and then migrate up", e.Set)
 }
 
-// NewerError says that a newer program migrated the database.
+// NewerError reports that a newer program migrated the database.
 type NewerError struct{ Status Status }
 
 func (e *NewerError) Error() string { return "the database: " + e.Status.String() }

@@ -16,18 +16,19 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Each look and each change begins like this: what names mean, and how PostgreSQL prints them, is not the login's choice.
+// Each look and each change begins with these settings, so that the login's own settings do not change how names are
+// resolved and printed.
 const (
 	sqlPlain   = `SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL quote_all_identifiers = off`
 	sqlSession = `SET search_path = pg_catalog, pg_temp; SET quote_all_identifiers = off`
 )
 
-// A role that may create a schema can prepare one named fencegate. A view there, a rule, a trigger or a policy runs
-// its owner's code with the rights of the login that reads or writes it, which often is a superuser. So the catalogue is
-// asked first. Nothing here names a relation outside of pg_catalog.
+// A role that may create a schema can prepare one named fencegate. A view, rule, trigger or policy in it runs its
+// owner's code with the rights of the login that reads or writes it, which is often a superuser. So the catalogue is
+// checked first. Nothing here names a relation outside of pg_catalog.
 const (
-	// What can't be read without running somebody's code. The planner folds constants in what stands in
-	// indexes, constraints and statistics.
+	// What can't be read without running another role's code. The planner evaluates constant expressions in indexes,
+	// constraints and statistics.
 	sqlUnreadable = `SELECT object, owner, why FROM (
   SELECT 'fencegate.' || c.relname AS object, pg_catalog.pg_get_userbyid(c.relowner)::text AS owner, CASE
     WHEN c.relkind <> 'r' THEN 'is not a table'
@@ -46,13 +47,13 @@ const (
    WHERE n.nspname = 'fencegate' AND c.relname IN ('code', 'fence_state', 'objects_state', 'migrations')) x
  WHERE why IS NOT NULL ORDER BY object LIMIT 1`
 
-	// The tables that are read. Locked, they stay as they are while they are looked at.
+	// The tables that are read. Locks keep them unchanged while they are checked and read.
 	sqlRead = `SELECT pg_catalog.format('LOCK TABLE fencegate.%I IN ACCESS SHARE MODE', c.relname)
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = 'fencegate' AND c.relname IN ('code', 'fence_state', 'objects_state', 'migrations') ORDER BY c.relname`
 
-	// What can't be written: all must be of a superuser, of this login, or of a role that it is in. A superuser counts as
-	// a member of every role, so the memberships are looked up.
+	// What can't be written. All must belong to a superuser, to this login, or to a role of which it is a member. A
+	// superuser counts as a member of every role, so the memberships are looked up.
 	sqlUnwritable = `WITH RECURSIVE trusted AS (
   SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolsuper OR r.rolname = current_user
   UNION SELECT m.roleid FROM pg_catalog.pg_auth_members m JOIN trusted t ON t.oid = m.member
@@ -75,8 +76,8 @@ SELECT object, owner, why FROM (
  WHERE why IS NOT NULL ORDER BY place, object LIMIT 1`
 )
 
-// ForeignRecordError says that something in the schema fencegate is not the record that this package keeps there.
-// It is neither read nor written: that could run its owner's code with this login's rights.
+// ForeignRecordError reports that an object in the schema fencegate is not this package's record. It is neither read
+// nor written, because that could run its owner's code with this login's rights.
 type ForeignRecordError struct {
 	Object string // the schema, or a relation in it
 	Owner  string
@@ -89,12 +90,12 @@ func (e *ForeignRecordError) Error() string {
 		"If not, look at it, and DROP SCHEMA fencegate CASCADE; migrate up makes the record anew, from what the comments on the schemas say", e.Object, e.Why, e.Owner)
 }
 
-// mayRead refuses a record that is not plain tables. tx began with sqlPlain.
+// mayRead refuses a record that is not plain tables. tx must have begun with sqlPlain.
 func mayRead(ctx context.Context, tx pgx.Tx) error {
 	if err := foreign(ctx, tx, sqlUnreadable); err != nil {
 		return err
 	}
-	rows, _ := tx.Query(ctx, sqlRead) // the error comes again from rows
+	rows, _ := tx.Query(ctx, sqlRead) // rows returns the error again
 	locks, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return err
@@ -107,7 +108,7 @@ func mayRead(ctx context.Context, tx pgx.Tx) error {
 	return foreign(ctx, tx, sqlUnreadable)
 }
 
-// mayWrite refuses a record that a role could have prepared that this login has no reason to trust.
+// mayWrite refuses a record that could have been prepared by a role that this login has no reason to trust.
 func mayWrite(ctx context.Context, db querier) error { return foreign(ctx, db, sqlUnwritable) }
 
 func foreign(ctx context.Context, db querier, sql string) error {

@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// A role that may create schemas must not get its code run by the administrator that migrates.
+// A role that may create schemas can't make the migrating administrator run its code.
 func TestARecordThatAnotherRolePreparedIsNotUsed(t *testing.T) {
 	t.Parallel()
 	const traps = `CREATE SCHEMA fencegate; CREATE FUNCTION fencegate.trap() RETURNS text LANGUAGE plpgsql AS $$BEGIN INSERT INTO public.ran VALUES (current_user); RETURN ''; END$$;
@@ -59,7 +59,7 @@ CREATE POLICY p ON fencegate.code USING (fencegate.trap() = '')`, object: "the s
 	}
 }
 
-// What others may put into the schema counts as well as who owns it.
+// The rights of others in the schema count as well as its owner.
 func TestARecordThatOthersCanChangeIsNotWritten(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
@@ -82,7 +82,7 @@ func TestARecordThatOthersCanChangeIsNotWritten(t *testing.T) {
 	}
 }
 
-// A login's settings do not decide what names mean, nor how they are compared.
+// A login's settings change neither how names are resolved, nor how they are compared.
 func TestALoginsSettingsChangeNothing(t *testing.T) {
 	t.Parallel()
 	whole := catalogueOf(t, testenv.Postgres(t).URL)

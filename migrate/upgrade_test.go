@@ -20,12 +20,12 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// neverEnds takes out what the state's second step is for: a fence whose grants do not end.
+// neverEnds removes the second step of the state and all later ones: a fence whose grants do not end.
 func neverEnds(t *testing.T, files fstest.MapFS) {
 	t.Helper()
 	delete(files, "fence/state/000002_ended.up.sql")
 	delete(files, "fence/state/000002_ended.down.sql")
-	delete(files, "fence/state/000003_protector.up.sql") // its code is there all the same, and the role
+	delete(files, "fence/state/000003_protector.up.sql") // its code remains, and so does the role
 	delete(files, "fence/state/000003_protector.down.sql")
 	_ = testenv.Postgres(t)
 	delete(files, "fence/state/000004_nonces.up.sql")
@@ -62,8 +62,8 @@ func neverEnds(t *testing.T, files fstest.MapFS) {
 	}
 }
 
-// previous is a made-up older program's sets: other bodies, other options, other rights, one signature that the
-// next release has replaced, and a state that has a step less.
+// previous is a made-up older program's sets: other bodies, options and rights, one signature that the next release has
+// replaced, and a state with one step less.
 func previous(t *testing.T) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
@@ -81,7 +81,7 @@ GRANT EXECUTE ON FUNCTION objects.keeps(text, text) TO fence_gateway;
 	})
 }
 
-// next is the program after previous: this one's code under a newer revision, with one step more in each state.
+// next is the program after previous: the current code with a newer revision, and one more step in each state.
 func next(t *testing.T) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
@@ -100,7 +100,7 @@ COMMENT ON SCHEMA fence IS 'fencegate fence state %d';
 ALTER TABLE fence.resources DROP COLUMN noted;
 COMMENT ON SCHEMA fence IS 'fencegate fence state %d';
 `, state))
-		step(files, "objects", stateOf(t, "objects")+1) // and a column of the row that commits return
+		step(files, "objects", stateOf(t, "objects")+1) // it also adds a column to the row that commits return
 		edit(t, files, fmt.Sprintf("objects/state/%06d_more.up.sql", stateOf(t, "objects")+1), "RESET ROLE", "ALTER TABLE objects.versions ADD COLUMN noted text;\nRESET ROLE")
 		add(files, "objects/code/compat.sql", "DROP FUNCTION IF EXISTS objects.keeps(text, text);\n")
 	})
@@ -131,7 +131,7 @@ func TestAnUpgradedDatabaseIsAsAFreshOne(t *testing.T) {
 	}
 }
 
-// A program of the previous version writes all the while: no statement of its fails, whatever the upgrade is at.
+// No statement of a writer of the previous version fails at any point of the upgrade.
 func TestWritersGoOnThroughoutAnUpgrade(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
@@ -181,7 +181,7 @@ func TestWritersGoOnThroughoutAnUpgrade(t *testing.T) {
 	t.Logf("%d rounds", rounds.Load())
 }
 
-// The step waits for a transaction that has checked a grant. Whoever checks meanwhile stands behind it for a second at most.
+// The step waits for a transaction that has checked a grant. Other checks wait behind it for at most a second.
 func TestTheStepOfTheFencesGoesInShortTurns(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
@@ -230,7 +230,7 @@ func oneRound(ctx context.Context, gateway, writer *pgxpool.Pool, resource strin
 		{`SELECT id FROM objects.commit_deletion(gen_random_uuid(), 'work', $1, $2, $3, $4, NULL, NULL)`, []any{key, resource, int64(token), seal.Hash()}},
 		{`SELECT resource, token FROM fence.fences`, nil},
 	} {
-		// As the gateway does: what a column that is added refuses in its midst is asked again.
+		// Like the gateway, it retries a call that fails because a column is being added.
 		if err := objects.NewDatabase(gateway, 10*time.Second).Settle(ctx, objects.Exec(call.sql, call.args...)); err != nil {
 			return fmt.Errorf("%s: %w", call.sql, err)
 		}

@@ -1,15 +1,13 @@
-// Package migrations holds the SQL of what fencegate keeps in PostgreSQL, in two
-// sets: fence, and objects, which needs the fence.
+// Package migrations holds fencegate's SQL for PostgreSQL, in two sets: fence, and objects, which needs the fence.
 //
 // Each set has two parts:
 //
 //	state/  tables, types, indexes, roles: golang-migrate pairs NNNNNN_name.up.sql and
 //	        .down.sql, each one transaction; once released, a file never changes
-//	code/   functions and views: one current text each, in files by room, with its rights
+//	code/   functions and views: one current text each, in files by topic, with its rights
 //	        beside it; manifest.txt has their order, revision and hash
 //
-// Package migrate applies them. schema.sql shows what they make. docs/schema.md says
-// how to change them.
+// Package migrate applies them. schema.sql shows the result. docs/schema.md describes how to change them.
 package migrations
 
 import "embed"

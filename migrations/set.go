@@ -12,20 +12,20 @@ import (
 	"strings"
 )
 
-// Program is this program's generation. A set whose MinProgram is higher is not
-// for it. It rises where code drops what older programs call.
+// Program is this program's generation. A set whose MinProgram is higher does not support it. It rises when code drops
+// what older programs call.
 const Program = 1
 
-// Set is one of the two sets, or one that a test made up.
+// Set is one of the two sets, or a test's own.
 type Set struct {
-	Name   string // fence or objects; also the schema that the state makes
+	Name   string // fence or objects; also the schema that the state creates
 	State  fs.FS  // golang-migrate pairs, at the root
 	Latest int    // the highest version of the state
 	Code   Code
-	Needs  *Need // of another set; nil: none
+	Needs  *Need // the set that this one needs; nil: none
 }
 
-// Need is what a set asks of another one.
+// Need is the state and code that a set needs of another one.
 type Need struct {
 	Set      string
 	State    int // at least
@@ -36,7 +36,7 @@ type Need struct {
 type Code struct {
 	Revision   int    // rises with each change
 	Hash       string // of the files, as the manifest records it
-	MinProgram int    // the oldest generation of programs that the code serves
+	MinProgram int    // the oldest program generation that the code supports
 	Files      []File // in the order in which they are applied
 }
 
@@ -113,11 +113,10 @@ func (c Code) Sum() string {
 
 const revoke = "REVOKE ALL ON "
 
-// Beside each function and view stands who may use it, with the types of the arguments as PostgreSQL prints them.
+// A statement beside each function and view grants its rights, with the argument types as PostgreSQL prints them.
 var rights = regexp.MustCompile(`^` + revoke + `(?:FUNCTION |PROCEDURE )?(.*) FROM PUBLIC, fence_writer, fence_gateway(?:, fence_protector|, fence_locker)?;$`)
 
-// Names lists all functions, procedures and views, such as
-// fence.check_issued(text, bigint) and fence.protected.
+// Names lists all functions, procedures and views, for example fence.check_issued(text, bigint) and fence.protected.
 func (c Code) Names() []string {
 	var list []string
 	for _, f := range c.Files {

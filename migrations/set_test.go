@@ -29,7 +29,7 @@ func load(t *testing.T, name string) migrations.Set {
 	return set
 }
 
-// A manifest's hash is that of the files, and its revision rises with it. A database tells by them what it has.
+// A manifest's hash is that of the files, and its revision rises with it. A database records both.
 func TestChangedCodeHasANewRevision(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"fence", "objects"} {
@@ -55,12 +55,12 @@ func TestChangedCodeHasANewRevision(t *testing.T) {
 	}
 }
 
-// released is the manifest of the commit that this work began at, or, on the main branch, of the one before; nothing
-// where there is no such commit.
+// released returns the manifest of the commit from which this branch started, or, on the main branch, of the previous
+// commit; it is empty without such a commit.
 func released(t *testing.T, file string) (base string, revision int, hash string) {
 	t.Helper()
 	git := func(args ...string) string {
-		out, _ := exec.CommandContext(t.Context(), "git", args...).Output() // no history: no answer
+		out, _ := exec.CommandContext(t.Context(), "git", args...).Output() // without history it is empty
 		return strings.TrimSpace(string(out))
 	}
 	head := git("rev-parse", "HEAD")
@@ -94,8 +94,8 @@ var (
 	others = regexp.MustCompile(`(?m)^(CREATE|ALTER) `)
 )
 
-// A right that a newer text takes away must be gone in a database that has the older one. So each function and view
-// first takes all rights from our roles, and says in the next line who has which.
+// A right that a newer text revokes must be gone in a database that has the older one. So each function and view first
+// revokes all rights of our roles, and the next line grants those that remain.
 func TestEachFunctionSaysWhoMayCallIt(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"fence", "objects"} {
@@ -122,7 +122,7 @@ func TestEachFunctionSaysWhoMayCallIt(t *testing.T) {
 	}
 }
 
-// Rooms stay small enough to be read at once.
+// Code files stay small enough to be read at once.
 func TestNoFileOfCodeIsLong(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"fence", "objects"} {
@@ -134,7 +134,7 @@ func TestNoFileOfCodeIsLong(t *testing.T) {
 	}
 }
 
-// A server whose encoding is not UTF-8 refuses other characters, in comments, too.
+// A server with another encoding than UTF-8 refuses other characters, even in comments.
 func TestTheSQLIsASCII(t *testing.T) {
 	t.Parallel()
 	files := 0
@@ -154,7 +154,7 @@ func TestTheSQLIsASCII(t *testing.T) {
 	}
 }
 
-// What a login's search_path puts before pg_catalog must not be called.
+// A function in a schema that a login's search_path lists before pg_catalog must not be called.
 func TestEachStepOfTheStateSetsTheSearchPathFirst(t *testing.T) {
 	t.Parallel()
 	steps, err := fs.Glob(migrations.FS, "*/state/*.up.sql")

@@ -19,18 +19,18 @@ func TestMain(m *testing.M) {
 	testenv.VerifyMain(m, testenv.LeakOptions()...)
 }
 
-// twin is one of two databases that are given the same steps.
+// twin is one of two databases that run the same steps.
 type twin struct {
 	conn *pgx.Conn
 	put  string // the call that commits an upload of one blob
 }
 
-// The same answer of both calls: the version, and whether the bucket keeps it.
+// Both calls return the same columns: the version, and whether the bucket keeps it.
 const (
 	byPut    = `SELECT p.version::text, p.kept FROM objects.commit_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) p`
 	byUpload = `SELECT v.id::text, objects.keeps($2) FROM objects.commit_upload($1, $2, $3, ARRAY[$4::uuid], ARRAY[$5::bigint], $6, $7, $8, $9, $10, $11, $12, $13) v`
 
-	// All that is stored, but for times, which are compared with each other.
+	// All stored rows; times are compared only with each other.
 	everything = `SELECT jsonb_build_object(
   'versions', (SELECT jsonb_agg(to_jsonb(v) - '{created_at,kept_at,removed_at}'::text[] ORDER BY v.id) FROM objects.versions v),
   'pointers', (SELECT jsonb_agg(to_jsonb(p) - 'modified_at' || jsonb_build_object('same time', p.modified_at = v.created_at) ORDER BY p.bucket, p.key)
@@ -42,7 +42,7 @@ const (
   'fences', (SELECT jsonb_agg(to_jsonb(f) - 'armed_at' - 'ended_at' || jsonb_build_object('ended', f.ended_at IS NOT NULL) ORDER BY f.resource) FROM fence.resources f))::text`
 )
 
-// do runs one statement in a transaction of its own, and says what was answered, as text.
+// do runs one statement in its own transaction, and returns the answer as text.
 func (w twin) do(t *testing.T, settings, sql string, args ...any) string {
 	t.Helper()
 	var answer []any
@@ -50,7 +50,7 @@ func (w twin) do(t *testing.T, settings, sql string, args ...any) string {
 		if _, err := tx.Exec(t.Context(), settings); err != nil {
 			return err
 		}
-		rows, _ := tx.Query(t.Context(), sql, args...) // the error comes again from rows
+		rows, _ := tx.Query(t.Context(), sql, args...) // rows returns the error again
 		_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (any, error) {
 			values, err := row.Values()
 			answer = append(answer, values)
@@ -78,14 +78,14 @@ func (w twin) stored(t *testing.T) (text string) {
 	return text
 }
 
-// lease is what a writer may present.
+// lease is a lease that a writer may present.
 type lease struct {
 	resource string
 	token    int64
-	seal     []byte // the hash
+	seal     []byte // its hash
 }
 
-// steps makes random steps, which are often valid and often not quite.
+// steps generates random steps, which are often valid and often nearly valid.
 type steps struct {
 	*rand.Rand
 	made      int
@@ -112,7 +112,7 @@ var (
 	leased      = []string{"whole", "parts/a", "parts/b", "parts/c", "keeps", "monotone/a", "elsewhere"}
 )
 
-// of is the lease that a key's write needs, mostly: the newest one that fits.
+// of usually returns the lease that a key's write needs: the newest one that fits.
 func (s *steps) of(bucket, key string) lease {
 	needed := bucket
 	if bucket == "parts" || bucket == "monotone" {
@@ -128,8 +128,8 @@ func (s *steps) of(bucket, key string) lease {
 	return pick(s, s.leases...)
 }
 
-// present chooses how a gateway hands the lease on: with its seal, having checked the seal by itself, by the seal
-// alone, or without one.
+// present chooses how a gateway passes on the lease: with its seal, by the token alone after it checked the seal itself,
+// by the seal alone, as unsealed with the next token, or with a random seal.
 func (s *steps) present(l lease) (token int64, seal []byte) {
 	switch n := s.IntN(20); {
 	case n < 9:
@@ -144,7 +144,8 @@ func (s *steps) present(l lease) (token int64, seal []byte) {
 	return l.token + int64(s.IntN(3)) - 1, pick(s, s.leases...).seal
 }
 
-// next is one step: settings of the transaction, and the statement; upload: the arguments are those of a commit.
+// next returns a step: the transaction's settings, and the
+// statement. If upload is set, the arguments are those of a commit.
 func (s *steps) next() (settings, sql string, args []any, upload bool) {
 	bucket, key := pick(s, someBuckets...), pick(s, someKeys...)
 	l := s.of(bucket, key)
@@ -171,7 +172,7 @@ func (s *steps) next() (settings, sql string, args []any, upload bool) {
 	return s.upload(bucket, key, l, token, seal)
 }
 
-// raise makes a new lease of a resource.
+// raise returns the step that gives a new lease of a resource.
 func (s *steps) raise(resource string) (settings, sql string, args []any) {
 	l := lease{resource, int64(len(s.leases) + 1), fmt.Appendf(nil, "%032d", len(s.leases))}
 	s.leases = append(s.leases, l)
@@ -179,13 +180,13 @@ func (s *steps) raise(resource string) (settings, sql string, args []any) {
 }
 
 func (s *steps) upload(bucket, key string, l lease, token int64, seal []byte) (settings, sql string, args []any, upload bool) {
-	settings = "SET LOCAL synchronous_commit = on" // without it the common case is not decided by itself
+	settings = "SET LOCAL synchronous_commit = on" // required by commit_put's fast path
 	if s.chance(3) {
 		settings = pick(s, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SET LOCAL synchronous_commit = off", "SET LOCAL synchronous_commit = remote_apply")
 	}
 	version, blob := s.uuid(), s.known(s.blobs)
 	if s.chance(85) {
-		blob = s.uuid() // announced by the caller
+		blob = s.uuid() // the caller reserves it
 		s.blobs = append(s.blobs, blob)
 	}
 	if s.chance(8) {
@@ -198,7 +199,7 @@ func (s *steps) upload(bucket, key string, l lease, token int64, seal []byte) (s
 	return settings, "", []any{version, bucket, key, blob, int64(s.IntN(9)), etag, `{"type": "text"}`, l.resource, token, seal, s.attempt(), ifMatch, none}, true
 }
 
-// known is something from earlier, mostly from just before.
+// known returns an earlier value, usually a recent one.
 func (s *steps) known(list []string) string {
 	if len(list) == 0 {
 		return s.uuid()
@@ -206,7 +207,7 @@ func (s *steps) known(list []string) string {
 	return list[len(list)-1-s.IntN(min(len(list), 6))]
 }
 
-// attempt is an invocation id, none, or one that was used.
+// attempt returns an invocation id, none, or a used one.
 func (s *steps) attempt() *string {
 	switch n := s.IntN(10); {
 	case n < 4:
@@ -220,7 +221,7 @@ func (s *steps) attempt() *string {
 	return &id
 }
 
-// etagOr is a condition, mostly none.
+// etagOr returns a condition, usually none.
 func (s *steps) etagOr(none *string) *string {
 	if len(s.etags) == 0 || !s.chance(20) {
 		return none
@@ -232,8 +233,7 @@ func (s *steps) etagOr(none *string) *string {
 	return &text
 }
 
-// objects.commit_put decides the common case by itself. It must answer, and leave behind, what objects.commit_upload
-// would.
+// objects.commit_put has a fast path. Its answer, and the stored rows, must equal those of objects.commit_upload.
 func TestThePutOfOneBlobIsACommitLikeAnyOther(t *testing.T) {
 	t.Parallel()
 	for _, seed := range []uint64{1, 2, rand.Uint64()} {
@@ -285,7 +285,7 @@ func (s *steps) run(t *testing.T, twins [2]twin, n int) {
 		if !upload {
 			both(settings, sql, args...)
 		} else {
-			if !s.chance(5) { // else nobody has announced it
+			if !s.chance(5) { // otherwise the blob is not reserved
 				both("SELECT", `SELECT objects.reserve_blobs(ARRAY[$1::uuid])`, args[3])
 			}
 			var said [2]string

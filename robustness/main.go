@@ -1,5 +1,5 @@
-// Command robustness runs the whole product as processes on this machine, under
-// every fault, and judges what happened: see docs/robustness.md.
+// Command robustness runs the whole product as processes on this machine, under every fault, and judges the results:
+// see docs/robustness.md.
 package main
 
 import (
@@ -51,7 +51,7 @@ func start() error {
 		return runMutants(ctx, args)
 	case "faults":
 		return listFaults()
-	case "client": // what a run starts
+	case "client": // started by a run
 		return client.Run(ctx, os.Stdin, os.Stdout)
 	}
 	return errUsage
@@ -102,7 +102,7 @@ func runOne(ctx context.Context, args []string) error {
 	return err
 }
 
-// place finds the repository, and a folder for evidence.
+// place finds the repository, and a folder for the evidence.
 func place(o *run.Options) error {
 	wd, err := os.Getwd()
 	if err != nil {

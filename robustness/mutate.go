@@ -18,7 +18,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/run"
 )
 
-// runMutants runs each seeded bug until the judge has caught it: one that it does not catch in its time is an error. With
+// runMutants runs each seeded bug until the judge has caught it. A bug that is not caught in its time is an error. With
 // -sound it plays the same runs without the bugs: then a finding is an error.
 func runMutants(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("mutants", flag.ContinueOnError)
@@ -60,7 +60,7 @@ func runMutants(ctx context.Context, args []string) error {
 
 var errEscaped = errors.New("ESCAPED")
 
-// catch runs one mutant, in rounds that are short.
+// catch runs one mutant, in short rounds.
 func catch(ctx context.Context, m mutants.Mutant, seed uint64, verbose bool) error {
 	var log bytes.Buffer
 	o, err := options(m, seed, verbose, &log)
@@ -97,7 +97,7 @@ func silent(ctx context.Context, m mutants.Mutant, seed uint64, verbose bool) er
 	return nil
 }
 
-// options are those of a mutant's run.
+// options returns the options of a mutant's run.
 func options(m mutants.Mutant, seed uint64, verbose bool, log io.Writer) (run.Options, error) {
 	o := run.Options{
 		Round: 15 * time.Second, Seed: seed, Surfaces: m.Surfaces, Faults: m.Faults, Clients: 6, Resources: 3,
@@ -108,7 +108,7 @@ func options(m mutants.Mutant, seed uint64, verbose bool, log io.Writer) (run.Op
 	}
 	err := place(&o)
 	if len(m.Functions)+len(m.Files) > 0 {
-		o.Keep = "" // what is found is expected
+		o.Keep = "" // findings are expected
 	}
 	return o, err
 }

@@ -1,14 +1,12 @@
-// Command api measures what a lease costs over HTTP, beside the library: acquire and
-// release of resources that nobody else wants, with the fence, on real PostgreSQL and
-// Redis nodes, interleaved in one run.
+// Command api measures the cost of a lease over HTTP compared with the library: acquire and release without contention,
+// with the fence, on real PostgreSQL and Redis nodes, interleaved in one run.
 //
 //   - library: package lock and package pgfence, in this process
-//   - http: the gateway's HTTP API over loopback, asked by a client that costs next to nothing (raw HTTP/1.1)
-//   - client: the same, asked by package client
+//   - http: the gateway's HTTP API over loopback, with a client of minimal cost (raw HTTP/1.1)
+//   - client: the same, with package client
 //
-// It fails when any operation fails, ends with one line for each goal, and exits with
-// 1 where a goal is missed and -strict is given. The gateway runs in this process too,
-// so all of them share its processors.
+// It fails if any operation fails, and prints one line for each goal. With -strict it exits with 1 if a goal is missed.
+// The gateway runs in this process too, so all of them share its processors.
 package main
 
 import (
@@ -31,7 +29,7 @@ type plan struct {
 	nodes   int
 	slice   time.Duration
 	rounds  int
-	only    string // a contender beside library; "": all
+	only    string // a contender besides library; "": all
 	profile string
 }
 
@@ -112,7 +110,7 @@ func (p plan) run(ctx context.Context) (met bool, err error) {
 	return met, nil
 }
 
-// result is what one contender did with one number of callers.
+// result is the result of one contender with one number of callers.
 type result struct {
 	times []time.Duration
 	rates []float64 // per round
@@ -125,7 +123,7 @@ func (r *result) quantile(q float64) time.Duration {
 	return r.times[min(int(q*float64(len(r.times))), len(r.times)-1)].Round(time.Microsecond)
 }
 
-// ratios are r's rates over other's, round by round: neighbours in time saw the same machine.
+// ratios are r's rates over other's, round by round: adjacent slices saw the machine in the same state.
 func (r *result) ratios(other *result) (all []float64) {
 	for i := range r.rates {
 		all = append(all, r.rates[i]/other.rates[i])
@@ -139,7 +137,7 @@ func median(sorted []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// measure gives each contender its slice in turn, every round beginning with another one.
+// measure gives each contender its slice in turn. Every round begins with another contender.
 func (p plan) measure(ctx context.Context, contenders []*contender, callers int) (map[string]*result, error) {
 	results := make(map[string]*result, len(contenders))
 	for round := -1; round < p.rounds; round++ { // the first one warms up

@@ -39,11 +39,11 @@ const (
 // contender takes leases in one way.
 type contender struct {
 	name string
-	// cycle acquires and releases a resource that nobody else wants.
+	// cycle acquires and releases a resource without contention.
 	cycle func(ctx context.Context, caller int, resource string) error
 }
 
-// world is a PostgreSQL, Redis nodes and a gateway of our own.
+// world is a PostgreSQL, Redis nodes and a gateway for the benchmark.
 type world struct {
 	pg      *pgserver.Server
 	nodes   []*redisserver.Server
@@ -52,7 +52,7 @@ type world struct {
 	gateway *gateway.Gateway
 	api     string
 	client  *client.Client
-	raw     []*raw // one for each caller
+	raw     []*raw // one per caller
 }
 
 func start(ctx context.Context, nodes, callers int) (w *world, err error) {
@@ -61,7 +61,7 @@ func start(ctx context.Context, nodes, callers int) (w *world, err error) {
 	if err != nil {
 		return w, err
 	}
-	if err = os.Chmod(dir, 0o711); err != nil { // as root the server is run by another user
+	if err = os.Chmod(dir, 0o711); err != nil { // as root, PostgreSQL runs as another user
 		return w, err
 	}
 	w.pg, err = pgserver.Start(ctx, pgserver.Config{Dir: dir, Ephemeral: true, Settings: map[string]string{
@@ -118,7 +118,7 @@ func start(ctx context.Context, nodes, callers int) (w *world, err error) {
 	return w, nil
 }
 
-// login makes the gateway's login, and returns its address.
+// login creates the gateway's login, and returns its URL.
 func (w *world) login(ctx context.Context) (string, error) {
 	u, err := url.Parse(w.pg.URL("postgres"))
 	if err != nil {
@@ -154,7 +154,7 @@ func (w *world) close() (err error) {
 		err = errors.Join(err, s.Close())
 	}
 	if w.pg != nil {
-		err = errors.Join(err, w.pg.Kill()) // nothing is kept
+		err = errors.Join(err, w.pg.Kill()) // no data is kept
 	}
 	return err
 }
@@ -186,7 +186,7 @@ func (w *world) contenders() []*contender {
 	}
 }
 
-// raw is a connection that speaks just enough HTTP/1.1.
+// raw is a connection with a minimal HTTP/1.1 client.
 type raw struct {
 	host string
 	conn net.Conn

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// spent is the processor time of the side's processes until now: of PostgreSQL's
-// sessions that are over, too. Linux only; elsewhere it is 0.
+// spent is the processor time of the side's processes so far, including PostgreSQL's ended sessions. Linux only;
+// elsewhere it is 0.
 func (s *side) spent() (sum time.Duration, err error) {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -21,7 +21,7 @@ func (s *side) spent() (sum time.Duration, err error) {
 	own := map[int]bool{s.gateway.Pid(): true, s.redis.Pid(): true, postmaster: true}
 	for _, path := range stats {
 		data, err := os.ReadFile(path)
-		if err != nil { // it has just ended
+		if err != nil { // the process has just ended
 			continue
 		}
 		p, err := parseStat(string(data))
@@ -43,7 +43,7 @@ type processTime struct {
 	self, children time.Duration // of children that were waited for
 }
 
-// parseStat reads /proc/PID/stat; see proc(5). A program's name may hold anything.
+// parseStat parses /proc/PID/stat; see proc(5). A program's name may hold anything.
 func parseStat(text string) (p processTime, err error) {
 	open, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
 	if open < 1 || end < open {

@@ -14,7 +14,7 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 )
 
-// kind is an operation: what the n-th of a client does.
+// kind is an operation: do is a client's n-th.
 type kind struct {
 	name string
 	do   func(ctx context.Context, s *side, client int, n int64) error
@@ -22,7 +22,7 @@ type kind struct {
 
 const (
 	size    = 4 << 10
-	objects = 1000 // that are read, in turns
+	objects = 1000 // objects to read, in turn
 )
 
 var small = strings.Repeat("x", size)
@@ -87,7 +87,7 @@ func (s *side) slice(ctx context.Context, k kind, d time.Duration, clients int) 
 	return sample{rate: float64(n) / took.Seconds(), cost: (after - before) / time.Duration(max(n, 1))}, err
 }
 
-// object sends a signed request, and wants 200 and all of the body.
+// object sends a signed request, and expects 200 and the whole body.
 func (s *side) object(ctx context.Context, method, target, body string) error {
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+s.s3+target, strings.NewReader(body))
 	if err != nil {

@@ -1,14 +1,12 @@
-// Command compare says whether this tree is slower than an older commit.
+// Command compare checks whether this tree is slower than an older commit.
 //
-// It builds fencegate at both and runs three gateways, each on a PostgreSQL and
-// a Redis of its own: the tree, the commit, and the commit again. They take turns,
-// operation by operation, in alternating order. What the two gateways of the
-// commit differ by is the noise. It prints a table, and exits with 1 where the
-// tree is slower than the commit beyond the noise and beyond 5 %, or where an
-// operation fails. Slower is: fewer operations a second, or more processor time
+// It builds fencegate at both and runs three gateways, each on its own PostgreSQL and Redis: the tree, the commit, and
+// the commit again. They take turns, operation by operation, in alternating order. The difference between the commit's
+// two gateways is the noise. It prints a table, and exits with 1 if the tree is slower than the commit by more than the
+// noise and by more than 5 %, or if an operation fails. Slower means fewer operations a second, or more processor time
 // of gateway, PostgreSQL and Redis for each.
 //
-// PostgreSQL gives up durability here: the disk would hide what the programs cost.
+// PostgreSQL runs without durability here: the disk would hide the programs' cost.
 package main
 
 import (
@@ -26,7 +24,7 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 )
 
-// plan is what the flags ask for.
+// plan holds the flags.
 type plan struct {
 	base    string
 	pairs   int
@@ -66,7 +64,7 @@ func (p plan) run(ctx context.Context) (slower int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err = errors.Join(child.RemoveAtDeath(dir), os.Chmod(dir, 0o711)); err != nil { // PostgreSQL's user passes
+	if err = errors.Join(child.RemoveAtDeath(dir), os.Chmod(dir, 0o711)); err != nil { // PostgreSQL's user must traverse it
 		return 0, err
 	}
 	defer func() {
@@ -119,7 +117,7 @@ func build(ctx context.Context, dir, base string) (old, tree string, err error) 
 	return old, tree, os.RemoveAll(source)
 }
 
-// orders are in which the sides take their turns, pair by pair.
+// orders are the orders in which the sides take their turns, pair by pair.
 var orders = [][]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {2, 0, 1}, {1, 2, 0}, {0, 2, 1}}
 
 func (p plan) measure(ctx context.Context, sides []*side) (slower int, err error) {

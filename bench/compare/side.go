@@ -33,8 +33,8 @@ const (
 	bearer   = "compare-bearer-token"
 )
 
-// side is one gateway with what it needs. It is reached by its ports alone: the
-// other side may be of any version.
+// side is one gateway with its services. It is used through its
+// ports only, because the other side may be of any version.
 type side struct {
 	dir, binary string
 	pg          *pgserver.Server
@@ -46,8 +46,8 @@ type side struct {
 	http     *http.Client
 	signer   *v4.Signer
 	keys     keys
-	sessions []*pgx.Conn // one for each client
-	counts   []int64     // operations of each client
+	sessions []*pgx.Conn // one per client
+	counts   []int64     // operations per client
 }
 
 type keys struct {
@@ -61,7 +61,7 @@ type lease struct {
 	Handle string `json:"handle"`
 }
 
-// startSide starts a gateway and puts in what is read.
+// startSide starts a gateway and stores the data for the reads.
 func startSide(ctx context.Context, dir, binary string, clients int) (s *side, err error) {
 	s = &side{
 		dir: dir, binary: binary, signer: v4.NewSigner(), counts: make([]int64, clients),
@@ -160,8 +160,7 @@ func (s *side) serve(ctx context.Context) (err error) {
 	}
 }
 
-// fill takes the lease of the bucket and the table, makes the objects that are
-// read, and opens the sessions.
+// fill acquires the lease of the bucket and the table, creates the objects for the reads, and opens the sessions.
 func (s *side) fill(ctx context.Context, clients int) error {
 	if err := s.ask(ctx, http.MethodPut, "/v1/buckets/"+bucket, map[string]string{"rule": "bucket"}, nil); err != nil {
 		return err
@@ -201,7 +200,7 @@ func (s *side) acquire(ctx context.Context, resource string) (l lease, err error
 	return l, err
 }
 
-// ask calls the HTTP API, and wants success.
+// ask calls the HTTP API, and expects success.
 func (s *side) ask(ctx context.Context, method, path string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -231,7 +230,7 @@ func (s *side) ask(ctx context.Context, method, path string, in, out any) error 
 	return json.Unmarshal(text, out)
 }
 
-// told is the end of the gateway's log, for an error.
+// told returns the end of the gateway's log, for an error.
 func (s *side) told() string {
 	if s == nil || s.log == nil {
 		return ""

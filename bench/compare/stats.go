@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// sample is what one gateway did in one slice.
+// sample is the result of one gateway in one slice.
 type sample struct {
 	rate float64       // operations a second
-	cost time.Duration // processor time of the gateway, PostgreSQL and Redis for each
+	cost time.Duration // processor time of the gateway, PostgreSQL and Redis per operation
 }
 
-// result is the samples of one operation: of the base, the tree, and the base again.
+// result holds the samples of one operation: of the base, the tree, and the base again.
 type result struct {
 	name    string
 	samples [][3]sample
@@ -22,8 +22,8 @@ type result struct {
 
 func (r *result) add(got [3]sample) { r.samples = append(r.samples, got) }
 
-// speeds are what counts, each as a number that is higher where a gateway is
-// faster: the rate, and, where other work disturbs that, the processor time.
+// speeds are the compared figures, each higher for a faster gateway: the rate, and the processor time, for when other
+// work disturbs the rate.
 var speeds = []struct {
 	name string
 	of   func(sample) float64
@@ -32,16 +32,15 @@ var speeds = []struct {
 	{"processor time", func(s sample) float64 { return 1 / max(s.cost.Seconds(), 1e-9) }},
 }
 
-// verdict is what the samples say of one speed.
+// verdict is the result for one speed.
 type verdict struct {
 	ratio, same, noise float64
 	slower             bool
 }
 
-// verdict compares the median ratio of tree and base with the noise: how far the
-// base's two gateways are apart in the median, and two standard errors of that
-// median. Ratios are of one pair, and are handled as logarithms, so that twice as
-// fast and half as fast lie equally far from 0.
+// verdict compares the median ratio of tree and base with the noise: the median difference of the base's two gateways,
+// plus two standard errors of that median. Ratios are taken within a pair. They are handled as logarithms, so that
+// twice as fast and half as fast are equally far from 0.
 func (r *result) verdict(limit float64, speed func(sample) float64) verdict {
 	var trees, bases, apart []float64
 	for _, s := range r.samples {

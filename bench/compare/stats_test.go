@@ -2,7 +2,7 @@ package main
 
 import "testing"
 
-// pairs makes samples whose rates are the base's times the ratios.
+// pairs returns samples whose rates are the base's times the ratios.
 func pairs(tree, again []float64) *result {
 	r := &result{}
 	for i := range tree {

@@ -11,16 +11,16 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// sqlUpsert records as much as arming does, by the plain statement for it.
+// sqlUpsert records as much as arming does, with a plain statement.
 const sqlUpsert = `INSERT INTO plain AS p (resource, token, seal, holder, armed_at) VALUES ($1, $2, $3, $4, now())
 	ON CONFLICT (resource) DO UPDATE SET token = excluded.token, seal = excluded.seal, holder = excluded.holder, armed_at = excluded.armed_at
 	WHERE p.token < excluded.token`
 
-// sqlArm is what an arm is that goes by itself.
+// sqlArm is a single arming.
 const sqlArm = `SELECT fence.arm($1, $2, $3, $4)`
 
-// armPart: raise and drain, against a plain upsert, and in groups against each by
-// itself; each client a resource of its own, as leases of different resources are.
+// armPart compares raise and drain with a plain upsert, and arming in groups with single armings. Each client has its
+// own resource, like leases of different resources.
 func (p plan) armPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 	config, err := pgxpool.ParseConfig(w.gateway.String())
 	if err != nil {
@@ -38,7 +38,7 @@ func (p plan) armPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 	for i := range clients {
 		clients[i] = &client{id: i}
 	}
-	begun := time.Now().UnixMicro() // above what an earlier cell has left
+	begun := time.Now().UnixMicro() // above the values of earlier cells
 	next := func(c *client) (resource string, token fence.Token) {
 		last[c.id]++
 		return fmt.Sprintf("arms/%d", c.id), fence.Token(begun) + last[c.id]
@@ -80,7 +80,7 @@ func (p plan) armPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 	if in.clients != 16 {
 		return goals, nil
 	}
-	pool.Close() // sessions that end report their statistics
+	pool.Close() // sessions report their statistics when they end
 	after, err := w.updatesAfter(ctx, before.all+results["arm"].ops+results["arm-single"].ops)
 	if err != nil {
 		return nil, err
@@ -92,8 +92,7 @@ func (p plan) armPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 	}), nil
 }
 
-// groups are the goals of arming in groups: many go faster, and one alone is not slower,
-// but for a tenth that is noise.
+// groups are the goals of arming in groups: many go faster, and a single one is at most a tenth slower, which is noise.
 func groups(results map[string]*result, in cell) []goal {
 	grouped, single := results["arm"], results["arm-single"]
 	if grouped == nil || single == nil {
@@ -110,7 +109,7 @@ func groups(results map[string]*result, in cell) []goal {
 	return nil
 }
 
-// wal prints how much of the write-ahead log an operation takes.
+// wal prints how much write-ahead log an operation writes.
 func (p plan) wal(ctx context.Context, w *world, clients []*client, in cell, one contender) error {
 	const position = `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`
 	var before, after int64
@@ -128,7 +127,7 @@ func (p plan) wal(ctx context.Context, w *world, clients []*client, in cell, one
 	return nil
 }
 
-// updates counts the updates of the fences, and those that were HOT.
+// updates counts the fences' updates, and the HOT ones among them.
 type updates struct{ all, hot int }
 
 func (w *world) updates(ctx context.Context) (u updates, err error) {
@@ -136,7 +135,7 @@ func (w *world) updates(ctx context.Context) (u updates, err error) {
 	return u, err
 }
 
-// updatesAfter waits until as many as these are reported.
+// updatesAfter waits until at least this many are reported.
 func (w *world) updatesAfter(ctx context.Context, least int) (u updates, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -1,13 +1,10 @@
-// Command fence measures what the fence costs in PostgreSQL, beside no fence
-// and beside what people write by hand: on one real server with fsync=on,
-// interleaved in one run.
+// Command fence measures the fence's cost in PostgreSQL, compared with no fence and with hand-written patterns: on one
+// real server with fsync=on, interleaved in one run.
 //
-// The commits are measured as they are ("fast": what this disk needs) and with
-// commit_delay set ("slow": the leader of a group commit sleeps before its
-// fsync, holding the same lock, as a slower disk would make it).
+// The commits are measured as they are ("fast": the disk's own time) and with commit_delay set ("slow": the leader of a
+// group commit sleeps before its fsync while it holds the lock, as with a slower disk).
 //
-// It ends with one line for each goal, and exits with 1 where a goal is missed
-// and -strict is given.
+// It prints one line for each goal. With -strict it exits with 1 if a goal is missed.
 package main
 
 import (
@@ -23,7 +20,7 @@ import (
 	"time"
 )
 
-// plan is what the flags ask for.
+// plan holds the flags.
 type plan struct {
 	parts   []string
 	clients []int
@@ -90,7 +87,7 @@ func (p plan) run(ctx context.Context) (met bool, err error) {
 		}
 		for _, commit := range p.commits {
 			if part == "copy" && commit == "slow" {
-				continue // one commit in 100,000 rows
+				continue // a COPY commits once per 100,000 rows
 			}
 			if err := w.setCommit(ctx, commit, p.delay); err != nil {
 				return false, err

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// cell is one combination of what is measured.
+// cell is one combination of the parameters.
 type cell struct {
 	part, commit string
 	clients      int
@@ -18,10 +18,10 @@ type cell struct {
 type contender struct {
 	name string
 	op   func(ctx context.Context, c *client) error
-	peer string // whom it is compared to; default: the first contender
+	peer string // the contender for the comparison; default: the first
 }
 
-// result is what one contender did in one cell.
+// result is the result of one contender in one cell.
 type result struct {
 	ops   int
 	spent time.Duration
@@ -36,8 +36,8 @@ func (r *result) quantile(q float64) time.Duration {
 	return r.times[min(int(q*float64(len(r.times))), len(r.times)-1)]
 }
 
-// ratios are r's rates over other's, round by round, in ascending order:
-// neighbours in time saw the same machine.
+// ratios are r's rates over other's, round by round, in ascending
+// order: adjacent slices saw the machine in the same state.
 func (r *result) ratios(other *result) []float64 {
 	var all []float64
 	for i := range r.rates {
@@ -52,9 +52,8 @@ func median(sorted []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// measure gives each contender its slice in turn, every round beginning with
-// another one, and prints what came out. fixed > 0: instead of a slice of time
-// each client does that many operations.
+// measure gives each contender its slice in turn and prints the results. Every round begins with another contender.
+// With fixed > 0, each client does that many operations instead of a slice of time.
 func (p plan) measure(ctx context.Context, clients []*client, in cell, contenders []contender, fixed int, between func(contender) error) (map[string]*result, error) {
 	if len(p.only) > 0 {
 		contenders = slices.DeleteFunc(contenders, func(c contender) bool {
@@ -153,7 +152,7 @@ func (g goal) String() string {
 	return fmt.Sprintf("goal %s ours=%s peer=%s ratio=%.2f want=>=%.2f met=%s", g.name, g.ours, g.peer, g.ratio, g.want, answer)
 }
 
-// compare makes the goal of one contender over another; nil where one was not measured.
+// compare returns the goal of one contender over another; nil if one was not measured.
 func compare(results map[string]*result, in cell, ours, peer string, want float64) []goal {
 	a, b := results[ours], results[peer]
 	if a == nil || b == nil || in.clients != 16 {

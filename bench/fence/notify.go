@@ -18,15 +18,15 @@ const (
 	channel       = "bench_superseded"
 	sqlListen     = "LISTEN " + channel
 	sqlArmAndTell = `SELECT fence.arm($1, $2, $3, 'bench'), pg_notify('` + channel + `', $1)`
-	// As gateways say it: synchronous_commit off, several in one transaction.
+	// As gateways do: synchronous_commit off, several in one transaction.
 	sqlTell = `SELECT set_config('synchronous_commit', 'off', true), pg_notify('` + channel + `', said) FROM unnest($1::text[]) said`
-	// tellEvery is the gateways' shortest time between two that tell.
+	// tellEvery is the gateways' shortest interval between two notifying transactions.
 	tellEvery = 20 * time.Millisecond
-	// listeners are as many gateways.
+	// listeners is the number of listening gateways.
 	listeners = 2
 )
 
-// teller says what was armed in transactions of its own, as gateways do.
+// teller notifies of armings in its own transactions, as gateways do.
 type teller struct {
 	mu    sync.Mutex
 	armed map[string]struct{}
@@ -60,7 +60,7 @@ func (t *teller) run(ctx context.Context, pool *pgxpool.Pool) {
 	}
 }
 
-// listen is a gateway that hears what is told until ctx ends.
+// listen receives the notifications until ctx ends, like a gateway.
 func listen(ctx context.Context, config *pgx.ConnConfig, others *sync.WaitGroup) error {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -80,18 +80,18 @@ func listen(ctx context.Context, config *pgx.ConnConfig, others *sync.WaitGroup)
 	return nil
 }
 
-// armings gives each client a resource of its own, and the next arming of it.
+// armings gives each client its own resource, and returns the next arming of it.
 func armings(clients int) func(*client) fence.Arming {
 	last := make([]fence.Token, clients)
-	begun := time.Now().UnixMicro() // above what an earlier cell has left
+	begun := time.Now().UnixMicro() // above the values of earlier cells
 	return func(c *client) fence.Arming {
 		last[c.id]++
 		return fence.Arming{Resource: fmt.Sprintf("arms/%d", c.id), Token: fence.Token(begun) + last[c.id], SealHash: fence.NewSeal().Hash(), Holder: "bench"}
 	}
 }
 
-// notifyPart: arming and telling the gateways of it, within the arming transaction
-// and in one of its own, against arming alone; each client a resource of its own.
+// notifyPart compares arming with arming and notifying the gateways, within the arming transaction and in a separate
+// one. Each client has its own resource.
 func (p plan) notifyPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 	ctx, stop := context.WithCancel(ctx)
 	var others sync.WaitGroup

@@ -20,21 +20,21 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// shared is the resource whose grant all clients present: that of the tables
-// with a constant resource. Each client has a grant of its own too, below own.
+// shared is the resource whose grant all clients present, for the tables with a constant resource. Each client also has
+// its own grant, below own.
 const (
 	shared = "bench/shared"
 	own    = "clients/"
 )
 
-// world is a server of our own, migrated, with a login that writes and one that arms.
+// world is a migrated server for the benchmark, with a login that writes and one that arms.
 type world struct {
 	server  *pgserver.Server
 	admin   *pgx.Conn
 	writer  *url.URL
 	gateway *url.URL
 	grant   fence.Grant   // of shared
-	grants  []fence.Grant // of each client
+	grants  []fence.Grant // one per client
 }
 
 func start(ctx context.Context, below string, clients int) (w *world, err error) {
@@ -42,7 +42,7 @@ func start(ctx context.Context, below string, clients int) (w *world, err error)
 	if err != nil {
 		return nil, err
 	}
-	if err = os.Chmod(dir, 0o711); err != nil { // as root the server is run by another user
+	if err = os.Chmod(dir, 0o711); err != nil { // as root, PostgreSQL runs as another user
 		return nil, err
 	}
 	w = &world{}
@@ -54,7 +54,7 @@ func start(ctx context.Context, below string, clients int) (w *world, err error)
 	w.server, err = pgserver.Start(ctx, pgserver.Config{Dir: dir, Ephemeral: true, Settings: map[string]string{
 		"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on",
 		"max_connections": strconv.Itoa(4*clients + 32), "shared_buffers": "512MB",
-		// What would hit one contender by chance.
+		// Without events that would hit one contender by chance.
 		"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "16GB", "jit": "off",
 	}})
 	if err != nil {
@@ -95,7 +95,7 @@ func (w *world) login(ctx context.Context, name, member string) (*url.URL, error
 	return u, w.exec(ctx, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'; GRANT %s TO %s", name, password, member, name))
 }
 
-// arm makes the grants.
+// arm arms the grants.
 func (w *world) arm(ctx context.Context, clients int) error {
 	pool, err := pgxpool.New(ctx, w.gateway.String())
 	if err != nil {
@@ -129,7 +129,7 @@ func (w *world) close() error {
 		err = w.admin.Close(ctx)
 	}
 	if w.server != nil {
-		err = errors.Join(err, w.server.Kill()) // nothing is kept
+		err = errors.Join(err, w.server.Kill()) // no data is kept
 	}
 	return err
 }
@@ -141,7 +141,7 @@ func (w *world) exec(ctx context.Context, sql string) error {
 	return nil
 }
 
-// setCommit decides how long commits of the sessions from now on take.
+// setCommit sets how long the commits of new sessions take.
 func (w *world) setCommit(ctx context.Context, commit string, delay time.Duration) error {
 	us := int64(0)
 	switch commit {
@@ -159,7 +159,7 @@ func (w *world) setCommit(ctx context.Context, commit string, delay time.Duratio
 	return nil
 }
 
-// table makes a contender's table, and protects it by these arguments of fence.protect.
+// table creates a contender's table, and protects it with these arguments of fence.protect.
 func (w *world) table(ctx context.Context, name, protection string) error {
 	sql := fmt.Sprintf(`DROP TABLE IF EXISTS %[1]s; CREATE TABLE %[1]s (id bigserial PRIMARY KEY, client int NOT NULL, note text);
 		GRANT ALL ON %[1]s TO bench_writer; GRANT ALL ON SEQUENCE %[1]s_id_seq TO bench_writer`, name)
@@ -173,12 +173,12 @@ func (w *world) table(ctx context.Context, name, protection string) error {
 type client struct {
 	id     int
 	plain  *pgx.Conn // presents no grant
-	shared *pgx.Conn // presents the shared grant by the settings of its connection
-	own    *pgx.Conn // presents a grant of its own in the same way
+	shared *pgx.Conn // presents the shared grant in its connection's settings
+	own    *pgx.Conn // presents its own grant in its connection's settings
 	grant  fence.Grant
 }
 
-// clients connects n of them; the function that it returns ends them.
+// clients connects n clients; end disconnects them.
 func (w *world) clients(ctx context.Context, n int) (all []*client, end func(), err error) {
 	end = func() {
 		for _, c := range all {

@@ -12,13 +12,12 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// byHand is what a contender that needs no trigger puts before a write. The
-// hand-written ones are the pattern at its best: one row for each resource,
-// found by its key, in the same round trip as the write.
+// byHand is the statement before a write for a contender without a trigger. The hand-written ones are the pattern at
+// its best: one row for each resource, found by its key, in the same round trip as the write.
 type byHand struct {
 	name string
 	sql  string // $1: the token, $2: the resource
-	own  bool   // a resource for each client, instead of one that all share
+	own  bool   // a resource per client, instead of a shared one
 }
 
 const (
@@ -44,7 +43,7 @@ func (b byHand) resource(c *client) string {
 	return shared
 }
 
-// protections are the arguments of fence.protect of the contenders with a trigger.
+// protections are the arguments of fence.protect for the contenders with a trigger.
 func protections() map[string]string {
 	return map[string]string{
 		"constant": "resource => '" + shared + "'",
@@ -55,8 +54,8 @@ func protections() map[string]string {
 
 var errNoRow = errors.New("the write was refused")
 
-// tables makes a table for each contender of a part and returns their names.
-// Where fence.protect takes no expression yet, there is no table per-row.
+// tables creates a table for each contender of a part and returns their names. If fence.protect takes no expression
+// yet, there is no table per-row.
 func (w *world) tables(ctx context.Context, part string) (map[string]string, error) {
 	tables := make(map[string]string)
 	guards := protections()
@@ -82,7 +81,7 @@ func insertInto(table string) string {
 	return `INSERT INTO ` + table + ` (client, note) VALUES ($1, 'what a worker has to say')`
 }
 
-// insertPart: one row, one round trip, one commit.
+// insertPart measures one row, one round trip, one commit.
 func (p plan) insertPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 	tables, err := w.tables(ctx, in.part)
 	if err != nil {
@@ -137,7 +136,7 @@ func insert(ctx context.Context, c *client, conn *pgx.Conn, table string) error 
 	return err
 }
 
-// relative are the goals over unfenced.
+// relative returns the goals over unfenced.
 func (plan) relative(results map[string]*result, in cell, want, perRow float64) (goals []goal) {
 	goals = append(goals, compare(results, in, "constant", "unfenced", want)...)
 	goals = append(goals, compare(results, in, "under", "unfenced", want)...)
@@ -148,9 +147,8 @@ func (plan) relative(results map[string]*result, in cell, want, perRow float64) 
 	return append(goals, compare(results, in, "in-tx", "unfenced", want)...)
 }
 
-// overByHand are the goals over what is written by hand: three times as fast
-// where several connections share one grant and the other one locks its row,
-// and as fast where nobody waits for anybody.
+// overByHand returns the goals over the hand-written patterns: three times as fast if several connections share one
+// grant, so that the pattern locks its row, and as fast without contention.
 func overByHand(results map[string]*result, in cell) (goals []goal) {
 	for _, g := range []struct {
 		ours, peer string
@@ -171,8 +169,7 @@ func overByHand(results map[string]*result, in cell) (goals []goal) {
 	return goals
 }
 
-// txPart: BEGIN, ten statements with a round trip each, COMMIT. Five rows are
-// written, and written again.
+// txPart measures BEGIN, ten statements with a round trip each, COMMIT. Five rows are inserted, and updated.
 func (p plan) txPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 	tables, err := w.tables(ctx, in.part)
 	if err != nil {
@@ -203,7 +200,7 @@ func (p plan) txPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 	contenders := []contender{plainly("unfenced", func(c *client) *pgx.Conn { return c.plain })}
 	for _, peer := range peers {
 		contenders = append(contenders, contender{name: peer.name, op: func(ctx context.Context, c *client) error {
-			batch := &pgx.Batch{} // as InTx does: BEGIN brings it along
+			batch := &pgx.Batch{} // as InTx does: sent together with BEGIN
 			batch.Queue(`BEGIN`)
 			batch.Queue(peer.sql, 1, peer.resource(c))
 			if err := c.plain.SendBatch(ctx, batch).Close(); err != nil {
@@ -232,7 +229,7 @@ func (p plan) txPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 	return append(p.relative(results, in, 0.85, 0.75), overByHand(results, in)...), nil
 }
 
-// copyPart: COPY of 100,000 rows into an empty table; with 64 clients as with 16.
+// copyPart measures COPY of 100,000 rows into an empty table, with at most 16 clients.
 func (p plan) copyPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 	if in.clients > 16 {
 		return nil, nil
@@ -275,7 +272,7 @@ func (p plan) copyPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 		if err := w.table(ctx, tables[next.name], protections()[next.name]); err != nil {
 			return err
 		}
-		return w.exec(ctx, "CHECKPOINT") // what the one before has left to write is not the next one's
+		return w.exec(ctx, "CHECKPOINT") // so that one contender's dirty pages do not cost the next one
 	})
 	if err != nil {
 		return nil, err

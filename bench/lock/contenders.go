@@ -25,13 +25,13 @@ const ttl = 30 * time.Second
 // contender takes leases with one of the libraries.
 type contender struct {
 	name string
-	// cycle acquires and releases a resource that nobody else wants.
+	// cycle acquires and releases a resource without contention.
 	cycle func(ctx context.Context, resource string) error
 	// wait acquires a resource, waiting while another holds it.
 	wait func(ctx context.Context, resource string) (release func(context.Context) error, err error)
 }
 
-// contend makes the contenders for a group of nodes; done ends them.
+// contend creates the contenders for a group of nodes; done closes them.
 func contend(ctx context.Context, servers []*redisserver.Server) (all []contender, done func(), err error) {
 	var closers []func()
 	done = func() {
@@ -94,7 +94,7 @@ func fencegate(name string, l *lock.Locker) contender {
 	}}
 }
 
-// apart is a Locker of its own for each that waits, as in as many processes.
+// apart uses a separate Locker for each waiter, as in separate processes.
 func apart(lockers []*lock.Locker) contender {
 	var next atomic.Int64
 	return contender{name: "fencegate-apart", wait: func(ctx context.Context, resource string) (func(context.Context) error, error) {
@@ -157,12 +157,12 @@ func rueidislocks(l rueidislock.Locker) contender {
 	}, wait: acquire}
 }
 
-// ours is a Locker on a key space of its own for each size of the group.
+// ours returns a Locker with its own key space for each size of the group.
 func ours(ctx context.Context, servers []*redisserver.Server) (*lock.Locker, error) {
 	return started(ctx, lock.Config{KeyPrefix: fmt.Sprintf("bench-%d", len(servers))}, servers)
 }
 
-// started is a Locker over new nodes.
+// started returns a Locker over new nodes.
 func started(ctx context.Context, cfg lock.Config, servers []*redisserver.Server) (*lock.Locker, error) {
 	for _, s := range servers {
 		cfg.Nodes = append(cfg.Nodes, lock.Node{Addr: s.Addr})

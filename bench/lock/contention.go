@@ -11,14 +11,14 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// A crowd is that many who want one resource, each to hold it for that long.
+// The number of callers that want one resource, and how long each holds it.
 const (
 	crowdSize = 100
 	crowdHold = 5 * time.Millisecond
 	crowdTime = 4 * time.Second
 )
 
-// crowds measures how fast one resource goes round, and how long anybody waits.
+// crowds measures how fast one resource changes hands, and the longest wait.
 func crowds(ctx context.Context, s settings, servers []*redisserver.Server, b *board) error {
 	fmt.Printf("\n%d want one resource, %v each: at most %v/s\n", crowdSize, crowdHold, int(time.Second/crowdHold))
 	fmt.Printf("%-5s %-22s %10s %10s %10s %14s\n", "nodes", "contender", "grants/s", "p50 wait", "max wait", "never got it")
@@ -70,7 +70,7 @@ func (c contender) crowd(ctx context.Context, nodes int) (failed int) {
 				release, err := c.wait(ctx, "crowd/"+c.name)
 				waited := time.Since(begun)
 				mu.Lock()
-				longest = max(longest, waited) // who waits in vain waits too
+				longest = max(longest, waited) // a wait that fails counts too
 				switch {
 				case err == nil:
 					got++
@@ -103,8 +103,8 @@ func (c contender) crowd(ctx context.Context, nodes int) (failed int) {
 	return failed
 }
 
-// handOffs measures from one process's release to the acquisition of a waiter
-// that uses a client of its own, as another process would.
+// handOffs measures from one process's release to a waiter's
+// acquisition. The waiter has its own client, like another process.
 func handOffs(ctx context.Context, s settings, servers []*redisserver.Server, b *board) error {
 	fmt.Printf("\n%-5s %-22s %10s %10s   from a release to the next one's lease\n", "nodes", "contender", "p50", "p99")
 	for _, n := range []int{1, 5} {
@@ -127,7 +127,7 @@ func handOffs(ctx context.Context, s settings, servers []*redisserver.Server, b 
 			switch {
 			case err != nil && c.name == "fencegate":
 				return fmt.Errorf("%s: %w", c.name, err)
-			case err != nil: // rueidislock now and then waits for ever
+			case err != nil: // rueidislock sometimes waits for ever
 				fmt.Printf("%-5d %-22s failed: %v\n", n, c.name, err)
 				continue
 			}
@@ -162,7 +162,7 @@ func handOff(ctx context.Context, holder, waiter contender) ([]time.Duration, er
 			release, err := waiter.wait(ctx, "hand-off/"+holder.name)
 			next <- taken{time.Now(), release, err}
 		}()
-		time.Sleep(20 * time.Millisecond) // long enough to be waiting
+		time.Sleep(20 * time.Millisecond) // enough for the waiter to be waiting
 		begun := time.Now()
 		if err := release(ctx); err != nil {
 			return nil, err

@@ -8,7 +8,7 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 )
 
-// frozen freezes one node of five and looks for the longest operation.
+// frozen freezes one node of five and measures the longest operation.
 func frozen(ctx context.Context, s settings, servers []*redisserver.Server, b *board) error {
 	if s.nodes != 0 && s.nodes != 5 {
 		return nil
@@ -18,7 +18,7 @@ func frozen(ctx context.Context, s settings, servers []*redisserver.Server, b *b
 		return err
 	}
 	defer done()
-	for _, c := range contenders { // whatever is connected stays connected
+	for _, c := range contenders { // the connections stay open
 		if err := c.cycle(ctx, "frozen"); err != nil {
 			return err
 		}

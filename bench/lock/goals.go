@@ -5,27 +5,27 @@ import (
 	"strings"
 )
 
-// board collects one line for each goal, and what of ours failed: nobody else wanted the
-// resource, or it would have been free in time, so nothing excuses that.
+// board collects one line for each goal, and our failures. There is no contention, or the resource is free in time, so
+// a failure has no excuse.
 type board struct {
 	lines  []string
 	missed int
 	failed []string
 }
 
-// fails notes how often a contender failed, if it is ours.
+// fails records how often a contender failed, if it is ours.
 func (b *board) fails(contender, where string, times int) {
 	if times > 0 && strings.HasPrefix(contender, "fencegate") {
 		b.failure(contender, where, times)
 	}
 }
 
-// failure notes how often a contender failed, whosever it is.
+// failure records how often any contender failed.
 func (b *board) failure(contender, where string, times int) {
 	b.failed = append(b.failed, fmt.Sprintf("%s failed %d times: %s", contender, times, where))
 }
 
-// goal notes one goal. Lower is better where atMost.
+// goal records one goal. With atMost, lower is better.
 func (b *board) goal(name, ours, peer string, ratio, want float64, atMost bool) {
 	met, sign := ratio >= want, ">="
 	if atMost {

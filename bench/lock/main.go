@@ -1,11 +1,10 @@
-// Command lock measures fencegate's leases against redsync, redislock and
-// rueidislock: in one process, on the same real Redis nodes, interleaved; and
-// leases over each source, Redis, PostgreSQL, etcd and ZooKeeper, beside each
-// other and beside etcd's mutex and the locks of PostgreSQL.
+// Command lock measures fencegate's leases against redsync, redislock and rueidislock: in one process, on the same real
+// Redis nodes, interleaved. It also compares the lease sources Redis, PostgreSQL, etcd and ZooKeeper with each other,
+// with etcd's mutex and with PostgreSQL's locks.
 //
-// It ends with one line for each goal, and exits with 1 where a lease of ours was
-// refused or could not be given back, or any operation over the sources failed, and where a goal is missed and -strict is
-// given. The flags cut the whole, which takes about four minutes, into parts.
+// It prints one line for each goal. It exits with 1 if one of our leases was refused or could not be released, if any
+// operation on the sources failed, and with -strict also if a goal is missed. The flags select parts; the whole takes
+// about four minutes.
 package main
 
 import (
@@ -22,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 )
 
-// settings are the flags.
+// settings holds the flags.
 type settings struct {
 	parts      string
 	contenders string
@@ -34,7 +33,7 @@ type settings struct {
 
 func (s *settings) wants(part string) bool { return listed(s.parts, part) }
 
-// listed reports whether a list with commas has a name; an empty one has all.
+// listed reports whether a comma-separated list contains a name; an empty list contains all.
 func listed(list, name string) bool {
 	return list == "" || slices.Contains(strings.Split(list, ","), name)
 }
@@ -79,7 +78,7 @@ func exitOn(err error) {
 	}
 }
 
-// run measures the parts, each on nodes that nothing else has used.
+// run measures the parts, each on unused nodes.
 func run(ctx context.Context, s settings, b *board) error {
 	parts := []struct {
 		name    string

@@ -14,13 +14,13 @@ import (
 // cell is one combination of nodes and callers.
 type cell struct{ nodes, callers int }
 
-// result is what one contender did in one cell.
+// result is the result of one contender in one cell.
 type result struct {
 	ops    int
 	spent  time.Duration
 	times  []time.Duration
 	allocs uint64
-	failed map[string]int // how often, by the error's text
+	failed map[string]int // number of failures, by the error's text
 }
 
 func (r *result) rate() float64 { return float64(r.ops) / r.spent.Seconds() }
@@ -35,7 +35,7 @@ func quantile(times []time.Duration, q float64) time.Duration {
 	return times[min(int(q*float64(len(times))), len(times)-1)]
 }
 
-// rates lets callers acquire and release, each a resource of its own.
+// rates lets callers acquire and release, each its own resource.
 func rates(ctx context.Context, s settings, servers []*redisserver.Server, b *board) error {
 	results := make(map[cell]map[string]*result)
 	fmt.Printf("%-5s %-8s %-22s %10s %10s %10s %8s\n", "nodes", "callers", "contender", "cycles/s", "p50", "p99", "allocs")
@@ -94,10 +94,10 @@ func measure(ctx context.Context, contenders []contender, callers int, slice tim
 	return results
 }
 
-// hung is when a cycle is given up: rueidislock now and then waits for ever at 128 callers.
+// hung is when a cycle is abandoned: rueidislock sometimes waits for ever at 128 callers.
 const hung = 2 * time.Second
 
-// spin lets callers acquire and release, each a resource of its own.
+// spin lets callers acquire and release, each its own resource.
 func (c contender) spin(ctx context.Context, callers int, slice time.Duration, into *result) {
 	ctx, cancel := context.WithTimeout(ctx, slice+hung)
 	defer cancel()
@@ -132,7 +132,7 @@ func (c contender) spin(ctx context.Context, callers int, slice time.Duration, i
 		})
 	}
 	done.Wait()
-	into.spent += min(time.Since(begun), slice+slice/4) // what hangs is counted as failed, not as time
+	into.spent += min(time.Since(begun), slice+slice/4) // hung cycles count as failures, not as time
 	runtime.ReadMemStats(&after)
 	into.allocs += after.Mallocs - before.Mallocs
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/fencegate/fencegate/lock/zklock"
 )
 
-// waits has a contender's cycle take what its wait waits for.
+// waits makes a contender whose cycle uses its wait.
 func waits(name string, wait func(ctx context.Context, resource string) (func(context.Context) error, error)) contender {
 	return contender{name: name, wait: wait, cycle: func(ctx context.Context, resource string) error {
 		release, err := wait(ctx, resource)
@@ -42,8 +42,8 @@ func sourced(name string, s leasing.Source) contender {
 	})
 }
 
-// contendSources makes one process's contenders: ours over each source, and what is written by hand or comes with the
-// server. done ends them.
+// contendSources creates one process's contenders: ours over each source, hand-written locks, and the servers' own.
+// done closes them.
 func (s *services) contendSources(ctx context.Context, servers []*redisserver.Server) (all []contender, done func(), err error) {
 	var closers []func()
 	done = func() {
@@ -61,13 +61,13 @@ func (s *services) contendSources(ctx context.Context, servers []*redisserver.Se
 		return nil, nil, err
 	}
 	closers = append(closers, gate.Close)
-	own, err := s.pool(ctx, 128) // a connection for each lock
+	own, err := s.pool(ctx, 128) // one connection per lock
 	if err != nil {
 		return nil, nil, err
 	}
 	closers = append(closers, own.Close)
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: s.etcd.Endpoints(), Logger: zap.NewNop(), // and as etcdlock's documentation has it
+		Endpoints: s.etcd.Endpoints(), Logger: zap.NewNop(), // the other options are those of etcdlock's documentation
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
 	})
 	if err != nil {
@@ -87,7 +87,7 @@ func (s *services) contendSources(ctx context.Context, servers []*redisserver.Se
 	return append(ours, armed(gate), mutexes(session, pgfence.New(gate)), advisory(own), nowait(own)), done, nil
 }
 
-// ours are our sources, each with a fence that is armed. end closes them, also after an error.
+// ours creates our sources, each with an armed fence. end closes them, also after an error.
 func (s *services) ours(ctx context.Context, servers []*redisserver.Server, client *clientv3.Client, gate *pgxpool.Pool) (all []contender, end func(), err error) {
 	var sources []leasing.Source
 	end = func() {
@@ -96,7 +96,7 @@ func (s *services) ours(ctx context.Context, servers []*redisserver.Server, clie
 		}
 	}
 	fences := pgfence.New(gate)
-	arms := struct{ leasing.Armer }{fences} // and ends nothing, as the mutex
+	arms := struct{ leasing.Armer }{fences} // without End, like the mutex
 	for _, one := range []struct {
 		name string
 		open func() (leasing.Source, error)
@@ -131,7 +131,7 @@ func overRedis(ctx context.Context, servers []*redisserver.Server, fences *pgfen
 	return l.Source(), nil
 }
 
-// armed is what the fence alone costs a lease from elsewhere: arming and ending.
+// armed is the fence's own cost for a lease from another source: arming and ending.
 func armed(gate *pgxpool.Pool) contender {
 	f := pgfence.New(gate)
 	var token atomic.Int64
@@ -145,7 +145,7 @@ func armed(gate *pgxpool.Pool) contender {
 	}}
 }
 
-// mutexes are etcd's own, on one session, and arm the fence.
+// mutexes are etcd's own mutexes, on one session, which arm the fence.
 func mutexes(session *concurrency.Session, fences *pgfence.Fence) contender {
 	return waits("etcd-mutex-arm", func(ctx context.Context, resource string) (func(context.Context) error, error) {
 		m := concurrency.NewMutex(session, "mutex/"+resource)
@@ -160,7 +160,7 @@ func mutexes(session *concurrency.Session, fences *pgfence.Fence) contender {
 	})
 }
 
-// advisory are PostgreSQL's locks of a session. Nothing is fenced.
+// advisory uses PostgreSQL's session-level advisory locks, without a fence.
 func advisory(pool *pgxpool.Pool) contender {
 	return waits("pg-advisory", func(ctx context.Context, resource string) (func(context.Context) error, error) {
 		conn, err := pool.Acquire(ctx)
@@ -183,7 +183,7 @@ func advisory(pool *pgxpool.Pool) contender {
 	})
 }
 
-// nowait locks a row in a transaction, and asks again where another has it. Nothing is fenced.
+// nowait locks a row in a transaction, and retries if another holds it. There is no fence.
 func nowait(pool *pgxpool.Pool) contender {
 	const again = 10 * time.Millisecond
 	var rows sync.Map

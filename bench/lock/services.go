@@ -21,7 +21,7 @@ import (
 // members is the size of each group of servers.
 const members = 3
 
-// services are what leases can come from besides Redis, and the PostgreSQL that is fenced.
+// services are the lease services besides Redis, and the fenced PostgreSQL.
 type services struct {
 	pg      *pgserver.Server
 	gateway string // address
@@ -51,7 +51,7 @@ func (s *services) startPostgres(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err = os.Chmod(dir, 0o711); err != nil { // as root the server is run by another user
+	if err = os.Chmod(dir, 0o711); err != nil { // as root, PostgreSQL runs as another user
 		return err
 	}
 	s.pg, err = pgserver.Start(ctx, pgserver.Config{Dir: dir, Ephemeral: true, Settings: map[string]string{
@@ -79,7 +79,7 @@ func (s *services) startPostgres(ctx context.Context) error {
 	return errors.Join(err, bad, admin.Close(ctx))
 }
 
-// pool is one of a process.
+// pool is the pool of one process.
 func (s *services) pool(ctx context.Context, conns int32) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(s.gateway)
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *services) close() (err error) {
 		err = errors.Join(err, s.etcd.Close())
 	}
 	if s.pg != nil {
-		err = errors.Join(err, s.pg.Kill()) // nothing is kept
+		err = errors.Join(err, s.pg.Kill()) // no data is kept
 	}
 	return err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 )
 
-// sources measures leases over each source beside each other, and beside what comes with the server.
+// sources compares leases over each source with each other, and with the servers' own locks.
 func sources(ctx context.Context, s settings, servers []*redisserver.Server, b *board) (err error) {
 	if s.nodes != 0 && s.nodes != members {
 		return nil
@@ -90,13 +90,13 @@ func sourceHandOffs(ctx context.Context, holders, waiters []contender) error {
 	return nil
 }
 
-// server is one that can stand still.
+// server is a server that can be frozen.
 type server interface {
 	Freeze() error
 	Thaw() error
 }
 
-// sourcesFrozen freezes each server of three in turn, and so also the one that leads.
+// sourcesFrozen freezes each server of three in turn, and so also the leader.
 func (s *services) sourcesFrozen(ctx context.Context, redis []*redisserver.Server, contenders []contender, b *board) error {
 	groups := map[string][]server{}
 	for i := range members {
@@ -129,7 +129,7 @@ func (s *services) sourcesFrozen(ctx context.Context, redis []*redisserver.Serve
 	return nil
 }
 
-// patience is when a cycle counts as failed. etcd's mutex waits for a frozen server for as long as its context lasts.
+// patience is when a cycle counts as failed. etcd's mutex waits for a frozen server until its context ends.
 func (c contender) patience() time.Duration {
 	if strings.HasPrefix(c.name, "fencegate") {
 		return time.Minute
@@ -137,7 +137,7 @@ func (c contender) patience() time.Duration {
 	return 10 * time.Second
 }
 
-// cycles does at most n, and begins none once the time is over.
+// cycles does at most n cycles, and starts none after the time is over.
 func (c contender) cycles(ctx context.Context, n int, within time.Duration) (times []time.Duration, failed int) {
 	for begun := time.Now(); len(times) < n && time.Since(begun) < within && ctx.Err() == nil; {
 		start := time.Now()
@@ -155,7 +155,7 @@ func (c contender) bounded(ctx context.Context, resource string) error {
 	return c.cycle(ctx, resource)
 }
 
-// settle waits until a server that was thawed takes part again, as far as a client can tell: 20 cycles in a row.
+// settle waits until a thawed server takes part again, as far as a client can tell: after 20 cycles in a row.
 func (c contender) settle(ctx context.Context) {
 	for good, until := 0, time.Now().Add(10*time.Second); good < 20 && time.Now().Before(until) && ctx.Err() == nil; good++ {
 		if c.bounded(ctx, "settle") != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 )
 
-// cpuPart tells what a relay's own process spends on an exchange: steadier than
-// rates, on a machine that relay, clients and server share.
+// cpuPart measures the processor time of a relay's process per exchange. It is steadier than rates on a machine that
+// relay, clients and server share.
 func (p plan) cpuPart(context.Context) ([]goal, error) {
 	for i := range len(p.clients) * 2 * 4 {
 		clients, long, kind := p.clients[i/8], i%8 >= 4, []string{"iocopy", "ours"}[i%2]
@@ -49,7 +49,7 @@ func (p plan) cpuPart(context.Context) ([]goal, error) {
 	return nil, nil
 }
 
-// exchangeFor lets clients log in and exchange for so long, and counts exchanges.
+// exchangeFor lets clients log in and make exchanges for the slice, and counts the exchanges.
 func (s *standIn) exchangeFor(slice time.Duration, addr string, clients int) (int64, error) {
 	var exchanges atomic.Int64
 	var working sync.WaitGroup

@@ -22,8 +22,8 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 )
 
-// standIn plays PostgreSQL for sessions that are held and do nothing: thousands of
-// real backends would need the machine for themselves. It answers each query with rows.
+// standIn replaces PostgreSQL for idle sessions: thousands of real
+// backends would use up the machine. It answers each query with rows.
 type standIn struct {
 	net.Listener
 	welcome, rows []byte
@@ -83,7 +83,7 @@ var query = func() []byte {
 	return b
 }()
 
-// login opens a session and does one exchange on it.
+// login opens a session and makes one exchange on it.
 func (s *standIn) login(addr string, encrypted bool) (net.Conn, error) {
 	conn, err := dial(addr, encrypted)
 	if err != nil {
@@ -143,7 +143,7 @@ func withRelay(kind string, f func(s *standIn, relay *child.Process, addr, contr
 	return f(s, relay, addr, control)
 }
 
-// allocsPart counts what the relay's process allocates while messages pass.
+// allocsPart counts the allocations of the relay's process while messages pass.
 func (p plan) allocsPart(ctx context.Context) (goals []goal, err error) {
 	const exchanges, messages = 20_000, 103
 	err = withRelay("ours", func(s *standIn, _ *child.Process, addr, control string) error {
@@ -176,9 +176,10 @@ func (p plan) allocsPart(ctx context.Context) (goals []goal, err error) {
 	return goals, err
 }
 
-// idlePart holds sessions that have each done one exchange.
+// idlePart holds sessions that have each made one exchange.
 func (p plan) idlePart(context.Context) (goals []goal, err error) {
-	for name, sessions := range map[string]int{"iocopy": p.idle / 3, "ours": p.idle, "ours with TLS": p.idle} { // each one through io.Copy has two pipes for splicing
+	// Each session through io.Copy has two pipes for splicing.
+	for name, sessions := range map[string]int{"iocopy": p.idle / 3, "ours": p.idle, "ours with TLS": p.idle} {
 		kind, encrypted := strings.CutSuffix(name, " with TLS")
 		err := withRelay(kind, func(s *standIn, relay *child.Process, addr, _ string) error {
 			before, err := memory(relay.Pid(), "VmRSS:")
@@ -219,7 +220,7 @@ func (p plan) idlePart(context.Context) (goals []goal, err error) {
 	return goals, nil
 }
 
-// atRest is how many ms of processor a process takes in a second while nothing is asked of it.
+// atRest is an idle process's processor time in ms per second.
 func atRest(pid int) (float64, error) {
 	const seconds, tick = 10, 10 // ms in a tick
 	before, err := ticks(pid)
@@ -231,8 +232,7 @@ func atRest(pid int) (float64, error) {
 	return float64(after-before) * tick / seconds, err
 }
 
-// logins opens so many sessions, several at a time. Those that were opened come
-// with an error, too.
+// logins opens this many sessions, several at a time. With an error it also returns those that were opened.
 func (s *standIn) logins(addr string, encrypted bool, sessions int) ([]net.Conn, error) {
 	conns, failures := make([]net.Conn, sessions), make([]error, sessions)
 	limit := make(chan struct{}, 64)
@@ -248,7 +248,7 @@ func (s *standIn) logins(addr string, encrypted bool, sessions int) ([]net.Conn,
 	return slices.DeleteFunc(conns, func(c net.Conn) bool { return c == nil }), cmp.Or(failures...)
 }
 
-// serves sees that each of the sessions is still served.
+// serves checks that each of the sessions still works.
 func (s *standIn) serves(conns []net.Conn) error {
 	b := make([]byte, len(s.rows))
 	for i, conn := range conns {
@@ -259,7 +259,7 @@ func (s *standIn) serves(conns []net.Conn) error {
 	return nil
 }
 
-// memory is what /proc says of a process, in bytes: VmRSS: is resident now, VmHWM: was at the most.
+// memory is a process's memory from /proc, in bytes: VmRSS: is resident now, VmHWM: was at the most.
 func memory(pid int, field string) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

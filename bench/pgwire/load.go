@@ -98,7 +98,7 @@ func copying(once func(context.Context, *pgconn.PgConn) (int64, error)) operatio
 	}
 }
 
-// counted counts what is written to it.
+// counted counts the bytes written to it.
 type counted int64
 
 func (c *counted) Write(b []byte) (int, error) {

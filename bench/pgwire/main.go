@@ -1,9 +1,8 @@
-// Command pgwire measures the relay of gateway/pgwire against no relay at all
-// ("direct"), a relay that only copies ("io.Copy"), and PgBouncer in session mode: on
-// one real PostgreSQL, each relay a process of its own, interleaved in one run.
+// Command pgwire measures the relay of gateway/pgwire against no relay ("direct"),
+// a relay that only copies ("io.Copy"), and PgBouncer in session mode: on one real
+// PostgreSQL, with each relay in its own process, interleaved in one run.
 //
-// It ends with one line for each goal, and exits with 1 where a goal is missed and
-// -strict is given.
+// It prints one line for each goal. With -strict it exits with 1 if a goal is missed.
 package main
 
 import (
@@ -19,7 +18,7 @@ import (
 	"time"
 )
 
-// plan is what the flags ask for.
+// plan holds the flags.
 type plan struct {
 	parts   []string
 	clients []int
@@ -99,7 +98,7 @@ func (p plan) run(ctx context.Context) (met bool, err error) {
 	return met, nil
 }
 
-// loads measures what needs PostgreSQL and all contenders.
+// loads measures the parts that need PostgreSQL and all contenders.
 func (p plan) loads(ctx context.Context, parts []string) (goals []goal, err error) {
 	scale := 1
 	if slices.Contains(parts, "tpcb") {

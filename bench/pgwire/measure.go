@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// cell is one combination of what is measured.
+// cell is one combination of the parameters.
 type cell struct {
 	part, unit string
 	clients    int
@@ -38,8 +38,7 @@ func (g goal) String() string {
 	return fmt.Sprintf("goal pgwire.%s ours=%s peer=%s ratio=%.3f want=%s%.2f met=%s", g.name, g.ours, g.peer, g.ratio, sign, g.want, answer)
 }
 
-// measure gives each contender its slice in turn, every round beginning with
-// another one, and prints what came out.
+// measure gives each contender its slice in turn and prints the results. Every round begins with another contender.
 func (p plan) measure(ctx context.Context, w *world, in cell, run operation) ([]goal, error) {
 	rates := make(map[string][]float64)
 	for round := range p.rounds {
@@ -77,7 +76,7 @@ func (in cell) show(rates []float64) string {
 	return fmt.Sprintf("%.0f%s", median(sorted), in.unit)
 }
 
-// ratios are round by round, in ascending order: neighbours in time saw the same machine.
+// ratios are round by round, in ascending order: adjacent slices saw the machine in the same state.
 func ratios(ours, peers []float64) []float64 {
 	var all []float64
 	for i := range ours {

@@ -15,13 +15,13 @@ import (
 const (
 	gibibyte  = 1 << 30
 	rowBytes  = 500_000_000
-	mayGrow   = 8 << 20 // by buffers that wait for their next use
+	mayGrow   = 8 << 20 // for buffers that await reuse
 	sqlOut    = "COPY (SELECT repeat('x', 1023) FROM generate_series(1, 1048576)) TO STDOUT"
-	sqlIn     = "COPY landing FROM STDIN WHERE n < 0" // reads all, keeps none
+	sqlIn     = "COPY landing FROM STDIN WHERE n < 0" // reads all rows, keeps none
 	sqlOneRow = "SELECT repeat('x', 500000000)"
 )
 
-// memoryPart passes what is large, and looks how much the relay's process ever had.
+// memoryPart passes large data, and measures the highest memory of the relay's process.
 func (p plan) memoryPart(ctx context.Context) (goals []goal, err error) {
 	w, err := start(ctx, 1, 1, []string{"ours"})
 	if err != nil {
@@ -62,7 +62,7 @@ func copyGibibyteOut(ctx context.Context, conn *pgconn.PgConn) (int64, error) {
 	return int64(n), err
 }
 
-// repeated gives the same rows again and again.
+// repeated returns the same rows repeatedly.
 type repeated struct {
 	rows []byte
 	at   int
@@ -75,12 +75,12 @@ func (r *repeated) Read(b []byte) (int, error) {
 }
 
 func copyGibibyteIn(ctx context.Context, conn *pgconn.PgConn) (int64, error) {
-	whole := int64(gibibyte / len(copied) * len(copied)) // ends with a row
+	whole := int64(gibibyte / len(copied) * len(copied)) // it ends with a row
 	_, err := conn.CopyFrom(ctx, io.LimitReader(&repeated{rows: copied}, whole), sqlIn)
 	return whole, err
 }
 
-// readRow takes the row as bytes: a driver would keep it.
+// readRow reads the row as bytes: a driver would store it.
 func readRow(_ context.Context, conn *pgconn.PgConn) (n int64, err error) {
 	hijacked, err := conn.Hijack()
 	if err != nil {
@@ -93,7 +93,7 @@ func readRow(_ context.Context, conn *pgconn.PgConn) (n int64, err error) {
 	return readAnswer(hijacked.Conn)
 }
 
-// readAnswer reads up to the ReadyForQuery.
+// readAnswer reads up to ReadyForQuery.
 func readAnswer(conn net.Conn) (total int64, err error) {
 	end, _ := (&pgproto3.ReadyForQuery{TxStatus: 'I'}).Encode(nil)
 	b, kept := make([]byte, 1<<20), 0

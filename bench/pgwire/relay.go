@@ -17,7 +17,7 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 )
 
-// relayFlags make this program one of the relays.
+// relayFlags make this program run as one of the relays.
 type relayFlags struct{ kind, listen, control, upstream string }
 
 func (f *relayFlags) register() {
@@ -57,7 +57,7 @@ func (f *relayFlags) run(ctx context.Context) error {
 	return srv.Serve(ctx, ln)
 }
 
-// serveControl tells how many objects the process has allocated.
+// serveControl serves how many objects the process has allocated.
 func serveControl(addr string) error {
 	server := http.Server{Addr: addr, ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		var m runtime.MemStats
@@ -84,8 +84,8 @@ func mallocs(ctx context.Context, control string) (int64, error) {
 	return strconv.ParseInt(string(text), 10, 64)
 }
 
-// copyRelay is the least that a relay in Go can do. Between TCP connections
-// io.Copy splices on Linux: the bytes do not come into the process.
+// copyRelay is the minimal relay in Go. Between TCP connections
+// io.Copy splices on Linux: the bytes do not enter the process.
 func copyRelay(ln net.Listener, upstream string) error {
 	for {
 		client, err := ln.Accept()

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// dial connects to a relay, by TLS where that is wanted; every read and write is bounded.
+// dial connects to a relay, by TLS if requested. Every read and write has a timeout.
 func dial(addr string, encrypted bool) (net.Conn, error) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -38,7 +38,7 @@ func dial(addr string, encrypted bool) (net.Conn, error) {
 	return secure, nil
 }
 
-// ownTLS is a certificate that this program makes for itself.
+// ownTLS uses a self-signed certificate.
 func ownTLS() (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 // contender is one way to PostgreSQL.
 type contender struct{ name, host, port string }
 
-// world is a PostgreSQL of our own and the contenders before it.
+// world is a PostgreSQL for the benchmark and the contenders before it.
 type world struct {
 	dir        string
 	server     *pgserver.Server
@@ -36,7 +36,7 @@ type world struct {
 	children   []*child.Process
 }
 
-// scale is pgbench's: how many branches TPC-B has, whose rows its transactions wait for.
+// start starts a world. scale is pgbench's: the number of TPC-B branches, for whose rows the transactions wait.
 func start(ctx context.Context, clients, scale int, only []string) (w *world, err error) {
 	w = &world{}
 	if w.dir, err = os.MkdirTemp("", "bench-pgwire-"); err != nil {
@@ -50,7 +50,7 @@ func start(ctx context.Context, clients, scale int, only []string) (w *world, er
 			err = errors.Join(err, w.close())
 		}
 	}()
-	if err = os.Chmod(w.dir, 0o711); err != nil { // as root the servers are run by another user
+	if err = os.Chmod(w.dir, 0o711); err != nil { // as root, the servers run as another user
 		return w, err
 	}
 	w.server, err = pgserver.Start(ctx, pgserver.Config{Dir: filepath.Join(w.dir, "pg"), Ephemeral: true, Fast: true, Settings: map[string]string{
@@ -96,7 +96,7 @@ func start(ctx context.Context, clients, scale int, only []string) (w *world, er
 	return w, w.answering(ctx)
 }
 
-// findPgbench also looks where Debian hides it.
+// findPgbench also searches Debian's folder.
 func findPgbench() (string, error) {
 	if path, err := exec.LookPath("pgbench"); err == nil {
 		return path, nil
@@ -113,7 +113,7 @@ func (w *world) connect(ctx context.Context, on contender) (*pgconn.PgConn, erro
 	return pgconn.Connect(ctx, u.String())
 }
 
-// answering waits until each contender does.
+// answering waits until each contender answers.
 func (w *world) answering(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
@@ -148,7 +148,7 @@ func (w *world) ours(kind string) func(contender) (string, error) {
 	}
 }
 
-// pgbouncer relays in session mode; clients' logins are its own affair.
+// pgbouncer relays in session mode and passes on the clients' logins.
 func (w *world) pgbouncer(to contender) (string, error) {
 	path, err := exec.LookPath("pgbouncer")
 	if err != nil {
@@ -184,7 +184,7 @@ func (w *world) pgbouncer(to contender) (string, error) {
 	return addr, err
 }
 
-// credential is of a user that is not root, which PgBouncer refuses to be.
+// credential is a user other than root, because PgBouncer refuses to run as root.
 func credential() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil

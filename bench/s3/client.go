@@ -14,8 +14,7 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 )
 
-// client sends signed requests and nothing more: what it costs is the same for
-// each contender.
+// client only sends signed requests, so that its cost is the same for each contender.
 type client struct {
 	addr                    string
 	access, secret, session string
@@ -30,8 +29,7 @@ func newClient(addr, access, secret string) *client {
 
 func (c *client) close() { c.http.CloseIdleConnections() }
 
-// send sends a request and reads the answer to its end; its text is returned
-// where it is no object.
+// send sends a request and reads the whole answer. It returns the text unless that is an object.
 func (c *client) send(ctx context.Context, method, path string, body io.Reader, size int64, header ...string) (status int, text string, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.addr+path, body)
 	if err != nil {
@@ -71,7 +69,7 @@ func (c *client) want(ctx context.Context, method, path string, body io.Reader, 
 	return text, err
 }
 
-// zeros is a body of so many bytes.
+// zeros is a body of zero bytes.
 type zeros struct{ left int64 }
 
 func (z *zeros) Read(p []byte) (int, error) {
@@ -100,7 +98,7 @@ func (c *client) get(ctx context.Context, key string) error {
 	return err
 }
 
-// field is the number behind a name in a text of lines.
+// field is the number after a name in a text of lines.
 func field(text, name string) (int64, error) {
 	_, rest, found := strings.Cut(text, name)
 	if !found {

@@ -12,11 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spent is processor time of a server, of the PostgreSQL that it asks, and of the
-// clients, which are this process.
+// spent is the processor time of a server, of its PostgreSQL, and of the clients, which are this process.
 type spent struct{ server, postgres, clients time.Duration }
 
-// spentBy is what a contender has used until now.
+// spentBy is a contender's processor time so far.
 func (w *world) spentBy(one *contender) (s spent, err error) {
 	if s.server, err = processorTime(one.pid); err != nil {
 		return s, err
@@ -29,14 +28,14 @@ func (w *world) spentBy(one *contender) (s spent, err error) {
 		return s, err
 	}
 	for _, pid := range backends {
-		if t, err := processorTime(pid); err == nil { // else it has just ended
+		if t, err := processorTime(pid); err == nil { // otherwise the process has just ended
 			s.postgres += t
 		}
 	}
 	return s, nil
 }
 
-// since is what was used for each of n operations.
+// since is the time per operation, for n operations.
 func (s spent) since(before spent, n int64) spent {
 	each := func(now, before time.Duration) time.Duration { return (now - before) / time.Duration(n) }
 	return spent{each(s.server, before.server), each(s.postgres, before.postgres), each(s.clients, before.clients)}
@@ -46,10 +45,10 @@ func (s spent) String() string {
 	return fmt.Sprintf("processor time of each: server %d µs, PostgreSQL %d µs, client %d µs", s.server.Microseconds(), s.postgres.Microseconds(), s.clients.Microseconds())
 }
 
-// processorTime is that of all threads of a process, user and system.
+// processorTime is the user and system time of all threads of a process.
 func processorTime(pid int) (time.Duration, error) {
 	var t unix.Timespec
-	const wholeProcess = 2 // the clock's number: ^pid, and which of the process's clocks
+	const wholeProcess = 2 // the clock id: ^pid, and the number of the process's clock
 	if err := unix.ClockGettime(int32(^pid<<3|wholeProcess), &t); err != nil {
 		return 0, fmt.Errorf("processor time of process %d: %w", pid, err)
 	}
@@ -73,8 +72,7 @@ func childrenOf(pid int) ([]int, error) {
 	return all, nil
 }
 
-// profiled records where the server spends processor time, from its start to
-// its end, where a folder for that is given.
+// profiled records the server's CPU profile from its start to its end, if a folder for it is given.
 func profiled(name string) (stop func(), err error) {
 	folder := os.Getenv(envProfile)
 	if folder == "" {

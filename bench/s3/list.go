@@ -13,20 +13,20 @@ import (
 
 const flatKeys = 100_000
 
-// resetPeak makes the highest memory of a process count from now on.
+// resetPeak resets the peak memory of a process.
 func resetPeak(pid int) error {
 	return os.WriteFile("/proc/"+strconv.Itoa(pid)+"/clear_refs", []byte("5"), 0o600)
 }
 
-// Folders of both lists, and of a thousand folders with one key each.
+// The folders of both lists, and of a thousand folders with one key each.
 const (
 	flat    = "flat/"
 	many    = "many/"
 	folders = "folders/"
 )
 
-// fill puts the keys of the lists where a contender has them, beside its port:
-// rows of ours, empty files of versitygw's. MinIO has no such back door.
+// fill stores the keys of the lists directly in a contender's storage: rows for ours, empty files for versitygw. MinIO
+// has no such access.
 func (w *world) fill(ctx context.Context, one *contender, keys map[string]int) error {
 	for prefix, n := range keys {
 		if err := w.fillOne(ctx, one, prefix, n); err != nil {
@@ -68,8 +68,7 @@ func (w *world) fillOne(ctx context.Context, one *contender, prefix string, n in
 	return nil
 }
 
-// listPart lists all of 100,000 keys, a page of a thousand out of many under a
-// delimiter, and a thousand folders.
+// listPart lists all of 100,000 keys, a page of a thousand from many under a delimiter, and a thousand folders.
 func (p plan) listPart(ctx context.Context, w *world) (goals []goal, err error) {
 	var contenders []*contender
 	all := min(flatKeys, p.keys)

@@ -1,13 +1,11 @@
-// Command s3 measures the S3 port beside versitygw's POSIX back end and MinIO,
-// on the same disk, interleaved in one run, by the same client.
+// Command s3 measures the S3 port against versitygw's POSIX back end and MinIO, on the same disk, interleaved in one
+// run, with the same client.
 //
-// Ours writes under a current lease: the fence is checked in each commit, blobs
-// and their folders are synced, and PostgreSQL has fsync=on. versitygw's POSIX
-// back end syncs nothing. MinIO, on one drive, opens what it writes with
-// O_DSYNC or syncs it, and renames.
+// Ours writes under a current lease: the fence is checked in each commit, blobs and their folders are synced, and
+// PostgreSQL has fsync=on. versitygw's POSIX back end syncs nothing. MinIO, on one drive, opens its files with O_DSYNC
+// or syncs them, and renames.
 //
-// It ends with one line for each goal, and exits with 1 where a goal is missed
-// and -strict is given.
+// It prints one line for each goal. With -strict it exits with 1 if a goal is missed.
 package main
 
 import (
@@ -23,7 +21,7 @@ import (
 	"time"
 )
 
-// plan is what the flags ask for.
+// plan holds the flags.
 type plan struct {
 	parts   []string
 	only    []string // contenders; empty: all
@@ -98,7 +96,7 @@ func fail(err error) {
 	}
 }
 
-// parseSize reads "4KiB".
+// parseSize parses sizes such as "4KiB".
 func parseSize(text string) (int64, error) {
 	for unit, bytes := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
 		if number, has := strings.CutSuffix(text, unit); has {

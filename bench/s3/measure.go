@@ -36,11 +36,10 @@ func (g goal) String() string {
 	return fmt.Sprintf("goal s3.%s ours=%s peer=%s ratio=%.2f want=%s%.2f met=%s", g.name, g.ours, g.peer, g.ratio, sign, g.want, answer)
 }
 
-// operation does one thing, the n-th of this contender's.
+// operation does one operation, the n-th of this contender.
 type operation func(ctx context.Context, one *contender, n int64) error
 
-// slice lets clients repeat an operation, and tells how many were done in a second.
-// Each does at least one.
+// sliceOf lets clients repeat an operation, and returns the rate per second. Each client does at least one.
 func (p plan) sliceOf(ctx context.Context, w *world, one *contender, clients int, do operation) (rate float64, each spent, err error) {
 	before, err := w.spentBy(one)
 	if err != nil {
@@ -69,14 +68,13 @@ func (p plan) sliceOf(ctx context.Context, w *world, one *contender, clients int
 	return rate, after.since(before, max(done.Load(), 1)), cmp.Or(err, e)
 }
 
-// rounds gives each contender its slice in turn, every round beginning with
-// another one, and prints what came out.
+// measure gives each contender its slice in turn and prints the results. Every round begins with another contender.
 func (p plan) measure(ctx context.Context, w *world, what string, clients int, contenders []*contender, do operation) (map[string][]float64, error) {
 	rates, _, err := p.measureCosts(ctx, w, what, clients, contenders, do)
 	return rates, err
 }
 
-// measureCosts is measure that also returns the median of what ours used for each.
+// measureCosts is measure, which also returns our median cost per operation.
 func (p plan) measureCosts(ctx context.Context, w *world, what string, clients int, contenders []*contender, do operation) (map[string][]float64, spent, error) {
 	rates, costs := map[string][]float64{}, map[string][]spent{}
 	for round := range p.rounds {
@@ -117,13 +115,13 @@ func medianCost(all []spent) spent {
 	}
 }
 
-// What a put of 4 KiB may use of a processor, where several come at a time.
+// The processor time that a put of 4 KiB may use, with several at a time.
 const (
 	postgresGoal = 500 * time.Microsecond
 	serverGoal   = 600 * time.Microsecond
 )
 
-// costGoals are those of processor time.
+// costGoals returns the goals for processor time.
 func costGoals(name string, s spent) []goal {
 	one := func(part string, took, most time.Duration) goal {
 		return goal{name: name + ".processor." + part, ours: took.String(), peer: most.String(), ratio: float64(took) / float64(most), want: 1, atMost: true}
@@ -131,7 +129,7 @@ func costGoals(name string, s spent) []goal {
 	return []goal{one("postgres", s.postgres, postgresGoal), one("server", s.server, serverGoal)}
 }
 
-// compare makes the goal of being as fast as a peer.
+// compare returns the goal of being as fast as a peer.
 func compare(name string, rates map[string][]float64, peer string, want float64) []goal {
 	if len(rates[peer]) == 0 || len(rates["ours"]) == 0 {
 		return nil
@@ -140,7 +138,7 @@ func compare(name string, rates map[string][]float64, peer string, want float64)
 	return []goal{{name: name + "." + peer, ours: show(rates["ours"]), peer: show(rates[peer]), ratio: median(ratios(rates["ours"], rates[peer])), want: want}}
 }
 
-// ratios are round by round, in ascending order: neighbours in time saw the same machine.
+// ratios are round by round, in ascending order: adjacent slices saw the machine in the same state.
 func ratios(ours, peers []float64) []float64 {
 	var all []float64
 	for i := range min(len(ours), len(peers)) {
@@ -176,14 +174,14 @@ func (p plan) each(f func(size int64, clients int) error) error {
 	return nil
 }
 
-// Keys repeat, so that no disk is filled: each write overwrites an older object.
+// Keys repeat, so that the disk does not fill up: later writes overwrite older objects.
 const keysOf = 256
 
 func key(size, n int64) string {
 	return "put/" + showSize(size) + "/" + strconv.FormatInt(n%keysOf, 10)
 }
 
-// multixacts is how many PostgreSQL has made until now. Each is work for VACUUM, in whichever tables they are.
+// multixacts is how many multixacts PostgreSQL has created so far, in all tables. Each is work for VACUUM.
 func (w *world) multixacts(ctx context.Context) (n int64, err error) {
 	err = w.db.Pool.QueryRow(ctx, "SELECT mxid_age('1'::xid)").Scan(&n)
 	return n, err
@@ -243,7 +241,7 @@ func (p plan) getPart(ctx context.Context, w *world) (goals []goal, err error) {
 	return goals, err
 }
 
-// memoryPart uploads 1 GiB and looks at how much memory that took.
+// memoryPart uploads 1 GiB and measures the memory that it took.
 func (p plan) memoryPart(ctx context.Context, w *world) ([]goal, error) {
 	const size = 1 << 30
 	grown := map[string]float64{}

@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/internal/s3stack"
 )
 
-// serveAs is a server until it is interrupted.
+// serveAs runs a server until it is interrupted.
 func serveAs(name string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -38,7 +38,7 @@ func serveAs(name string) error {
 	return srv.Close()
 }
 
-// servePosix is versitygw as its own command sets it up.
+// servePosix runs versitygw with its own command's settings.
 func servePosix(ctx context.Context) error {
 	be, err := posix.New(os.Getenv(envFolder), meta.XattrMeta{}, posix.PosixOpts{NewDirPerm: 0o755, Concurrency: 5000})
 	if err != nil {

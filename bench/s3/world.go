@@ -24,16 +24,16 @@ import (
 
 const bucket = "bench"
 
-// contender is an S3 server in a process of its own.
+// contender is an S3 server in its own process.
 type contender struct {
 	*client
 
 	name   string
-	folder string // its objects' place
+	folder string // the folder of its objects
 	pid    int
 }
 
-// world is the servers.
+// world holds the servers.
 type world struct {
 	db         *s3stack.Database
 	contenders []*contender
@@ -44,7 +44,7 @@ func start(ctx context.Context, p plan) (w *world, err error) {
 	w = &world{}
 	settings := map[string]string{"max_connections": "100", "shared_buffers": "256MB", "max_wal_size": "4GB", "jit": "off"}
 	if p.socket {
-		settings["unix_socket_directories"] = "." // PostgreSQL's own folder
+		settings["unix_socket_directories"] = "." // in PostgreSQL's own folder
 	}
 	w.db, err = s3stack.StartDatabase(ctx, s3stack.DatabaseConfig{Parent: p.data, Settings: settings})
 	if err != nil {
@@ -109,7 +109,7 @@ func (w *world) spawn(ctx context.Context, one *contender, path string, args []s
 	}
 }
 
-// Environment of a server that this program is.
+// The environment variables with which this program runs as a server.
 const (
 	envAddr     = "BENCH_ADDR"
 	envAccess   = "BENCH_ACCESS"
@@ -128,7 +128,7 @@ func (w *world) self(ctx context.Context, one *contender, addr string, env ...st
 	return w.spawn(ctx, one, path, []string{"-serve", one.name}, append(env, envAddr+"="+addr, envAccess+"="+one.access, envSecret+"="+one.secret, envFolder+"="+one.folder)...)
 }
 
-// ours has a bucket that is one resource, and from then on the credentials of its lease.
+// ours creates a bucket that is one resource, and uses the credentials of its lease.
 func (w *world) ours(socket bool) func(ctx context.Context, one *contender, addr string) error {
 	address := w.db.URL() + "&pool_max_conns=20"
 	if socket {

@@ -10,12 +10,11 @@ import (
 	"time"
 )
 
-// What a write costs PostgreSQL: rows, WAL, room and flushes. One client, so that
-// none shares its commit with another.
+// A write's cost in PostgreSQL: rows, WAL, space and flushes. There is a single client, so that no commits are shared.
 
-const writesOf = 256 // of each kind; reserved blobs are announced by 128
+const writesOf = 256 // of each kind; blobs are reserved 128 at a time
 
-// books is what PostgreSQL has counted until now.
+// books are PostgreSQL's counters.
 type books struct {
 	inserted, updated, hot, deleted int64 // rows of all tables
 	records, images, syncs          int64 // of the WAL
@@ -27,7 +26,7 @@ const sqlBooks = `SELECT t.inserted, t.updated, t.hot, t.deleted, w.wal_records,
 FROM pg_stat_wal w, (SELECT sum(n_tup_ins)::bigint AS inserted, sum(n_tup_upd)::bigint AS updated, sum(n_tup_hot_upd)::bigint AS hot,
   sum(n_tup_del)::bigint AS deleted FROM pg_stat_user_tables) t`
 
-// settled is longer than a session of PostgreSQL's that has nothing to do keeps its counts to itself.
+// settled is longer than an idle PostgreSQL session delays reporting its counters.
 const settled = 11 * time.Second
 
 func (w *world) books(ctx context.Context) (b books, err error) {
@@ -40,9 +39,9 @@ func (w *world) books(ctx context.Context) (b books, err error) {
 	return b, err
 }
 
-// writeKind is a kind of write, the n-th of which is done by do.
+// writeKind is a kind of write. do does the n-th.
 type writeKind struct {
-	name string // "": only for what comes next
+	name string // "": only preparation for the next kind
 	do   func(ctx context.Context, c *client, n int64) error
 	keep bool // in a bucket that keeps all versions
 }
@@ -60,7 +59,7 @@ func (c *client) asks(ctx context.Context, method, path, text string, header ...
 	return answer, err
 }
 
-// write is a kind that is one request.
+// write is a kind with a single request.
 func write(name, method, query, text string, keys string, header ...string) writeKind {
 	return writeKind{name: name, do: func(ctx context.Context, c *client, n int64) error {
 		_, err := c.asks(ctx, method, "w/"+keys+strconv.FormatInt(n, 10)+query, text, header...)
@@ -124,7 +123,7 @@ func (p plan) writesPart(ctx context.Context, w *world) ([]goal, error) {
 }
 
 func (p plan) writesOf(ctx context.Context, w *world, c *client) error {
-	for n := range int64(writesOf) { // tables have pages, plans are made
+	for n := range int64(writesOf) { // warm-up: tables get pages, plans are made
 		if err := c.put(ctx, "w/warm"+strconv.FormatInt(n, 10), 4<<10); err != nil {
 			return err
 		}

@@ -14,11 +14,11 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// database is a PostgreSQL server of our own with one fence.
+// database is a PostgreSQL server for the benchmark with one fence.
 type database struct {
 	server  *pgserver.Server
 	admin   *pgx.Conn
-	gateway string // address, as a login that arms
+	gateway string // URL of a login that arms
 }
 
 func startDatabase(ctx context.Context) (d *database, err error) {
@@ -27,7 +27,7 @@ func startDatabase(ctx context.Context) (d *database, err error) {
 	if err != nil {
 		return d, err
 	}
-	if err = os.Chmod(dir, 0o711); err != nil { // as root the server is run by another user
+	if err = os.Chmod(dir, 0o711); err != nil { // as root, PostgreSQL runs as another user
 		return d, err
 	}
 	d.server, err = pgserver.Start(ctx, pgserver.Config{Dir: dir, Ephemeral: true, Settings: map[string]string{
@@ -62,7 +62,7 @@ func (d *database) close() error {
 		err = d.admin.Close(ctx)
 	}
 	if d.server != nil {
-		err = errors.Join(err, d.server.Kill()) // nothing is kept
+		err = errors.Join(err, d.server.Kill()) // no data is kept
 	}
 	return err
 }
@@ -88,7 +88,7 @@ func (d *database) record(ctx context.Context, n int) error {
 	return nil
 }
 
-// clear forgets all fences, as nobody but a benchmark may.
+// clear deletes all fences. Only a benchmark may do that.
 func (d *database) clear(ctx context.Context) error {
 	_, err := d.admin.Exec(ctx, `TRUNCATE fence.arms, fence.resources`)
 	return err

@@ -25,7 +25,7 @@ const (
 
 // shard is a database with its gateway and Redis node.
 type shard struct {
-	prefix  string // of the resources that it has
+	prefix  string // of its resources
 	db      *database
 	node    *redisserver.Server
 	gateway *gateway.Gateway
@@ -58,7 +58,7 @@ func startShard(ctx context.Context, prefix string, callers int) (s *shard, err 
 	if err != nil {
 		return s, err
 	}
-	return s, s.cycle(ctx, 0) // the gateway knows its PostgreSQL from the first lease on
+	return s, s.cycle(ctx, 0) // the gateway learns its PostgreSQL from the first lease
 }
 
 func (s *shard) close() error {
@@ -75,7 +75,7 @@ func (s *shard) close() error {
 	return err
 }
 
-// cycle acquires and releases a resource of the caller's.
+// cycle acquires and releases a resource of the caller.
 func (s *shard) cycle(ctx context.Context, caller int) error {
 	lease, err := s.client.Acquire(ctx, client.AcquireRequest{Resource: fmt.Sprintf("%s/%d", s.prefix, caller), TTL: 30 * time.Second})
 	if err != nil {
@@ -98,7 +98,8 @@ func (p plan) databasesPart(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		spread := func(ctx context.Context, caller int) error { return shards[caller%len(shards)].cycle(ctx, caller) } // by its prefix
+		// Callers are spread over the shards, each of which has its own prefix.
+		spread := func(ctx context.Context, caller int) error { return shards[caller%len(shards)].cycle(ctx, caller) }
 		if _, err := spin(ctx, p.at, p.slice/4, spread); err != nil {
 			return err
 		}
@@ -108,7 +109,8 @@ func (p plan) databasesPart(ctx context.Context) (err error) {
 		}
 		fmt.Printf("%-10s %10d %10.0f %10v %10v\n", "lease", len(shards), r.rate(), r.quantile(0.5), r.quantile(0.99))
 	}
-	if _, err := shards[0].db.admin.Exec(ctx, `BEGIN; LOCK TABLE fence.arms IN EXCLUSIVE MODE`); err != nil { // nobody arms there
+	// Arming blocks there.
+	if _, err := shards[0].db.admin.Exec(ctx, `BEGIN; LOCK TABLE fence.arms IN EXCLUSIVE MODE`); err != nil {
 		return err
 	}
 	var still atomic.Int64

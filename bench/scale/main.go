@@ -1,13 +1,13 @@
-// Command scale measures what one PostgreSQL carries of fences, and what a second one
-// adds.
+// Command scale measures how many fences one PostgreSQL supports, and what a second one adds.
 //
-//   - callers: arms a second of 1 … 512 callers of one gateway's library, each with resources of its own
-//   - resources: the same with 10^3 … 10^6 resources recorded (-resources 10000000: 4 GB), taken at random, and their size on disk
-//   - names: what names leave on disk that are used once and retired, at most -live of them at a time (not among the defaults)
+//   - callers: arms a second of 1 … 512 callers of one gateway's library, each with its own resources
+//   - resources: the same with 10^3 … 10^6 recorded resources (-resources 10000000: 4 GB), picked at random, and their
+//     size on disk
+//   - names: what names that are used once and retired leave on disk, at most -live of them at a time (not a default part)
 //   - databases: acquire and release over HTTP, of one gateway with one database and of two with one each, resources spread by
-//     prefix; then one of the two databases stands still, and the other's resources are measured again
+//     prefix; then one of the two databases is blocked, and the other's resources are measured again
 //
-// An operation that fails fails the run, but those of a database that stands still.
+// A failed operation fails the run, except on a blocked database.
 package main
 
 import (
@@ -89,7 +89,7 @@ func numbers(list string) (all []int, err error) {
 	return all, nil
 }
 
-// run is what callers did.
+// run is the callers' result.
 type run struct {
 	times []time.Duration
 	spent time.Duration
@@ -128,12 +128,12 @@ func spin(ctx context.Context, callers int, slice time.Duration, op func(ctx con
 	return run{done, time.Since(begun)}, context.Cause(ctx)
 }
 
-// armer arms resources of a database, each with tokens that rise.
+// armer arms resources of a database with rising tokens.
 type armer struct {
 	db    *database
 	pool  *pgxpool.Pool
 	fence *pgfence.Fence
-	mu    []sync.Mutex // of each resource: its lease is one caller's at a time
+	mu    []sync.Mutex // one per resource: its lease belongs to one caller at a time
 	last  []fence.Token
 }
 
@@ -153,7 +153,7 @@ func (a *armer) arm(ctx context.Context, n int) error {
 	return a.fence.Arm(ctx, fence.Arming{Resource: resource(n), Token: 1 + a.last[n], SealHash: fence.NewSeal().Hash(), Holder: "bench"})
 }
 
-// measured spins and prints, with what it took of the write-ahead log.
+// measured spins and prints the result, with the write-ahead log that it wrote.
 func (a *armer) measured(ctx context.Context, what string, callers int, slice time.Duration, op func(ctx context.Context, caller int) error) error {
 	if _, err := spin(ctx, callers, slice/4, op); err != nil { // warm up
 		return err

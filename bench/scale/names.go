@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// usedOnce has a step of names armed, and the step before it ended, each as the fence's own functions leave the
-// rows, in transactions of their own. $1 is the first number of a step, $2 its length, $3 spreads the numbers over
-// all names: 1 leaves them in order.
+// usedOnce arms a step of names, and ends the previous step, leaving the rows as the fence's own functions do, in
+// separate transactions. $1 is the first number of a step, $2 its length, $3 spreads the numbers over all names; with 1
+// they stay in order.
 var usedOnce = []string{
 	`INSERT INTO fence.arms SELECT 'orders/' || lpad((n * $3::bigint % 1000000000)::text, 9, '0') FROM generate_series($1::bigint, $1 + $2 - 1) n`,
 	`INSERT INTO fence.resources (resource, token, seal, holder, armed_at)
@@ -19,11 +19,11 @@ var usedOnce = []string{
 	   FROM generate_series($1::bigint - $2, $1 - 1) n WHERE r.resource = 'orders/' || lpad((n * $3::bigint % 1000000000)::text, 9, '0')`,
 }
 
-// scatter has no factor in common with 10^9, so each number gets another name.
+// scatter is coprime to 10^9, so each number gets another name.
 const scatter = 387420489
 
-// namesPart measures what names leave that are used once: half of `live` is armed at a time, then the half before
-// it is ended and retired by fence.retire, then comes a plain VACUUM.
+// namesPart measures what names that are used once leave behind: half of live is armed at a time, then the previous
+// half is ended and retired by fence.retire, and then a plain VACUUM runs.
 func (p plan) namesPart(ctx context.Context) error {
 	fmt.Printf("%-10s %10s %10s %12s %12s %12s %12s\n", "names", "used once", "live", "MB", "of tables", "of indexes", "floors")
 	if err := p.useOnce(ctx, "in order", 1); err != nil || p.inOrder {
@@ -62,7 +62,7 @@ func (p plan) useOnce(ctx context.Context, name string, spread int64) (err error
 	return nil
 }
 
-// retire goes once through all names.
+// retire goes through all names once.
 func (d *database) retire(ctx context.Context) error {
 	for last := new(""); last != nil; {
 		if err := d.admin.QueryRow(ctx, `SELECT last FROM fence.retire('0', $1, 1000)`, *last).Scan(&last); err != nil {

@@ -56,7 +56,7 @@ func TestALongUserAgentIsShortened(t *testing.T) {
 	}
 }
 
-// A stream that breaks off is taken up again behind the last event.
+// A broken stream resumes after the last event.
 func TestActivityGoesOnAfterAnInterruption(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 10)

@@ -31,20 +31,20 @@ const auditedPrincipals = `principals:
     allow: [{resources: "orders/*", verbs: [acquire]}]
 `
 
-// audited is a gateway as serve runs it, whose log is kept.
+// audited is a gateway as serve runs it, with its log.
 type audited struct {
 	t       *testing.T
 	cmd     *exec.Cmd
 	api     string
 	lines   *bufio.Scanner
 	all     strings.Builder
-	secrets []string // that no line may have
+	secrets []string // they may be in no line
 }
 
-// says awaits a line with these words, and wants others in it.
+// says waits for a line with these words, and expects others in it.
 func (a *audited) says(words string, wants ...string) {
 	a.t.Helper()
-	defer time.AfterFunc(time.Minute, func() { _ = a.cmd.Process.Kill() }).Stop() // which ends the log
+	defer time.AfterFunc(time.Minute, func() { _ = a.cmd.Process.Kill() }).Stop() // that ends the log
 	for a.lines.Scan() {
 		line := a.lines.Text()
 		a.all.WriteString(line + "\n")
@@ -61,7 +61,7 @@ func (a *audited) says(words string, wants ...string) {
 	a.t.Fatalf("the log ends without %q", words)
 }
 
-// ask makes a request with an id, and returns the answer's texts.
+// ask makes a request with an id, and returns the answer's fields.
 func (a *audited) ask(token, id, path, body string) map[string]any {
 	a.t.Helper()
 	req, err := http.NewRequestWithContext(a.t.Context(), http.MethodPost, a.api+path, bytes.NewReader([]byte(body)))
@@ -83,8 +83,8 @@ func (a *audited) ask(token, id, path, body string) map[string]any {
 	return answer
 }
 
-// Acquisitions, revocations, denials, and changes of principals, policies and options are each in the log, with who and, of
-// requests, their id. No line has a token, a grant, a handle, a key or a password.
+// The log has acquisitions, revocations, denials, and changes of principals, policies and options, each with its
+// principal and, for requests, its id. No line has a token, a grant, a handle, a key or a password.
 func TestTheLogTellsWhoDidWhatAndNoSecret(t *testing.T) {
 	t.Parallel()
 	pg, dir := testenv.Postgres(t), t.TempDir()
@@ -142,7 +142,7 @@ func TestTheLogTellsWhoDidWhatAndNoSecret(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	for a.lines.Scan() { // to its end
+	for a.lines.Scan() { // to the end
 		a.all.WriteString(a.lines.Text() + "\n")
 	}
 	_ = cmd.Wait()

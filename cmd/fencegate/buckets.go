@@ -35,12 +35,12 @@ can be shortened only while the bucket holds no object. CORS rules and tags are 
 	return cmd
 }
 
-// bucketCall makes a command of one call, whose answer is printed as JSON.
+// bucketCall makes a command for one call, whose answer is printed as JSON.
 func bucketCall(e env, cmd *cobra.Command, call func(ctx context.Context, c *client.Client, args []string) (json.RawMessage, error)) *cobra.Command {
 	return bucketShow(e, cmd, call, func(cmd *cobra.Command, answer json.RawMessage) error { return printJSON(cmd.OutOrStdout(), answer) })
 }
 
-// bucketShow makes a command of one call, whose answer is shown.
+// bucketShow makes a command for one call, whose answer is printed as text.
 func bucketShow(e env, cmd *cobra.Command, call func(ctx context.Context, c *client.Client, args []string) (json.RawMessage, error), show func(*cobra.Command, json.RawMessage) error) *cobra.Command {
 	var g gatewayFlags
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -86,7 +86,7 @@ func TestFieldsOfTheGatewayHaveFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	for field, flag := range flagOf {
-		name, _, _ := strings.Cut(strings.TrimPrefix(flag, "--"), " ") // what follows is for people
+		name, _, _ := strings.Cut(strings.TrimPrefix(flag, "--"), " ") // the rest is explanation
 		if serve.Flags().Lookup(name) == nil {
 			t.Errorf("field %s: serve has no flag %s", field, flag)
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// pki makes an authority and, under it, certificates with their keys, as files.
+// pki creates a CA and certificates with keys, as files.
 type pki struct {
 	dir  string
 	cert *x509.Certificate
@@ -35,7 +35,7 @@ func newPKI(t *testing.T) *pki {
 	return p
 }
 
-// file makes NAME.crt and NAME.key.
+// file creates NAME.crt and NAME.key.
 func (p *pki) file(t *testing.T, name string, of *x509.Certificate) (cert, key string) {
 	t.Helper()
 	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -71,7 +71,7 @@ func (p *pki) leaf(t *testing.T, name string) (cert, key string) {
 	})
 }
 
-// A real gateway and the command line's own client: the handshake comes after the server has looked at the connection.
+// A real gateway and the command's own client: the handshake completes after the server has accepted the connection.
 func TestACommandIsKnownByItsCertificate(t *testing.T) {
 	t.Parallel()
 	p := newPKI(t)
@@ -104,7 +104,7 @@ func TestACommandIsKnownByItsCertificate(t *testing.T) {
 	}
 }
 
-// One gateway for who has a certificate and who has a token.
+// One gateway accepts clients with a certificate and clients with a token.
 func TestWhereCertificatesAreOptionalATokenIsEnough(t *testing.T) {
 	t.Parallel()
 	p := newPKI(t)
@@ -125,7 +125,7 @@ func TestWhereCertificatesAreOptionalATokenIsEnough(t *testing.T) {
 	other, otherKey := theirs.leaf(t, "ops")
 	for name, c := range map[string]struct {
 		args []string
-		says string // "": it is served
+		says string // "": accepted
 	}{
 		"a certificate":                        {[]string{"--cert", own, "--key", ownKey}, ""},
 		"a token":                              {[]string{"--token-file", token}, ""},

@@ -24,7 +24,7 @@ func cli(t *testing.T, vars map[string]string, args ...string) (code int, stdout
 	t.Helper()
 	var out, errs bytes.Buffer
 	code = execute(t.Context(), env{
-		args:  append([]string{}, args...), // where it is nil, the test binary's own are taken
+		args:  append([]string{}, args...), // not nil: cobra would take the test binary's own
 		stdin: strings.NewReader(""), stdout: &out, stderr: &errs,
 		lookup: func(name string) (string, bool) { v, ok := vars[name]; return v, ok },
 		environ: func() (all []string) {
@@ -197,7 +197,7 @@ func TestAnS3PortThatIsAwayOrCannotServeHasItsExitCode(t *testing.T) {
 	}
 }
 
-// The gateway itself says that it is too long.
+// The gateway itself refuses it as too long.
 func TestTheLongestWaitThereIsReachesTheGateway(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -302,7 +302,7 @@ func TestFlagsCanComeFromTheEnvironment(t *testing.T) {
 	}
 }
 
-// An unset variable of a shell must not start a gateway that asks nobody who he is.
+// An unset shell variable must not start a gateway without authentication.
 func TestNoFlagOfRightsOrSecretsMayBeEmpty(t *testing.T) {
 	t.Parallel()
 	never := 0

@@ -27,7 +27,7 @@ func newConfig(e env) *cobra.Command {
 	return cmd
 }
 
-// noFile is for who names the file without its flag.
+// noFile rejects a file name given without its flag.
 func noFile(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("unexpected argument %q: name the file with --config", args[0])
@@ -50,7 +50,7 @@ error. The exit code is then 64.`,
 		Example: `  fencegate config check --config /etc/fencegate/fencegate.yaml`,
 		Args:    noFile,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
-			return nil // RunE says all at once
+			return nil // RunE reports all problems together
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var wrong []string
@@ -94,7 +94,7 @@ func appendError(all []string, err error) []string {
 	return append(all, err.Error())
 }
 
-// needsToken refuses an API that would serve everybody.
+// needsToken refuses an API without authentication.
 func (o *serveFlags) needsToken(cfg gateway.Config) error {
 	if cfg.GeneratesToken() && o.principalsFile == "" {
 		return usage(errNeedsToken)
@@ -102,7 +102,7 @@ func (o *serveFlags) needsToken(cfg gateway.Config) error {
 	return nil
 }
 
-// counts says how many options come from where.
+// counts describes how many options come from which origin.
 func (o *options) counts() string {
 	var of [fromFlag + 1]int
 	for _, f := range o.inOrder() {
@@ -137,7 +137,7 @@ out. Passwords are shown as ***.`,
 	return cmd
 }
 
-// print writes the options as a file, each with its origin in a comment.
+// print writes the options as a file; a comment names each one's origin.
 func (o *options) print(w io.Writer) error {
 	top := &yaml.Node{Kind: yaml.MappingNode}
 	for _, f := range o.inOrder() {
@@ -166,7 +166,7 @@ func (o *options) print(w io.Writer) error {
 	return out.Close()
 }
 
-// inOrder are the flags that the file may set, in the order of their keys: those of no section first.
+// inOrder returns the flags that the file may set, ordered by key; those without a section come first.
 func (o *options) inOrder() []*pflag.Flag {
 	var all []*pflag.Flag
 	o.flags.VisitAll(func(f *pflag.Flag) {
@@ -197,7 +197,7 @@ func valueNode(kind optionfile.Kind, texts []string) *yaml.Node {
 		n := &yaml.Node{}
 		n.SetString(text)
 		if kind != optionfile.Text && kind != optionfile.List {
-			n.Tag = "" // numbers, durations, true and false go without quotes
+			n.Tag = "" // numbers, durations and booleans are written without quotes
 		}
 		return n
 	}

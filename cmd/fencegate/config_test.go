@@ -14,7 +14,7 @@ import (
 
 const masterKey = "k1:5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"
 
-// optionFile is one that serve would start with, and what is in more.
+// optionFile is a file that serve would start with, plus more.
 func optionFile(t *testing.T, more string) (path string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -24,7 +24,7 @@ func optionFile(t *testing.T, more string) (path string) {
 	return path
 }
 
-// printed is what config print says of a key of a section, or "".
+// printed returns config print's value for a key of a section, or "".
 func printed(t *testing.T, key string, vars map[string]string, args ...string) string {
 	t.Helper()
 	code, stdout, stderr := cli(t, vars, append([]string{"config", "print"}, args...)...)
@@ -53,7 +53,7 @@ func TestFlagsCountBeforeVariablesAndThoseBeforeTheFile(t *testing.T) {
 		{"records", "", "", "720h0m0s # default"},
 		{"policy", "", "", "# " + file + ":9"},
 	} {
-		vars["FENCEGATE_SQL_CONNECTIONS"] = c.variable // where it is empty the file counts
+		vars["FENCEGATE_SQL_CONNECTIONS"] = c.variable // if it is empty, the file's value applies
 		var args []string
 		if c.flag != "" {
 			args = []string{"--sql-connections", c.flag}
@@ -68,7 +68,7 @@ func TestFlagsCountBeforeVariablesAndThoseBeforeTheFile(t *testing.T) {
 	}
 }
 
-// Each option has a key, which no other has and no section; what print writes is a file that says the same.
+// Each option has its own key, which is no other's and no section's. What print writes is a file with the same values.
 func TestEachOptionCanStandInTheFile(t *testing.T) {
 	t.Parallel()
 	seen, text := map[string]string{}, map[string]string{"string": "'x y'", "bool": "true", "int": "7", "duration": "7m0s", "stringSlice": "['a:1,b', 'c:2']", "stringArray": "['a=b,c', 'd=e']"}
@@ -256,7 +256,7 @@ func TestAVariableThatIsNobodysIsTold(t *testing.T) {
 	t.Parallel()
 	vars := map[string]string{
 		"FENCEGATE_POSTGRS_URL": "geheim", "FENCEGATE_TOKEN": "", "FENCEGATE_REDIS_PASSWORD": "", "FENCEGATE_GATEWAY": "http://x", "FENCEGATE_TEST_SERVICES": "local", "FENCE_RESOURCE": "r",
-		// of Kubernetes, for services that are named fencegate and fencegate-db
+		// Kubernetes sets these for services named fencegate and fencegate-db.
 		"FENCEGATE_SERVICE_HOST": "10.0.0.1", "FENCEGATE_SERVICE_PORT": "7070", "FENCEGATE_SERVICE_PORT_API": "7070", "FENCEGATE_PORT": "tcp://10.0.0.1:7070",
 		"FENCEGATE_PORT_7070_TCP": "tcp://10.0.0.1:7070", "FENCEGATE_PORT_7070_TCP_PROTO": "tcp", "FENCEGATE_PORT_7070_TCP_PORT": "7070", "FENCEGATE_PORT_7070_TCP_ADDR": "10.0.0.1",
 		"FENCEGATE_DB_SERVICE_HOST": "10.0.0.2", "FENCEGATE_DB_PORT": "tcp://10.0.0.2:5432",

@@ -22,7 +22,7 @@ const (
 	watchPause    = 2 * time.Second
 	workerCommand = "demo-worker"
 
-	// directVariable tells a worker PostgreSQL's own address; it holds a password.
+	// directVariable passes PostgreSQL's own address to a worker. It holds a password.
 	directVariable = "DEMO_DIRECT_URL"
 )
 
@@ -74,14 +74,14 @@ fencegate-demo, and the schema fencegate_demo, which it removes.`,
 		},
 	}
 	g.register(cmd)
-	markTypedOnly(cmd, "gateway") // a variable that names a gateway must not make the demo work in it
+	markTypedOnly(cmd, "gateway") // a variable that names a gateway must not make the demo write to it
 	cmd.Flags().BoolVar(&watch, "watch", false, "slow down and explain")
 	cmd.Flags().StringVar(&lock, "lock", lockRedis, "without --gateway: "+lockUsage)
 	cmd.Flags().StringVar(&adminURL, "postgres-url", "", "with --gateway: its database (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
 	return cmd
 }
 
-// demoOn runs the demo on a running gateway; the workers use the given login too.
+// demoOn runs the demo on a running gateway. The workers use the given login too.
 func demoOn(ctx context.Context, e env, cfg demo.Config, g gatewayFlags, adminURL string) error {
 	var err error
 	if cfg.Client, err = g.client(e); err != nil {
@@ -108,8 +108,8 @@ func tell(ctx context.Context, cfg demo.Config) error {
 	return err
 }
 
-// workers says how the workers are started. What they must know, they find in
-// their environment, where process lists don't show it.
+// workers configures how the workers are started. Their parameters
+// are passed in the environment, which process lists do not show.
 func workers(cfg *demo.Config, gatewayURL, token, login string) error {
 	self, err := os.Executable()
 	if err != nil {

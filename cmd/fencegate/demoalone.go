@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/internal/devstack"
 )
 
-// demoAlone runs the demo on a stack of its own.
+// demoAlone runs the demo on its own stack.
 func demoAlone(ctx context.Context, cmd *cobra.Command, cfg demo.Config, postgres bool) (err error) {
 	stack, err := devstack.Start(ctx, devstack.Config{
 		Ephemeral: true, PostgresLeases: postgres,

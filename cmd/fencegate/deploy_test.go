@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// What deploy has is started with flags and variables that serve knows, and no other.
+// The deployments use only flags and variables that serve has.
 func TestDeploymentsUseFlagsThatServeHas(t *testing.T) {
 	t.Parallel()
 	flags := newServe(env{}).Flags()
@@ -25,7 +25,7 @@ func TestDeploymentsUseFlagsThatServeHas(t *testing.T) {
 		var set []string
 		for line := range bytes.Lines(text) {
 			if bytes.HasPrefix(bytes.TrimSpace(line), []byte("#")) {
-				line = named.Find(line) // comments name variables, and flags of other commands
+				line = named.Find(line) // comments name variables, and other commands' flags
 			}
 			for word := range bytes.FieldsSeq(line) {
 				if m := given.FindSubmatch(word); m != nil {
@@ -47,7 +47,7 @@ func TestDeploymentsUseFlagsThatServeHas(t *testing.T) {
 	}
 }
 
-// The files of options that deploy has are those of a gateway that starts, once what they name is there.
+// The deployments' option files are accepted once the files that they name exist.
 func TestDeployedOptionsPassConfigCheck(t *testing.T) {
 	t.Parallel()
 	read := func(file string) string {
@@ -60,7 +60,7 @@ func TestDeployedOptionsPassConfigCheck(t *testing.T) {
 	var objects struct {
 		Data map[string]string
 	}
-	if err := yaml.Unmarshal([]byte(read("kubernetes/fencegate.yaml")), &objects); err != nil { // the first of its objects
+	if err := yaml.Unmarshal([]byte(read("kubernetes/fencegate.yaml")), &objects); err != nil { // the first object
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -70,7 +70,7 @@ func TestDeployedOptionsPassConfigCheck(t *testing.T) {
 	for name, text := range map[string]string{"fencegate.yaml": read("fencegate.yaml"), "kubernetes": objects.Data["fencegate.yaml"]} {
 		file := filepath.Join(dir, name)
 		writeFile(t, file, strings.ReplaceAll(text, "/etc/fencegate/", dir+"/"))
-		vars := map[string]string{"FENCEGATE_POSTGRES_URL": "postgres://fencegate_gateway:geheim@db/app"} // of the secret
+		vars := map[string]string{"FENCEGATE_POSTGRES_URL": "postgres://fencegate_gateway:geheim@db/app"} // from the secret
 		if code, stdout, stderr := cli(t, vars, "config", "check", "--config", file); code != exitOK || stderr != "" {
 			t.Errorf("%s: %d %s%s", name, code, stdout, stderr)
 		}

@@ -93,15 +93,15 @@ func dev(cmd *cobra.Command, cfg devstack.Config, command []string) (err error) 
 	err = stack.Wait(ctx)
 	cfg.Progress("stopping")
 	if ctx.Err() != nil {
-		return nil // Ctrl-C is how dev ends
+		return nil // Ctrl-C is the regular end of dev
 	}
 	return err
 }
 
-// commandPatience is how long the command may take to end after TERM.
+// commandPatience is how long the command may take to exit after SIGTERM.
 const commandPatience = 10 * time.Second
 
-// runBeside runs a command while the stack is up.
+// runBeside runs a command beside the running stack.
 func runBeside(cmd *cobra.Command, stack *devstack.Stack, command []string) error {
 	c := exec.CommandContext(cmd.Context(), command[0], command[1:]...)
 	c.Env = append(os.Environ(), stack.Environ()...)
@@ -118,8 +118,7 @@ func runBeside(cmd *cobra.Command, stack *devstack.Stack, command []string) erro
 	return nil
 }
 
-// portsFree looks before the long steps whether the addresses can be had, all of
-// them at the same time.
+// portsFree checks that all addresses are free at the same time, before the long steps.
 func portsFree(cfg devstack.Config) error {
 	for _, port := range []struct{ flag, address string }{{"api-listen", cfg.APIListen}, {"pg-listen", cfg.PGListen}, {"s3-listen", cfg.S3Listen}} {
 		ln, err := net.Listen("tcp", port.address)

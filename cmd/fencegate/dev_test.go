@@ -8,7 +8,7 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 )
 
-// What can be known before is said before a server is started.
+// Errors that need no server are reported before one is started.
 func TestDevRefusesWhatCanNotWorkBeforeItStartsAnything(t *testing.T) {
 	t.Parallel()
 	free, err := redisserver.FreeAddr()

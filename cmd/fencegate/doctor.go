@@ -68,9 +68,9 @@ The exit code is 1 if a check is FAIL.`,
 	return cmd
 }
 
-// examine prints what doctor finds.
+// examine prints doctor's findings.
 func examine(cmd *cobra.Command, cfg doctor.Config, asJSON bool) error {
-	redis.SetLogger(silent{}) // what it would say is a finding
+	redis.SetLogger(silent{}) // its messages are findings already
 	findings := doctor.Examine(cmd.Context(), cfg)
 	show := doctor.Print
 	if asJSON {

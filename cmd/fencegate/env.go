@@ -19,8 +19,7 @@ import (
 	"github.com/fencegate/fencegate/internal/terminal"
 )
 
-// env is everything that a command takes from its process, so that tests can
-// run commands inside theirs.
+// env is what a command takes from its process, so that tests can run commands in process.
 type env struct {
 	args           []string
 	stdin          io.Reader
@@ -29,20 +28,18 @@ type env struct {
 	environ        func() []string // NAME=VALUE each
 }
 
-// endings are the signals that ask a command to end, but for those that this
-// process was started to ignore, as by nohup. Only before the first
-// [signal.Notify] can that be known.
+// endings are the signals that end a command, without those that this process was started to ignore, as by nohup. That
+// can only be determined before the first [signal.Notify].
 var endings = slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
 
-// execute runs one command line and returns its exit code. SIGINT, SIGTERM and
-// SIGHUP end the command's context; commands stop in order and clean up. One that
-// reloads has SIGHUP for itself.
+// execute runs one command line and returns its exit code. SIGINT, SIGTERM and SIGHUP end the command's context;
+// commands stop in order and clean up. A command that reloads handles SIGHUP itself.
 func execute(ctx context.Context, e env) int {
 	root, ends := newRoot(e), endings
 	if cmd, _, err := root.Find(e.args); err == nil {
 		if _, ok := cmd.Annotations[reloads]; ok {
 			ends = withoutHangup(endings)
-			signal.Ignore(syscall.SIGHUP) // until it listens
+			signal.Ignore(syscall.SIGHUP) // until the command listens for it
 		}
 	}
 	ctx, stop := signal.NotifyContext(ctx, ends...)
@@ -55,13 +52,12 @@ func execute(ctx context.Context, e env) int {
 	var said *exitError
 	var passed *childExit
 	if err != nil && ctx.Err() != nil && !errors.As(err, &said) && !errors.As(err, &passed) {
-		err = context.Canceled // what broke because of the interrupt is not worth telling
+		err = context.Canceled // errors that follow from the interrupt are not reported
 	}
 	return report(e.stderr, ran.CommandPath(), named(ran, err))
 }
 
-// report prints one line that says what happened to the command, and one with a
-// hint where there is one.
+// report prints one line with the command's error, and one with a hint if there is one.
 func report(w io.Writer, command string, err error) int {
 	if err == nil {
 		return exitOK
@@ -78,7 +74,7 @@ func report(w io.Writer, command string, err error) int {
 		text = "interrupted"
 	}
 	if _, malformed := errors.AsType[*pgconn.ParseConfigError](err); malformed {
-		text = "the database's address is not a PostgreSQL address" // err shows it, at times with its password
+		text = "the database's address is not a PostgreSQL address" // err contains the address, sometimes with its password
 	}
 	_, _ = fmt.Fprintf(w, "fencegate: %s\n", text)
 	if hint == seeHelp {
@@ -105,7 +101,7 @@ func markTypedOnly(cmd *cobra.Command, flag string) {
 	annotate(cmd.Flags(), flag, typedOnly)
 }
 
-// annotate marks a flag that is there.
+// annotate annotates an existing flag.
 func annotate(f *pflag.FlagSet, flag, mark string, values ...string) {
 	marks := &f.Lookup(flag).Annotations
 	if *marks == nil {
@@ -114,8 +110,8 @@ func annotate(f *pflag.FlagSet, flag, mark string, values ...string) {
 	(*marks)[mark] = append([]string{}, values...)
 }
 
-// neverEmpty annotates flags that say who may do what, or name a secret: a variable of the
-// shell that is not set must not open a gateway to everybody.
+// neverEmpty annotates flags that grant rights, or name a secret.
+// An unset shell variable must not open a gateway to everyone.
 const neverEmpty = "never empty"
 
 func markNeverEmpty(f *pflag.FlagSet, flags ...string) {
@@ -131,7 +127,7 @@ func isEmpty(v pflag.Value) bool {
 	return v.String() == ""
 }
 
-// refuseEmpty refuses a flag that was given without a value where that would mean no check.
+// refuseEmpty refuses an empty value of a neverEmpty flag.
 func refuseEmpty(f *pflag.Flag, given string) error {
 	if f.Annotations[neverEmpty] == nil {
 		return nil
@@ -139,8 +135,8 @@ func refuseEmpty(f *pflag.Flag, given string) error {
 	return usage(fmt.Errorf("%s is empty; give it a value, or omit it", given))
 }
 
-// fromEnvironment gives each flag that the command line leaves out the value of
-// its variable: --postgres-url is FENCEGATE_POSTGRES_URL.
+// fromEnvironment sets each flag that is missing on the command line from its variable: --postgres-url is
+// FENCEGATE_POSTGRES_URL.
 func (e env) fromEnvironment(cmd *cobra.Command) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

@@ -20,20 +20,20 @@ import (
 	"github.com/fencegate/fencegate/internal/transfer"
 )
 
-// Exit codes. Refusals by a fence take theirs from fence.Codes; the numbers
-// follow sysexits.h where it has one. They are documented in docs/cli.md.
+// Exit codes. Refusals by a fence use those of fence.Codes. The numbers follow sysexits.h where it has one. They are
+// documented in docs/cli.md.
 const (
 	exitOK          = 0
-	exitFailed      = 1  // anything that has no code of its own
+	exitFailed      = 1  // any other failure
 	exitUsage       = 64 // malformed command line, flag, variable or input
-	exitUnavailable = 69 // the gateway, PostgreSQL, or a quorum of Redis is away
+	exitUnavailable = 69 // the gateway, PostgreSQL, or a quorum of Redis is unavailable
 	exitHeld        = 75 // another holds the resource; try again later
 	exitForbidden   = 77 // refused: not authorized, or the fence's ZF002 to ZF004
 	exitLost        = 79 // `run`: the lease was lost before the command ended
 	exitInterrupted = 130
 )
 
-// exitError carries an exit code and a hint on the way to main.
+// exitError carries an exit code and a hint to main.
 type exitError struct {
 	code int
 	hint string
@@ -43,17 +43,17 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-// toldError was told as JSON: nothing more is printed.
+// toldError is an error that was already printed as JSON.
 type toldError struct{ error }
 
 func (e *toldError) Unwrap() error { return e.error }
 
-// childExit passes the exit code of a command that `run` ran; nothing is printed.
+// childExit passes on the exit code of the command that `run` ran. Nothing is printed.
 type childExit struct{ code int }
 
 func (e *childExit) Error() string { return fmt.Sprintf("the command ended with %d", e.code) }
 
-// seeHelp stands for the help of the command that was run.
+// seeHelp stands for a hint at the command's help.
 const seeHelp = "see --help"
 
 func usage(err error) error {
@@ -85,7 +85,7 @@ func classify(err error) (code int, hint string) {
 		return exitInterrupted, ""
 	case errors.As(err, &unreachable) && errors.Is(err, http.ErrSchemeMismatch):
 		return exitUnavailable, "the gateway at this address speaks plain HTTP: name it with http://"
-	case errors.As(err, &unreachable) && strings.Contains(err.Error(), "malformed HTTP"): // of an error without a type
+	case errors.As(err, &unreachable) && strings.Contains(err.Error(), "malformed HTTP"): // this error has no type
 		return exitUnavailable, "something else listens there: name the port of the gateway's HTTP API, 7070 by default"
 	case errors.Is(err, syscall.EADDRINUSE):
 		return exitFailed, "another process listens there; name other addresses with --api-listen, --pg-listen, --s3-listen and --metrics-listen"
@@ -96,7 +96,7 @@ func classify(err error) (code int, hint string) {
 	case errors.As(err, &unreachable):
 		return exitUnavailable, "start one with `fencegate dev`, or name yours with --gateway or FENCEGATE_GATEWAY"
 	case errors.As(err, &answered) && answered.Code == "ServiceUnavailable":
-		return exitUnavailable, "" // the S3 port has said which part is away
+		return exitUnavailable, "" // the S3 port's message names the unavailable part
 	case errors.As(err, &silent):
 		return exitUnavailable, "see whether AWS_ENDPOINT_URL_S3 is the gateway's S3 port, as fencegate run sets it"
 	case errors.Is(err, fence.ErrInvalid):
@@ -105,7 +105,7 @@ func classify(err error) (code int, hint string) {
 	return exitFailed, ""
 }
 
-// hintOf is the hint of a problem in the words of the command line.
+// hintOf returns a problem's hint in terms of the command line.
 func hintOf(p *client.Problem) string {
 	switch p.Code {
 	case wire.CodeHeld:
@@ -116,8 +116,7 @@ func hintOf(p *client.Problem) string {
 	return p.Hint()
 }
 
-// mayBeDone reports whether a request that changes something may have reached
-// the gateway before the answer failed to come.
+// mayBeDone reports whether a mutating request may have reached the gateway although no answer arrived.
 func mayBeDone(e *client.UnreachableError) bool {
 	if request, ok := errors.AsType[*url.Error](e); ok && request.Op == "Get" {
 		return false
@@ -130,8 +129,8 @@ func mayBeDone(e *client.UnreachableError) bool {
 	return !untrusted && !plain && !errors.Is(e, http.ErrSchemeMismatch)
 }
 
-// broken is the error for an error of PostgreSQL's that ended the connection, or that is not
-// one of its answers: it is unknown whether the statement took effect.
+// broken wraps an error that ended the PostgreSQL connection, or that is not one of its answers: whether the statement
+// took effect is unknown.
 func broken(err error) error {
 	if err == nil {
 		return nil
@@ -144,8 +143,7 @@ func broken(err error) error {
 	return fmt.Errorf("%w: %w", fence.ErrUnknown, err)
 }
 
-// classifyPostgreSQL is for errors of a connection that the command itself makes;
-// 0 means that it is none.
+// classifyPostgreSQL classifies errors of a connection that the command itself makes. code 0 means that it is none.
 func classifyPostgreSQL(err error) (code int, hint string) {
 	const check = "check --postgres-url or FENCEGATE_POSTGRES_URL"
 	var malformed *pgconn.ParseConfigError
@@ -156,7 +154,7 @@ func classifyPostgreSQL(err error) (code int, hint string) {
 		return exitUsage, check + "; it reads postgres://user@host:port/database, with the password in PGPASSWORD or percent-encoded behind the user"
 	case errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28"): // invalid authorization
 		return exitForbidden, check
-	case refused != nil && refused.Code == "42501": // insufficient_privilege, at times to connect at all
+	case refused != nil && refused.Code == "42501": // insufficient_privilege, possibly already to connect
 		return exitForbidden, cmp.Or(refused.Hint, "use the login that the command's --help names at --postgres-url")
 	case errors.As(err, &connect):
 		return exitUnavailable, check
@@ -164,7 +162,7 @@ func classifyPostgreSQL(err error) (code int, hint string) {
 		return exitUnavailable, "PostgreSQL may have done it: check before you repeat it"
 	case refused == nil:
 		return 0, ""
-	case refused.Code == "22023": // invalid_parameter_value: what the command was given
+	case refused.Code == "22023": // invalid_parameter_value: an argument of the command
 		return exitUsage, refused.Hint
 	case refused.Code == "25006": // read_only_sql_transaction
 		return exitFailed, "the server is a standby, or default_transaction_read_only is on: name the primary"
@@ -176,7 +174,7 @@ func classifyPostgreSQL(err error) (code int, hint string) {
 	return 0, ""
 }
 
-// notMigrated reports whether what PostgreSQL does not find is fencegate's own.
+// notMigrated reports whether the object that PostgreSQL does not find belongs to fencegate.
 func notMigrated(err *pgconn.PgError) bool {
 	switch err.Code {
 	case "42P01", "42883", "3F000": // undefined table, function, schema

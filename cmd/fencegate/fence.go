@@ -34,11 +34,11 @@ func newFence(_ env) *cobra.Command {
 	return cmd
 }
 
-// database is how the commands below `fence` reach PostgreSQL and answer.
+// database connects the commands below `fence` to PostgreSQL, and prints their answers.
 type database struct {
 	url     string
 	json    bool
-	notices io.Writer // of what PostgreSQL notes about a change; nil: nowhere
+	notices io.Writer // receives PostgreSQL's notices about a change; nil: discarded
 }
 
 func (d *database) register(cmd *cobra.Command, login string) {
@@ -52,7 +52,7 @@ const (
 	asMigrator = "the login that migrates, or a superuser"
 )
 
-// with runs f with a pool on the database.
+// with calls f with a pool for the database.
 func (d *database) with(ctx context.Context, f func(*pgxpool.Pool) error) error {
 	if d.url == "" {
 		return usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)"))
@@ -89,7 +89,7 @@ func (d *database) printFences(cmd *cobra.Command, records []fence.Record) error
 	return w.Flush()
 }
 
-// endedAt is when a grant ended, or a dash.
+// endedAt returns when a grant ended, or a dash.
 func endedAt(r fence.Record) string {
 	if r.EndedAt == nil {
 		return "-"
@@ -169,7 +169,7 @@ gateway's "revoke" (POST /v1/resources/RESOURCE/revoke) also ends the holder's s
 			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
 				token, err := pgfence.New(pool).Revoke(cmd.Context(), args[0], by)
 				if errors.Is(err, fence.ErrNotRaised) {
-					err = nil // raised further by another already: the holder is out all the same
+					err = nil // another has raised it further: the holder is fenced off too
 				}
 				if err != nil {
 					return err
@@ -201,7 +201,7 @@ func newFenceUncovered() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				rows, _ := pool.Query(cmd.Context(), sqlUncovered) // the error comes again from rows
+				rows, _ := pool.Query(cmd.Context(), sqlUncovered) // rows returns the error again
 				list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[uncovered])
 				if err != nil {
 					return err

@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// ok runs a command line that must succeed, and returns what it prints.
+// ok runs a command line that must succeed, and returns its output.
 func ok(t *testing.T, vars map[string]string, args ...string) string {
 	t.Helper()
 	code, stdout, stderr := cli(t, vars, args...)
@@ -139,7 +139,7 @@ func TestInvalidateAllRefusesEveryGrantFromBefore(t *testing.T) {
 	runSQL(t, pg.URL, `CREATE TABLE orders (id bigint)`, `SELECT fence.protect('orders', under => 'orders/')`, `INSERT INTO fence.unsealed VALUES ('elsewhere/*')`,
 		`SELECT fence.raise('elsewhere/1', 70, NULL, '')`, `SELECT fence.raise('highest', 9223372036854775807, NULL, '')`)
 	g := grant(t, pg.GatewayURL, "orders/1", 5)
-	lost := fence.Grant{Resource: "orders/1", Token: 7, Seal: fence.NewSeal()} // issued, and forgotten by the server
+	lost := fence.Grant{Resource: "orders/1", Token: 7, Seal: fence.NewSeal()} // issued, and lost by the server
 
 	if code, _, stderr := cli(t, vars, "fence", "invalidate-all"); code != exitUsage || !strings.Contains(stderr, "--yes") {
 		t.Errorf("without a confirmation that was typed: %d %s", code, stderr)
@@ -220,7 +220,7 @@ func TestInvalidateAllNamesWhatItCannotDrainAndWhoIsInItsWay(t *testing.T) {
 	}
 
 	run(`BEGIN`)
-	run(`SELECT fence.raise('orders/1', 9000000000, NULL, '')`) // holds its turn until it ends
+	run(`SELECT fence.raise('orders/1', 9000000000, NULL, '')`) // it holds the resource's turn until it ends
 	code, _, stderr = cli(t, vars, "fence", "invalidate-all", "--yes", "--again")
 	if code != exitUnavailable || !strings.Contains(stderr, "process ") {
 		t.Errorf("behind a raise that does not end: %d %q", code, stderr)

@@ -65,7 +65,7 @@ func newFenceAllowed() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				rows, _ := pool.Query(cmd.Context(), sqlUnsealedPatterns) // the error comes again from rows
+				rows, _ := pool.Query(cmd.Context(), sqlUnsealedPatterns) // rows returns the error again
 				list, err := pgx.CollectRows(rows, pgx.RowTo[string])
 				if err != nil {
 					return err

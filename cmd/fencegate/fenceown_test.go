@@ -83,7 +83,8 @@ func TestTheSourceOfLeasesIsShownAndChanged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := source.Acquire(t.Context(), leasing.Request{Resource: "orders/3", TTL: 5 * time.Minute}); err != nil { // several end as a set
+	// several sources end together
+	if _, err := source.Acquire(t.Context(), leasing.Request{Resource: "orders/3", TTL: 5 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	write := func() error { return use(t, pg.WriterURL, "orders/1", lease.Grant.Presented()) }

@@ -14,7 +14,7 @@ const (
 	sqlChangeSource = `SELECT fence.change_source($1, $2)`
 )
 
-// leaseSource is where the leases of a database come from, and how many of PostgreSQL's are held or were ended.
+// leaseSource is a database's lease source, and how many of PostgreSQL's leases are held or were ended.
 type leaseSource struct {
 	Source string `json:"source"`
 	Held   int64  `json:"held"`

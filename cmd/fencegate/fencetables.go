@@ -10,16 +10,16 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A table may have several guards, which share its counter.
+// A table may have several guards. They share its counter.
 const sqlTables = `SELECT relation::text AS table,
        coalesce(min(per_row), min(resource), min(under) || '*') AS needs, min(mode) AS mode, bool_and(complete) AS complete,
        max(refused) AS refused, max(would_refuse) AS would_refuse
   FROM fence.protected GROUP BY relation ORDER BY coalesce(max(refused), max(would_refuse), 0) DESC, 1`
 
-// protectedTable is a table with a guard, and what that has refused since the table was protected; nil: nobody counts.
+// protectedTable is a table with a guard, and the number of its refusals since it was protected; nil: not counted.
 type protectedTable struct {
 	Table       string `json:"table"`
-	Needs       string `json:"needs"` // a resource, a prefix and "*", or the expression per row
+	Needs       string `json:"needs"` // a resource, a prefix and "*", or the per-row expression
 	Mode        string `json:"mode"`
 	Complete    bool   `json:"complete"`
 	Refused     *int64 `json:"refused"`
@@ -62,7 +62,7 @@ func (d *database) printTables(cmd *cobra.Command, tables []protectedTable) erro
 	return w.Flush()
 }
 
-// countOr is a count, or a dash where nobody counts.
+// countOr returns a count, or a dash if it is unknown.
 func countOr(n *int64) string {
 	if n == nil {
 		return "-"

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// reconnect is the pause before a stream that broke off is asked for again.
+	// reconnect is the pause before a broken stream is requested again.
 	reconnect = time.Second
-	// keptTimeout is how long each of several gateways may take to tell what it keeps.
+	// keptTimeout bounds how long each of several gateways may take to return its kept events.
 	keptTimeout = 5 * time.Second
 )
 
@@ -26,10 +26,10 @@ const (
 type stream struct {
 	url  string
 	ask  func(ctx context.Context, after string, follow bool, each func(wire.Event) error) error
-	last string // id of the latest event that was shown
+	last string // id of the last event that was shown
 }
 
-// streamsOf are those of each gateway; refused: of the writes only that the fence refused.
+// streamsOf returns a stream for each gateway. refused limits them to writes that the fence refused.
 func streamsOf(c *client.Client, refused bool) (all []*stream) {
 	for url, one := range c.Gateways() {
 		s := &stream{url: url, ask: one.Events}
@@ -41,7 +41,7 @@ func streamsOf(c *client.Client, refused bool) (all []*stream) {
 	return all
 }
 
-// passes reports whether an error may be over at the next try: the gateway, or a balancer before it, is away or busy.
+// passes reports whether a retry may succeed: the gateway, or a balancer before it, is unavailable or busy.
 func passes(err error) bool {
 	if problem, ok := errors.AsType[*client.Problem](err); ok {
 		return problem.Status == http.StatusTooManyRequests || problem.Status >= 500 && problem.Status != http.StatusNotImplemented
@@ -50,14 +50,14 @@ func passes(err error) bool {
 	return away
 }
 
-// run names a gateway's process, by the id of an event.
+// run extracts the id of a gateway's process from an event's id.
 func run(id string) string {
 	name, _, _ := strings.Cut(id, "-")
 	return name
 }
 
-// follows shows events until ctx ends, which is no error. A stream that breaks off is taken up again where it was. What
-// several gateways keep is merged by time; one that does not answer keeps nobody from seeing the others' events.
+// follows shows events until ctx ends, which is no error. A broken stream resumes after the last event. The kept events
+// of several gateways are merged by time. A gateway that does not answer does not block the others' events.
 func follows(ctx context.Context, streams []*stream, follow bool, note io.Writer, show func(wire.Event) error) error {
 	if len(streams) == 1 {
 		return streams[0].follow(ctx, follow, false, note, show)
@@ -66,7 +66,7 @@ func follows(ctx context.Context, streams []*stream, follow bool, note io.Writer
 		return err
 	}
 	streams = slices.CompactFunc(slices.SortedStableFunc(slices.Values(streams), func(a, b *stream) int { return strings.Compare(run(a.last), run(b.last)) }),
-		func(a, b *stream) bool { return a.last != "" && run(a.last) == run(b.last) }) // one gateway by two names
+		func(a, b *stream) bool { return a.last != "" && run(a.last) == run(b.last) }) // one gateway under two names
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var mu sync.Mutex
@@ -74,7 +74,7 @@ func follows(ctx context.Context, streams []*stream, follow bool, note io.Writer
 	errs := make([]error, len(streams))
 	for i, s := range streams {
 		running.Go(func() {
-			defer cancel() // nobody reads, or a right is missing: it does not come by waiting
+			defer cancel() // the output has no reader, or a right is missing: retrying does not help
 			err := s.follow(ctx, true, true, note, func(e wire.Event) error {
 				mu.Lock()
 				defer mu.Unlock()
@@ -89,7 +89,7 @@ func follows(ctx context.Context, streams []*stream, follow bool, note io.Writer
 	return errors.Join(errs...)
 }
 
-// kept shows what the gateways keep. With follow, one that is away is noted: it is asked again.
+// kept shows the events that the gateways keep. With follow, an unavailable gateway is noted, and asked again later.
 func kept(ctx context.Context, streams []*stream, follow bool, note io.Writer, show func(wire.Event) error) error {
 	found, errs := make([][]wire.Event, len(streams)), make([]error, len(streams))
 	var asking sync.WaitGroup
@@ -114,7 +114,7 @@ func kept(ctx context.Context, streams []*stream, follow bool, note io.Writer, s
 	slices.SortStableFunc(all, func(a, b wire.Event) int { return a.Time.Compare(b.Time) })
 	shown := make(map[string]bool)
 	for _, e := range all {
-		if shown[e.ID] { // one gateway by two names
+		if shown[e.ID] { // one gateway under two names
 			continue
 		}
 		shown[e.ID] = e.ID != ""
@@ -141,9 +141,9 @@ func kept(ctx context.Context, streams []*stream, follow bool, note io.Writer, s
 	return errors.Join(errs...)
 }
 
-// follow shows one gateway's events. With retry it is asked again also where it has told nothing yet.
+// follow shows one gateway's events. With retry it also retries before the first event was shown.
 func (s *stream) follow(ctx context.Context, follow, retry bool, note io.Writer, show func(wire.Event) error) error {
-	lost := retry && s.last == "" // it was noted
+	lost := retry && s.last == "" // kept has already noted it
 	for {
 		err := s.ask(ctx, s.last, follow, func(e wire.Event) error {
 			s.last, lost = e.ID, false

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// telling is a gateway that keeps events, each "id second resource".
+// telling is a gateway with kept events, each "id second resource".
 func telling(t *testing.T, events ...string) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -53,7 +53,7 @@ func TestAGatewayThatIsAwayDoesNotHideTheOthersEvents(t *testing.T) {
 	}
 }
 
-// following starts a gateway that keeps one event. answer handles each request with follow=true; asked receives its
+// following starts a gateway with one kept event. answer handles each request with follow=true; asked receives its
 // Last-Event-ID.
 func following(t *testing.T, id string, asked chan<- string, answer func(w http.ResponseWriter)) string {
 	t.Helper()
@@ -103,7 +103,7 @@ func TestAGatewayThatIsBusyOrAwayIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	a, b := make(chan string, 9), make(chan string, 9)
 	ended := make(chan struct{})
-	one := following(t, "A-1", a, func(w http.ResponseWriter) { // serves, and tells nothing
+	one := following(t, "A-1", a, func(w http.ResponseWriter) { // it accepts the stream, and sends nothing
 		_ = http.NewResponseController(w).Flush()
 		<-ended
 	})

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// Commands trust the authority that --ca names and show the certificate of --cert, and say what is wrong with either.
+// Commands trust the CA of --ca, present the certificate of --cert, and report what is wrong with either.
 func TestCommandsReachAGatewayByTLS(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

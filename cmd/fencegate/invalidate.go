@@ -17,11 +17,11 @@ import (
 const (
 	sqlInvalidate = `SELECT id::text, identity, raised, unsealed, already FROM fence.invalidate_all($1)`
 
-	// In a transaction of its own: what it looks for are the writers that passed a check before the raise was committed.
+	// It runs in its own transaction: it looks for writers that passed a check before the raise was committed.
 	sqlDrainInvalidated = `SELECT resource, held_by FROM fence.drain_invalidated()`
 )
 
-// invalidation is what invalidate-all did.
+// invalidation is the result of invalidate-all.
 type invalidation struct {
 	ID        string      `json:"id"`
 	Identity  string      `json:"identity"`
@@ -93,14 +93,15 @@ func invalidate(ctx context.Context, pool *pgxpool.Pool, again bool) (invalidati
 	return done, err
 }
 
-// drainInvalidated waits for the writers that passed a check before all fences were raised, and returns those that are left.
+// drainInvalidated waits for the writers that passed a check
+// before all fences were raised, and returns those that remain.
 func drainInvalidated(ctx context.Context, pool *pgxpool.Pool) ([]undrained, error) {
-	rows, _ := pool.Query(ctx, sqlDrainInvalidated) // the error comes again from rows
+	rows, _ := pool.Query(ctx, sqlDrainInvalidated) // rows returns the error again
 	left, err := pgx.CollectRows(rows, pgx.RowToStructByPos[undrained])
 	return append([]undrained{}, left...), broken(err)
 }
 
-// left is an error where writers from before are left.
+// left returns an error if such writers remain.
 func left(all []undrained) error {
 	if len(all) == 0 {
 		return nil
@@ -108,7 +109,8 @@ func left(all []undrained) error {
 	return withHint(fmt.Errorf("%d resource(s) still have writers under earlier grants", len(all)), exitUnavailable, drainOn)
 }
 
-// drainOn goes on draining after invalidate-all and new-group alike, and raises nothing.
+// drainOn is the hint for continuing to drain, after invalidate-all
+// and new-group alike. The command then raises nothing.
 const drainOn = "end what holds them, then run fencegate fence invalidate-all --yes: it continues draining"
 
 func tellUnsealed(w io.Writer, n int64) {

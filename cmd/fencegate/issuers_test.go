@@ -18,7 +18,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// issuing makes a key, the file of its public half, and what signs claims with it.
+// issuing creates a key, the file of its public half, and a function that signs claims with it.
 func issuing(t *testing.T) (keys string, sign func(audience string) string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -95,7 +95,7 @@ issuers:
 	}
 }
 
-// A token that another has taken the place of is sent from the next request on; a file that is being written changes nothing.
+// A token that was replaced in its file is sent from the next request on. A file that is being written changes nothing.
 func TestTheTokenOfAFileIsThatOfNow(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "token")

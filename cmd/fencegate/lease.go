@@ -49,7 +49,7 @@ func newLeaseAcquire(e env) *cobra.Command {
 			if ttl <= 0 {
 				return &fence.InvalidError{Field: "ttl", Reason: "must be positive"}
 			}
-			if holder == "" { // else it would be the gateway's own name
+			if holder == "" { // otherwise the gateway records its own name
 				holder, _ = os.Hostname()
 				if user, ok := e.lookup("USER"); ok && user != "" {
 					holder = user + "@" + holder
@@ -63,7 +63,7 @@ func newLeaseAcquire(e env) *cobra.Command {
 				"resource": lease.Resource, "token": lease.Token, "grant": lease.Presented, "handle": lease.Handle,
 				"valid_ms": lease.Deadline.Remaining().Milliseconds(),
 			})
-			if err != nil { // nobody else knows the handle
+			if err != nil { // the caller could not release the lease without the handle
 				err = errors.Join(err, c.Release(context.WithoutCancel(cmd.Context()), lease.Handle))
 			}
 			return err
@@ -138,8 +138,7 @@ func clientAndHandle(ctx context.Context, e env, g *gatewayFlags, in io.Reader) 
 	return c, handle, nil
 }
 
-// readWithin reads in to its end, at most limit bytes. It gives up when ctx is
-// done: a terminal may have no end.
+// readWithin reads in to its end, at most limit bytes. It returns when ctx is done, since a terminal may have no end.
 func readWithin(ctx context.Context, in io.Reader, limit int64) ([]byte, error) {
 	type result struct {
 		read []byte

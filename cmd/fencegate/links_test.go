@@ -18,7 +18,7 @@ var (
 	linkText = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 )
 
-// Each link of a page to a file, or to a heading, finds it.
+// Each link in a page leads to an existing file or heading.
 func TestEachLinkOfThePagesLeadsSomewhere(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -68,7 +68,7 @@ func brokenLinks(t *testing.T, path string) (wrong []string) {
 	return wrong
 }
 
-// headings are the anchors of a page, as GitHub makes them; one that comes again has a number.
+// headings returns the anchors of a page, as GitHub makes them; a repeated one is numbered.
 func headings(t *testing.T, path string) (all []string) {
 	t.Helper()
 	text, err := os.ReadFile(path)

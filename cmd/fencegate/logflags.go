@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// logFlags say what serve logs, and how.
+// logFlags are the log level and format of serve.
 type logFlags struct {
 	level, format string
-	enough        *slog.LevelVar // what is below is not logged
+	enough        *slog.LevelVar // the least level that is logged
 }
 
 func (l *logFlags) register(f *pflag.FlagSet) {
@@ -32,7 +32,7 @@ func (l *logFlags) validate() error {
 	return nil
 }
 
-// apply has the level count.
+// apply sets the logger's level to the flag's.
 func (l *logFlags) apply() { l.enough.Set(logLevels[l.level]) }
 
 func (l *logFlags) open(w io.Writer) (*slog.Logger, error) {

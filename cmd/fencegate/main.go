@@ -1,5 +1,5 @@
-// Command fencegate is a fencing-token gateway in front of PostgreSQL and object
-// storage, and the tools around it. See `fencegate --help`.
+// Command fencegate is a fencing-token gateway in front of PostgreSQL and object storage, with its tools. See
+// `fencegate --help`.
 package main
 
 import (
@@ -10,7 +10,8 @@ import (
 )
 
 func main() {
-	redis.SetLogger(silent{}) // it would write to standard error what the commands' own errors and logs say
+	// the client would repeat on standard error what the commands' errors and logs say
+	redis.SetLogger(silent{})
 	os.Exit(execute(context.Background(), env{
 		args:    os.Args[1:],
 		stdin:   os.Stdin,

@@ -35,7 +35,7 @@ func (z *zeros) Read(p []byte) (int, error) {
 	return int(n), nil
 }
 
-// memory is a figure of a process, in bytes: VmRSS, or VmHWM, the most since the peak was reset.
+// memory returns a figure of a process, in bytes: VmRSS, or VmHWM, the maximum since the peak was reset.
 func memory(t *testing.T, pid int, name string) int64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -55,7 +55,7 @@ func memory(t *testing.T, pid int, name string) int64 {
 	return 0
 }
 
-// It measures a gateway in a process of its own: `make s3-memory`.
+// The test measures a gateway in its own process: `make s3-memory`.
 func TestUploadsTakeLittleMemory(t *testing.T) {
 	const mib = 1 << 20
 	s := startDev(t, openTempDir(t), "--ephemeral")
@@ -88,7 +88,7 @@ func TestUploadsTakeLittleMemory(t *testing.T) {
 		name     string
 		parallel int
 		size     int64
-		limit    int64 // over idle; 0: told only
+		limit    int64 // over idle; 0: only logged
 	}{{"one upload of 1 GiB", 1, 1 << 30, 40 * mib}, {"64 uploads of 64 MiB at once", 64, 64 * mib, 0}, {"256 uploads of 4 MiB at once", 256, 4 * mib, 0}} {
 		if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
 			t.Fatal(err)

@@ -86,13 +86,13 @@ stale writer could write again, and tokens would start anew.`,
 	cmd.AddCommand(newMigrateSQL())
 
 	down.Flags().BoolVar(&force, "force", false, "remove the schema although it holds fences")
-	markTypedOnly(down, "force") // no variable may take fences away
+	markTypedOnly(down, "force") // no variable may remove fences
 	return cmd
 }
 
 const onlyUsage = "one part alone: fence, or objects (what the S3 port keeps; needs the fence)"
 
-// setOf reads --only.
+// setOf parses --only.
 func setOf(only string) (migrate.Set, error) {
 	switch only {
 	case "":

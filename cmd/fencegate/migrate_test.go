@@ -24,7 +24,7 @@ func TestMigrateStatusFailsWhereFunctionsAreNobodys(t *testing.T) {
 
 func TestMigrateTakesOnePartAlone(t *testing.T) {
 	t.Parallel()
-	_ = testenv.Postgres(t) // the roles stay in use, so no other test loses them
+	_ = testenv.Postgres(t) // keeps the roles in use, so no other test loses them
 	where := map[string]string{"FENCEGATE_POSTGRES_URL": testenv.PostgresEmpty(t).URL}
 	for _, step := range []struct {
 		args string

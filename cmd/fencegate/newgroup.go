@@ -14,7 +14,7 @@ import (
 
 const sqlNewGroup = `SELECT id::text, coalesce(before::text, ''), database, raised, unsealed FROM fence.new_group()`
 
-// newGroup is what new-group did.
+// newGroup is the result of new-group.
 type newGroup struct {
 	Database  string      `json:"database"`
 	KeyPrefix string      `json:"key_prefix"`

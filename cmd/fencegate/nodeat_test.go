@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A password that is replaced counts from the next login on.
+// A replaced password is used from the next login on.
 func TestTheFileWithTheRedisPasswordIsReadAgain(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "password")

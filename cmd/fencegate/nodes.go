@@ -29,7 +29,7 @@ FENCEGATE_POSTGRES_URL) names the database; with --redis-prefix PostgreSQL is no
 	return cmd
 }
 
-// group are the flags that say which nodes, and which keys on them.
+// group holds the flags for the nodes and the key prefix.
 type group struct {
 	redis redisFlags
 	url   string
@@ -40,7 +40,7 @@ func (g *group) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&g.url, "postgres-url", "", "the database whose Redis keys to use, as "+asGateway+" (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
 }
 
-// with runs f with a Locker on the nodes.
+// with calls f with a Locker on the nodes.
 func (g *group) with(ctx context.Context, e env, cfg lock.Config, f func(*lock.Locker) error) error {
 	var err error
 	if cfg.Nodes, err = g.redis.nodes(e); err != nil {
@@ -67,14 +67,14 @@ func (g *group) with(ctx context.Context, e env, cfg lock.Config, f func(*lock.L
 type shownNode struct {
 	Name         string  `json:"name"`
 	Admitted     bool    `json:"admitted"`
-	Parked       bool    `json:"parked,omitempty"` // it waits for its restart
-	QuarantineMS int64   `json:"quarantine_ms"`    // how long its quarantine still runs
+	Parked       bool    `json:"parked,omitempty"` // waits for its restart
+	QuarantineMS int64   `json:"quarantine_ms"`    // the remaining quarantine
 	MaxTTLMS     int64   `json:"max_ttl_ms"`       // the longest lease in use; a longer one raises it
 	Epoch        int64   `json:"epoch"`
 	RTTMicros    int64   `json:"rtt_us"`
 	BestEffort   bool    `json:"best_effort"` // admitted without a quarantine: see "nodes mode"
 	Warning      string  `json:"warning,omitempty"`
-	Error        *string `json:"error"` // null: it answered
+	Error        *string `json:"error"` // null: the node answered
 }
 
 func newNodesStatus(e env) *cobra.Command {

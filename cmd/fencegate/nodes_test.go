@@ -68,8 +68,7 @@ func TestALostNodeIsSeenAndAdmittedFromTheCommandLine(t *testing.T) {
 	}
 }
 
-// tokenOf acquires what nobody holds. On a busy machine a short TTL may run out on
-// the way.
+// tokenOf acquires a free resource. On a busy machine a short TTL may run out on the way.
 func tokenOf(t *testing.T, l *lock.Locker, resource string) fence.Token {
 	t.Helper()
 	for {
@@ -117,7 +116,7 @@ func TestLocksThatNeverEndAreListed(t *testing.T) {
 	}
 }
 
-// The Redis client writes to standard error by itself, in a form of its own.
+// The Redis client by itself writes to standard error, in its own format.
 func TestANodeThatIsAwayIsToldOnce(t *testing.T) {
 	t.Parallel()
 	away := testenv.DeadAddr(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// What nodes mode takes.
+// The arguments of nodes mode.
 const (
 	modeStrict     = "strict"
 	modeBestEffort = "best-effort"

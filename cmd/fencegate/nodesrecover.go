@@ -80,7 +80,7 @@ when it is run again. A majority of the nodes has to answer.
 	redis.register(cmd.Flags(), "")
 	cmd.Flags().Int64Var(&above, "above", 0, "at least the highest token that anybody was ever given")
 	cmd.Flags().DurationVar(&maxTTL, "max-ttl", lock.DefaultMaxTTL, "longest lease that the programs allow: their Config.MaxTTL")
-	markTypedOnly(cmd, "above") // it is of this loss
+	markTypedOnly(cmd, "above") // it applies to one loss only
 	return cmd
 }
 

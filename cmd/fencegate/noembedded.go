@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/internal/demo"
 )
 
-// A program that is only to serve is built without the servers that dev embeds: -tags noembedded.
+// The build tag noembedded leaves out the servers that dev embeds, for programs that only serve.
 
 var errNoEmbedded = withHint(errors.New("this build of fencegate has no embedded servers"), exitUsage,
 	"build it without the tag noembedded: go install ./cmd/fencegate")
@@ -25,5 +25,5 @@ func newDev(env) *cobra.Command {
 	}
 }
 
-// demoAlone has no stack to run on; demo --gateway needs none.
+// demoAlone fails: this build has no stack. demo --gateway needs none.
 func demoAlone(context.Context, *cobra.Command, demo.Config, bool) error { return errNoEmbedded }

@@ -25,8 +25,8 @@ func newObjects(e env) *cobra.Command {
 	return cmd
 }
 
-// shownObject is an object, a version or a record in JSON. Tokens are text: they
-// may exceed what a double holds exactly.
+// shownObject is an object, a version or a record in JSON. Tokens
+// are strings, since they may exceed the exact range of a double.
 type shownObject struct {
 	Key         string     `json:"key"`
 	Version     string     `json:"version,omitempty"`
@@ -68,7 +68,7 @@ func shownRecord(r objects.Record) shownObject {
 	return o
 }
 
-// printObjects prints JSON or a table of the columns.
+// printObjects prints the list as JSON, or as a table with the header's columns.
 func (d *database) printObjects(cmd *cobra.Command, list []shownObject, header string, row func(shownObject) string) error {
 	if d.json {
 		return printJSON(cmd.OutOrStdout(), list)
@@ -105,7 +105,7 @@ func wantLimit(limit int) error {
 	return nil
 }
 
-// prefixOf is the argument after the bucket, if any.
+// prefixOf returns the argument after the bucket, or "".
 func prefixOf(args []string) string {
 	if len(args) > 1 {
 		return args[1]

@@ -16,7 +16,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
-// stored is how a command reaches PostgreSQL and the blobs.
+// stored connects a command to PostgreSQL and the blob store.
 type stored struct {
 	database
 
@@ -28,7 +28,7 @@ func (s *stored) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.blobs, "blobs", "", "where the blobs are: what the gateways have as --blobs (required)")
 }
 
-// with runs f on both.
+// with calls f with a Keeper for both.
 func (s *stored) with(ctx context.Context, f func(*maintenance.Keeper) error) error {
 	if s.blobs == "" {
 		return usage(errors.New("--blobs is missing (or FENCEGATE_BLOBS)"))
@@ -101,7 +101,7 @@ under way is refused at its end.`,
 			}
 			return s.with(cmd.Context(), func(k *maintenance.Keeper) error {
 				swept, err := k.Sweep(cmd.Context(), o)
-				if err != nil && swept == (maintenance.Swept{}) { // nothing was done that could be told
+				if err != nil && swept == (maintenance.Swept{}) { // nothing was done that could be reported
 					return err
 				}
 				if printed := printSwept(cmd.OutOrStdout(), swept, o.DryRun, s.json); err == nil {
@@ -126,8 +126,8 @@ under way is refused at its end.`,
 	return cmd
 }
 
-// leastRecordAge is how long credentials last by default, an upload takes, and a
-// signature's time may differ. A gateway knows its own.
+// leastRecordAge is the sum of the default lifetime of credentials, the longest upload, and the allowed skew of a
+// signature's time. A gateway uses its own values.
 const leastRecordAge = 24*time.Hour + 12*time.Hour + 15*time.Minute
 
 func printSwept(w io.Writer, swept maintenance.Swept, dry, asJSON bool) error {
@@ -210,7 +210,7 @@ func runVerify(cmd *cobra.Command, k *maintenance.Keeper, o maintenance.Verify, 
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\t%s\t%q\tversion %s\t%s\n", strings.ToUpper(f.Problem), f.Bucket, f.Key, f.Version, oneLine(f.Detail))
 	})
-	if err != nil && done == (maintenance.Verified{}) { // nothing was looked at
+	if err != nil && done == (maintenance.Verified{}) { // nothing was examined
 		return objectsError(err)
 	}
 	if asJSON {
@@ -224,7 +224,7 @@ func runVerify(cmd *cobra.Command, k *maintenance.Keeper, o maintenance.Verify, 
 	case err != nil && done.Key != "" && o.Bucket != "":
 		return withHint(err, exitOf(err), fmt.Sprintf("go on with --after %q", done.Key))
 	case err == nil && done.Bad > 0:
-		// Another store than the gateways' lacks everything: that is said first.
+		// A wrong blob store lacks every blob, so that is reported first.
 		if foreign, ok := errors.AsType[*maintenance.StoreOwnerError](k.Belongs(cmd.Context())); ok {
 			return fmt.Errorf("%d of %d versions are not what was written, and %w", done.Bad, done.Versions, foreign)
 		}

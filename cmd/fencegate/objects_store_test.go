@@ -154,7 +154,7 @@ func TestObjectsAreCopiedAndReadFromTheCommandLine(t *testing.T) {
 		t.Errorf("left %v, %v", left, err)
 	}
 	run(exitForbidden, leased("cp", small, "s3://orders/8/another's")...)
-	run(exitUsage, "cat", "s3://orders/7/small") // neither environment nor resource
+	run(exitUsage, "cat", "s3://orders/7/small") // neither environment nor --resource
 	for _, args := range [][]string{
 		{"cp", small, large},
 		{"cp", small, "s3://orders"},
@@ -166,7 +166,7 @@ func TestObjectsAreCopiedAndReadFromTheCommandLine(t *testing.T) {
 		run(exitUsage, leased(args...)...)
 	}
 
-	// With what fencegate run provides; then it is stale.
+	// First with the environment of fencegate run; later that lease is stale.
 	held := s.acquire(t)
 	creds, err := s.client(t).Credentials(t.Context(), wire.CredentialsRequest{Handle: held.Handle})
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/fencegate/fencegate/internal/transfer"
 )
 
-// s3Access is how cat and cp reach an S3 port: with what the environment says, as
-// "fencegate run" provides it, or under a lease of their own.
+// s3Access is how cat and cp reach an S3 port: with the environment
+// that "fencegate run" provides, or with their own lease.
 type s3Access struct {
 	gateway   gatewayFlags
 	resource  string
@@ -34,8 +34,7 @@ func (a *s3Access) register(cmd *cobra.Command) {
 
 const s3Variables = "AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
-// with runs f with a client. Where it has a lease of its own, the context ends
-// when that is lost.
+// with calls f with a client. If the command has its own lease, f's context ends when the lease is lost.
 func (a *s3Access) with(ctx context.Context, e env, f func(context.Context, *transfer.Client) error) error {
 	if a.resource != "" {
 		return a.underLease(ctx, e, f)
@@ -71,7 +70,7 @@ func (a *s3Access) underLease(ctx context.Context, e env, f func(context.Context
 		<-renewing
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		_ = c.Release(ctx, lease.Handle) // it ends by itself otherwise
+		_ = c.Release(ctx, lease.Handle) // otherwise it expires
 	}()
 	creds, err := c.Credentials(ctx, wire.CredentialsRequest{Handle: lease.Handle})
 	if err != nil {
@@ -87,7 +86,7 @@ func (a *s3Access) underLease(ctx context.Context, e env, f func(context.Context
 	return err
 }
 
-// renewLease renews until ctx ends, and says so when the lease is over.
+// renewLease renews until ctx ends. If the lease is lost it calls lose.
 func renewLease(ctx context.Context, c *client.Client, lease client.Lease, lose context.CancelCauseFunc) {
 	deadline := lease.Deadline
 	tick := time.NewTicker(max(lease.TTL/3, time.Millisecond))

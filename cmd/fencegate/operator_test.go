@@ -19,7 +19,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// A person who does not know that the handle comes by standard input presses Ctrl-C.
+// An operator who does not know that the handle is read from standard input presses Ctrl-C.
 func TestAnInterruptEndsTheWaitForAHandle(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"renew", "release"} {
@@ -33,7 +33,7 @@ func TestAnInterruptEndsTheWaitForAHandle(t *testing.T) {
 				lookup: func(string) (string, bool) { return "", false },
 			})
 		}()
-		if _, err := typed.Write([]byte("half")); err != nil { // returns once it is read
+		if _, err := typed.Write([]byte("half")); err != nil { // Write returns once it is read
 			t.Fatal(err)
 		}
 		interrupt()
@@ -121,7 +121,7 @@ func TestWhatMayHaveBeenDoneIsSaidSo(t *testing.T) {
 	}
 }
 
-// What others chose is shown to people as text: a holder's name must not clear or retitle the operator's terminal.
+// Text that others chose is printed escaped: a holder's name must not clear or retitle the operator's terminal.
 func TestNoNameTellsTheTerminalWhatToDo(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -157,7 +157,7 @@ func TestAStatementWhoseAnswerIsLostMayHaveBeenDone(t *testing.T) {
 	}
 }
 
-// losingAnswers relays to PostgreSQL, and ends a connection instead of passing on what is answered behind a word of the client's.
+// losingAnswers proxies PostgreSQL, and closes a connection instead of passing on the answer to a message with word.
 func losingAnswers(t *testing.T, address, word string) string {
 	t.Helper()
 	config, err := pgx.ParseConfig(address)

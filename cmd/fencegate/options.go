@@ -14,22 +14,22 @@ import (
 	"github.com/fencegate/fencegate/internal/optionfile"
 )
 
-// sections are those of serve's file. A flag that begins with one, and a dash, is a key in it:
-// --pg-tls-cert is pg.tls.cert. The longer ones come first.
+// sections are the sections of serve's file. A flag that begins with a section and a dash is a key in it: --pg-tls-cert
+// is pg.tls.cert. Longer names come first.
 var sections = []string{"api.tls", "pg.tls", "s3.tls", "redis.tls", "api", "log", "metrics", "pg", "postgres", "redis", "s3", "sql", "sweep"}
 
-// keysHint is for who has misspelt an option.
+// keysHint is the hint for a misspelled option.
 const keysHint = "fencegate config print shows the keys that are set; fencegate serve --help has all flags: --pg-tls-cert is pg.tls.cert"
 
 // Annotations of flags of serve.
 const (
-	fileKey    = "key in the file" // where it is another than the flag's name says; "": it is not in the file
-	reloadable = "reloadable"      // a change in the file counts from a SIGHUP on; with the condition, if there is one
+	fileKey    = "key in the file" // if it differs from the flag's name; "": not in the file
+	reloadable = "reloadable"      // SIGHUP applies a change in the file; the value is the condition, if any
 )
 
 func markKey(f *pflag.FlagSet, flag, key string) { annotate(f, flag, fileKey, key) }
 
-// keyOf is the key of a flag in serve's file; "" where it has none.
+// keyOf returns a flag's key in serve's file, or "".
 func keyOf(f *pflag.Flag) string {
 	if marked := f.Annotations[fileKey]; marked != nil {
 		return marked[0]
@@ -45,7 +45,7 @@ func keyOf(f *pflag.Flag) string {
 	return f.Name
 }
 
-// origin is where a value has been found. Later ones count.
+// origin is where a value comes from. Later constants take precedence.
 type origin struct {
 	from  int
 	where string
@@ -60,13 +60,13 @@ const (
 
 func (o origin) String() string { return cmp.Or(o.where, "default") }
 
-// options are the flags of serve, and where each has its value from: the command line, the
-// environment, the file, or what it defaults to.
+// options are the flags of serve with the origin of each value:
+// the command line, the environment, the file, or the default.
 type options struct {
 	flags   *pflag.FlagSet
-	path    string // of the file; "": there is none
+	path    string // of the file; "": none
 	file    *optionfile.File
-	origins map[string]origin // by flag, but for defaults
+	origins map[string]origin // by flag; absent for defaults
 }
 
 // registerFile adds the flag that names the file.
@@ -77,7 +77,7 @@ func (o *options) registerFile(f *pflag.FlagSet) {
 	markNeverEmpty(f, "config")
 }
 
-// resolve gives each flag that the command line leaves out its value of the environment, or else of the file.
+// resolve sets each flag that is missing on the command line from the environment, or else from the file.
 func (o *options) resolve(e env, cmd *cobra.Command) error {
 	o.note(func(name string) origin { return origin{fromFlag, "flag --" + name} })
 	if err := e.fromEnvironment(cmd); err != nil {
@@ -87,7 +87,7 @@ func (o *options) resolve(e env, cmd *cobra.Command) error {
 	return o.readFile()
 }
 
-// note remembers where those flags are from that have been set since it was called last.
+// note records the origin of the flags that were set since the last call.
 func (o *options) note(by func(name string) origin) {
 	o.flags.VisitAll(func(f *pflag.Flag) {
 		if f.Changed && o.origins[f.Name].from == fromDefault {
@@ -96,7 +96,7 @@ func (o *options) note(by func(name string) origin) {
 	})
 }
 
-// readFile gives the flags that have no value yet those of the file. An error is the file's, all of it, or nothing.
+// readFile sets the flags that have no value yet from the file. It reports all errors of the file together.
 func (o *options) readFile() error {
 	if o.path == "" {
 		return nil
@@ -132,7 +132,7 @@ func (o *options) readFile() error {
 	return nil
 }
 
-// setFlag sets a flag to texts, of which none is split.
+// setFlag sets a flag to texts, without splitting them.
 func setFlag(f *pflag.Flag, texts []string) error {
 	if several, ok := f.Value.(pflag.SliceValue); ok {
 		return several.Replace(texts)
@@ -143,7 +143,7 @@ func setFlag(f *pflag.Flag, texts []string) error {
 	return f.Value.Set(texts[0])
 }
 
-// valuesOf is what setFlag sets another flag to, for the same value.
+// valuesOf returns the texts with which setFlag gives another flag the same value.
 func valuesOf(f *pflag.Flag) []string {
 	if several, ok := f.Value.(pflag.SliceValue); ok {
 		return several.GetSlice()
@@ -167,7 +167,7 @@ func kindOf(f *pflag.Flag) optionfile.Kind {
 
 var namedFlags = regexp.MustCompile(`--([a-z0-9-]+)`)
 
-// located adds to a refusal where in the file the options stand that it names by their flags.
+// located adds to a refusal the file positions of the options whose flags it names.
 func (o *options) located(err error) error {
 	explicit, ok := errors.AsType[*exitError](err)
 	if !ok || explicit.code != exitUsage {

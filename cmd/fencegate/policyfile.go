@@ -14,16 +14,16 @@ import (
 // maxPolicyFile bounds a file of policies.
 const maxPolicyFile = 1 << 20
 
-// readPolicyFile reads the rules of the PostgreSQL port: a rule in each line, "policy" or "lease" and what --pg-policy
-// or --pg-lease take. A file that was cut off while it was written must not open the port: so the last policy is for
-// every role and database, and the last line ends.
+// readPolicyFile reads the rules of the PostgreSQL port. Each line is a rule: "policy" or "lease", and a value of
+// --pg-policy or --pg-lease. A truncated file must not open the port: so the last policy is for every role and
+// database, and the last line ends with a newline.
 func readPolicyFile(path string) (p pgwire.Permits, err error) {
 	invalid := func(err error) (pgwire.Permits, error) {
 		return pgwire.Permits{}, fmt.Errorf("--pg-policy-file %s: %w", path, err)
 	}
 	file, err := os.Open(path)
 	if err != nil {
-		return invalid(errors.Unwrap(err)) // without its path: the message has it
+		return invalid(errors.Unwrap(err)) // without the path, which the message already has
 	}
 	defer func() { _ = file.Close() }()
 	text, err := io.ReadAll(io.LimitReader(file, maxPolicyFile+1))
@@ -45,7 +45,7 @@ func readPolicyFile(path string) (p pgwire.Permits, err error) {
 	if len(p.Rules) == 0 {
 		return invalid(errors.New("has no policy; where every session is to be relayed, write: policy *=open"))
 	}
-	if err := pgwire.CheckRules(p.Rules, ""); err != nil { // of the database the gateway knows
+	if err := pgwire.CheckRules(p.Rules, ""); err != nil { // the gateway knows the database
 		return invalid(err)
 	}
 	if last := p.Rules[len(p.Rules)-1]; last.User != "*" || last.Database != "*" {
@@ -71,10 +71,11 @@ func addPolicyLine(p *pgwire.Permits, line string) error {
 		p.LeaseRules = append(p.LeaseRules, r)
 		return err
 	}
-	return errors.New("is neither policy USER=POLICY nor lease USER=RESOURCE") // it may be a secret of another file
+	// The line is not shown: it may be a secret from another file.
+	return errors.New("is neither policy USER=POLICY nor lease USER=RESOURCE")
 }
 
-// permits are the rules of the PostgreSQL port, of the flags or of the file.
+// permits returns the rules of the PostgreSQL port, from the flags or the file.
 func (o *serveFlags) permits() (p pgwire.Permits, err error) {
 	if o.policyFile != "" {
 		if err = o.oneSourceOfRules(); err != nil {
@@ -94,7 +95,7 @@ func (o *serveFlags) permits() (p pgwire.Permits, err error) {
 	return p, nil
 }
 
-// oneSourceOfRules refuses rules beside a file of rules.
+// oneSourceOfRules refuses rules in flags beside a file of rules.
 func (o *serveFlags) oneSourceOfRules() error {
 	if o.policyFile != "" && len(o.pgPolicies)+len(o.pgLeases) > 0 {
 		return usage(errors.New("--pg-policy and --pg-lease go without --pg-policy-file: all rules are there"))

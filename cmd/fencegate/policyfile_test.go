@@ -92,7 +92,7 @@ func TestAHangUpHasThePolicyFileReadAgain(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	for lines.Scan() { // to its end
+	for lines.Scan() { // to the end
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("it ended with %v", err)
@@ -132,7 +132,7 @@ func TestPolicyFilesAreReadWholeOrNotAtAll(t *testing.T) {
 		"policy migrator=open\n":                     "not for everyone",
 		"policy *@shop=grant-required\n":             "not for everyone",
 		"k1:5a5a\npolicy *=open\n":                   "line 1: is neither",
-		// as --pg-policy takes it
+		// It has the form that --pg-policy takes.
 		"policy migrator=open,report=read-only,*=grant-required\n": "not for everyone",
 		strings.Repeat("#", maxPolicyFile) + "\n\n":                "bytes",
 	} {

@@ -16,7 +16,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/access/accessfile"
 )
 
-// principals are those of the file; nil without one.
+// principals returns the principals of the file; nil without a file.
 func (o *serveFlags) principals(gatewayToken string, log *slog.Logger) (*access.Principals, error) {
 	if o.principalsFile == "" {
 		return nil, nil //nolint:nilnil // there are none
@@ -32,7 +32,7 @@ func (o *serveFlags) principals(gatewayToken string, log *slog.Logger) (*access.
 	return access.New(file.Principals, opts...)
 }
 
-// reloadPrincipals applies the file's principals, with the present token of --token-file: all of them or none.
+// reloadPrincipals applies the file's principals, with the current token of --token-file: all of them or none.
 func (o *serveFlags) reloadPrincipals(g *gateway.Gateway, cfg gateway.Config) {
 	err := g.SetPrincipals(func() ([]access.Definition, []access.Option, error) {
 		token := ""
@@ -44,7 +44,7 @@ func (o *serveFlags) reloadPrincipals(g *gateway.Gateway, cfg gateway.Config) {
 		}
 		warnShort(cfg.Logger, token)
 		file, err := accessfile.Read(o.principalsFile, token)
-		if errors.Is(err, accessfile.ErrUnnamedToken) { // so it is taken away
+		if errors.Is(err, accessfile.ErrUnnamedToken) { // the token is revoked
 			cfg.Logger.Warn("SIGHUP: no principal has gateway_token: true, so the token of --token-file belongs to no principal", "file", o.principalsFile)
 			err = nil
 		}
@@ -54,7 +54,7 @@ func (o *serveFlags) reloadPrincipals(g *gateway.Gateway, cfg gateway.Config) {
 		opts, err := file.Options(cfg.Logger)
 		return file.Principals, opts, err
 	})
-	// What is not a field of the file is a flag.
+	// A field that is not in the file belongs to a flag.
 	if invalid, ok := errors.AsType[*fence.InvalidError](err); ok && flagOf[invalid.Field] != "" {
 		err = inFlags(err)
 	}
@@ -101,10 +101,10 @@ Use random tokens: a token that can be guessed can be found from its hash.`,
 	}
 }
 
-// Lengths of a token. One of fewer characters may be guessed.
+// The length limits of a token. A shorter one may be guessed.
 const minToken, maxToken = 20, 4096
 
-// warnShort tells of a token that may be guessed; "" is none.
+// warnShort warns of a token that may be guessed; "" means none.
 func warnShort(log *slog.Logger, token string) {
 	if token != "" && len(token) < minToken {
 		log.Warn(fmt.Sprintf("the token of --token-file has fewer than %d characters and may be guessed; make one with: openssl rand -hex 32", minToken))

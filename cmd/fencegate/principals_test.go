@@ -77,7 +77,7 @@ func TestAHangUpHasThePrincipalsReadAgain(t *testing.T) {
 	expect("after a change", map[string]int{"/v1/resources/orders/1": 403, "/v1/resources/stock/1": 404, "/metrics": 403})
 }
 
-// The token of --token-file is rotated, and taken away, by SIGHUP as those of the file are.
+// SIGHUP rotates and revokes the token of --token-file, like those of the file.
 func TestAHangUpRotatesTheGatewaysToken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

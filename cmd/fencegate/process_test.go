@@ -21,8 +21,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// asFencegate makes the test binary behave as the command, so that tests can
-// start, kill and freeze real processes of it.
+// asFencegate makes the test binary behave as the command, so that tests can start, kill and freeze real processes.
 const asFencegate = "TEST_BINARY_AS_FENCEGATE"
 
 func TestMain(m *testing.M) {
@@ -32,7 +31,7 @@ func TestMain(m *testing.M) {
 	testenv.Main(m)
 }
 
-// command is a process of fencegate whose temporary files lie in tmp.
+// command is a process of fencegate with its temporary files in tmp.
 func command(t *testing.T, tmp string, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -45,8 +44,8 @@ func command(t *testing.T, tmp string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// acquired matches what the demo says of a token. The next holder's is higher, but
-// not by one where an attempt of his found too few nodes.
+// acquired matches the demo's line about a token. The next holder's token is higher, but not by one if one of its
+// attempts reached too few nodes.
 var acquired = regexp.MustCompile(`acquired orders/1001: token (\d)\b`)
 
 func TestTheDemoGoesAsToldAndLeavesNothing(t *testing.T) {
@@ -54,7 +53,7 @@ func TestTheDemoGoesAsToldAndLeavesNothing(t *testing.T) {
 	demoGoesAsTold(t, "demo")
 }
 
-// The pauses of the explanations are together longer than the lease of B, who must keep it.
+// The pauses for the explanations together exceed the TTL of B's lease. B must keep it.
 func TestTheSlowDemoGoesAsTold(t *testing.T) {
 	t.Parallel()
 	demoGoesAsTold(t, "demo", "--watch")
@@ -70,7 +69,7 @@ func demoGoesAsTold(t *testing.T, args ...string) {
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	if took := time.Since(begin); took > time.Minute { // 3 s, or 24 s with its pauses, where nothing else runs
+	if took := time.Since(begin); took > time.Minute { // 3 s on an idle machine, or 24 s with its pauses
 		t.Errorf("it took %s", took)
 	}
 	tokens := acquired.FindAllStringSubmatch(out.String(), -1)
@@ -263,8 +262,7 @@ func TestDevPassesItsCommandsExitCodeOn(t *testing.T) {
 	wantEmpty(t, tmp)
 }
 
-// openTempDir is a temporary folder that other users may pass through: as root,
-// PostgreSQL runs as another user.
+// openTempDir returns a temporary folder that other users may traverse: as root, PostgreSQL runs as another user.
 func openTempDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -276,8 +274,7 @@ func openTempDir(t *testing.T) string {
 	return dir
 }
 
-// wantEmpty waits until nothing is left in the folder: after kill -9 a watchdog
-// cleans up.
+// wantEmpty waits until the folder is empty: after kill -9 a watchdog cleans up.
 func wantEmpty(t *testing.T, dir string) {
 	t.Helper()
 	testenv.Eventually(t, "nothing is left behind", func() error {

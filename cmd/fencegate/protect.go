@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// They take the name of a table or a schema as PostgreSQL reads it.
+// The functions take the name of a table or a schema as PostgreSQL parses it.
 const (
 	protectTable    = `SELECT fence.protect($1::regclass, resource => $2, under => $3, per_row => $4, mode => $5, stamp => $6)`
 	protectSchema   = `SELECT fence.protect_schema($1::regnamespace, resource => $2, under => $3, per_row => $4, mode => $5, stamp => $6)`
@@ -158,8 +158,8 @@ func newEvents() *cobra.Command {
 	return cmd
 }
 
-// change runs a statement about one table or schema, the first of args, and prints its state, which is now. PostgreSQL's notices
-// go to standard error.
+// change runs a statement about the table or schema in args[0]. On success it prints now, the new state. PostgreSQL's
+// notices go to standard error.
 func (d *database) change(cmd *cobra.Command, now, sql string, args ...any) error {
 	d.notices = cmd.ErrOrStderr()
 	return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {

@@ -45,10 +45,10 @@ func (r *redisFlags) register(f *pflag.FlagSet, more string) {
 	markKey(f, "redis-tls", "redis.tls.enabled")
 }
 
-// maxPrefix is of a prefix, in bytes: it is sent with every command.
+// maxPrefix is the longest prefix in bytes: each command carries it.
 const maxPrefix = 200
 
-// checkPrefix refuses a prefix that a person, a shell or a node's access list could read in another way.
+// checkPrefix refuses a prefix that a person, a shell or a node's access list could misread.
 func (r *redisFlags) checkPrefix() error {
 	odd := func(c rune) bool {
 		return (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && !strings.ContainsRune(".:_-/{}", c)
@@ -59,7 +59,7 @@ func (r *redisFlags) checkPrefix() error {
 	return nil
 }
 
-// keyPrefix is what --redis-prefix says, or else the database at url. "" for url: none is known.
+// keyPrefix returns --redis-prefix, or else the prefix of the database at url. url "" means no database.
 func (r *redisFlags) keyPrefix(ctx context.Context, url string) (string, error) {
 	switch {
 	case r.prefix != "":
@@ -78,7 +78,7 @@ func (r *redisFlags) keyPrefix(ctx context.Context, url string) (string, error) 
 	return prefix, err
 }
 
-// nodes are the nodes that the flags name; none where --redis is missing.
+// nodes returns the nodes that the flags name; none if --redis is missing.
 func (r *redisFlags) nodes(e env) ([]lock.Node, error) {
 	if err := r.checkPrefix(); err != nil {
 		return nil, err
@@ -114,14 +114,14 @@ func (r *redisFlags) secure() bool {
 	return r.tls || r.ca != "" || r.cert != "" || r.key != "" || r.tlsName != ""
 }
 
-// address is one value of --redis, parsed.
+// address is one parsed value of --redis.
 type address struct {
-	user, rest string // rest is as nodeAt reads it
+	user, rest string // rest is nodeAt's input
 	secure     bool
 }
 
-// parseNode reads an address. A URL may hold no password: command lines are seen by
-// others, and a password must not be taken for a name, and shown.
+// parseNode parses an address. A URL may not contain a password: command lines are visible to others, and a password
+// must not be mistaken for a user name and shown.
 func parseNode(text string) (address, error) {
 	if !strings.Contains(text, "://") {
 		if name, _, named := strings.Cut(text, "@"); named && (name == "" || strings.ContainsAny(name, ":/")) {
@@ -142,7 +142,7 @@ func parseNode(text string) (address, error) {
 	return address{user: u.User.Username(), rest: u.Host, secure: u.Scheme == "rediss"}, nil
 }
 
-// tlsConfig is what is asked of the nodes' certificates, and shown to them.
+// tlsConfig returns the TLS configuration for the nodes.
 func (r *redisFlags) tlsConfig() (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: r.tlsName}
 	if r.ca != "" {
@@ -171,8 +171,7 @@ func (r *redisFlags) tlsConfig() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// nodeAt reads what a flag says of a node. The file, if there is one, has the password,
-// and is read again for each login.
+// nodeAt builds a node from a flag's parts. The file, if any, holds the password, and is read again for each login.
 func nodeAt(text, user, password, file string) lock.Node {
 	n := lock.Node{Addr: text, Username: user, Password: password}
 	if file != "" {

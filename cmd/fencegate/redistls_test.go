@@ -22,7 +22,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// secured is a Redis node with a TLS port, where a client shows a certificate and logs in as lockers.
+// secured is a Redis node with a TLS port that requires a client certificate and the login lockers.
 type secured struct {
 	addr                  string // of the TLS port
 	ca, cert, key, secret string // files
@@ -49,7 +49,7 @@ func startSecured(t *testing.T) secured {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	admin := redis.NewClient(&redis.Options{Addr: server.Addr}) // the plain port has the user that may do everything
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr}) // the plain port's user may do everything
 	defer func() { _ = admin.Close() }()
 	if err := admin.Do(t.Context(), "ACL", "SETUSER", "lockers", "on", ">first", "~*", "&*", "+@all").Err(); err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func startSecured(t *testing.T) secured {
 	return s
 }
 
-// certificates makes an authority, and a certificate that is the node's and the clients'.
+// certificates creates a CA, and a certificate for the node and the clients.
 func certificates(t *testing.T, s secured) {
 	t.Helper()
 	sign := func(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey, file string) *x509.Certificate {
@@ -116,7 +116,7 @@ func (s secured) vars(without ...string) map[string]string {
 	return vars
 }
 
-// Every command that talks to the nodes reaches them by TLS, with a certificate and as the user that the address names.
+// Every command that connects to the nodes can use TLS, with a certificate and the address's user.
 func TestCommandsReachRedisByTLS(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
@@ -162,7 +162,7 @@ func TestCommandsReachRedisByTLS(t *testing.T) {
 	}
 }
 
-// One flag is enough for addresses without a scheme.
+// One TLS flag is enough for addresses without a scheme.
 func TestAFlagOfTLSMeansTLSForAllNodes(t *testing.T) {
 	t.Parallel()
 	for _, flags := range []redisFlags{{tls: true}, {tlsName: "redis.example"}} {

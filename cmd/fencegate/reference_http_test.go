@@ -22,7 +22,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// httpPage has the routes of gateway/api, and the fields of client/wire with their comments.
+// httpPage renders the routes of gateway/api, and the fields of client/wire with their comments.
 func httpPage(t *testing.T) string {
 	t.Helper()
 	var page bytes.Buffer
@@ -97,7 +97,7 @@ func addCall(page *bytes.Buffer, r api.Route, bodies *types) {
 	}
 }
 
-// types are the bodies that the page has met, in the order in which it met them.
+// types are the bodies found so far, in order.
 type types struct {
 	docs  map[string]string
 	found []reflect.Type
@@ -115,7 +115,7 @@ func (b *types) add(page *bytes.Buffer, body reflect.Type) {
 	for _, f := range reflect.VisibleFields(body) {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if name == "" || name == "-" {
-			continue // an embedded type's fields are there themselves
+			continue // an embedded type's fields are listed already
 		}
 		kind := b.kind(f.Type)
 		if options == "omitempty" {
@@ -155,7 +155,7 @@ func (b *types) kind(of reflect.Type) string {
 	return of.String()
 }
 
-// commentsOf are the comments of the types of packages and of their fields, as Type and as Type.Field.
+// commentsOf returns the comments of the packages' types and fields, keyed as Type and Type.Field.
 func commentsOf(t *testing.T, packages ...string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -191,7 +191,7 @@ func noteFields(found map[string]string, spec *ast.TypeSpec, doc string) {
 	for _, f := range body.Fields.List {
 		for _, name := range f.Names {
 			comment := cmp.Or(f.Doc.Text(), f.Comment.Text())
-			if rest, ok := strings.CutPrefix(comment, name.Name+" "); ok && f.Tag != nil { // as Go's comments begin
+			if rest, ok := strings.CutPrefix(comment, name.Name+" "); ok && f.Tag != nil { // Go's form of a doc comment
 				inJSON, _, _ := strings.Cut(reflect.StructTag(strings.Trim(f.Tag.Value, "`")).Get("json"), ",")
 				comment = "`" + inJSON + "` " + rest
 			}
@@ -200,7 +200,7 @@ func noteFields(found map[string]string, spec *ast.TypeSpec, doc string) {
 	}
 }
 
-// anchor is that of a heading, as GitHub makes it.
+// anchor returns the anchor of a heading, as GitHub makes it.
 func anchor(heading string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(heading) {

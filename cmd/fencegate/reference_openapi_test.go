@@ -57,7 +57,8 @@ func plainJSON(v any) ([]byte, error) {
 	return bytes.TrimSpace(text.Bytes()), err
 }
 
-// openAPIDocument is gateway/api/openapi.json: the routes of gateway/api, and the types of client/wire with their comments.
+// openAPIDocument renders gateway/api/openapi.json: the routes of
+// gateway/api, and the types of client/wire with their comments.
 func openAPIDocument(t *testing.T) string {
 	t.Helper()
 	s := &schemas{docs: commentsOf(t, "client/wire", "fence")}
@@ -144,7 +145,7 @@ var (
 	atFirst  = regexp.MustCompile(`; |\. |: `)
 )
 
-// operation is a call. Its summary is the beginning of what the call does.
+// operation describes a call. Its summary is the first sentence of the description.
 func (s *schemas) operation(r api.Route) object {
 	does := linked.ReplaceAllString(r.Does, "$1")
 	summary := strings.ReplaceAll(atFirst.Split(does, 2)[0], "`", "")
@@ -190,7 +191,7 @@ func content(media string, schema object) object {
 	return object{{cmp.Or(media, "application/json"), object{{"schema", schema}}}}
 }
 
-// responses are those of success, and a problem for each other status: by reference where one code has it.
+// responses describes success, and a problem for each other status: by reference if a status has a single code.
 func (s *schemas) responses(r api.Route) (all object) {
 	for _, status := range r.Status {
 		one := object{{"description", http.StatusText(status)}}
@@ -233,14 +234,14 @@ func (s *schemas) responses(r api.Route) (all object) {
 	return all
 }
 
-// schemas are the types that the calls have met, in the order in which they met them.
+// schemas are the types found so far, in order.
 type schemas struct {
 	docs     map[string]string
 	found    []reflect.Type
-	requests []reflect.Type // unknown fields of these are refused
+	requests []reflect.Type // their unknown fields are refused
 }
 
-// of is the schema of a type: a reference where it has fields.
+// of returns the schema of a type: a reference if it has fields.
 func (s *schemas) of(of reflect.Type) object {
 	switch of {
 	case reflect.TypeFor[fence.Token]():
@@ -291,7 +292,7 @@ func (s *schemas) describe(body reflect.Type) object {
 	for _, f := range reflect.VisibleFields(body) {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if name == "" || name == "-" {
-			continue // an embedded type's fields are there themselves
+			continue // an embedded type's fields are listed already
 		}
 		kind := f.Type
 		if options == "omitempty" && kind.Kind() == reflect.Pointer {

@@ -20,12 +20,12 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// sqlState is a row of the page. Who raises it is found in the SQL and in the ports.
+// sqlState is a row of the page. Its raisers are found in the SQL and in the ports.
 type sqlState struct{ code, condition, meaning, do string }
 
 const again = "Try again."
 
-// sqlStates are what fencegate raises itself, beside the refusals of [fence.Codes].
+// sqlStates are the codes that fencegate raises itself, besides the refusals of [fence.Codes].
 var sqlStates = []sqlState{
 	{"ZF000", "", "undoes a part of a function's work; no client receives it", ""},
 	{"ZF101", "", "leases of this database come from another source", "Start with the recorded `--lock`, or change it: `fencegate fence source`."},
@@ -72,7 +72,7 @@ var sqlStates = []sqlState{
 	{"XX000", "internal_error", "a fence changed while its turn was held, which can't be", "Report it."},
 }
 
-// readStates are PostgreSQL's own, which fencegate tells apart and does not raise.
+// readStates are PostgreSQL's own codes that fencegate distinguishes and does not raise.
 var readStates = []string{"01000", "22P05", "25P01", "26000", "3F000", "40P01", "42703", "42883", "42P01"}
 
 func sqlStatesPage(t *testing.T) string {
@@ -108,7 +108,7 @@ func sqlStatesPage(t *testing.T) string {
 	return page.String()
 }
 
-// order has fencegate's own first.
+// order sorts fencegate's own codes first.
 func order(code string) string {
 	if strings.HasPrefix(code, "Z") {
 		return " " + code
@@ -121,8 +121,8 @@ var (
 	sqlRaised = regexp.MustCompile(`ERRCODE = (?:v\.state|'|CASE )`)
 )
 
-// raisedInSQL are the functions that raise a code, or judge that it is to be raised. A name of
-// PostgreSQL's counts as its code.
+// raisedInSQL returns the functions that raise a code, or decide that
+// it is raised. PostgreSQL's name for a code counts as the code.
 func raisedInSQL(t *testing.T) map[string][]string {
 	t.Helper()
 	codes := map[string]string{}
@@ -166,8 +166,7 @@ func raisedInSQL(t *testing.T) map[string][]string {
 	return raised
 }
 
-// raisedInGo are the codes that the ports raise themselves: in a field that is called code or
-// SQLState.
+// raisedInGo returns the codes that the ports raise themselves, in a field named code or SQLState.
 func raisedInGo(t *testing.T) map[string][]string {
 	t.Helper()
 	raised := map[string][]string{}
@@ -215,7 +214,7 @@ func stateOf(values ...ast.Expr) (code string, ok bool) {
 	return code, err == nil && isState.MatchString(code)
 }
 
-// goFiles are the files of a folder, and those below it, without tests.
+// goFiles returns the files below a folder, without tests.
 func goFiles(t *testing.T, dir string) (files []*ast.File) {
 	t.Helper()
 	err := filepath.WalkDir(filepath.Join("..", "..", filepath.FromSlash(dir)), func(path string, d os.DirEntry, err error) error {
@@ -232,15 +231,15 @@ func goFiles(t *testing.T, dir string) (files []*ast.File) {
 	return files
 }
 
-// What Go names is raised by fencegate, and in the table, or is one that it only reads.
+// Each code that Go names is either raised by fencegate and in the table, or one that fencegate only reads.
 func TestTheTableHasEachSQLSTATEThatGoNames(t *testing.T) {
 	t.Parallel()
-	known := map[string]bool{} // whether Go names it
+	known := map[string]bool{} // value: Go names it
 	for _, code := range readStates {
 		known[code] = false
 	}
 	for _, row := range sqlStates {
-		known[row.code] = true // some are in the SQL alone
+		known[row.code] = true // some are only in the SQL
 	}
 	for _, c := range fence.Codes {
 		known[c.SQLState] = true

@@ -22,7 +22,7 @@ import (
 
 var updateReference = flag.Bool("update", false, "write docs/reference anew")
 
-// The pages of docs/reference and openapi.json are made from the code, and committed.
+// The pages of docs/reference and openapi.json are generated from the code, and committed.
 func TestTheReferenceIsCurrent(t *testing.T) {
 	t.Parallel()
 	for name, page := range map[string]string{
@@ -149,7 +149,7 @@ func refusalsPage() string {
 	return page.String()
 }
 
-// public are the functions of the schema that people call, in the order of the page.
+// public lists the schema's functions for users, in the order of the page.
 var public = []string{
 	"use", "check", "outcome", "protect", "unprotect", "enforce", "refresh", "protect_schema", "unprotect_schema", "install_event_triggers", "uninstall_event_triggers",
 	"take", "position", "wait_for", "identity",
@@ -171,8 +171,7 @@ func sqlPage(t *testing.T) string {
 	return page.String()
 }
 
-// wrapped breaks a comment's sentences into lines of at most 120 characters. A comment with lines that are indented, such as an
-// example, stays as it is.
+// wrapped wraps a comment at 120 characters. A comment with indented lines, such as an example, is left unchanged.
 func wrapped(comment string) string {
 	if strings.Contains(comment, "\n ") || strings.Contains(comment, "\n\n") || strings.Contains(comment, "\n--") {
 		return comment
@@ -192,7 +191,7 @@ func wrapped(comment string) string {
 	return strings.Join(append(lines, line), "\n")
 }
 
-// sqlFunctions are the functions of the set fence, each with the comment above it.
+// sqlFunctions returns the functions of the set fence, each with the comment above it.
 func sqlFunctions(t *testing.T) map[string][]string {
 	t.Helper()
 	made := regexp.MustCompile(`(?m)((?:^-- ?.*\n)+)CREATE OR REPLACE (FUNCTION|PROCEDURE) fence\.(\w+)(\((?:[^()]|\([^()]*\))*\)(?: RETURNS [^$]*?)?)(?:\s+LANGUAGE|\s+AS)`)

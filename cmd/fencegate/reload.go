@@ -14,18 +14,19 @@ import (
 	"github.com/fencegate/fencegate/gateway"
 )
 
-// reloads annotates commands that SIGHUP does not end: they read their files again.
+// reloads annotates commands that read their files again on SIGHUP instead of ending.
 const reloads = "reloads"
 
-// withoutHangup is what ends a command that reloads.
+// withoutHangup returns the signals that end a command that reloads.
 func withoutHangup(endings []os.Signal) []os.Signal {
 	return slices.DeleteFunc(slices.Clone(endings), func(s os.Signal) bool { return s == syscall.SIGHUP })
 }
 
-// ofPrincipals is when the options of principals are reloadable: a running gateway neither begins nor ceases to ask.
+// ofPrincipals is the condition for reloading the principals'
+// options: a running gateway can't switch principals on or off.
 const ofPrincipals = "with principals, before and after"
 
-// markReloadable says which options count from a SIGHUP on; reload carries it out.
+// markReloadable annotates the options that SIGHUP applies; reload applies them.
 func (o *serveFlags) markReloadable(f *pflag.FlagSet) {
 	for _, flag := range []string{"log-level", "pg-policy", "pg-lease", "pg-policy-file"} {
 		annotate(f, flag, reloadable)
@@ -35,12 +36,12 @@ func (o *serveFlags) markReloadable(f *pflag.FlagSet) {
 	}
 }
 
-// reloading reads the file of options, the policies and the principals again at each SIGHUP, until the returned
-// function is called, which waits for it.
+// reloading reads the option file, the policies and the principals again at each SIGHUP, until stop is called. stop
+// waits for a reload that is running.
 func (o *serveFlags) reloading(ctx context.Context, e env, g *gateway.Gateway, cfg gateway.Config) (stop func()) {
 	hangups, ended := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(hangups, syscall.SIGHUP)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // also while it drains
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // also while the gateway drains
 	go func() {
 		defer close(ended)
 		for {
@@ -53,13 +54,13 @@ func (o *serveFlags) reloading(ctx context.Context, e env, g *gateway.Gateway, c
 		}
 	}()
 	return func() {
-		signal.Ignore(syscall.SIGHUP) // until the process has ended
+		signal.Ignore(syscall.SIGHUP) // until the process has exited
 		cancel()
 		<-ended
 	}
 }
 
-// reload applies the options of the file, and the rules of each file of rules: all of them or none.
+// reload applies the options of the file, and then each file of rules. Each file is applied completely or not at all.
 func (o *serveFlags) reload(e env, g *gateway.Gateway, cfg gateway.Config) {
 	if o.options.path == "" && o.policyFile == "" && o.principalsFile == "" {
 		cfg.Logger.Info("SIGHUP: nothing to read again without --config, --pg-policy-file or --principals; replaced certificates need no signal")
@@ -75,7 +76,7 @@ func (o *serveFlags) reload(e env, g *gateway.Gateway, cfg gateway.Config) {
 	}
 }
 
-// reloadOptions reads the file of options again. Changes of reloadable options apply at once; other changes are logged by
+// reloadOptions reads the option file again. Changes of reloadable options apply at once; other changes are logged by
 // name and wait for the next start. A file that serve would not start with changes nothing.
 func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) bool {
 	next, err := o.again(e)
@@ -87,7 +88,7 @@ func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) 
 	if slices.ContainsFunc(applied, ofRules) && next.policyFile == "" {
 		rules, err := next.permits()
 		if err == nil {
-			err = g.Permit(rules) // it logs what changed
+			err = g.Permit(rules) // Permit logs the changes
 		}
 		if err != nil {
 			log.Error("SIGHUP: the configuration is refused; the previous one stays", "file", o.options.path, "error", oneLine(err.Error()))
@@ -95,7 +96,7 @@ func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) 
 		}
 	}
 	for _, name := range applied {
-		_ = setFlag(o.options.flags.Lookup(name), valuesOf(next.options.flags.Lookup(name))) // which took them
+		_ = setFlag(o.options.flags.Lookup(name), valuesOf(next.options.flags.Lookup(name))) // next accepted the same texts
 	}
 	o.log.apply()
 	log.Info("SIGHUP: the configuration was read again", "file", o.options.path, "applied", keysOf(next, applied))
@@ -108,7 +109,7 @@ func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) 
 	return true
 }
 
-// again is what serve would start with now: the same command line and variables, and the file as it is.
+// again returns what serve would start with now: the same command line and variables, and the current file.
 func (o *serveFlags) again(e env) (*serveFlags, error) {
 	next, cmd := &serveFlags{}, &cobra.Command{}
 	next.register(cmd)
@@ -124,16 +125,16 @@ func (o *serveFlags) again(e env) (*serveFlags, error) {
 	if err := next.options.readFile(); err != nil {
 		return nil, err
 	}
-	// The files of rules are read behind, each by itself.
+	// The files of rules are read afterwards, each by itself.
 	judged := *next
 	judged.policyFile, judged.principalsFile = "", ""
 	return next, next.options.located(first(judged.faults(e, func(gateway.Config) error { return next.oneSourceOfRules() })))
 }
 
-// changes are the flags that differ in next: which of them count from now on, and which at the next start.
+// changes returns the flags that differ in next: those that apply now, and those that wait for the next start.
 func (o *serveFlags) changes(next *serveFlags) (applied, waiting []string) {
 	principals := o.principalsFile != "" && next.principalsFile != ""
-	opens := o.limits() && !next.limits() // as a file that was cut off while it was written would
+	opens := o.limits() && !next.limits() // a truncated file could have this effect
 	for _, f := range o.options.inOrder() {
 		condition, may := f.Annotations[reloadable]
 		switch {
@@ -147,7 +148,7 @@ func (o *serveFlags) changes(next *serveFlags) (applied, waiting []string) {
 	return applied, waiting
 }
 
-// limits reports whether sessions of the PostgreSQL port need more than a login.
+// limits reports whether sessions on the PostgreSQL port need more than a login.
 func (o *serveFlags) limits() bool { return len(o.pgPolicies) > 0 || o.policyFile != "" }
 
 func ofRules(flag string) bool {
@@ -165,7 +166,7 @@ func keysOf(o *serveFlags, flags []string) []string {
 func (o *serveFlags) reloadPolicies(g *gateway.Gateway, log *slog.Logger) {
 	p, err := readPolicyFile(o.policyFile)
 	if err == nil {
-		err = g.Permit(p) // it logs what changed
+		err = g.Permit(p) // Permit logs the changes
 	}
 	if err != nil {
 		log.Error("SIGHUP: the policies are refused; the previous ones stay", "file", o.policyFile, "error", oneLine(err.Error()))

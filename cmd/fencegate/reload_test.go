@@ -47,7 +47,7 @@ func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
 	const read, refused, waits = "the configuration was read again", "the configuration is refused", "some changed options need a restart"
 	wants(hangUp("", read), "applied=[]")
 
-	// What it would not start with changes nothing, though the policy in it is good.
+	// A file that serve would not start with changes nothing, though its policy is valid.
 	const strict = "pg:\n  policy: ['*=grant-required']\n"
 	for text, reason := range map[string]string{
 		strict + "swep: {}\n":              ":3: unknown key swep; did you mean sweep?",
@@ -68,7 +68,7 @@ func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
 	}
 	wants(hangUp("", refused), "no such file")
 
-	// Reloadable options apply; the log names the others as long as they differ. A flag outranks the file.
+	// Reloadable options apply. The log names the others while they differ. A flag takes precedence over the file.
 	const second = strict + "log: {level: debug}\nsweep: {rate: 2}\nmax-ttl: 1m\napi: {max-connections: 10}\n"
 	wants(hangUp(second, read), "applied=\"[log.level pg.policy]\"")
 	wants(awaitLine(t, lines, waits), "options=\"[max-ttl sweep.rate]\"", "level=WARN")
@@ -78,14 +78,14 @@ func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
 	wants(hangUp(second, read), "applied=[]")
 	wants(awaitLine(t, lines, waits), "options=\"[max-ttl sweep.rate]\"")
 
-	// A file from which the policies have gone does not open the port.
+	// A file without policies does not open the port.
 	wants(hangUp("sweep: {rate: 1}\n", read), "applied=[log.level]")
 	wants(awaitLine(t, lines, waits), "options=[pg.policy]")
 	if err := plain(); err == nil || !strings.Contains(err.Error(), "ZF002") {
 		t.Errorf("after the policies have gone: %v; want ZF002", err)
 	}
 
-	// Rules may move to a file of their own, and errors alone may be logged.
+	// Rules may move to their own file, and the log level may exclude warnings.
 	rules := filepath.Join(dir, "rules")
 	writeFile(t, rules, "policy *=open\n")
 	wants(hangUp("pg: {policy-file: "+rules+"}\nsweep: {rate: 1}\n", read), "pg.policy-file", "pg.policy")
@@ -93,5 +93,6 @@ func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
 	if err := plain(); err != nil {
 		t.Errorf("under the rules of the file: %v", err)
 	}
-	wants(hangUp("pg: {policy-file: "+rules+"}\nlog: {level: warn}\nsweep: {rate: 3}\n", "SIGHUP: "), waits, "sweep.rate") // "read again" is no warning
+	// "read again" is no warning
+	wants(hangUp("pg: {policy-file: "+rules+"}\nlog: {level: warn}\nsweep: {rate: 3}\n", "SIGHUP: "), waits, "sweep.rate")
 }

@@ -72,7 +72,7 @@ that its writes are refused from then on, and its lock is freed. It prints that 
 	return cmd
 }
 
-// listed are the flags of a list of resources.
+// listed holds the flags of a resource list.
 type listed struct {
 	after      string
 	limit      int
@@ -115,7 +115,7 @@ listed; "fencegate lease show" says so of one.`,
 	return cmd
 }
 
-// pageSize is how many resources are asked for at once.
+// pageSize is how many resources one request returns.
 const pageSize = 500
 
 func (l listed) list(cmd *cobra.Command, c *client.Client, prefix string) error {
@@ -157,7 +157,7 @@ func (l listed) print(w, out io.Writer, one wire.Listed) error {
 	return err
 }
 
-// leftOf is how long a lease lasts unless it is renewed.
+// leftOf returns how long a lease lasts without renewal.
 func leftOf(one wire.Listed) string {
 	switch {
 	case one.State != wire.StateLive:
@@ -198,7 +198,7 @@ func newLeaseShow(e env) *cobra.Command {
 	return cmd
 }
 
-// leaseOf is a resource as a list has it, also where nobody ever held it.
+// leaseOf returns a resource's list entry, also if it was never held.
 func leaseOf(ctx context.Context, c *client.Client, resource string) (wire.Listed, error) {
 	known, err := c.Inspect(ctx, resource)
 	if problem, ok := errors.AsType[*client.Problem](err); ok && problem.Status == http.StatusNotFound && problem.Code == wire.CodeNotFound {
@@ -216,7 +216,7 @@ func leaseOf(ctx context.Context, c *client.Client, resource string) (wire.Liste
 	return one, nil
 }
 
-// leaseLine says it in a sentence.
+// leaseLine describes the entry in a sentence.
 func leaseLine(one wire.Listed) string {
 	name, holder := oneLine(one.Resource), oneLine(one.Holder)
 	switch one.State {

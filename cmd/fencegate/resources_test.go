@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// lister is a gateway that knows four resources, on two pages.
+// lister is a gateway with four resources, on two pages.
 func lister(t *testing.T) (vars map[string]string, asked *[]string) {
 	t.Helper()
 	asked = new([]string)

@@ -47,7 +47,7 @@ Exit codes are listed in docs/cli.md.`,
 	return root
 }
 
-// usageArgs makes complaints about arguments usage errors.
+// usageArgs turns argument errors into usage errors.
 func usageArgs(cmd *cobra.Command) {
 	check := cmd.Args
 	if check != nil {
@@ -93,7 +93,7 @@ func (g *gatewayFlags) registerAccess(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&g.key, "key", "", "file with the certificate's key")
 }
 
-// bearer is the bearer token; "": there is none.
+// bearer returns the bearer token; "": none.
 func (g *gatewayFlags) bearer(e env) (string, error) {
 	token, _ := e.lookup(tokenVariable)
 	if g.tokenFile != "" {
@@ -102,7 +102,7 @@ func (g *gatewayFlags) bearer(e env) (string, error) {
 			return "", err
 		}
 	}
-	if strings.ContainsFunc(token, unicode.IsControl) { // no header may hold one
+	if strings.ContainsFunc(token, unicode.IsControl) { // not allowed in a header
 		return "", usage(errors.New("the bearer token (--token-file or FENCEGATE_TOKEN) contains a control character or a line break"))
 	}
 	return token, nil
@@ -128,8 +128,8 @@ func (g *gatewayFlags) client(e env) (*client.Client, error) {
 	return c, nil
 }
 
-// tokenNow reads a token's file again for each request: tokens of some issuers end within the hour, and a command under
-// run may take longer. What can't be read, or sent, leaves the one before.
+// tokenNow reads a token's file again for each request: some issuers' tokens expire within the hour, and a command
+// under run may take longer. If the file can't be read, or its token can't be sent, the previous token stays.
 func tokenNow(path, token string) func() string {
 	var mu sync.Mutex
 	return func() string {
@@ -142,7 +142,7 @@ func tokenNow(path, token string) func() string {
 	}
 }
 
-// http is a client with the authorities and the certificate of the flags; nil without them.
+// http returns a client with the CA and the client certificate of the flags; nil without them.
 func (g *gatewayFlags) http() (*http.Client, error) {
 	switch {
 	case (g.cert == "") != (g.key == ""):

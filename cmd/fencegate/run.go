@@ -21,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/internal/runner"
 )
 
-// runFlags are those of `run` that are not the gateway's.
+// runFlags are the flags of `run` besides the gateway's.
 type runFlags struct {
 	onLost, onHeld, kind string
 	resources            []string
@@ -29,7 +29,7 @@ type runFlags struct {
 	access               runner.S3Access
 	pgURLs               []string
 	forever, json        bool
-	told                 bool // the outcome, as JSON
+	told                 bool // report the outcome as JSON
 }
 
 func newRun(e env) *cobra.Command {
@@ -63,7 +63,7 @@ func newRun(e env) *cobra.Command {
 	return cmd
 }
 
-// run runs the command, and returns what there is to say of its end.
+// run runs the command, and returns the error to report.
 func (o *runFlags) run(cmd *cobra.Command, e env, g *gatewayFlags, args []string) error {
 	cfg, err := o.config(cmd)
 	if err != nil {
@@ -89,7 +89,7 @@ func (o *runFlags) run(cmd *cobra.Command, e env, g *gatewayFlags, args []string
 func (o *runFlags) register(cmd *cobra.Command) {
 	host, _ := os.Hostname()
 	f := cmd.Flags()
-	f.SetInterspersed(false) // what follows the command's name is the command's
+	f.SetInterspersed(false) // the flags after the command's name are the command's
 	f.StringArrayVar(&o.resources, "resource", nil, "`RESOURCE` that the command works on, such as orders/1001 (required); may be repeated: all are held, or none")
 	f.DurationVar(&o.lease.TTL, "ttl", 30*time.Second, "how long the lease lasts unless renewed; it is renewed every third of it")
 	f.DurationVar(&o.lease.Wait, "wait", 0, "how long to wait while another holds the resource, or the gateway is away")
@@ -149,16 +149,16 @@ func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
 }
 
 const (
-	// maxRunResources bounds the leases of one run: each is renewed by a request of its own.
+	// maxRunResources bounds the leases of one run: each is renewed by its own request.
 	maxRunResources = 64
-	// maxGrantsBytes is what all grants of a run take in a connection's options. PostgreSQL refuses a
-	// startup packet of more than 10,000 bytes, and other settings are in it.
+	// maxGrantsBytes bounds all grants of a run in a connection's options. PostgreSQL refuses a startup packet of more
+	// than 10,000 bytes, which also holds other settings.
 	maxGrantsBytes = 8000
-	// grantBytes is the most that one takes beside its name: "=", a token, ".", a seal and ",".
+	// grantBytes is the most that one grant takes besides its name: "=", a token, ".", a seal and ",".
 	grantBytes = 1 + 19 + 1 + 32 + 1
 )
 
-// distinct refuses what can't be held together, before anything is acquired.
+// distinct refuses resources that can't be held together, before anything is acquired.
 func (o *runFlags) distinct() error {
 	if n := len(o.resources); n > maxRunResources {
 		return &fence.InvalidError{Field: "resource", Reason: fmt.Sprintf("is given %d times; at most %d are held together", n, maxRunResources)}
@@ -199,7 +199,7 @@ func (o *runFlags) line(w io.Writer, facts map[string]any) {
 	}
 }
 
-// once runs the command once, and maps what became of it to the exit code.
+// once runs the command once, and maps its outcome to the exit code.
 func (o *runFlags) once(ctx context.Context, cfg runner.Config) error {
 	result, err := runner.Run(ctx, cfg)
 	o.tell(cfg.Stderr, result, err)
@@ -239,12 +239,12 @@ func (e *lostError) Error() string {
 
 func (e *lostError) Unwrap() error { return e.Lost }
 
-// lostLease says what became of the command's writes.
+// lostLease describes what happened to the command's writes.
 func lostLease(result runner.Result) error {
 	return withHint(&lostError{result}, exitLost, runner.Refused(result.Lost)+"; check what it wrote, then run it again")
 }
 
-// tell writes the outcome where JSON is asked for.
+// tell writes the outcome if JSON was requested.
 func (o *runFlags) tell(w io.Writer, result runner.Result, err error) {
 	if !o.json {
 		return
@@ -276,14 +276,13 @@ func (o *runFlags) tell(w io.Writer, result runner.Result, err error) {
 }
 
 const (
-	// shortRun is one that tells of a command that can't work: the next one waits longer.
+	// shortRun is a run so short that the command probably can't work: the next pause is longer.
 	shortRun    = 10 * time.Second
 	firstRest   = time.Second
 	longestRest = 30 * time.Second
 )
 
-// again runs the command each time that the lease can be had, until ctx ends, or something
-// fails that no other try mends.
+// again runs the command each time the lease is available, until ctx ends or an error that no retry mends.
 func (o *runFlags) again(ctx context.Context, cfg runner.Config) error {
 	rest := firstRest
 	for {
@@ -311,11 +310,11 @@ func (o *runFlags) again(ctx context.Context, cfg runner.Config) error {
 	}
 }
 
-// listen has the signals sent that ask `run` to end. What it was started to ignore
-// it goes on to ignore, and so does the command.
+// listen registers for the signals that end `run`. Signals that
+// `run` was started to ignore stay ignored, also for the command.
 func listen(signals chan<- os.Signal) {
 	signal.Notify(signals, endings...)
-	// The reader of our messages may close its end: writing to it then must not
-	// end the process that watches the lease. Ignored, it would be so for the command too.
+	// The reader of our messages may close its end. Writing to it must not end the process that watches the lease. An
+	// ignored SIGPIPE would be ignored by the command too, so it is caught.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 }

@@ -14,8 +14,7 @@ import (
 	"time"
 )
 
-// runUnder is `run` with a command for the shell, under a lease at a gateway that
-// has no other ports, and renews nothing.
+// runUnder is `run` with a shell command, under a lease from a gateway that has no other ports, and renews nothing.
 func runUnder(t *testing.T, ttl time.Duration, script string) *exec.Cmd {
 	t.Helper()
 	mux := http.NewServeMux()

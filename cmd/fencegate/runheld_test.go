@@ -16,13 +16,13 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// What the command started ends even where `run` is killed and can do nothing any more.
+// The command's processes end even if `run` is killed.
 func TestNothingGoesOnWhenRunIsKilled(t *testing.T) {
 	t.Parallel()
 	url, _, renewed := leases(t, 0)
 	cmd := command(t, t.TempDir(), "run", "--gateway", url, "--resource", "r", "--ttl", "6s", "--", "sh", "-c",
 		"trap '' TERM; sh -c \"trap '' TERM; echo \\$\\$; while :; do sleep 0.1; done\" & wait")
-	cmd.Stderr = nil // or waiting for its end would wait for what it started
+	cmd.Stderr = nil // otherwise Wait would wait for the command's processes
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func TestNothingGoesOnWhenRunIsKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-renewed // so `run` watches its command
+	<-renewed // now `run` watches its command
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestNothingGoesOnWhenRunIsKilled(t *testing.T) {
 	testenv.Eventually(t, "what the command started has ended", func() bool { return ended(grandchild) })
 }
 
-// ended reports whether a process is gone, but for a parent that has not looked yet.
+// ended reports whether a process has ended; it may be a zombie.
 func ended(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {
 		return true
@@ -56,8 +56,7 @@ func ended(pid int) bool {
 	return err == nil && strings.Contains(string(stat), ") Z ")
 }
 
-// leases is a gateway that gives a lease each time but the first ones, which are another's.
-// It tells of each renewal.
+// leases is a gateway that gives a lease, except the first held times, when another holds it. It reports each renewal.
 func leases(t *testing.T, held int32) (url string, given *atomic.Int32, renewed chan struct{}) {
 	t.Helper()
 	var asked atomic.Int32

@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// over is a gateway whose lease of r is over at the first renewal, with this answer.
+// over is a gateway whose lease of r is lost at the first renewal, with this answer.
 func over(t *testing.T, answer string) (url string) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -58,7 +58,8 @@ func TestRunSaysWhyItsLeaseWasLostAndHowTheCommandEnded(t *testing.T) {
 	}
 }
 
-// Whichever `run` sees first when it goes on, the end of its lease or that of the command: the command was not ended by it.
+// When `run` resumes, both the lease and the command have ended. In
+// either order, the message says that the command had ended by itself.
 func TestARunThatWasStoppedPastItsLeaseSaysThatTheCommandHadEnded(t *testing.T) {
 	t.Parallel()
 	gateway := over(t, `{"code":"lease_lost","detail":"the lease is lost: it ran out","status":410}`)
@@ -76,7 +77,7 @@ func TestARunThatWasStoppedPastItsLeaseSaysThatTheCommandHadEnded(t *testing.T) 
 				_, err := os.Stat(filepath.Join(dir, "stopped"))
 				return err == nil
 			})
-			<-time.After(1600 * time.Millisecond) // past the end of the lease
+			<-time.After(1600 * time.Millisecond) // past the lease's deadline
 			if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}

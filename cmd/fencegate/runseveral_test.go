@@ -67,7 +67,7 @@ func TestWhatCanNotBeHeldTogetherAcquiresNothing(t *testing.T) {
 	}
 }
 
-// accounts is a stack with two guarded tables, each with a resource of its own.
+// accounts is a stack with two guarded tables, each with its own resource.
 func accounts(t *testing.T) stack {
 	t.Helper()
 	s := startDev(t, openTempDir(t), "--ephemeral")
@@ -90,7 +90,7 @@ const (
 	moves           = "BEGIN; UPDATE debits SET n = n + 1; UPDATE credits SET n = n + 1; COMMIT"
 )
 
-// runBoth is `run` under both resources, which finds the database's address in DATABASE_URL.
+// runBoth is `run` under both resources. The command finds the database's address in DATABASE_URL.
 func (s stack) runBoth(t *testing.T, flags []string, job ...string) *exec.Cmd {
 	t.Helper()
 	args := append([]string{"run", "--gateway", s.api, "--pg-url-env", "DATABASE_URL"}, flags...)
@@ -149,7 +149,7 @@ func TestAJobWritesUnderAllOfItsGrantsAndEndsWithOneOfThem(t *testing.T) {
 	if _, err := s.client(t).Revoke(t.Context(), credits, "test"); err != nil {
 		t.Fatal(err)
 	}
-	// Where the gateway ends the session of a superseded grant, the write is refused just the same.
+	// If the gateway ends the session of a superseded grant, the write is refused, too.
 	if err := write(moves); err == nil || !strings.Contains(err.Error(), "ZF001") {
 		t.Errorf("under a grant of which one is superseded: %v, want ZF001", err)
 	}
@@ -163,7 +163,7 @@ func TestAJobWritesUnderAllOfItsGrantsAndEndsWithOneOfThem(t *testing.T) {
 	s.wantMoves(t, 3)
 }
 
-// wantMoves counts the transfers that both tables have seen.
+// wantMoves expects both tables to have this number of transfers.
 func (s stack) wantMoves(t *testing.T, want int) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.postgres)
@@ -178,7 +178,7 @@ func (s stack) wantMoves(t *testing.T, want int) {
 	}
 }
 
-// wantLost examines the outcome of a job that has lost the credits.
+// wantLost checks the outcome of a job that lost the lease of credits.
 func wantLost(t *testing.T, said string) {
 	t.Helper()
 	for line := range strings.Lines(said) {
@@ -198,8 +198,8 @@ func wantLost(t *testing.T, said string) {
 	t.Errorf("no outcome in %s", said)
 }
 
-// wantFree takes a resource, and gives it back. What was taken together with one that is held may
-// travel back for a moment; a lease that stayed would outlast the wait.
+// wantFree takes a resource, and gives it back. A lease that was taken together with a held one may still be on its way
+// back; a leaked lease would outlast the wait.
 func (s stack) wantFree(t *testing.T, resource string) {
 	t.Helper()
 	lease, err := s.client(t).Acquire(t.Context(), client.AcquireRequest{Resource: resource, TTL: time.Minute, Wait: 10 * time.Second})
@@ -246,7 +246,8 @@ func TestRunsWithTheSameSetInOtherOrdersDoNotWaitForEachOther(t *testing.T) {
 	orders := [][]string{both, otherwise}
 	var all sync.WaitGroup
 	for i := range 6 {
-		cmd := s.runBoth(t, append([]string{"--wait=1m", "--ttl=2m"}, orders[i%2]...), "sleep", "0.2") // a deadlock outlasts the wait
+		// a deadlock would outlast the wait
+		cmd := s.runBoth(t, append([]string{"--wait=1m", "--ttl=2m"}, orders[i%2]...), "sleep", "0.2")
 		all.Go(func() {
 			if err := cmd.Run(); err != nil {
 				t.Errorf("run %d: %v", i, err)

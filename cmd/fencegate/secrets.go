@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// mask stands where a secret would be shown.
+// mask replaces a secret in output.
 const mask = "***"
 
-// masked is a value of an option without the password in it: of a URL, or of PostgreSQL's own form, as "host=db
-// password=…". Where it can't be told what is a password, nothing is shown.
+// masked returns an option's value without the password in it, in a URL or in PostgreSQL's form "host=db password=…".
+// If the password can't be located, it shows nothing.
 func masked(text string) string {
 	if !strings.Contains(text, "://") {
 		if secretPair.MatchString(text) {
@@ -25,7 +25,7 @@ func masked(text string) string {
 	_, has := u.User.Password()
 	bare := *u
 	bare.User = nil
-	if strings.Contains(bare.String(), "@") || strings.Contains(bare.String(), "%40") { // a password with a / ? or # in it
+	if strings.Contains(bare.String(), "@") || strings.Contains(bare.String(), "%40") { // the password contains / ? or #
 		return mask
 	}
 	query := u.Query()

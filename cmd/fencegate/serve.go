@@ -21,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// What --lock may be.
+// The values of --lock.
 const (
 	lockRedis    = "redis"
 	lockPostgres = "postgres"
@@ -29,7 +29,7 @@ const (
 
 const lockUsage = "where leases come from: redis (embedded nodes), or postgres, without any Redis"
 
-// fromPostgres reads --lock of dev and demo.
+// fromPostgres parses --lock for dev and demo.
 func fromPostgres(lock string) (bool, error) {
 	if lock != lockRedis && lock != lockPostgres {
 		return false, usage(fmt.Errorf("--lock %q: it must be redis or postgres", lock))
@@ -37,8 +37,7 @@ func fromPostgres(lock string) (bool, error) {
 	return lock == lockPostgres, nil
 }
 
-// serveFlags has what a flag says in other words than the gateway's configuration; the
-// other flags write to cfg.
+// serveFlags holds the flags whose form differs from the gateway's configuration. The other flags write to cfg.
 type serveFlags struct {
 	cfg                      gateway.Config
 	lock                     string
@@ -115,10 +114,10 @@ variables. On SIGHUP it is read again; "fencegate config check" reads it as serv
 	return cmd
 }
 
-// abortTimeout is for telling sessions that they end, and PostgreSQL.
+// abortTimeout bounds notifying sessions and PostgreSQL of the end.
 const abortTimeout = 3 * time.Second
 
-// runUntilAskedTwice runs the gateway. A second request to end does not wait for the drain.
+// runUntilAskedTwice runs the gateway. A second request to end skips the drain.
 func runUntilAskedTwice(ctx context.Context, g *gateway.Gateway) error {
 	asked := make(chan os.Signal, 2)
 	signal.Notify(asked, withoutHangup(endings)...)
@@ -145,7 +144,7 @@ func runUntilAskedTwice(ctx context.Context, g *gateway.Gateway) error {
 
 var errNeedsToken = errors.New("off loopback the HTTP API needs a bearer token: name a file that holds one with --token-file")
 
-// tellToken shows a generated bearer token to a person; a log must not have it.
+// tellToken prints a generated bearer token. It fails unless stderr is a terminal, so that no log contains the token.
 func tellToken(stderr io.Writer, token string) error {
 	switch {
 	case token == "":
@@ -241,7 +240,7 @@ func parseNetworks(texts []string) (all []netip.Prefix, err error) {
 	return all, nil
 }
 
-// splitAll lets one variable carry several values, separated by commas.
+// splitAll splits values at commas, so that one variable can carry several.
 func splitAll(values []string) []string {
 	var all []string
 	for _, v := range values {

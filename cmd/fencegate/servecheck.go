@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-// config is the gateway's configuration, or the first of what is wrong with the flags.
+// config returns the gateway's configuration, or the first fault in the flags.
 func (o *serveFlags) config(e env, log *slog.Logger) (gateway.Config, error) {
 	cfg, all := o.read(e, log)
 	if len(all) > 0 {
@@ -30,14 +30,14 @@ func first(all []error) error {
 	return nil
 }
 
-// judgedHere are fields of the gateway's configuration whose flags checkTogether judges, or read.
+// judgedHere lists fields of the gateway's configuration that read or checkTogether already checks by their flags.
 var judgedHere = []string{
 	"BlobDir", "Buckets", "DatabaseKeys", "PG.Rules", "PGSocket", "APITLSClientOptional", "RetireAfter", "SweepRate", "SQLConnections", "times",
 	"API.PrincipalRate", "API.MaxConnections", "API.times", "PG.MaxConnections", "PG.timeouts", "S3.RootAccessKey", "S3.MaxConnections", "S3.times",
 }
 
-// faults are all for which serve would not start with these options. It reads the files that they name, and asks nobody
-// else. What follows from a fault that was told is left out.
+// faults returns all reasons why serve would not start with these options. It reads the files that they name, and
+// contacts no server. It omits consequences of faults that are already reported.
 func (o *serveFlags) faults(e env, more func(gateway.Config) error) (all []error) {
 	if err := o.log.validate(); err != nil {
 		all = append(all, err)
@@ -72,7 +72,7 @@ func (o *serveFlags) faults(e env, more func(gateway.Config) error) (all []error
 	return all
 }
 
-// read makes the gateway's configuration of the flags and of the files that they name, with all that is wrong with them.
+// read builds the gateway's configuration from the flags and their files, and returns all faults in them.
 func (o *serveFlags) read(e env, log *slog.Logger) (gateway.Config, []error) {
 	postgres, all := o.alone()
 	refuse := func(err error) {
@@ -108,7 +108,7 @@ func (o *serveFlags) read(e env, log *slog.Logger) (gateway.Config, []error) {
 	var hasToken bool
 	cfg.API.BearerToken, hasToken = secret("--token-file", o.tokenFile)
 	cfg.S3.RootSecretKey, _ = secret("--s3-secret-key-file", o.s3SecretKeyFile)
-	if hasToken { // which the file may name
+	if hasToken { // the file may refer to the token
 		cfg.Principals, err = o.principals(cfg.API.BearerToken, log)
 		refuse(err)
 	}
@@ -119,7 +119,7 @@ func (o *serveFlags) read(e env, log *slog.Logger) (gateway.Config, []error) {
 	return cfg, all
 }
 
-// alone judges flags by themselves, and says whether leases come from PostgreSQL.
+// alone checks flags that do not depend on others, and reports whether leases come from PostgreSQL.
 func (o *serveFlags) alone() (postgres bool, all []error) {
 	postgres, err := fromPostgres(o.lock)
 	if err != nil {
@@ -152,7 +152,7 @@ func (o *serveFlags) alone() (postgres bool, all []error) {
 	return postgres, all
 }
 
-// together are flags that are needed both, or of which the first needs the second.
+// together lists flags that are needed together; in needing the first needs the second.
 var together, needing = [][2]string{
 	{"s3-access-key", "s3-secret-key-file"}, {"api-tls-cert", "api-tls-key"}, {"pg-tls-cert", "pg-tls-key"}, {"s3-tls-cert", "s3-tls-key"},
 }, [][2]string{
@@ -171,8 +171,8 @@ var together, needing = [][2]string{
 	{"bucket", "s3-listen"},
 }
 
-// checkTogether refuses flags of serve that need one another, and negative ones,
-// before the gateway does it in the words of its own configuration.
+// checkTogether refuses negative values and missing counterparts of serve's flags, in terms of the flags. The gateway
+// would refuse them in terms of its configuration.
 func checkTogether(f *pflag.FlagSet) (all []error) {
 	given := func(flag string) bool {
 		value := f.Lookup(flag).Value.String()

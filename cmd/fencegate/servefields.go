@@ -7,8 +7,8 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// flagOf names the flag behind each field that the gateway, or a part of it, may
-// refuse by itself. Whether flags go together is said by checkTogether.
+// flagOf names the flag for each field that the gateway, or a part of it, may refuse by itself. checkTogether checks
+// combinations of flags.
 var flagOf = map[string]string{
 	"PostgresURL":    "--postgres-url",
 	"SQL URL":        "--sql-url",
@@ -36,8 +36,7 @@ var flagOf = map[string]string{
 	"keyring":        "--master-key-file",
 }
 
-// inFlags says what the gateway refuses of its configuration in the words of the
-// command line.
+// inFlags rewrites the gateway's refusal of a configuration field in terms of the command line.
 func inFlags(err error) error {
 	invalid, ok := errors.AsType[*fence.InvalidError](err)
 	if !ok {

@@ -31,7 +31,7 @@ func (o *serveFlags) registerS3(f *pflag.FlagSet) {
 	f.DurationVar(&c.S3.UploadTimeout, "s3-upload-timeout", 12*time.Hour, "how long an upload may take at the most; it has less if it is small: the stall timeout, and a second for each 32 KiB")
 }
 
-// s3Port refuses what would mean no limit, and opens the port where there are blobs.
+// s3Port refuses values that would mean no limit, and enables the port if there is a blob store.
 func (o *serveFlags) s3Port(cfg *gateway.Config) error {
 	if min(cfg.S3.MaxConnections, cfg.S3.MaxRequests, cfg.S3.MaxUploads) < 1 {
 		return usage(errors.New("--s3-max-connections, --s3-max-requests and --s3-max-uploads must be 1 or more"))

@@ -14,15 +14,14 @@ import (
 )
 
 const (
-	schemaPatience = 30 * time.Second // for a migration that is under way, or about to begin
+	schemaPatience = 30 * time.Second // for a migration that is running, or about to start
 	schemaLook     = time.Second
 	schemaAnswer   = 5 * time.Second
 )
 
-// awaitSchema waits while a database is not migrated as far as this program, and
-// gives up after the patience: a gateway that is newer than the schema calls what
-// is not there. which: what the gateway's ports need. A server that does not answer is the gateway's to wait for, and a
-// newer schema serves older programs, unless it says that it does not.
+// awaitSchema waits until the database is migrated as far as this program needs, at most for patience: a gateway calls
+// functions that an older schema lacks. which is the set that the gateway's ports need. An unreachable server is left
+// to the gateway's own retries. A newer schema serves older programs unless it says otherwise.
 func awaitSchema(ctx context.Context, url string, which migrate.Set, patience time.Duration, log *slog.Logger) error {
 	begun, told := time.Now(), false
 	for again := time.NewTicker(schemaLook); ; {
@@ -61,13 +60,13 @@ func awaitSchema(ctx context.Context, url string, which migrate.Set, patience ti
 		case <-again.C:
 		case <-ctx.Done():
 			again.Stop()
-			return nil // as one that is asked to stop while it starts
+			return nil // like a process that is stopped during its start
 		}
 	}
 }
 
-// isAway reports whether a look failed because the server can't be reached or does not answer, which is
-// the gateway's to wait for.
+// isAway reports whether a look failed because the server can't be reached or does not answer. The gateway itself waits
+// for such a server.
 func isAway(err error) bool {
 	if _, ok := errors.AsType[*migrate.ForeignRecordError](err); ok {
 		return false

@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// setBack makes a database look as one that an older program migrated.
+// setBack makes a database look as if an older program had migrated it.
 const setBack = `COMMENT ON SCHEMA fence IS 'fencegate fence state 1'`
 
 func TestServeDoesNotServeOnASchemaThatIsOlder(t *testing.T) {
@@ -73,7 +73,8 @@ func TestAnOlderSchemaIsWaitedForAndThenRefused(t *testing.T) {
 		waited <- awaitSchema(t.Context(), pg.WriterURL, migrate.All, time.Hour, slog.New(slog.NewTextHandler(told, nil)))
 	}()
 	<-told.told
-	runSQL(t, pg.URL, `COMMENT ON SCHEMA fence IS 'fencegate fence state 999999, code 1 0123456789ab'; UPDATE fencegate.fence_state SET version = 999999`) // a newer program migrates meanwhile
+	// a newer program migrates meanwhile
+	runSQL(t, pg.URL, `COMMENT ON SCHEMA fence IS 'fencegate fence state 999999, code 1 0123456789ab'; UPDATE fencegate.fence_state SET version = 999999`)
 	if err := <-waited; err != nil {
 		t.Errorf("migrated meanwhile: %v", err)
 	}
@@ -92,10 +93,10 @@ func (s *signalled) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Who has no S3 port needs no objects.
+// A gateway without an S3 port does not need the objects.
 func TestServeNeedsTheObjectsForTheS3PortOnly(t *testing.T) {
 	t.Parallel()
-	_ = testenv.Postgres(t) // the roles stay in use, so no other test loses them
+	_ = testenv.Postgres(t) // keeps the roles in use, so no other test loses them
 	pg, log := testenv.PostgresEmpty(t), slog.New(slog.DiscardHandler)
 	if err := migrate.Up(t.Context(), pg.URL, migrate.Fence); err != nil {
 		t.Fatal(err)
@@ -108,7 +109,7 @@ func TestServeNeedsTheObjectsForTheS3PortOnly(t *testing.T) {
 	}
 }
 
-// Waiting for a migration does not make this program newer.
+// Waiting does not help if the schema needs a newer program.
 func TestASchemaThatNeedsANewerProgramIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	pg, log := testenv.Postgres(t), slog.New(slog.DiscardHandler)
@@ -122,7 +123,7 @@ func TestASchemaThatNeedsANewerProgramIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// A gateway must not serve where it can't tell what the database has.
+// A gateway refuses to serve if it can't read the record.
 func TestServeNeedsToReadTheRecord(t *testing.T) {
 	t.Parallel()
 	pg, log := testenv.Postgres(t), slog.New(slog.DiscardHandler)

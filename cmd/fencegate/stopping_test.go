@@ -19,8 +19,8 @@ import (
 
 var servedPostgres = regexp.MustCompile(`the gateway serves".* pg=127\.0\.0\.1:(\d+)`)
 
-// startServe starts `fencegate serve` in front of a database, and returns what it logs, and the address of its
-// PostgreSQL port as the database's writer.
+// startServe starts `fencegate serve` in front of a database. It returns the log, and the URL of its PostgreSQL port
+// with the database's writer.
 func startServe(t *testing.T, pg testenv.PG, args ...string) (cmd *exec.Cmd, lines *bufio.Scanner, address string) {
 	t.Helper()
 	nodes, dir := testenv.OwnRedis(t, 1), openTempDir(t)
@@ -50,7 +50,7 @@ func startServe(t *testing.T, pg testenv.PG, args ...string) (cmd *exec.Cmd, lin
 	return cmd, lines, "postgres://" + cfg.User + ":" + cfg.Password + "@127.0.0.1:" + port[1] + "/" + cfg.Database + "?sslmode=disable"
 }
 
-// awaitLine returns the next line of a log that has these words.
+// awaitLine returns the log's next line with these words.
 func awaitLine(t *testing.T, lines *bufio.Scanner, words string) string {
 	t.Helper()
 	for lines.Scan() {
@@ -78,7 +78,7 @@ func TestASecondSignalEndsAGatewayThatDrains(t *testing.T) {
 	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for { // until it drains
+	for { // until the gateway drains
 		more, err := pgx.Connect(t.Context(), address)
 		if err != nil {
 			break
@@ -92,7 +92,7 @@ func TestASecondSignalEndsAGatewayThatDrains(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	for lines.Scan() { // to its end
+	for lines.Scan() { // to the end
 	}
 	_ = cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// errUnread: nobody reads the output any more, as behind `head`. That is no failure.
+// errUnread reports that the output has no reader any more, as behind `head`. That is no failure.
 var errUnread = errors.New("nobody reads the output")
 
 func unread(err error) error {
@@ -19,11 +19,11 @@ func unread(err error) error {
 	return err
 }
 
-// unreadEvery is how soon it is noticed that nobody reads.
+// unreadEvery is the interval of the checks for a reader.
 const unreadEvery = 200 * time.Millisecond
 
-// untilUnread ends with ctx, or soon after the reader of out has gone: nothing may be written
-// for long, and only a write would find that out. stop waits for the looks to end.
+// untilUnread returns a context that ends with ctx, or soon after out has lost its reader. Only a write would notice
+// that, and none may come for a long time. stop waits for the checks to end.
 func untilUnread(ctx context.Context, out io.Writer) (until context.Context, stop func()) {
 	file, ok := out.(*os.File)
 	if !ok || ctx == nil {

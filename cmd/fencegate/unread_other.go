@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// readerGone is not known here: the next write tells.
+// readerGone is not implemented here: the next write notices.
 func readerGone(*os.File) bool { return false }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A reader that has gone is noticed though nothing is written, as with `| head`.
+// A lost reader is noticed without a write, as with `| head`.
 func TestTheOutputsReaderIsMissedWithoutAWrite(t *testing.T) {
 	t.Parallel()
 	read, write, err := os.Pipe()

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readerGone reports whether a pipe or socket has no reader any more.
+// readerGone reports whether a pipe or socket has lost its reader.
 func readerGone(file *os.File) bool {
 	raw, err := file.SyscallConn()
 	if err != nil {

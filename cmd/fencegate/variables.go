@@ -14,14 +14,13 @@ import (
 	"github.com/fencegate/fencegate/internal/optionfile"
 )
 
-// Variables that are secrets, and so have no flag.
+// Variables that are secrets, and therefore have no flag.
 const (
 	tokenVariable         = envPrefix + "TOKEN"
 	redisPasswordVariable = envPrefix + "REDIS_PASSWORD"
 )
 
-// unknownVariables says which variables of the environment are nobody's, though their names begin as ours do. Their
-// values are not shown.
+// unknownVariables returns a message for each variable with our prefix that nothing reads, without its value.
 func (e env) unknownVariables(root *cobra.Command) []string {
 	known := variables(root)
 	var said []string
@@ -35,8 +34,8 @@ func (e env) unknownVariables(root *cobra.Command) []string {
 	return said
 }
 
-// misspelt says which of them read as a typing error in the name of an option. Others may belong to the program that
-// runs the command.
+// misspelt returns those that look like a typing error in an option's
+// name. Others may belong to the program that runs the command.
 func (e env) misspelt(root *cobra.Command) []string {
 	known := variables(root)
 	short := make([]string, len(known))
@@ -55,7 +54,7 @@ func (e env) misspelt(root *cobra.Command) []string {
 	return said
 }
 
-// strangers are the variables whose names begin as ours do, and that nobody knows, in the order of their names.
+// strangers returns the unknown variables with our prefix, sorted by name.
 func (e env) strangers(known []string) (names []string) {
 	if e.environ == nil {
 		return nil
@@ -70,10 +69,10 @@ func (e env) strangers(known []string) (names []string) {
 	return names
 }
 
-// says annotates commands that tell of misspelt variables in their own way.
+// says annotates commands that report misspelled variables themselves.
 const says = "tells of misspelt variables itself"
 
-// prepare gives the flags the values of their variables, and warns of misspelt ones.
+// prepare sets the flags from their variables, and warns of misspelled ones.
 func (e env) prepare(cmd *cobra.Command) error {
 	if _, itself := cmd.Annotations[says]; !itself {
 		for _, warning := range e.misspelt(cmd.Root()) {
@@ -86,7 +85,7 @@ func (e env) prepare(cmd *cobra.Command) error {
 // byVariable annotates flags that a variable has set.
 const byVariable = "set by a variable"
 
-// named adds to a refusal the variables that have set the flags that it is about.
+// named adds to a refusal the variables that set the flags that it concerns.
 func named(cmd *cobra.Command, err error) error {
 	if err == nil {
 		return nil
@@ -114,7 +113,7 @@ func named(cmd *cobra.Command, err error) error {
 	return withHint(fmt.Errorf("%w (variable %s)", err, strings.Join(by, ", ")), code, hint)
 }
 
-// variables are all that any command reads.
+// variables returns the variables that any command reads.
 func variables(root *cobra.Command) []string {
 	known := []string{tokenVariable, redisPasswordVariable}
 	var add func(cmd *cobra.Command)
@@ -135,23 +134,23 @@ func variables(root *cobra.Command) []string {
 
 var (
 	serviceHost = regexp.MustCompile(`_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$`)
-	// ofCompose are the variables of docker-compose.yml.
+	// ofCompose matches the variables of docker-compose.yml.
 	ofCompose   = regexp.MustCompile(`_(IMAGE|PORT|SECRETS)$`)
 	servicePort = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 )
 
-// ofAService reports whether Kubernetes has made a variable: for a service that is named fencegate it puts
-// FENCEGATE_PORT and others into each container.
+// ofAService reports whether Kubernetes made a variable: for a service named fencegate it sets FENCEGATE_PORT and
+// others in each container.
 func ofAService(name, value string) bool {
 	return serviceHost.MatchString(name) || strings.HasSuffix(name, "_PORT") && servicePort.MatchString(value)
 }
 
-// warnings are what serve says of its options and goes on.
+// warnings returns the warnings about serve's options.
 func (o *serveFlags) warnings(e env, root *cobra.Command) []string {
 	return append(e.unknownVariables(root), o.options.exposed()...)
 }
 
-// exposed says which passwords of the file everybody may read.
+// exposed returns warnings about passwords in the file that everyone may read.
 func (o *options) exposed() []string {
 	if o.file == nil || !o.file.AnyReads {
 		return nil

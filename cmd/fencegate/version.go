@@ -9,10 +9,10 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// versions are those of the program, and of a gateway.
+// versions are the versions of the program, and of a gateway.
 type versions struct {
 	Version string `json:"version"`
-	Program int    `json:"program"` // generation: a database's schema may need one
+	Program int    `json:"program"` // its generation: a database's schema may require one
 	Go      string `json:"go"`
 	Gateway string `json:"gateway,omitempty"`
 }

@@ -60,13 +60,13 @@ each second; elsewhere a line for each resource that is held, and then one for e
 }
 
 const (
-	maxRows   = 1000 // resources that are asked for
-	maxPages  = 20   // in so many requests
+	maxRows   = 1000 // most held resources that are shown
+	maxPages  = 20   // most requests for them
 	drawEvery = time.Second
 	maxFeed   = 100
 )
 
-// watching shows what is held, and what happens.
+// watching shows the held resources and the events.
 type watching struct {
 	client    *client.Client
 	out, note io.Writer
@@ -74,10 +74,10 @@ type watching struct {
 	rows      int
 
 	mu     sync.Mutex
-	latest []wire.Event // refusals and ends of leases, the latest last
+	latest []wire.Event // refusals and ends of leases, newest last
 }
 
-// held are the resources that somebody holds, the first ones of many.
+// held returns the held resources, up to rows; more reports that there are others.
 func (w *watching) held(ctx context.Context) (held []wire.Listed, more bool, err error) {
 	ask := client.ResourcesRequest{Prefix: w.prefix, Held: true, Limit: w.rows}
 	for range maxPages {
@@ -96,12 +96,12 @@ func (w *watching) held(ctx context.Context) (held []wire.Listed, more bool, err
 	return held, true, nil
 }
 
-// about reports whether an event is about what is watched.
+// about reports whether an event concerns the watched prefix.
 func (w *watching) about(e wire.Event) bool {
 	return w.prefix == "" || strings.HasPrefix(e.Resource, w.prefix) || strings.HasPrefix(e.Needed, w.prefix)
 }
 
-// lines prints what is held, and then what happens.
+// lines prints the held resources, and then the events.
 func (w *watching) lines(ctx context.Context, follow bool) error {
 	held, more, err := w.held(ctx)
 	if err != nil {
@@ -126,7 +126,7 @@ func (w *watching) lines(ctx context.Context, follow bool) error {
 	})
 }
 
-// endOf is nil where nobody reads any more.
+// endOf returns nil if the output has no reader.
 func endOf(err error) error {
 	if errors.Is(unread(err), errUnread) {
 		return nil
@@ -134,7 +134,7 @@ func endOf(err error) error {
 	return err
 }
 
-// table draws until ctx ends.
+// table redraws until ctx ends.
 func (w *watching) table(ctx context.Context, size func() (width, height int)) error {
 	reading, cancel := context.WithCancel(ctx)
 	var feed sync.WaitGroup
@@ -156,7 +156,7 @@ func (w *watching) table(ctx context.Context, size func() (width, height int)) e
 			return nil
 		}
 		if problem, ok := errors.AsType[*client.Problem](err); ok && !passes(problem) {
-			return err // such as a right that is missing: it does not come by waiting
+			return err // for example a missing right: retrying does not help
 		}
 		width, height := size()
 		if _, err := w.out.Write(w.draw(status, held, more, err, width, height)); err != nil {
@@ -172,7 +172,7 @@ func (w *watching) table(ctx context.Context, size func() (width, height int)) e
 	}
 }
 
-// feed notes events until ctx ends, or they can't be had: such as for want of a right.
+// feed collects events until ctx ends, or until they are refused, for example for want of a right.
 func (w *watching) feed(ctx context.Context) error {
 	streams := streamsOf(w.client, false)
 	for {
@@ -196,9 +196,9 @@ func (w *watching) feed(ctx context.Context) error {
 	}
 }
 
-// draw is one picture: what is held above, and what happened below.
+// draw renders one screen: the held resources above, the events below.
 func (w *watching) draw(status wire.Status, held []wire.Listed, more bool, failed error, width, height int) []byte {
-	if width < 1 || height < 1 { // a terminal that does not know its size
+	if width < 1 || height < 1 { // the terminal does not report its size
 		width, height = 80, 24
 	}
 	lines := []string{summary(status)}
@@ -236,13 +236,13 @@ func (w *watching) draw(status wire.Status, held []wire.Listed, more bool, faile
 	return picture.Bytes()
 }
 
-// cut is as much of a line as a terminal has room for.
+// cut shortens a line to the terminal's width.
 func cut(line string, width int) string {
 	runes := []rune(line)
 	return string(runes[:min(len(runes), max(1, width))])
 }
 
-// summary is how the gateway is, in a line.
+// summary describes the gateway's state in a line.
 func summary(s wire.Status) string {
 	words := []string{"fencegate " + oneLine(s.Version), "up " + (time.Duration(s.UptimeMS) * time.Millisecond).Round(time.Second).String(), "postgresql " + s.Postgres.State, s.Lock.Kind + " " + s.Lock.State}
 	for _, n := range s.Lock.Nodes {

@@ -14,14 +14,13 @@ func TestWatchPrintsLinesWhereNoTerminalIs(t *testing.T) {
 	want := "held orders/1 token=7 by=w\\x1b[2J left=1.5s waiters=2\n" +
 		"held orders/2 token=8 by=x left=- waiters=0\n" +
 		"held orders/3 token=9 by=y left=never ends waiters=0\n" +
-		"2026-11-02T09:12:44Z expired resource=orders/1 token=7\n" // and no sweep, which is about none of them
+		"2026-11-02T09:12:44Z expired resource=orders/1 token=7\n" // sweeps concern no resource, and are not shown
 	if code != exitOK || stdout != want {
 		t.Errorf("%d %q %q", code, stdout, stderr)
 	}
 }
 
-// What others chose neither leaves its line nor tells the terminal what to do, and the picture
-// is no larger than the terminal.
+// Text that others chose stays in its line and is escaped, and the screen is no larger than the terminal.
 func TestThePictureFitsTheTerminal(t *testing.T) {
 	t.Parallel()
 	w := &watching{latest: []wire.Event{{Kind: wire.EventRefused, Resource: "r\x1b[2J"}, {Kind: wire.EventAcquired, Resource: "last"}}}

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// lease is what the HTTP API gives for an acquisition.
+// lease is the HTTP API's answer to an acquisition.
 type lease struct {
 	Resource string `json:"resource"`
 	Token    string `json:"token"`
@@ -23,7 +23,7 @@ func (l lease) seal() string {
 	return seal
 }
 
-// ask calls the API beside the transcript, and wants success.
+// ask calls the API outside the transcript, and expects success.
 func (w *world) ask(ctx context.Context, method, target, body string, into any) error {
 	r, err := w.call(ctx, method, target, body, nil)
 	if err != nil {
@@ -38,7 +38,7 @@ func (w *world) ask(ctx context.Context, method, target, body string, into any) 
 	return json.Unmarshal([]byte(r.body), into)
 }
 
-// call calls the API. The header nil stands for a token and JSON.
+// call calls the API. A nil header means a token and JSON.
 func (w *world) call(ctx context.Context, method, target, body string, header map[string]string) (*reply, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+w.api, strings.NewReader(body))
 	if err != nil {
@@ -82,7 +82,7 @@ func (w *world) acquire(ctx context.Context, resource string) (l lease, err erro
 	return l, err
 }
 
-// pair is a stale and a current lease of a resource.
+// pair returns a stale and a current lease of a resource.
 func (w *world) pair(ctx context.Context, resource string) (stale, current lease, err error) {
 	if stale, err = w.acquire(ctx, resource); err != nil {
 		return stale, current, err
@@ -94,7 +94,7 @@ func (w *world) pair(ctx context.Context, resource string) (stale, current lease
 	return stale, current, err
 }
 
-// bucket makes a bucket with a rule, and what it keeps where that is given.
+// bucket creates a bucket with a rule, and with keep unless that is empty.
 func (w *world) bucket(ctx context.Context, name, rule, keep string) error {
 	body := fmt.Sprintf(`{"rule":%q}`, rule)
 	if keep != "" {
@@ -103,8 +103,7 @@ func (w *world) bucket(ctx context.Context, name, rule, keep string) error {
 	return w.ask(ctx, "PUT", "/v1/buckets/"+name, body, nil)
 }
 
-// apiTalk is calls of the HTTP API that go into the transcript. The first error
-// ends it: what comes then is left out.
+// apiTalk is a series of API calls in the transcript. The first error ends it: later calls are omitted.
 type apiTalk struct {
 	ctx context.Context
 	w   *world
@@ -112,12 +111,12 @@ type apiTalk struct {
 	err error
 }
 
-// do plays a call with a token and JSON.
+// do makes a call with a token and JSON.
 func (t *apiTalk) do(method, target, body string) *reply {
 	return t.with(apiHeader(), method, target, body)
 }
 
-// with plays a call with other headers.
+// with makes a call with other headers.
 func (t *apiTalk) with(header map[string]string, method, target, body string) *reply {
 	if t.err != nil {
 		return &reply{header: http.Header{}}
@@ -142,7 +141,7 @@ func (t *apiTalk) with(header map[string]string, method, target, body string) *r
 	return r
 }
 
-// lease reads a lease out of an answer.
+// lease reads a lease from an answer.
 func (r *reply) lease() (l lease) {
 	_ = json.Unmarshal([]byte(r.body), &l)
 	return l

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// book is one transcript under way.
+// book is a transcript in progress.
 type book struct {
 	out  bytes.Buffer
 	mask *mask
@@ -17,7 +17,7 @@ func newBook(w *world) *book { return &book{mask: newMask(w)} }
 
 func (b *book) text() string { return b.out.String() }
 
-// tail is the end of the text, for an error.
+// tail returns the end of the text, for an error.
 func (b *book) tail() string {
 	text := b.text()
 	return text[max(0, len(text)-500):]
@@ -35,7 +35,7 @@ func (b *book) linef(format string, args ...any) {
 	b.out.WriteByte('\n')
 }
 
-// lines writes masked lines, each behind the prefix.
+// lines writes masked lines, each after the prefix.
 func (b *book) lines(prefix, text string) {
 	if text == "" {
 		return
@@ -45,11 +45,10 @@ func (b *book) lines(prefix, text string) {
 	}
 }
 
-// mask replaces what differs from run to run. Equal values of a kind get equal
-// names within one transcript.
+// mask replaces values that differ between runs. Equal values of a kind get equal names within one transcript.
 type mask struct {
 	fixed *strings.Replacer
-	keep  map[string]bool // 32 hexadecimal digits that are the MD5 of what was sent
+	keep  map[string]bool // 32 hexadecimal digits that are the MD5 of sent data
 	names map[string]string
 	count map[string]int
 }
@@ -58,8 +57,7 @@ func newMask(w *world) *mask {
 	return &mask{fixed: strings.NewReplacer(w.names()...), keep: map[string]bool{}, names: map[string]string{}, count: map[string]int{}}
 }
 
-// varying are the values that are named <kind>, or <kind N> where it matters
-// which one it is. The first group is what is replaced.
+// varying are the values that are named <kind>, or <kind N> if they must be distinguished. The first group is replaced.
 var varying = []struct {
 	kind     string
 	numbered bool

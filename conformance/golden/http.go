@@ -62,7 +62,7 @@ func playSeveral(t *apiTalk) {
 	}
 }
 
-// playResources looks at resources and revokes them.
+// playResources inspects resources and revokes them.
 func playResources(ctx context.Context, w *world, b *book) error {
 	t := &apiTalk{ctx: ctx, w: w, b: b}
 	for _, name := range []string{"g-resources/1", "g-resources/2", "g-resources/ä b", "g-resources/a%2Fb"} {
@@ -101,7 +101,7 @@ func playResources(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// playBuckets makes and changes buckets.
+// playBuckets creates and changes buckets.
 func playBuckets(ctx context.Context, w *world, b *book) error {
 	t := &apiTalk{ctx: ctx, w: w, b: b}
 	b.part("PUT /v1/buckets/{bucket}")
@@ -145,7 +145,7 @@ func playBuckets(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// rules changes the rules of prefixes, and of a bucket with an object in it.
+// rules changes the rules of prefixes, and of a bucket that contains an object.
 func (t *apiTalk) rules(objects *talk) {
 	t.b.part("/v1/buckets/{bucket}/rules")
 	for _, call := range [][3]string{
@@ -174,7 +174,7 @@ func (t *apiTalk) rules(objects *talk) {
 	t.do("PUT", "/v1/buckets/g-buckets-3/rules", `{"prefix":"2/","rule":"key"}`)
 }
 
-// notInSQL are commands that a request may not run, or that its login may not.
+// notInSQL are commands that a request, or its login, may not run.
 var notInSQL = []string{
 	"BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT a", "PREPARE TRANSACTION 'x'", "SET ROLE postgres", "RESET ALL", "SET fence.token = 'x'", "SET SESSION AUTHORIZATION x", "DISCARD ALL",
 	"SET client_encoding = 'latin1'", "COPY g_sql TO STDOUT", "COPY g_sql FROM STDIN", "LISTEN x", "VACUUM g_sql", "DROP TABLE g_sql", "GRANT fence_owner TO golden_sql", "SELECT 1; SELECT 2",
@@ -242,7 +242,7 @@ func playSQL(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// playRequests asks for what needs no state, in every way.
+// playRequests makes requests that need no state.
 func playRequests(ctx context.Context, w *world, b *book) error {
 	t := &apiTalk{ctx: ctx, w: w, b: b}
 	b.part("for operators")
@@ -292,7 +292,7 @@ func playRequests(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// codeOf is the code of a problem.
+// codeOf returns the code of a problem.
 func codeOf(r *reply) string {
 	_, rest, found := strings.Cut(r.body, `"code":"`)
 	code, _, _ := strings.Cut(rest, `"`)
@@ -302,7 +302,7 @@ func codeOf(r *reply) string {
 	return " " + code
 }
 
-// playMetrics names the metrics with their labels; values differ from run to run.
+// playMetrics lists the metrics with their labels; values differ between runs.
 func playMetrics(ctx context.Context, w *world, b *book) error {
 	r, err := w.call(ctx, "GET", "/metrics", "", nil)
 	if err != nil {

@@ -1,15 +1,13 @@
-// Command golden plays a fixed sequence of requests to a running fencegate and
-// compares the answers with those that are committed.
+// Command golden plays a fixed sequence of requests to a running
+// fencegate and compares the answers with the committed ones.
 //
-// The guarantee: what a client sees of the S3 port, the HTTP API, the PostgreSQL
-// port and the command line (status, headers, bodies, messages, help) is what
-// the files of transcripts say, but for values that differ from run to run.
-// Those are masked; equal values keep equal names. So is who may do what: the
-// rights of PostgreSQL's roles, and the S3 operations by principal.
+// The guarantee: what a client sees of the S3 port, the HTTP API, the PostgreSQL port and the command line (status,
+// headers, bodies, messages, help) equals the transcripts, except for values that differ between runs. Those are
+// masked; equal values keep equal names. The transcripts also cover rights: those of PostgreSQL's roles, and the S3
+// operations by principal.
 //
-// It builds ./cmd/fencegate and runs `fencegate serve` on a private PostgreSQL
-// and Redis. It prints a unified diff and exits with 1 where something differs;
-// -record rewrites the files.
+// It builds ./cmd/fencegate and runs `fencegate serve` on a private PostgreSQL and Redis. It prints a unified diff and
+// exits with 1 if something differs; -record rewrites the files.
 package main
 
 import (
@@ -25,8 +23,8 @@ import (
 	"time"
 )
 
-// chapters are the files, in the order in which they are played. Each makes its
-// own buckets, resources and tables, so that one can be played alone.
+// chapters are the files, in the order in which they are played. Each creates its own buckets, resources and tables, so
+// that it can be played alone.
 var chapters = []struct {
 	name string
 	play func(context.Context, *world, *book) error

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// pgTalk is sessions of the PostgreSQL port that go into the transcript.
+// pgTalk holds sessions of the PostgreSQL port that are in the transcript.
 type pgTalk struct {
 	ctx context.Context
 	w   *world
@@ -30,7 +30,7 @@ type session struct {
 	front *pgproto3.Frontend
 	over  bool
 	key   *pgproto3.BackendKeyData
-	began bool // it was ready once
+	began bool // it was ready
 	ended bool // by the gateway or PostgreSQL, after it was ready
 }
 
@@ -78,8 +78,8 @@ func (s *session) close() {
 	s.t.b.out.WriteByte('\n')
 }
 
-// undisturbed plays a session with a stale grant until it is over before the
-// gateway has looked at the fences, which it does once a second, and has ended it.
+// undisturbed repeats a session with a stale grant until it completes before the gateway, which checks the fences once
+// a second, ends it.
 func (t *pgTalk) undisturbed(play func() *session) {
 	for range 10 {
 		began := t.b.out.Len()
@@ -91,7 +91,7 @@ func (t *pgTalk) undisturbed(play func() *session) {
 	t.err = errors.New("the gateway ended each session with a stale grant at once")
 }
 
-// login answers what is asked for until the session is ready or refused.
+// login answers the authentication requests until the session is ready or refused.
 func (s *session) login(user string) {
 	secret := password
 	if strings.HasPrefix(user, "wrong_") {
@@ -122,7 +122,7 @@ func (s *session) login(user string) {
 	}
 }
 
-// receive reads one message and writes it down; nil where there is no more.
+// receive reads one message and records it; nil at the end.
 func (s *session) receive() pgproto3.BackendMessage {
 	if s.over {
 		return nil
@@ -147,7 +147,7 @@ func (s *session) receive() pgproto3.BackendMessage {
 	return m
 }
 
-// ready reads until the session is ready or over.
+// ready reads until the session is ready or has ended.
 func (s *session) ready() {
 	for {
 		m := s.receive()
@@ -161,7 +161,7 @@ func (s *session) ready() {
 	}
 }
 
-// query runs statements by the simple protocol.
+// query runs statements with the simple protocol.
 func (s *session) query(sql string) {
 	if s.over {
 		return
@@ -172,7 +172,7 @@ func (s *session) query(sql string) {
 	s.ready()
 }
 
-// send sends messages by the extended protocol.
+// send sends messages of the extended protocol.
 func (s *session) send(messages ...pgproto3.FrontendMessage) {
 	if s.over {
 		return
@@ -184,13 +184,13 @@ func (s *session) send(messages ...pgproto3.FrontendMessage) {
 	s.flush()
 }
 
-// untilOver reads until the gateway closes.
+// untilOver reads until the gateway closes the connection.
 func (s *session) untilOver() {
 	for s.receive() != nil {
 	}
 }
 
-// described is a message in words.
+// described describes a message.
 func described(m pgproto3.BackendMessage) string {
 	switch m := m.(type) {
 	case *pgproto3.ParameterStatus:
@@ -232,8 +232,8 @@ func described(m pgproto3.BackendMessage) string {
 	return strings.TrimPrefix(fmt.Sprintf("%T", m), "*pgproto3.")
 }
 
-// fields are those of an error that are told to users. Where it was raised, in
-// which file and function, is PostgreSQL's own.
+// fields returns the fields of an error that concern users. The
+// file and function where it was raised are PostgreSQL's own.
 func fields(e *pgproto3.ErrorResponse) string {
 	var out strings.Builder
 	for _, f := range [][2]string{
@@ -255,7 +255,7 @@ func fields(e *pgproto3.ErrorResponse) string {
 	return out.String()
 }
 
-// scram is a client's side of SCRAM-SHA-256 (RFC 5802, RFC 7677).
+// scram is the client side of SCRAM-SHA-256 (RFC 5802, RFC 7677).
 type scram struct{ secret, bare string }
 
 func newScram(secret string) *scram { return &scram{secret: secret, bare: "n=,r=golden"} }
@@ -288,8 +288,8 @@ func (s *scram) final(server string) string {
 	return bare + ",p=" + base64.StdEncoding.EncodeToString(client)
 }
 
-// packet sends bytes before any session and writes down what comes back, at most
-// n bytes, or until the gateway closes where n is 0.
+// packet sends bytes before any session and records the answer: at most n bytes, or, if n is 0, all until the gateway
+// closes the connection.
 func (t *pgTalk) packet(what string, sent []byte, n int) {
 	if t.err != nil {
 		return

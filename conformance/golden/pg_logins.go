@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// playLogin logs in in every way, and sends what no login is.
+// playLogin logs in in every way, and sends invalid logins.
 func playLogin(ctx context.Context, w *world, b *book) error {
 	t := &pgTalk{ctx: ctx, w: w, b: b}
 	b.part("logins")
@@ -77,12 +77,12 @@ func (t *pgTalk) minor() {
 	}
 }
 
-// grantOf are startup options that present a grant.
+// grantOf returns the startup options that present a grant.
 func grantOf(resource, presented string) string {
 	return "-c fence.resource=" + strings.ReplaceAll(resource, " ", "%20") + " -c fence.token=" + presented
 }
 
-// guarded makes a guarded table.
+// guarded creates a guarded table.
 func (w *world) guarded(ctx context.Context, table, under string) error {
 	return w.exec(ctx, database, "CREATE TABLE "+table+" (id int PRIMARY KEY, status text)", fmt.Sprintf("SELECT fence.protect('%s', under => '%s')", table, under))
 }
@@ -140,7 +140,7 @@ func playGrants(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// uses presents grants in transactions, and asks what anyone may ask.
+// uses presents grants in transactions, and makes requests that need none.
 func (t *pgTalk) uses(stale, current lease) {
 	t.b.part("fence.use")
 	s := t.open("user", "app_trust")
@@ -202,10 +202,10 @@ func playPolicies(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// leaseNonce names one run of a process.
+// leaseNonce identifies one run of a process.
 const leaseNonce = "0b64e2f4-5e4f-4f4c-9a68-0d2d2f0c9c11"
 
-// playPGLeases takes leases by the connection string.
+// playPGLeases takes leases with the connection string.
 func playPGLeases(ctx context.Context, w *world, b *book) error {
 	t := &pgTalk{ctx: ctx, w: w, b: b}
 	if err := w.guarded(ctx, "pg_leases", "pg-leases/"); err != nil {

@@ -65,7 +65,7 @@ func playMessages(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// canceller runs a statement and cancels it when PostgreSQL has begun it.
+// canceller runs a statement and cancels it after PostgreSQL has started it.
 func canceller(s *session) {
 	if s.over || s.key == nil {
 		return
@@ -101,7 +101,7 @@ func playEnds(ctx context.Context, w *world, b *book) error {
 		s := t.open("user", "app_trust", "options", grantOf(l.Resource, l.Grant))
 		if how != "idle" {
 			s.query("BEGIN")
-			s.query("SELECT count(*) FROM pg_ends") // no check passed: the gateway ends it, and not arming
+			s.query("SELECT count(*) FROM pg_ends") // no check passed, so the gateway ends it, and not arming
 		}
 		if err := w.ask(ctx, "POST", "/v1/resources/pg-ends%2F"+how+"/revoke", `{"holder":"ops: golden"}`, nil); err != nil {
 			return err
@@ -145,7 +145,7 @@ func playEnds(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// sessionID is that of the user's only session, as soon as it is the only one.
+// sessionID waits until the user has a single session, and returns its id.
 func (w *world) sessionID(ctx context.Context, user string) (string, error) {
 	for {
 		var list struct {

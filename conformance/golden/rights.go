@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// sqlRights lists by object which of fencegate's roles and PUBLIC have which
-// privileges: effective ones, inherited ones included. Owners are listed too.
+// sqlRights lists by object which of fencegate's roles and PUBLIC have which effective privileges, inherited ones
+// included. Owners are listed too.
 const sqlRights = `
 WITH roles AS (
   SELECT rolname::text AS role, oid FROM pg_roles WHERE rolname LIKE 'fence\_%' UNION ALL SELECT 'stranger', oid FROM pg_roles WHERE rolname = 'stranger_trust'
@@ -40,7 +40,7 @@ SELECT format('%-8s %s, of %s: %s', kind, name, CASE WHEN owner::regrole::text L
 FROM (SELECT kind, name, owner, role, string_agg(privilege, ' ' ORDER BY privilege) AS privileges FROM rights WHERE may GROUP BY kind, name, owner, role) held
 GROUP BY kind, name, owner ORDER BY kind, name COLLATE "C"`
 
-// sqlRoles lists the roles with what they are and whom they belong to.
+// sqlRoles lists the roles with their attributes and members.
 const sqlRoles = `
 SELECT format('%s: login %s, superuser %s, create role %s, create database %s, replication %s, bypass RLS %s, inherits %s; member of %s', r.rolname, r.rolcanlogin, r.rolsuper, r.rolcreaterole,
   r.rolcreatedb, r.rolreplication, r.rolbypassrls, r.rolinherit,
@@ -60,7 +60,7 @@ FROM pg_default_acl d LEFT JOIN pg_namespace n ON n.oid = d.defaclnamespace WHER
 UNION ALL SELECT format('event trigger %s on %s, enabled %s, of %s', evtname, evtevent, evtenabled, CASE WHEN evtowner::regrole::text LIKE 'fence\_%' THEN evtowner::regrole::text ELSE 'a superuser' END) FROM pg_event_trigger
 ORDER BY 1`
 
-// playRights says who may do what in PostgreSQL.
+// playRights lists who may do what in PostgreSQL.
 func playRights(ctx context.Context, w *world, b *book) error {
 	for _, q := range []struct{ title, sql string }{
 		{"roles", sqlRoles}, {"rights by object, of fencegate's roles and of a stranger, who has what PUBLIC has", sqlRights}, {"rights on columns", sqlColumns}, {"default privileges, event triggers", sqlDefaults},
@@ -84,7 +84,7 @@ func playRights(ctx context.Context, w *world, b *book) error {
 	return nil
 }
 
-// playHelp has every command explain itself.
+// playHelp prints every command's help.
 func playHelp(ctx context.Context, w *world, b *book) error {
 	return help(ctx, w, b, nil)
 }

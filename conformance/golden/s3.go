@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// talk is requests to the S3 port that go into the transcript. The first error
-// ends it: what comes then is left out.
+// talk is a series of S3 requests in the transcript. The first error ends it: later requests are omitted.
 type talk struct {
 	ctx context.Context
 	w   *world
@@ -25,16 +24,16 @@ type s3Call struct {
 	as             principal
 	method, target string
 	header         map[string]string // signed
-	unsigned       map[string]string // added after signing; an empty value takes a header away
+	unsigned       map[string]string // added after signing; an empty value removes a header
 	body           string
 	payload        string        // X-Amz-Content-Sha256; default UNSIGNED-PAYLOAD
 	host           string        // default: the port's address
-	presign        time.Duration // by the query instead of the header
-	ago            time.Duration // signed so long ago
-	trailer        string        // of a body in chunks
+	presign        time.Duration // sign the query instead of the header
+	ago            time.Duration // age of the signature
+	trailer        string        // for a body in chunks
 	transfer       bool          // without a Content-Length
 	change         func(sent string) string
-	ends           bool // nothing more is sent on the connection
+	ends           bool // the connection's sending side is closed after it
 	note           string
 	silent         bool // the body is not in the transcript
 }
@@ -65,10 +64,10 @@ func ago(d time.Duration) option       { return func(c *s3Call) { c.ago = d } }
 func presigned(d time.Duration) option { return func(c *s3Call) { c.presign = d } }
 func note(text string) option          { return func(c *s3Call) { c.note = text } }
 
-// ends says at the end of the request that nothing more comes.
+// ends closes the sending side after the request.
 func ends(c *s3Call) { c.ends = true }
 
-// changed changes the bytes that are sent.
+// changed changes the bytes before they are sent.
 func changed(how func(string) string) option { return func(c *s3Call) { c.change = how } }
 
 // chunks sends the body in chunks.
@@ -76,7 +75,7 @@ func chunks(kind, trailer string) option {
 	return func(c *s3Call) { c.payload, c.trailer = kind, trailer }
 }
 
-// do plays a request.
+// do makes a request.
 func (t *talk) do(as principal, method, target string, options ...option) *reply {
 	c := &s3Call{as: as, method: method, target: target}
 	for _, o := range options {
@@ -99,7 +98,7 @@ func (t *talk) do(as principal, method, target string, options ...option) *reply
 	return r
 }
 
-// quiet sends a request beside the transcript.
+// quiet sends a request outside the transcript.
 func (t *talk) quiet(as principal, method, target string, options ...option) *reply {
 	c := &s3Call{as: as, method: method, target: target}
 	for _, o := range options {
@@ -109,7 +108,7 @@ func (t *talk) quiet(as principal, method, target string, options ...option) *re
 	return t.send(c)
 }
 
-// must is quiet for what has to succeed.
+// must is quiet for a request that has to succeed.
 func (t *talk) must(as principal, method, target string, options ...option) *reply {
 	r := t.quiet(as, method, target, options...)
 	if t.err == nil && r.status >= http.StatusMultipleChoices {
@@ -159,7 +158,7 @@ func (t *talk) send(c *s3Call) *reply {
 	return got
 }
 
-// bytes are those of the request, signed.
+// bytes returns the signed request's bytes.
 func (t *talk) bytes(c *s3Call) ([]byte, error) {
 	at := time.Now().Add(-c.ago)
 	addr := t.w.s3
@@ -179,7 +178,7 @@ func (t *talk) bytes(c *s3Call) ([]byte, error) {
 	}
 	if strings.HasPrefix(c.payload, "STREAMING-") {
 		req.Header.Set("X-Amz-Decoded-Content-Length", strconv.Itoa(len(c.body)))
-		c.body = c.as.chunked(c.payload, c.body, c.trailer, "", at) // for its length
+		c.body = c.as.chunked(c.payload, c.body, c.trailer, "", at) // only for its length
 		if name, _, found := strings.Cut(c.trailer, ":"); found {
 			req.Header.Set("X-Amz-Trailer", name)
 		}

@@ -7,7 +7,7 @@ import (
 
 const xmlns = ` xmlns="http://s3.amazonaws.com/doc/2006-03-01/"`
 
-// documents are what a client puts, by sub-resource.
+// documents are the documents that a client puts, by sub-resource.
 var documents = map[string]string{
 	"accelerate": `<AccelerateConfiguration` + xmlns + `><Status>Enabled</Status></AccelerateConfiguration>`,
 	"acl": `<AccessControlPolicy` + xmlns + `><Owner><ID>` + rootAccess + `</ID></Owner><AccessControlList><Grant><Grantee xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"` +

@@ -55,7 +55,7 @@ func playLists(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// buckets looks at buckets, makes and removes them.
+// buckets inspects, creates and removes buckets.
 func (t *talk) buckets() {
 	t.b.part("HeadBucket, GetBucketLocation, GetBucketVersioning")
 	for _, name := range []string{"g-lists", "g-nowhere", "G", "a..b", "xn--x", "192.168.0.1"} {
@@ -138,7 +138,7 @@ func playMultipart(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// otherUploads are given up, have checksums, or copy their parts.
+// otherUploads are aborted, have checksums, or copy their parts.
 func (t *talk) otherUploads(h principal, object string) {
 	t.b.part("too small, without a grant, given up")
 	id := t.must(h, "POST", object+"?uploads").element("UploadId")

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// subresources are all that S3 or the library behind the port knows, and some that nobody does.
+// subresources are all that S3 or the library behind the port knows, and some unknown ones.
 var subresources = strings.Fields(`abac accelerate acl analytics analytics=&id=1 append attributes cors delete encryption intelligent-tiering intelligent-tiering=&id=1
 	inventory inventory=&id=1 legal-hold lifecycle list-type=2 location logging metadataConfiguration metadataInventoryTable metadataJournalTable metadataTable
 	metrics metrics=&id=1 notification object-lock ownershipControls partNumber=1 policy policyStatus publicAccessBlock renameObject replication requestPayment
 	restore retention select select=&select-type=2 session something tagging torrent uploadId=x uploads versionId=null versioning versions website x-id=Something
 	POLICY Tagging policy=x tagging=&policy policy=&tagging`)
 
-// wants are principals of one matrix, with a lease that is good for the resource.
+// wants are the principals of one matrix, with the lease that is valid for the resource.
 func wants(current, other, stale, ended principal) []principal {
 	named := func(p principal, name string) principal {
 		p.name = name
@@ -29,7 +29,7 @@ func wants(current, other, stale, ended principal) []principal {
 	}
 }
 
-// looks is what the sub-resources of the bucket and its object look like.
+// looks describes the sub-resources of the bucket and its object.
 func (t *talk) looks() string {
 	at := t.quiet(root, "HEAD", "/g-matrix/object")
 	tags, docs := t.quiet(root, "GET", "/g-matrix/object?tagging"), ""
@@ -39,8 +39,8 @@ func (t *talk) looks() string {
 	return fmt.Sprintf("bucket %d, object %d %s by %q, tags %q, documents %s", t.quiet(root, "HEAD", "/g-matrix").status, at.status, at.header.Get("Etag"), at.header.Get("X-Amz-Meta-By"), tags.element("Key"), docs)
 }
 
-// playSubresources asks for each sub-resource by each method at each level, and
-// looks whether the bucket and its object are as before.
+// playSubresources requests each sub-resource with each method at each level, and checks whether the bucket and its
+// object have changed.
 func playSubresources(ctx context.Context, w *world, b *book) error {
 	t := &talk{ctx: ctx, w: w, b: b}
 	if err := w.bucket(ctx, "g-matrix", "none", ""); err != nil {
@@ -76,7 +76,7 @@ func playSubresources(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// subresource is what each principal is answered.
+// subresource returns the answers to each principal.
 func (t *talk) subresource(principals []principal, method, level, sub string) string {
 	name, _, _ := strings.Cut(sub, "=")
 	text := ""
@@ -91,7 +91,7 @@ func (t *talk) subresource(principals []principal, method, level, sub string) st
 	return strings.Join(cells, ", ")
 }
 
-// restored makes the bucket and its object as they were, and says how they look.
+// restored restores the bucket and its object, and describes them.
 func (t *talk) restored() string {
 	for _, undo := range []string{"cors", "tagging"} {
 		t.quiet(root, "DELETE", "/g-matrix?"+undo)
@@ -101,7 +101,7 @@ func (t *talk) restored() string {
 	return t.looks()
 }
 
-// headersNotThere ask for what is not there, and some for what holds anyway.
+// headersNotThere are headers for unsupported features, and some that have no effect.
 var headersNotThere = [][2]string{
 	{"X-Amz-Server-Side-Encryption", "AES256"},
 	{"X-Amz-Server-Side-Encryption-Customer-Algorithm", "AES256"},
@@ -136,8 +136,7 @@ var headersNotThere = [][2]string{
 	{"X-Amz-Something", "1"},
 }
 
-// playUnsupported sends headers that ask for what is not there, with each
-// operation that could overlook them.
+// playUnsupported sends headers for unsupported features with each operation that could overlook them.
 func playUnsupported(ctx context.Context, w *world, b *book) error {
 	t := &talk{ctx: ctx, w: w, b: b}
 	if err := w.bucket(ctx, "g-unsupported", "none", ""); err != nil {
@@ -180,8 +179,8 @@ func playUnsupported(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// playPrincipals says who may do which operation. Buckets and objects are made
-// anew for each cell that could change them.
+// playPrincipals lists which principal may do which operation.
+// Each cell that could change buckets and objects gets new ones.
 func playPrincipals(ctx context.Context, w *world, b *book) error {
 	t := &talk{ctx: ctx, w: w, b: b}
 	for name, rule := range map[string]string{"g-principals": "prefix:1", "g-principals-none": "none"} {
@@ -214,11 +213,10 @@ func playPrincipals(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// operation is one cell's request. KEY is an object that is there, VERSION its
-// version, UPLOAD an upload of it.
+// operation is one cell's request. KEY is an existing object, VERSION its version, UPLOAD an upload of it.
 type operation struct {
 	name, method, target string
-	sub                  string // whose document is sent
+	sub                  string // the sub-resource whose document is sent
 	header               []string
 }
 
@@ -275,7 +273,7 @@ var operations = []operation{
 	{name: "DeleteObject, version", method: "DELETE", target: "KEY?versionId=VERSION"},
 }
 
-// as does the operation as p, on an object that writer has just made.
+// as does the operation as p, on an object that writer has just created.
 func (o operation) as(t *talk, p, writer principal, bucket string) *reply {
 	const key = "/1/object"
 	version := t.must(writer, "PUT", bucket+key, body("hello")).header.Get("X-Amz-Version-Id")

@@ -62,7 +62,7 @@ func playObjects(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// keysAndTags writes keys of every kind, and what belongs to an object.
+// keysAndTags writes keys of every kind, and an object's tags and metadata.
 func (t *talk) keysAndTags(h principal) {
 	t.b.part("keys")
 	for _, key := range []string{
@@ -212,7 +212,7 @@ func playCopies(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// copyConditions copies under conditions, and where it may not.
+// copyConditions copies under conditions, and where copying is refused.
 func (t *talk) copyConditions(h principal, source func(...string) option) {
 	etag := `"` + sumOf("hello") + `"`
 	t.b.part("conditions")

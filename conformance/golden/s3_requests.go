@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// playAuthentication sends requests that are signed in every way, well and badly.
+// playAuthentication sends requests with valid and invalid signatures of every form.
 func playAuthentication(ctx context.Context, w *world, b *book) error {
 	t := &talk{ctx: ctx, w: w, b: b}
 	if err := w.bucket(ctx, "g-auth", "prefix:1", ""); err != nil {
@@ -64,7 +64,7 @@ func playAuthentication(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// presignedAndHosts signs by the query, by the digest of the body, and for a host per bucket.
+// presignedAndHosts signs the query, the body's digest, and requests with the bucket in the host.
 func (t *talk) presignedAndHosts(h principal, object string) {
 	t.b.part("presigned")
 	for _, as := range []principal{root, h} {
@@ -108,7 +108,7 @@ func (t *talk) presignedAndHosts(h principal, object string) {
 	}), note("absolute, of another host"))
 }
 
-// playBodies sends bodies in chunks, cut short and too long.
+// playBodies sends bodies in chunks, truncated ones and too long ones.
 func playBodies(ctx context.Context, w *world, b *book) error {
 	t := &talk{ctx: ctx, w: w, b: b}
 	if err := w.bucket(ctx, "g-bodies", "prefix:1", ""); err != nil {
@@ -264,7 +264,7 @@ func playForms(ctx context.Context, w *world, b *book) error {
 // quietBody leaves the body out of the transcript.
 func quietBody(c *s3Call) { c.silent = true }
 
-// playEdge sends what no operation is: other methods, limits, odd paths, CORS.
+// playEdge sends unsupported methods, limits, odd paths and CORS requests.
 func playEdge(ctx context.Context, w *world, b *book) error {
 	t := &talk{ctx: ctx, w: w, b: b}
 	if err := w.bucket(ctx, "g-edge", "none", ""); err != nil {
@@ -317,7 +317,7 @@ func playEdge(ctx context.Context, w *world, b *book) error {
 	return t.err
 }
 
-// limits sends what is too long, and what is no request.
+// limits sends requests that are too long, and invalid ones.
 func (t *talk) limits() error {
 	t.b.part("limits")
 	t.do(root, "GET", "/g-edge/object", unsigned("X-Long", strings.Repeat("x", 9<<10)))

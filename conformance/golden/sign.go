@@ -33,8 +33,7 @@ func (p principal) forged() principal {
 	return p
 }
 
-// sessionOf makes the credentials of a token by the master key, as every gateway
-// with this key does.
+// sessionOf derives the credentials of a token from the master key, as every gateway with this key does.
 func sessionOf(resource string, token uint64, expires time.Time) principal {
 	master, _ := hex.DecodeString(masterKey)
 	payload := append([]byte{1, byte(len(masterKeyID))}, masterKeyID...)
@@ -49,7 +48,7 @@ func sessionOf(resource string, token uint64, expires time.Time) principal {
 }
 
 func derived(master []byte, label string) []byte {
-	key, _ := hkdf.Key(sha256.New, master, nil, label, sha256.Size) // never fails with such a length
+	key, _ := hkdf.Key(sha256.New, master, nil, label, sha256.Size) // never fails with this length
 	return key
 }
 
@@ -77,7 +76,7 @@ func (p principal) presign(ctx context.Context, req *http.Request, at time.Time)
 	return url, err
 }
 
-// signingKey is that of version 4 of the signature for a day.
+// signingKey is the day's signing key of Signature Version 4.
 func (p principal) signingKey(at time.Time) []byte {
 	key := []byte("AWS4" + p.secret)
 	for _, part := range []string{at.UTC().Format("20060102"), region, "s3", "aws4_request"} {
@@ -92,8 +91,8 @@ const (
 	plainChunksTrailer  = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 )
 
-// chunked is a body in chunks of version 4 of the signature. The seed is the
-// signature of the headers; the trailer is "name:value", or empty.
+// chunked is a body in chunks of Signature Version 4. The seed is
+// the headers' signature; the trailer is "name:value", or empty.
 func (p principal) chunked(kind, body, trailer, seed string, at time.Time) string {
 	scope := strings.Join([]string{at.UTC().Format("20060102"), region, "s3", "aws4_request"}, "/")
 	date, key, empty := at.UTC().Format("20060102T150405Z"), p.signingKey(at), hexSum("")

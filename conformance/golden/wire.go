@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 )
 
-// reply is an answer as it came.
+// reply is an answer as received.
 type reply struct {
 	head   []string // the status line and the header lines, as sent
 	status int
@@ -23,26 +23,24 @@ type reply struct {
 	body   string
 }
 
-// element is the text of the first XML element with the name.
+// element returns the text of the first XML element with the name.
 func (r *reply) element(name string) string {
 	_, rest, _ := strings.Cut(r.body, "<"+name+">")
 	text, _, _ := strings.Cut(rest, "</"+name+">")
 	return text
 }
 
-// brief is the status, and the code where there is one.
+// brief is the status, with the code if there is one.
 func (r *reply) brief() string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", r.status, r.element("Code")))
 }
 
-// exchange sends bytes on a connection of their own and reads the answers until
-// one that is final.
+// exchange sends bytes on a new connection and reads the answers up to a final one.
 func exchange(ctx context.Context, addr, method string, sent []byte) (*reply, error) {
 	return exchangeUntil(ctx, addr, method, sent, false)
 }
 
-// exchangeUntil is exchange, which says behind the last byte that nothing more
-// comes where it ends the sending.
+// exchangeUntil is exchange. If ends is set, it closes the sending side after the last byte.
 func exchangeUntil(ctx context.Context, addr, method string, sent []byte, ends bool) (*reply, error) {
 	conn, err := dial(ctx, addr)
 	if err != nil {
@@ -101,7 +99,7 @@ func readHead(in *bufio.Reader) (string, error) {
 	}
 }
 
-// raw is the request's bytes.
+// rawOf returns the request's bytes.
 func rawOf(req *http.Request) ([]byte, error) {
 	var out bytes.Buffer
 	err := req.Write(&out)
@@ -117,7 +115,7 @@ func (b *book) answer(r *reply) {
 	masked := b.mask.of(body)
 	for _, line := range r.head {
 		if masked != body && strings.HasPrefix(strings.ToLower(line), "content-length:") {
-			line = "Content-Length: <n>" // its length varies with what is masked
+			line = "Content-Length: <n>" // its length depends on masked values
 		}
 		b.lines("< ", line)
 	}
@@ -127,7 +125,7 @@ func (b *book) answer(r *reply) {
 
 const longBody = 1 << 14
 
-// long bodies are told by their size and sum.
+// long reports that a body is recorded by its size and checksum.
 func long(body string) bool { return len(body) > longBody || !utf8.ValidString(body) }
 
 // isSpecification reports whether a body is /openapi.json. It changes with every route and type, and the reference's
@@ -137,7 +135,7 @@ func isSpecification(body string) bool {
 	return object && strings.HasPrefix(strings.TrimSpace(rest), `"openapi"`)
 }
 
-// readable is a body in lines, so that a diff shows what changed.
+// readable splits a body into lines, so that a diff shows what changed.
 func readable(body string) string {
 	switch {
 	case isSpecification(body):
@@ -155,7 +153,7 @@ func readable(body string) string {
 	return body
 }
 
-// bodyLine is what the transcript says of a body that is sent.
+// bodyLine records a sent body.
 func (b *book) bodyLine(body string) {
 	b.mask.keep[sumOf(body)] = true
 	switch {

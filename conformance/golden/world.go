@@ -37,7 +37,7 @@ type world struct {
 }
 
 const (
-	sessionsOfUser = 12 // a session that is over leaves its place a moment later
+	sessionsOfUser = 12 // an ended session frees its slot a moment later
 
 	database    = "golden"
 	bearer      = "golden-bearer-token"
@@ -49,8 +49,8 @@ const (
 	password    = "golden-password"
 )
 
-// logins of the guarded database: each can log in with the password, those whose
-// name ends in _trust without one.
+// logins creates the logins of the guarded database. Each can log in with the password; those whose name ends in _trust
+// also without one.
 const logins = `
 CREATE ROLE app LOGIN PASSWORD 'golden-password' IN ROLE fence_writer;
 CREATE ROLE app_trust LOGIN IN ROLE fence_writer;
@@ -86,7 +86,7 @@ func start(ctx context.Context) (w *world, err error) {
 	if err = child.RemoveAtDeath(w.dir); err != nil {
 		return w, err
 	}
-	if err = os.Chmod(w.dir, 0o711); err != nil { // as root the server is run by another user
+	if err = os.Chmod(w.dir, 0o711); err != nil { // as root, PostgreSQL runs as another user
 		return w, err
 	}
 	w.binary = filepath.Join(w.dir, "fencegate")
@@ -105,7 +105,8 @@ func start(ctx context.Context) (w *world, err error) {
 }
 
 func (w *world) startPostgres(ctx context.Context) (err error) {
-	lines := strings.ReplaceAll(hba, "/^.*_trust$", "app_trust,reader_trust,strict_trust,leaser_trust,stranger_trust,few_trust") // no patterns before PostgreSQL 16
+	// PostgreSQL before 16 has no patterns for users.
+	lines := strings.ReplaceAll(hba, "/^.*_trust$", "app_trust,reader_trust,strict_trust,leaser_trust,stranger_trust,few_trust")
 	path := filepath.Join(w.dir, "pg_hba.conf")
 	if err := os.WriteFile(path, []byte(lines), 0o644); err != nil { //nolint:gosec // the server's user reads it
 		return err
@@ -148,7 +149,7 @@ func (w *world) exec(ctx context.Context, database string, statements ...string)
 	return conn.Close(ctx)
 }
 
-// login is the address of the guarded database for a login.
+// login is the URL of the guarded database for a login.
 func (w *world) login(name string) string {
 	u := url.URL{Scheme: "postgres", User: url.UserPassword(name, password), Host: w.pg.Addr(), Path: "/" + database, RawQuery: "sslmode=disable"}
 	return u.String()
@@ -180,7 +181,8 @@ func (w *world) startGateway(ctx context.Context) error {
 		return err
 	}
 	for {
-		_, err := w.acquire(ctx, "golden") // PostgreSQL and Redis are there, and the node is admitted
+		// It succeeds when PostgreSQL and Redis are available, and the node is admitted.
+		_, err := w.acquire(ctx, "golden")
 		if err == nil {
 			return nil
 		}
@@ -225,7 +227,7 @@ func (w *world) close() (err error) {
 	return err
 }
 
-// dial opens a connection on which everything takes a bounded time.
+// dial opens a connection with timeouts for all operations.
 func dial(ctx context.Context, addr string) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", addr)

@@ -12,8 +12,8 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// readsAloud looks at what Chromium tells a screen reader: each control, region and table
-// column has a name, and the headings are there.
+// readsAloud checks Chromium's accessibility tree: each control,
+// region and table column has a name, and the headings exist.
 func readsAloud(t *testing.T, browser chromium) {
 	pg := testenv.Postgres(t)
 	g := serve(t, pg.GatewayURL, "--lock", "postgres")
@@ -49,7 +49,7 @@ func readsAloud(t *testing.T, browser chromium) {
 			tables++
 		}
 	}
-	slices.Sort(headings) // the tree is not told in the order of the page
+	slices.Sort(headings) // the tree is not in the page's order
 	if want := []string{"Held now", "Refused writes", "The gateway", "What else happened", "fencegate"}; !slices.Equal(headings, want) {
 		t.Errorf("the headings are %q, want %q", headings, want)
 	}

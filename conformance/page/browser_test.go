@@ -16,19 +16,19 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// patience bounds each wait for what a page should show.
+// patience bounds each wait for a change of the page.
 const patience = 30 * time.Second
 
 // chromium is a browser.
 type chromium struct{ ctx context.Context }
 
-// startChromium starts a browser without a window, which ends with the test.
+// startChromium starts a headless browser, which ends with the test.
 func startChromium(t *testing.T) chromium {
 	t.Helper()
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"),
 		chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("hide-scrollbars", true))
 	if os.Geteuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // as root it starts with this only
+		options = append(options, chromedp.NoSandbox) // required as root
 	}
 	ctx, cancel := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
 	ctx, _ = chromedp.NewContext(ctx)
@@ -44,17 +44,17 @@ func startChromium(t *testing.T) chromium {
 	return chromium{ctx}
 }
 
-// tab is a page of the browser, with cookies of its own.
+// tab is a page of the browser, with its own cookies.
 type tab struct {
 	t    *testing.T
 	ctx  context.Context
 	base string
 
 	mu         sync.Mutex
-	complaints []string // of the browser
+	complaints []string // the browser's errors
 }
 
-// open shows a path of a gateway. Whatever the browser complains of fails the test, at its end.
+// open opens a path of a gateway. Any error that the browser reports fails the test, at its end.
 func (c chromium) open(t *testing.T, base, path string) *tab {
 	t.Helper()
 	ctx, _ := chromedp.NewContext(c.ctx, chromedp.WithNewBrowserContext())
@@ -90,7 +90,7 @@ func (b *tab) listen(event any) {
 		}
 	case *log.EventEntryAdded:
 		if at, err := url.Parse(e.Entry.URL); err == nil && e.Entry.Source == log.EntrySourceNetwork && strings.Contains(e.Entry.Text, "status of 401") && !strings.HasSuffix(at.Path, "/events") {
-			return // the form to log in, which is answered 401
+			return // the login form, whose status is 401
 		}
 		if e.Entry.Level == log.EntryLevelError || e.Entry.Level == log.EntryLevelWarning {
 			complaint = fmt.Sprintf("%s: %s %s", e.Entry.Source, e.Entry.Text, e.Entry.URL)
@@ -103,7 +103,7 @@ func (b *tab) listen(event any) {
 	}
 }
 
-// do runs actions, and fails the test where one is not done in time.
+// do runs actions, and fails the test if one does not complete in time.
 func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -125,13 +125,13 @@ func (b *tab) run(script string) {
 	b.do(chromedp.Evaluate[chromedp.Void](script))
 }
 
-// click clicks what a selector finds.
+// click clicks the element of a selector.
 func (b *tab) click(selector chromedp.CSS) {
 	b.t.Helper()
 	b.do(chromedp.Click(selector))
 }
 
-// text is what the page shows.
+// text is the page's visible text.
 func (b *tab) text() string {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
@@ -149,7 +149,7 @@ func (b *tab) is(condition string) (yes bool, err error) {
 	return chromedp.Run(ctx, chromedp.Evaluate[bool]("Boolean("+condition+")"))
 }
 
-// until waits for a condition in the page. An error counts as no: a page may just be left.
+// until waits for a condition in the page. An error counts as no: the page may be navigating.
 func (b *tab) until(what, condition string) {
 	b.t.Helper()
 	late := time.After(patience)
@@ -166,7 +166,7 @@ func (b *tab) until(what, condition string) {
 	}
 }
 
-// want looks at a condition that has to hold now.
+// want checks a condition that has to hold now.
 func (b *tab) want(what, condition string) {
 	b.t.Helper()
 	if yes, err := b.is(condition); err != nil || !yes {
@@ -174,7 +174,7 @@ func (b *tab) want(what, condition string) {
 	}
 }
 
-// shows waits until what a selector finds shows each text.
+// shows waits until the elements of a selector show each text.
 func (b *tab) shows(selector string, texts ...string) {
 	b.t.Helper()
 	for _, text := range texts {
@@ -182,7 +182,7 @@ func (b *tab) shows(selector string, texts ...string) {
 	}
 }
 
-// live waits until the page has got its first news.
+// live waits until the page has received its first update.
 func (b *tab) live() {
 	b.t.Helper()
 	b.shows("#live", "Live.")
@@ -194,7 +194,7 @@ func (b *tab) press(key string) {
 	b.do(chromedp.KeyEvent(key))
 }
 
-// tabTo presses Tab until the focus is where a selector says.
+// tabTo presses Tab until a selector's element has the focus.
 func (b *tab) tabTo(selector string) {
 	b.t.Helper()
 	condition := fmt.Sprintf("document.activeElement.matches(%q)", selector)

@@ -1,9 +1,9 @@
-// Package page opens the live page of real gateways in a real Chromium, without a window.
+// Package page opens the live page of real gateways in a real Chromium, headless.
 //
-// Its tests show what a person gets: who holds what, with a deadline that counts down; refused writes
-// as they happen; the search; revoking, also by the keyboard; logging in and out; and what the page says
-// while PostgreSQL is away. No view may make the browser complain, of an error or of the page's policy.
+// Its tests show what a user sees: who holds what, with a deadline that counts down; refused writes as they happen; the
+// search; revoking, also with the keyboard; logging in and out; and the message while PostgreSQL is unavailable. The
+// browser must not report an error or a policy violation in any view.
 //
 //	make page-test        # runs them
-//	make page-pictures    # the same, and writes the pictures in docs anew
+//	make page-pictures    # the same, and rewrites the pictures in docs
 package page

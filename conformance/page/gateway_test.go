@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.VerifyMain(m) }
 
-// binary builds fencegate, once. Its folder goes when this process ends.
+// binary builds fencegate, once. Its folder is removed when this process ends.
 var binary = sync.OnceValues(func() (path string, err error) {
 	dir, err := os.MkdirTemp("", "fencegate-page-")
 	if err != nil {
@@ -52,7 +52,7 @@ func fencegate(t *testing.T) string {
 type gateway struct {
 	t    *testing.T
 	base string // of the API and the page
-	pg   string // address of the PostgreSQL port
+	pg   string // URL of the PostgreSQL port
 	http *http.Client
 }
 
@@ -118,7 +118,7 @@ func (g *gateway) awaitReady(ended <-chan struct{}) {
 	}
 }
 
-// api is the client of who has a token.
+// api is the client with a token.
 func (g *gateway) api(token string) *client.Client {
 	g.t.Helper()
 	c, err := client.New(client.Config{URL: g.base, Token: token, HTTPClient: g.http})
@@ -140,7 +140,7 @@ func (g *gateway) hold(token, resource, holder string, ttl time.Duration) client
 	return l
 }
 
-// release gives a lease back.
+// release releases a lease.
 func (g *gateway) release(l client.Lease) {
 	g.t.Helper()
 	if err := g.api("").Release(g.t.Context(), l.Handle); err != nil {
@@ -148,7 +148,7 @@ func (g *gateway) release(l client.Lease) {
 	}
 }
 
-// guard makes the table orders, whose rows are guarded each by a resource of its own.
+// guard creates the table orders, whose rows are guarded by a resource each.
 func guard(t *testing.T, pg testenv.PG) {
 	t.Helper()
 	for _, sql := range []string{
@@ -163,7 +163,7 @@ func guard(t *testing.T, pg testenv.PG) {
 	}
 }
 
-// writeStale writes to orders under a lease that another has superseded, through the PostgreSQL port.
+// writeStale writes to orders under a superseded lease, through the PostgreSQL port.
 func (g *gateway) writeStale(pg testenv.PG, stale client.Lease) {
 	g.t.Helper()
 	cfg, err := pgx.ParseConfig(pg.WriterURL)

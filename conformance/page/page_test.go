@@ -20,7 +20,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// One browser serves all views: to start one takes longer than a view.
+// One browser serves all views, because its start takes longer than a view.
 func TestThePageInABrowser(t *testing.T) {
 	t.Parallel()
 	b := startChromium(t)
@@ -40,7 +40,7 @@ func TestThePageInABrowser(t *testing.T) {
 	}
 }
 
-// counts holds when the shortest deadline has gone down without being put in anew.
+// counts holds when the shortest deadline has counted down in the same element.
 const counts = `(() => {
   const e = [...document.querySelectorAll("#held .left")].find((e) => /^[0-9.]+s$/.test(e.textContent));
   if (!e) return false;
@@ -179,7 +179,7 @@ func logsIn(t *testing.T, browser chromium) {
 	b.until("the way back shows nothing", `document.querySelector("#token") && !document.body.innerText.includes("orders/1001")`)
 }
 
-// wantHidden looks at the session's cookie, which no script can read and no other site can use.
+// wantHidden checks the session's cookie, which must be hidden from scripts and from other sites.
 func (b *tab) wantHidden() {
 	b.t.Helper()
 	b.want("scripts see no cookie", `document.cookie === ""`)
@@ -195,7 +195,7 @@ func saysAway(t *testing.T, browser chromium) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { // as root the server is run by another user
+	if err := os.Chmod(dir, 0o711); err != nil { // as root, PostgreSQL runs as another user
 		t.Fatal(err)
 	}
 	pg, err := pgserver.Start(t.Context(), pgserver.Config{Dir: filepath.Join(dir, "pg"), Ephemeral: true, Fast: true})

@@ -11,10 +11,10 @@ import (
 
 var update = flag.Bool("update", false, "write the pictures in docs anew")
 
-// largest bounds a picture, in bytes: they are in the repository.
+// largest bounds a picture, in bytes, because it is in the repository.
 const largest = 150 << 10
 
-// takePictures shows the page in the looks that docs/page.md has.
+// takePictures takes the pictures in docs/page.md.
 func takePictures(b *tab) {
 	b.t.Helper()
 	for _, one := range []struct {

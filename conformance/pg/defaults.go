@@ -17,8 +17,8 @@ import (
 	"github.com/fencegate/fencegate/internal/runner"
 )
 
-// byDefault are drivers that connect with what `fencegate run` gives them and nothing
-// else. ignores: the ways that do not bring them the grant, so that a write is refused.
+// byDefault are drivers that connect with only what `fencegate run` provides. ignores lists the ways by which they do
+// not get the grant, so that a write is refused.
 var byDefault = []struct {
 	script, there string
 	ignores       []string
@@ -35,13 +35,13 @@ var byDefault = []struct {
 	{"java -cp /usr/share/java/postgresql.jar Jdbc.java", "command -v javac && test -e /usr/share/java/postgresql.jar", nil},
 	{"go run ./godriver pgx", "true", nil},
 	{"go run ./godriver postgres", "true", nil},
-	{"go run -C oldpgx .", "true", []string{"variables"}}, // 5.7.5 reads PGOPTIONS
+	{"go run -C oldpgx .", "true", []string{"variables"}}, // pgx 5.7.5 and later read PGOPTIONS
 	{"go run -C ../../../../examples/orm ./withrun sqlx", "true", nil},
 	{"go run -C ../../../../examples/orm ./withrun gorm", "true", nil},
 }
 
-// compareDefaults lets each driver write with the environment of `fencegate run`, under each
-// grant, and prints a row for each.
+// compareDefaults lets each driver write with the environment of
+// `fencegate run`, under each grant, and prints a row for each.
 func (w *world) compareDefaults(ctx context.Context, folder string, all bool) (wrong int, err error) {
 	fmt.Println("\n| driver, with its defaults | by PGOPTIONS | by its URL (`--pg-url-env`, `JDBC_URL`) |")
 	fmt.Println("|---|---|---|")
@@ -72,8 +72,7 @@ func (w *world) compareDefaults(ctx context.Context, folder string, all bool) (w
 	return wrong, nil
 }
 
-// judged is what came of one way: whether the driver brings the grant, and whether that is
-// as it should be.
+// judged reports for one way whether the driver gets the grant, and whether that is as expected.
 func judged(got map[string]outcomes, way string, ignored bool) (cell string, ok bool) {
 	if _, has := got["current"].of[way]; !has {
 		return "–", true
@@ -90,8 +89,7 @@ func judged(got map[string]outcomes, way string, ignored bool) (cell string, ok 
 	return cell, true
 }
 
-// byDefault runs a script as the command of a run with this grant; nil: without a run,
-// but at the port.
+// byDefault runs a script as the command of a run with this grant; nil: without a run, but at the port.
 func (w *world) byDefault(ctx context.Context, folder, script string, grant *fence.Grant) (outcomes, error) {
 	port, err := strconv.Atoi(w.relay.port)
 	if err != nil {

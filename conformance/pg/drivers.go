@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// drivers are the scripts, and what runs them.
+// drivers are the scripts, and the commands that run them.
 var drivers = []struct{ name, script, there string }{
 	{"psycopg 3", "/usr/bin/python3 with_psycopg3.py", "/usr/bin/python3 -c 'import psycopg'"},
 	{"psycopg 2", "/usr/bin/python3 with_psycopg2.py", "/usr/bin/python3 -c 'import psycopg2'"},
@@ -22,7 +22,7 @@ var drivers = []struct{ name, script, there string }{
 	{"node-postgres", "node node.js", `node -e 'require("pg")'`},
 }
 
-// wanted is what the fence answers to a write.
+// wanted is the fence's answer to a write.
 var wanted = map[string]string{"current": "ok", "stale": "ZF001", "none": "ZF002"}
 
 const ledger = `CREATE ROLE driver LOGIN PASSWORD 'driver'; GRANT fence_writer TO driver;
@@ -73,7 +73,7 @@ func compareDrivers(ctx context.Context, folder string, all, poolers bool) (wron
 	return wrong + n, err
 }
 
-// outcomes are of one run of a script: by case, and the cases in order.
+// outcomes are those of one run of a script, by case, and the cases in order.
 type outcomes struct {
 	driver string
 	cases  []string
@@ -122,12 +122,13 @@ func (w *world) script(ctx context.Context, folder, script, way string, grant *f
 	words := strings.Fields(script)
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Dir = folder
-	// By the environment: a command line is for everybody to read.
+	// Values go into the environment, because everyone can read a command line.
 	cmd.Env = append(os.Environ(), "HOST="+at.host, "PORT="+at.port, "DATABASE=postgres", "LOGIN=driver", "PASSWORD=driver", "PYTHONDONTWRITEBYTECODE=1", "TOKEN=")
 	if grant != nil {
 		cmd.Env = append(cmd.Env, "RESOURCE="+fence.EscapeResource(grant.Resource), "TOKEN="+grant.Presented())
 	}
-	var complaints bytes.Buffer // also a driver's warnings, of which psycopg has one when an error overtakes its pipeline
+	// It also gets a driver's warnings: psycopg prints one when an error overtakes its pipeline.
+	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
 	out, err := cmd.Output()
 	if err != nil {
@@ -136,7 +137,7 @@ func (w *world) script(ctx context.Context, folder, script, way string, grant *f
 	return said(script, out)
 }
 
-// said reads what a script said.
+// said parses a script's output.
 func said(script string, out []byte) (o outcomes, err error) {
 	o.of = make(map[string]string)
 	for line := range strings.Lines(string(out)) {

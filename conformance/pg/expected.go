@@ -2,8 +2,8 @@ package main
 
 import "maps"
 
-// expected are the tests whose outcome must differ through a relay, and why. The
-// list fails where one of them does not differ.
+// expected lists the tests whose outcome must differ through a relay, and why. A listed test whose outcome does not
+// differ is a failure.
 var expected = map[string]map[string]string{
 	"pgx": certificates,
 	"pgx, with a grant": merged(certificates, map[string]string{

@@ -1,20 +1,19 @@
-// Command pg compares what clients of PostgreSQL get through the relay of
-// gateway/pgwire with what they get directly.
+// Command pg compares the behaviour of PostgreSQL clients through the relay of gateway/pgwire with direct connections.
 //
-// Drivers that know nothing of fencegate write both ways, each with the current
-// grant, with a stale one and with none: both ways must be as the fence says. A driver
-// that is not on this machine is named and left out, unless -all is given.
+// Drivers without support for fencegate write both ways, each with the current grant,
+// with a stale one and with none: both ways must get the fence's answer. A driver
+// that is missing on this machine is reported and omitted, unless -all is given.
 //
-// Then drivers connect with what `fencegate run` gives a command and nothing else: each must bring
-// the grant by the ways that docs/frameworks.md lists for it.
+// Then drivers connect with only what `fencegate run` gives a command: each must present the grant in the ways that
+// docs/frameworks.md lists for it.
 //
-// Pools whose connections take a lease connect again after another has written: with a nonce their stale write must be
-// refused, as a newcomer's it is stored.
+// Pools whose connections take a lease reconnect after another client has written: with a nonce their stale write must
+// be refused; as a newcomer's it is stored.
 //
-// With -suites the test suites of PostgreSQL 15 and of pgx run both ways, each on a
-// new server: every test must end alike, but for those that [expected] names.
+// With -suites the test suites of PostgreSQL 15 and of pgx run both ways, each on a new server: every test must have
+// the same outcome, except for those in [expected].
 //
-// It prints tables, and exits with 1 where something differs.
+// It prints tables, and exits with 1 if something differs.
 package main
 
 import (

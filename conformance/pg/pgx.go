@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// pgxTerms are those of pgx's own CI.
+// pgxTerms are the terms of pgx's own CI.
 func pgxTerms(from files) (terms, error) {
 	hba, err := os.ReadFile(filepath.Join(string(from), "pgx", "testsetup", "pg_hba.conf"))
 	if err != nil {
@@ -62,11 +62,10 @@ func pgxTests(ctx context.Context, w *world, from files, at place) (results, err
 	return got, err
 }
 
-// verdict is a line of a test's end. The mark of -test.v=test2json sets it apart from
-// what tests print.
+// verdict matches the line at a test's end. The mark of -test.v=test2json distinguishes it from the tests' output.
 var verdict = regexp.MustCompile(`\x16 *--- (PASS|FAIL|SKIP): (\S+) \(`)
 
-// scratch is a folder that a test is named after, with a random number at its end.
+// scratch matches a folder that is named after a test, with a random number at its end.
 var scratch = regexp.MustCompile(`TMPDIR/(\w*?)[0-9]+/`)
 
 func onePackage(ctx context.Context, w *world, path, name string, env []string, got results) error {

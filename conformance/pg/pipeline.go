@@ -9,8 +9,8 @@ import (
 
 func pipelineTerms(files) (terms, error) { return terms{fenced: "postgres"}, nil }
 
-// pipeline runs the tests of libpq_pipeline as its own driver does: a test is in
-// order where it exits with 0, and what went over the wire is what is expected.
+// pipeline runs the tests of libpq_pipeline as its own driver does: a test passes if it exits with 0 and its protocol
+// trace is the expected one.
 func pipeline(ctx context.Context, w *world, from files, at place) (results, error) {
 	path := filepath.Join(string(from), "bin", "libpq_pipeline")
 	dir, err := os.MkdirTemp(w.dir, "pipeline-")

@@ -22,10 +22,9 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 )
 
-// poolers are the ways to use PgBouncer beside the relay, and what becomes of a write under
-// the current grant that is presented by options, by SET, or by fence.use in its transaction; and
-// of another client's write without a grant, after a SET. A stale grant is refused where the current
-// one passes.
+// poolers are the ways to use PgBouncer with the relay, and the expected results of a write under the current grant
+// that is presented by options, by SET, or by fence.use in its transaction; and of another client's write without a
+// grant, after a SET. A stale grant is refused where the current one passes.
 var poolers = []struct {
 	where, mode, ignored          string // ignored: of startup parameters
 	options, set, use, afterwards string
@@ -38,15 +37,15 @@ var poolers = []struct {
 	{"behind", "transaction", "options", "ZF002", "ok", "ok", "ok"},
 }
 
-// unsupported is PgBouncer's answer to a startup parameter that it does not know.
+// unsupported is PgBouncer's answer to an unknown startup parameter.
 const unsupported = "08P01"
 
-// comparePoolers prints a row for each way to use PgBouncer. What a session without options keeps
-// is the same with every server, so one client suffices.
+// comparePoolers prints a row for each way to use PgBouncer. With every server, a session without options keeps the
+// same state, so one client suffices.
 func (w *world) comparePoolers(ctx context.Context) (wrong int, err error) {
 	path, err := exec.LookPath("pgbouncer")
 	if err != nil {
-		path, err = exec.LookPath("/usr/sbin/pgbouncer") // where Debian has it
+		path, err = exec.LookPath("/usr/sbin/pgbouncer") // Debian's path
 	}
 	if err != nil {
 		return 0, err
@@ -58,9 +57,10 @@ func (w *world) comparePoolers(ctx context.Context) (wrong int, err error) {
 		if err != nil {
 			return wrong, fmt.Errorf("PgBouncer %s, %s: %w", p.where, p.mode, err)
 		}
-		lease := "–" // behind the port: the relay here has no leases to give
+		lease := "–" // behind the port, the relay gives no leases
 		if p.where == "in front" {
-			// What becomes of options becomes of a lease in them: it never arrives. First: a SET of those below stays in transaction mode.
+			// A lease in the options has the result of options: it never arrives. It is tried first, because in
+			// transaction mode a later SET persists.
 			if lease = w.through(ctx, addr, byLease, w.current); lease != p.options {
 				wrong++
 				lease += " (wanted " + p.options + ")"
@@ -85,8 +85,7 @@ func (w *world) comparePoolers(ctx context.Context) (wrong int, err error) {
 	return wrong, nil
 }
 
-// pooled starts PgBouncer in front of the relay, or behind one of its own, and returns where
-// clients connect.
+// pooled starts PgBouncer in front of the relay, or behind a separate one, and returns the address for clients.
 func (w *world) pooled(ctx context.Context, path string, n int) (addr string, stop func(), err error) {
 	p := poolers[n]
 	to := w.relay
@@ -130,7 +129,7 @@ func (w *world) pooled(ctx context.Context, path string, n int) (addr string, st
 	return ln.Addr().String(), stop, nil
 }
 
-// listens waits until somebody does.
+// listens waits until the address accepts connections.
 func listens(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -147,7 +146,7 @@ func listens(ctx context.Context, addr string) error {
 	}
 }
 
-// The ways to present a grant to a pooler, and a write of somebody else after one of them.
+// The ways to present a grant to a pooler, and another client's write after one of them.
 const (
 	byOptions = iota
 	bySet
@@ -156,7 +155,7 @@ const (
 	byLease
 )
 
-// through writes with a grant, and says what came of it.
+// through writes with a grant, and returns the result.
 func (w *world) through(ctx context.Context, addr string, way int, g fence.Grant) string {
 	cfg, err := pgx.ParseConfig("postgres://driver:driver@" + addr + "/postgres?sslmode=disable")
 	if err != nil {

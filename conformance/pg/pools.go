@@ -26,7 +26,7 @@ import (
 	"github.com/fencegate/fencegate/internal/devstack"
 )
 
-// pools connect again by themselves; \c of psql where it is told to.
+// pools reconnect by themselves; psql does so with an explicit \c.
 var pools = []struct{ script, there string }{
 	{"go run ./gopool pgxpool", "true"},
 	{"go run ./gopool sql", "true"},
@@ -43,18 +43,18 @@ var pools = []struct{ script, there string }{
 }
 
 const (
-	before, theirs, stale = 100, 250, 101 // what the pool reads, what another writes, and what the pool makes of what it read
+	before, theirs, stale = 100, 250, 101 // the pool's first read, another's write, and the pool's result from its read
 	orders                = `CREATE TABLE orders (balance int); SELECT fence.protect('orders', resource => '` + resource + `')`
 )
 
-// reconnecting is a gateway whose pools' role may lease the resource.
+// reconnecting is a gateway with a pool role that may lease the resource.
 type reconnecting struct {
 	stack  *devstack.Stack
 	client *client.Client
 }
 
-// comparePools lets each pool write what it made of what it read before another wrote, and prints a row for each:
-// with a nonce it must be refused; as a newcomer it overwrites the other's.
+// comparePools lets each pool write a value that it computed before another client wrote, and prints a row for each:
+// with a nonce the write must be refused; as a newcomer's it overwrites the other's.
 func comparePools(ctx context.Context, folder string, all bool) (wrong int, err error) {
 	stack, err := devstack.Start(ctx, devstack.Config{Ephemeral: true, PostgresLeases: true, PG: pgwire.Options{Permits: pgwire.Permits{LeaseRules: []pgwire.LeaseRule{{User: "*", Resource: resource}}}}})
 	if err != nil {
@@ -94,7 +94,7 @@ func comparePools(ctx context.Context, folder string, all bool) (wrong int, err 
 	return wrong, nil
 }
 
-// row prints what came of a pool with either kind of lease.
+// row prints the results of a pool with either kind of lease.
 func (r *reconnecting) row(ctx context.Context, folder, script string) (wrong int, err error) {
 	var row []string
 	for _, says := range []string{"once=" + rand.Text(), "fresh"} {
@@ -123,16 +123,16 @@ func (r *reconnecting) row(ctx context.Context, folder, script string) (wrong in
 	return wrong, nil
 }
 
-// retold is what a script said, and what the row held in the end.
+// retold is a script's output, and the row's final value.
 type retold struct {
 	driver  string
-	writes  []string // what came of each try
+	writes  []string // the result of each try
 	balance int
 }
 
 func (t retold) wrote() bool { return slices.Contains(t.writes, "ok") }
 
-// told is what the tries came to, each outcome once: libpq shows no SQLSTATE of a login that was refused, but the words.
+// told returns each outcome of the tries once. For a refused login, libpq shows the message and no SQLSTATE.
 func (t retold) told() (outcomes []string) {
 	for _, w := range t.writes {
 		outcome := "an error of the lost connection"
@@ -151,7 +151,7 @@ func (t retold) told() (outcomes []string) {
 	return outcomes
 }
 
-// story lets a pool read, ends its session, writes as another, and lets the pool write what it made of what it read.
+// story lets a pool read, ends its session, writes as another client, and lets the pool write the value from its read.
 func (r *reconnecting) story(ctx context.Context, folder, script, lease string) (t retold, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -166,7 +166,7 @@ func (r *reconnecting) story(ctx context.Context, folder, script, lease string) 
 	words := strings.Fields(script)
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Dir = folder
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what the script started ends with it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the script's children end with it
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Env = append(os.Environ(), "HOST="+host, "PORT="+port, "DATABASE="+database, "LOGIN="+login, "PASSWORD="+password, "PYTHONDONTWRITEBYTECODE=1", "LEASE="+lease+";ttl=30s;wait=10s")
 	var complaints bytes.Buffer
@@ -193,7 +193,7 @@ func (r *reconnecting) story(ctx context.Context, folder, script, lease string) 
 	return t, err
 }
 
-// retell hears what the script says, and plays the other's part when it has read.
+// retell reads the script's output, and writes as the other client when the script has read.
 func (r *reconnecting) retell(ctx context.Context, t *retold, lines *bufio.Scanner, in io.WriteCloser) error {
 	read := false
 	for lines.Scan() {
@@ -224,7 +224,7 @@ func (r *reconnecting) retell(ctx context.Context, t *retold, lines *bufio.Scann
 	return lines.Err()
 }
 
-// write is another's: by a lease of its own, which is over then.
+// write writes as another client, with its own lease, which then ends.
 func (r *reconnecting) write(ctx context.Context, balance int) (err error) {
 	lease, err := r.client.Acquire(ctx, client.AcquireRequest{Resource: resource, TTL: time.Minute, Wait: 30 * time.Second, Holder: "another"})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 func regressTerms(files) (terms, error) {
 	return terms{
-		hba:      "local all all trust", // the tests log in as roles that have no password
+		hba:      "local all all trust", // the tests log in as roles without a password
 		settings: map[string]string{"max_prepared_transactions": "2"},
 	}, nil
 }
@@ -51,7 +51,7 @@ func pgRegress(ctx context.Context, w *world, from files, at place, folder, driv
 		if m[2] == "ok" {
 			continue
 		}
-		// What fails both ways has to fail in the same way.
+		// A test that fails both ways has to fail in the same way.
 		text, err := os.ReadFile(filepath.Join(dir, "results", m[1]+".out"))
 		if err != nil {
 			return nil, err

@@ -18,10 +18,10 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 )
 
-// suite is somebody else's tests of a PostgreSQL client or server.
+// suite is an existing test suite for a PostgreSQL client or server.
 type suite struct {
 	name  string
-	grant bool // the sessions carry the current grant, and the relay insists on it
+	grant bool // the sessions carry the current grant, and the relay requires it
 	terms func(files) (terms, error)
 	run   func(context.Context, *world, files, place) (results, error)
 }
@@ -29,7 +29,7 @@ type suite struct {
 // files is the folder that conformance/pg/prepare filled.
 type files string
 
-// results are the outcomes by test: ok, skip, or what went wrong.
+// results are the outcomes by test: ok, skip, or the failure.
 type results map[string]string
 
 var suites = []suite{
@@ -41,8 +41,7 @@ var suites = []suite{
 	{name: "pg_regress", terms: regressTerms, run: regress},
 }
 
-// compareSuites runs each suite directly and through the relay, each time with a new
-// server, and prints a row for it.
+// compareSuites runs each suite directly and through the relay, each time with a new server, and prints a row for it.
 func compareSuites(ctx context.Context, from files, only []string) (wrong int, err error) {
 	fmt.Println("\n| suite | tests | ok | skipped | failed | relay as direct | seconds, direct | relay |")
 	fmt.Println("|---|---:|---:|---:|---:|---|---:|---:|")
@@ -108,8 +107,8 @@ func (s suite) once(ctx context.Context, from files, relayed bool) (got results,
 	return got, err
 }
 
-// differences are the tests whose outcome is another one through the relay, but for
-// those that are expected; an expected one that does not show is a surprise, too.
+// differences returns the tests whose outcome differs through the relay, except the expected ones. An expected one that
+// does not differ is a surprise, too.
 func differences(known map[string]string, direct, relay results) (tests int, surprises []string) {
 	all := maps.Clone(direct)
 	maps.Copy(all, relay)
@@ -135,16 +134,16 @@ func tally(r results) map[string]int {
 	return n
 }
 
-// program is one to run, which does not outlive this process.
+// program is a program to run. It does not outlive this process.
 type program struct {
 	path   string
 	args   []string
 	dir    string
-	env    []string // besides PATH and what finds libraries
-	server bool     // as the server's user
+	env    []string // besides PATH and the variables for libraries
+	server bool     // run it as the server's user
 }
 
-// output runs it and returns what it printed, also where it exits with an error.
+// output runs it and returns its output, also if it exits with an error.
 func (w *world) output(ctx context.Context, p program) (string, error) {
 	cmd := exec.CommandContext(ctx, p.path, p.args...)
 	cmd.Dir = p.dir

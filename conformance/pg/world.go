@@ -26,31 +26,31 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// terms are what a suite wants of its world.
+// terms are a suite's requirements.
 type terms struct {
-	fenced      string            // the database that gets the fence and the grants; "": none
+	fenced      string            // the database with the fence and the grants; "": none
 	schema      string            // SQL for it
-	binDir      string            // of PostgreSQL; "": the machine's
+	binDir      string            // PostgreSQL's; "": the machine's
 	settings    map[string]string // of PostgreSQL
-	hba         string            // lines of pg_hba.conf before the superuser's; "": passwords for everybody
-	certificate map[string][]byte // server.crt, server.key and root.crt, of the server and of the relay; nil: no TLS
+	hba         string            // lines of pg_hba.conf before the superuser's; "": passwords for all
+	certificate map[string][]byte // server.crt, server.key and root.crt, for the server and the relay; nil: no TLS
 	relay       pgwire.Config     // without addresses
 }
 
-// world is a PostgreSQL and the relay before it. Each can be reached by TCP and by a
-// Unix socket in a folder that only the server's user can enter.
+// world is a PostgreSQL with the relay before it. Both listen on TCP and on a Unix socket in a folder that only the
+// server's user can enter.
 type world struct {
 	dir            string
 	server         *pgserver.Server
 	direct, relay  place
 	password       string // of the superuser
 	current, stale fence.Grant
-	owner          *syscall.Credential // whom the server runs as; nil: this process's user
-	options        string              // startup options of the suites: the current grant, or none
+	owner          *syscall.Credential // the server's user; nil: this process's
+	options        string              // startup options for the suites: the current grant, or none
 	stops          []func() error
 }
 
-// place is one way to the server.
+// place is one address of the server.
 type place struct{ host, port, sockets string }
 
 const resource = "orders/1001"
@@ -68,7 +68,7 @@ func start(ctx context.Context, t terms) (w *world, err error) {
 	if err = child.RemoveAtDeath(w.dir); err != nil {
 		return w, err
 	}
-	if err = os.Chmod(w.dir, 0o711); err != nil { // as root the server is run by another user
+	if err = os.Chmod(w.dir, 0o711); err != nil { // as root, PostgreSQL runs as another user
 		return w, err
 	}
 	if err = w.startServer(ctx, t); err != nil {
@@ -128,7 +128,7 @@ func (w *world) give(path string) error {
 	return os.Chown(path, int(w.owner.Uid), int(w.owner.Gid))
 }
 
-// fence sets the fence up in a database, and arms two grants: the first one is stale then.
+// fence installs the fence in a database, and arms two grants; the first one is then stale.
 func (w *world) fence(ctx context.Context, database, schema string) error {
 	if database != "postgres" {
 		if err := w.exec(ctx, "postgres", "CREATE DATABASE "+pgx.Identifier{database}.Sanitize()); err != nil {
@@ -165,9 +165,10 @@ func (w *world) exec(ctx context.Context, database, sql string) error {
 	return errors.Join(err, conn.Close(ctx))
 }
 
-// startRelay starts one relay for TCP, and one that goes from socket to socket.
+// startRelay starts one relay for TCP, and one between Unix sockets.
 func (w *world) startRelay(ctx context.Context, cfg pgwire.Config) error {
-	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError + 1})) // the suites provoke errors
+	// The suites provoke errors.
+	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError + 1}))
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -189,7 +190,7 @@ func (w *world) startRelay(ctx context.Context, cfg pgwire.Config) error {
 		return err
 	}
 	cfg.Network, cfg.Addr = "unix", filepath.Join(w.direct.sockets, ".s.PGSQL."+w.direct.port)
-	cfg.TLS, cfg.UpstreamTLS = nil, nil // PostgreSQL has none there
+	cfg.TLS, cfg.UpstreamTLS = nil, nil // Unix sockets have no TLS
 	if err := w.serve(ctx, cfg, ln); err != nil {
 		return err
 	}
@@ -223,8 +224,8 @@ func (w *world) close() (err error) {
 	return err
 }
 
-// certify puts a certificate in place, for the server and for the relay alike: what
-// a client binds SCRAM to is then the same for both.
+// certify installs one certificate for both the server and the
+// relay, so that clients bind SCRAM to the same certificate.
 func (w *world) certify(ctx context.Context, files map[string][]byte, cfg *pgwire.Config) error {
 	for name, content := range files {
 		path := filepath.Join(w.data(), name)
@@ -244,7 +245,7 @@ func (w *world) certify(ctx context.Context, files map[string][]byte, cfg *pgwir
 			return err
 		}
 	}
-	for { // a reload is not awaited
+	for { // a reload is asynchronous
 		err := w.exec(ctx, "postgres", "DO $$ BEGIN ASSERT current_setting('ssl')::bool; END $$")
 		if err == nil {
 			return nil

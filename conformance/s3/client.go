@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// What the clients in Go share; those in Python have common.py.
+// The common part of the clients in Go. Those in Python use common.py.
 
 const (
 	seeded        = "seed/one.txt" // 0123456789, text/plain, tag colour=blue, SHA-256; the newest of two versions
@@ -21,10 +21,10 @@ const (
 	versionedText = "first"
 )
 
-// errNotOffered: the client has no way to do it.
+// errNotOffered reports that the client does not offer the operation.
 var errNotOffered = errors.New("not offered")
 
-// goClient is one of the clients in Go: its cases, and how it tells a refusal.
+// goClient is one of the clients in Go: its cases, and how it reports a refusal.
 type goClient struct {
 	cases  map[string]func(context.Context) error
 	reason func(error) (status int, code string)
@@ -32,7 +32,7 @@ type goClient struct {
 
 var goClients = map[string]func(context.Context) (goClient, error){"aws-sdk-go-v2": newAWS, "minio-go": newMinio}
 
-// runGoClient does a client's cases in order, and prints a line for each.
+// runGoClient runs a client's cases in order, and prints a line for each.
 func runGoClient(ctx context.Context, name string) error {
 	begin, known := goClients[name]
 	if !known {
@@ -71,8 +71,8 @@ func (c goClient) outcome(err error) string {
 // own is a key that only this client writes, with what it presents now.
 func own(name string) string { return os.Getenv("RUN") + name }
 
-// ownOrSeeded is own with a current grant. Without one nothing of one's own is
-// there, and what is must stay as it is.
+// ownOrSeeded is own with a current grant. Without one the client
+// has no object of its own, and the seeded ones must not change.
 func ownOrSeeded(name string) string {
 	if strings.HasSuffix(os.Getenv("RUN"), "-current/") {
 		return own(name)
@@ -80,7 +80,7 @@ func ownOrSeeded(name string) string {
 	return seeded
 }
 
-// same compares what was read.
+// same compares a read value.
 func same(what, got, want string) error {
 	if got == want {
 		return nil
@@ -113,7 +113,7 @@ func fetch(ctx context.Context, method, url, body string, header http.Header) (s
 	return string(data), err
 }
 
-// presignedError is the answer to a request that no client sent.
+// presignedError is the answer to a presigned request, which no client library sent.
 type presignedError struct {
 	status int
 	body   string

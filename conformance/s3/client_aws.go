@@ -21,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/internal/s3stack"
 )
 
-// awsClient is aws-sdk-go-v2 with what its own configuration finds in the environment.
+// awsClient is aws-sdk-go-v2, configured from the environment.
 type awsClient struct {
 	*awss3.Client
 
@@ -63,7 +63,7 @@ func awsReason(err error) (status int, code string) {
 	return status, code
 }
 
-// seed writes what all clients read.
+// seed writes the objects that all clients read.
 func seed(ctx context.Context, srv *s3stack.Server, c credentials.Credentials) error {
 	name := bucket
 	a := awsClient{bucket: &name, Client: awss3.New(awss3.Options{
@@ -120,7 +120,7 @@ func (c awsClient) putChecksum(ctx context.Context) error {
 		switch algorithm {
 		case types.ChecksumAlgorithmCrc32, types.ChecksumAlgorithmCrc32c, types.ChecksumAlgorithmCrc64nvme, types.ChecksumAlgorithmSha1, types.ChecksumAlgorithmSha256:
 		default:
-			continue // the port does not have it, and says so
+			continue // the port does not support it, and reports that
 		}
 		err := c.write(ctx, own("checksum-"+string(algorithm)), "hello", func(in *awss3.PutObjectInput) { in.ChecksumAlgorithm = algorithm })
 		if err != nil {
@@ -153,7 +153,7 @@ func (c awsClient) putIfMatch(ctx context.Context) error {
 	return wants(c.write(ctx, own("match"), "third", match), awsReason, http.StatusPreconditionFailed, "PreconditionFailed")
 }
 
-// wants turns a refusal that is wanted into success, and everything else into an error.
+// wants turns an expected refusal into success, and everything else into an error.
 func wants(err error, reason func(error) (int, string), status int, code string) error {
 	if err == nil {
 		return fmt.Errorf("it was not refused with %s", code)
@@ -164,7 +164,7 @@ func wants(err error, reason func(error) (int, string), status int, code string)
 	return fmt.Errorf("wanted %s, got %s", code, err) //nolint:errorlint // its own code must not be seen
 }
 
-// upload makes a multipart upload whose parts are made by part.
+// upload makes a multipart upload. part uploads each part.
 func (c awsClient) upload(ctx context.Context, key string, part func(id *string, number int32) (etag *string, err error)) error {
 	begun, err := c.CreateMultipartUpload(ctx, &awss3.CreateMultipartUploadInput{Bucket: c.bucket, Key: &key})
 	if err != nil {

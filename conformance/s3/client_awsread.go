@@ -52,7 +52,7 @@ func (c awsClient) head(ctx context.Context) error {
 	return errors.Join(same("the length", fmt.Sprint(*out.ContentLength), "10"), same("Content-Type", *out.ContentType, "text/plain"), same("metadata", out.Metadata["by"], "conformance"))
 }
 
-// The seeded objects are listed one by one, so that pages are turned.
+// The seeded objects are listed one by one, so that there are several pages.
 func (c awsClient) listV1(ctx context.Context) error {
 	var keys []string
 	in := &awss3.ListObjectsInput{Bucket: c.bucket, Prefix: aws.String("seed/"), MaxKeys: aws.Int32(1)}

@@ -21,7 +21,7 @@ type minioClient struct {
 	*minio.Core
 
 	bucket   string
-	trailing *minio.Client // sends its checksums behind the body
+	trailing *minio.Client // sends its checksums after the body
 }
 
 func newMinio(context.Context) (goClient, error) {

@@ -16,8 +16,8 @@ import (
 	"github.com/fencegate/fencegate/internal/s3stack"
 )
 
-// clients are what runs them, and what shows that they are there. Those in Go are
-// this program again.
+// clients lists the commands of the clients, and commands that show
+// that they are installed. Those in Go are this program again.
 var clients = []struct{ name, command, version string }{
 	{"aws-sdk-go-v2", "", ""},
 	{"minio-go", "", ""},
@@ -38,12 +38,12 @@ var reads = []string{
 	"attributes", "get tags", "presigned get", "checksum",
 }
 
-// wanted is what a write gets, with its status, by what is presented.
+// wanted is the result of a write, by what is presented.
 var wanted = map[string]string{"current": "ok", "stale": "412 StaleFencingToken", "none": "403 MissingFencingToken"}
 
 const notOffered = "-"
 
-// fits reports whether an outcome is the wanted one. Not every client shows the status.
+// fits reports whether an outcome is the expected one. Not every client shows the status.
 func fits(outcome, want string) bool {
 	_, code, _ := strings.Cut(want, " ")
 	return outcome == want || outcome == code && code != ""
@@ -89,8 +89,8 @@ func runClients(ctx context.Context, all bool) (wrong int, err error) {
 	return wrong + table.print(), nil
 }
 
-// grants makes a bucket that keeps versions, a superseded grant of it and the
-// current one, and the objects that all clients read.
+// grants creates a bucket that keeps versions, a superseded grant
+// of it and the current one, and the objects that all clients read.
 func (w *world) grants(ctx context.Context, srv *s3stack.Server) (map[string]credentials.Credentials, error) {
 	if _, err := srv.Catalog().EnsureBucket(ctx, bucket, objects.BucketRule()); err != nil {
 		return nil, err
@@ -111,10 +111,10 @@ func (w *world) grants(ctx context.Context, srv *s3stack.Server) (map[string]cre
 	return of, seed(ctx, srv, of["current"])
 }
 
-// outcomes are what a client got, by case.
+// outcomes are a client's results, by case.
 type outcomes map[string]string
 
-// run lets one client do everything with one grant.
+// run lets one client run all cases with one grant.
 func run(ctx context.Context, srv *s3stack.Server, name, command, grant string, c credentials.Credentials) (outcomes, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -141,7 +141,7 @@ func run(ctx context.Context, srv *s3stack.Server, name, command, grant string, 
 	return got, nil
 }
 
-// clientEnv is the environment of a client: a command line is for everybody to read.
+// clientEnv is a client's environment, because everyone can read a command line.
 func clientEnv(addr, run string, c credentials.Credentials) []string {
 	env := append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "AWS_") }),
 		"ENDPOINT="+addr, "BUCKET="+bucket, "RUN="+run, "PYTHONDONTWRITEBYTECODE=1",

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// groups name what a test is of; the first that fits counts.
+// groups are the subjects of the tests; the first that matches applies.
 var groups = []struct {
 	name string
 	fits *regexp.Regexp
@@ -68,9 +68,8 @@ func (r results) print() {
 	fmt.Printf("| all | %d | %d | %d |\n", sum.passed, sum.run, sum.skipped)
 }
 
-// compare says which tests ended otherwise than expected, and counts those that
-// got worse: what passed once must pass, and no test may go missing. With update,
-// how each ends now is what is expected from then on.
+// compare reports tests with another outcome than expected, and counts those that got worse: a test that passed must
+// pass, and no test may go missing. With update, the current outcomes become the expected ones.
 func (r results) compare(file string, partial, update bool) (worse int, err error) {
 	if update {
 		return 0, os.WriteFile(file, []byte(r.lines()), 0o644) //nolint:gosec // for everybody to read

@@ -16,14 +16,14 @@ import (
 	"github.com/fencegate/fencegate/internal/s3stack"
 )
 
-// lateCase is a call of boto3 whose first attempt reaches the server when its
-// retry and a newer upload of the same key were answered.
+// lateCase is a call of boto3 whose first attempt reaches the server
+// after its retry and a newer upload of the same key were answered.
 type lateCase struct{ mode, method string }
 
 var lateCases = []lateCase{{"legacy", "PUT"}, {"legacy", "DELETE"}, {"standard", "PUT"}, {"standard", "DELETE"}}
 
-// runLate counts the cases in which the late attempt changed the object, and what boto3 gets wrongly of a bucket
-// that is written once. Where boto3 is missing it fails only if it is needed.
+// runLate counts the cases in which the late attempt changed the object, and boto3's wrong results for a bucket whose
+// objects are written once. A missing boto3 is a failure only if needed is set.
 func runLate(ctx context.Context, needed bool) (wrong int, err error) {
 	if out, err := exec.CommandContext(ctx, "/usr/bin/python3", "-c", "import boto3").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "conformance-s3: boto3 is not on this machine: %s\n", out)
@@ -59,8 +59,8 @@ func runLate(ctx context.Context, needed bool) (wrong int, err error) {
 	return wrong + once, err
 }
 
-// run speaks with clients/late_boto3.py by lines: "answered" when the retry and
-// the newer upload were, then "late" to it, and what it reads from it.
+// run exchanges lines with clients/late_boto3.py: it receives "answered" when the retry and the newer upload were
+// answered, sends "late", and receives what the script then reads.
 func (c lateCase) run(ctx context.Context, srv *s3stack.Server, keys credentials.Credentials) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

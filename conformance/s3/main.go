@@ -1,9 +1,7 @@
-// Command s3 lets clients that know nothing of fencegate do what the S3 port
-// offers, each with the credentials of a current lease, of a superseded one and
-// of none, and lets Ceph's s3-tests judge the port.
+// Command s3 lets clients without support for fencegate use the S3 port, each with the credentials of a current lease,
+// of a superseded one and of none, and runs Ceph's s3-tests against the port.
 //
-// It prints tables, and exits with 1 where a client gets something else than it
-// should, or where a test of s3-tests does not pass any more.
+// It prints tables, and exits with 1 if a client gets an unexpected result, or if a test of s3-tests no longer passes.
 package main
 
 import (
@@ -89,7 +87,7 @@ func runSuite(ctx context.Context, s suite, update bool) (lost int, err error) {
 	return found.compare(expectedFile, s.only != "", update)
 }
 
-// world is a fenced PostgreSQL, and the S3 servers that are asked for.
+// world is a fenced PostgreSQL, and the S3 servers on it.
 type world struct {
 	db      *s3stack.Database
 	servers int
@@ -102,7 +100,7 @@ func start(ctx context.Context) (*world, error) {
 
 func (w *world) close() error { return w.db.Close() }
 
-// server starts one whose buckets get the rule where they are created over S3.
+// server starts a server. Buckets that are created over S3 get the rule.
 func (w *world) server(ctx context.Context, rule objects.Rule) (*s3stack.Server, error) {
 	w.servers++
 	return s3stack.StartServer(ctx, s3stack.ServerConfig{

@@ -13,10 +13,10 @@ import (
 
 const onceBucket = "written-once"
 
-// onceWanted is what boto3 gets of a bucket whose objects are written once, under a current grant.
+// onceWanted is boto3's expected result for a bucket whose objects are written once, under a current grant.
 const onceWanted = "write\tok\noverwrite\t403 AccessDenied\ndelete\t403 AccessDenied\nread\tok\nwrite another\tok\n"
 
-// runOnce lets boto3 write, overwrite, delete and read there, and counts one where an outcome is not the wanted one.
+// runOnce lets boto3 write, overwrite, delete and read there. It returns 1 if an outcome is unexpected.
 func (w *world) runOnce(ctx context.Context, srv *s3stack.Server) (wrong int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

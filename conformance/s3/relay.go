@@ -14,9 +14,8 @@ import (
 	"time"
 )
 
-// relay carries requests to a server. It holds back the first one with a given
-// method: its client sees the connection break, and the server gets the request
-// when [relay.deliver] is called.
+// relay forwards requests to a server. It holds back the first one with a given method: the client sees the connection
+// break, and the server gets the request when [relay.deliver] is called.
 type relay struct {
 	addr string
 
@@ -26,8 +25,8 @@ type relay struct {
 	server *http.Server
 
 	mu   sync.Mutex
-	held *http.Request // with all of its body
-	seen int           // requests with the method, the held one included
+	held *http.Request // with its whole body
+	seen int           // requests with the method, including the held one
 }
 
 func startRelay(to, method string) (*relay, error) {
@@ -38,10 +37,10 @@ func startRelay(to, method string) (*relay, error) {
 	r := &relay{addr: ln.Addr().String(), method: method, to: &url.URL{Scheme: "http", Host: to}}
 	r.proxy = &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) {
 		p.SetURL(r.to)
-		p.Out.Host = p.In.Host // which is signed
+		p.Out.Host = p.In.Host // the signature includes it
 	}}
 	r.server = &http.Server{Handler: r, ReadHeaderTimeout: time.Minute}
-	go func() { _ = r.server.Serve(ln) }() // ends by close
+	go func() { _ = r.server.Serve(ln) }() // ends with close
 	return r, nil
 }
 
@@ -56,7 +55,7 @@ func (r *relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	panic(http.ErrAbortHandler) // the documented way to break the connection
 }
 
-// holds keeps the request where it is the first with the method.
+// holds keeps the request if it is the first with the method.
 func (r *relay) holds(req *http.Request) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,7 +73,7 @@ func (r *relay) holds(req *http.Request) bool {
 	return true
 }
 
-// deliver brings the held request to the server, and returns its answer's status.
+// deliver sends the held request to the server, and returns the answer's status.
 func (r *relay) deliver() (status int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

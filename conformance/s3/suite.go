@@ -15,11 +15,11 @@ import (
 	"github.com/fencegate/fencegate/internal/s3stack"
 )
 
-// selection is what of s3-tests is run: everything but what needs a server's own
-// clock to be changed, other tiers to be configured, or Ceph's own extensions.
+// selection selects the tests of s3-tests: all except those that need the server's clock to be changed, other tiers to
+// be configured, or Ceph's own extensions.
 const selection = "not lifecycle and not storage_class and not bucket_logging and not cloud_transition and not cloud_restore"
 
-// settings of s3-tests. All its users are root: there are no other accounts.
+// settings configures s3-tests. All its users are root: there are no other accounts.
 const settings = `[DEFAULT]
 host = %s
 port = %s
@@ -48,7 +48,7 @@ type suite struct {
 	only             string // a part, by pytest's -k
 }
 
-// run lets s3-tests judge a server whose buckets need no grant.
+// run runs s3-tests against a server whose buckets need no grant.
 func (s suite) run(ctx context.Context, w *world) (all results, err error) {
 	srv, err := w.server(ctx, objects.NoRule())
 	if err != nil {
@@ -76,7 +76,7 @@ func (s suite) run(ctx context.Context, w *world) (all results, err error) {
 	ran := cmd.Run()
 	all, err = read(report)
 	if err != nil {
-		return nil, errors.Join(ran, err) // a test that fails is no error; a suite that says nothing is
+		return nil, errors.Join(ran, err) // a failing test is no error; a suite without a report is
 	}
 	return all, nil
 }
@@ -91,12 +91,12 @@ func configOf(srv *s3stack.Server) string {
 	return text.String()
 }
 
-// results say of each test how it ended: passed, failed or skipped.
+// results are the outcomes by test: passed, failed or skipped.
 type results map[string]string
 
 const passed, failed, skipped = "passed", "failed", "skipped"
 
-// read takes the results out of a report in JUnit's format.
+// read parses a report in JUnit's format.
 func read(path string) (results, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -120,7 +120,7 @@ func read(path string) (results, error) {
 		switch {
 		case c.Failure != nil || c.Error != nil:
 			all[name] = failed
-		case all[name] == failed: // the clean-up of a test is a case of its own
+		case all[name] == failed: // a test's clean-up is a separate case
 		case c.Skipped != nil:
 			all[name] = skipped
 		default:

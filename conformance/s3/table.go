@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// table is what the clients got, by client, what was presented, and case.
+// table holds the clients' results, by client, presented credentials, and case.
 type table struct {
 	clients []string
 	version map[string]string
@@ -25,16 +25,16 @@ func (t *table) add(client, grant string, got outcomes) {
 	t.got[client][grant] = got
 }
 
-// known are outcomes that are not as wanted, and why.
+// known lists unexpected outcomes, and why they occur.
 var known = map[string]map[string]string{
-	// The front takes the line's end for a part of the checksum; nothing is stored.
+	// versitygw takes the line's end for a part of the checksum; nothing is stored.
 	"minio-go chunk-signed put, trailing checksum": {"current": "400 BadDigest", "stale": wanted["stale"], "none": wanted["none"], "cell": "refused: BadDigest"},
 	// The keys are refused one by one, in an answer that s3cmd does not read.
 	"s3cmd delete many": {"current": "ok", "stale": "unseen", "none": "unseen", "cell": "fenced, but it shows no refusal"},
 }
 
-// cell is one case of one client. A case that a client leaves out is wrong: it
-// must say that it does not offer it, and do so whatever is presented.
+// cell is one case of one client. A client must not omit a case:
+// it must report that it does not offer it, whatever is presented.
 func (t *table) cell(client, name string) (text string, wrong int) {
 	var odd []string
 	offered := false
@@ -68,7 +68,7 @@ func (t *table) cell(client, name string) (text string, wrong int) {
 	return "fenced", 0
 }
 
-// print shows the table, and counts what is wrong in it.
+// print prints the table, and counts the wrong cells.
 func (t *table) print() (wrong int) {
 	head := []string{"case"}
 	for _, c := range t.clients {

@@ -27,19 +27,18 @@ import (
 	"github.com/fencegate/fencegate/internal/runner"
 )
 
-// tool is an S3 client as somebody has it under `fencegate run`: script uploads $FILE to $KEY of
-// $BUCKET with nothing but what run gives it.
+// tool is an S3 client under `fencegate run`: script uploads $FILE to $KEY of $BUCKET with only the environment of run.
 type tool struct {
-	name, version string // version: a command that prints it, or fails where the tool is missing
-	how           string // it takes the endpoint and the grant, for the table
+	name, version string // version: a command that prints it, or fails if the tool is missing
+	how           string // how it gets the endpoint and the grant, for the table
 	script        string
-	static        bool   // it reads credentials of variables only
-	leaves        bool   // it goes to AWS
-	optional      bool   // it may be missing also with -all
-	path          string // PATH; "": that of this process
+	static        bool   // it supports only credentials in variables
+	leaves        bool   // it contacts AWS
+	optional      bool   // it may be missing even with -all
+	path          string // PATH; "": this process's
 }
 
-// debian is a PATH that has the distribution's tools only.
+// debian is a PATH with only the distribution's tools.
 const debian = "/usr/bin:/bin"
 
 const (
@@ -102,7 +101,7 @@ var tools = []tool{
 
 const toolBucket = "tools"
 
-// bench is a gateway for the tools, and a proxy that sees who leaves for somewhere else.
+// bench is a gateway for the tools, and a proxy that detects tools that contact another server.
 type bench struct {
 	stack  *devstack.Stack
 	client *client.Client
@@ -110,8 +109,8 @@ type bench struct {
 	away   *proxy
 }
 
-// runTools lets each tool upload under a lease of `fencegate run`, and again when another holds
-// the resource, and prints a row for each.
+// runTools lets each tool upload under a lease of `fencegate run`, and again after another has acquired the resource,
+// and prints a row for each.
 func runTools(ctx context.Context, all bool) (wrong int, err error) {
 	stack, err := devstack.Start(ctx, devstack.Config{Ephemeral: true, PostgresLeases: true, Buckets: map[string]string{toolBucket: "key"}})
 	if err != nil {
@@ -151,7 +150,7 @@ func runTools(ctx context.Context, all bool) (wrong int, err error) {
 	return wrong, nil
 }
 
-// row prints what came of a tool with each kind of credentials.
+// row prints the results of a tool with each kind of credentials.
 func (b *bench) row(ctx context.Context, t tool, name string) (wrong int, err error) {
 	row := []string{name, t.how}
 	var stale []string
@@ -181,7 +180,7 @@ func (t tool) command(ctx context.Context, script string) *exec.Cmd {
 	return cmd
 }
 
-// fared is what came of a tool's two uploads.
+// fared is the result of a tool's two uploads.
 type fared struct {
 	current, stale string
 	right          bool
@@ -255,7 +254,7 @@ func (b *bench) try(ctx context.Context, t tool, kind runner.Kind) (got fared, e
 	return got, nil
 }
 
-// environ is what somebody's shell has, without what would help a tool beside `run`.
+// environ is a user's environment, without variables that would help a tool besides `run`.
 func (b *bench) environ(t tool, key, file, said string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -264,7 +263,7 @@ func (b *bench) environ(t tool, key, file, said string) []string {
 	if t.path != "" {
 		env = append(env, "PATH="+t.path)
 	}
-	if t.leaves { // that it leaves is seen at once
+	if t.leaves { // that is detected at once
 		env = append(env, "AWS_MAX_ATTEMPTS=1")
 	}
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
@@ -273,10 +272,10 @@ func (b *bench) environ(t tool, key, file, said string) []string {
 	return append(env, "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1", "HOME="+b.dir, "BUCKET="+toolBucket, "KEY="+key, "FILE="+file, "SAID="+said, "SELF="+os.Args[0])
 }
 
-// refused is how a tool says that the fence refused it.
+// refused matches a tool's report of the fence's refusal.
 var refused = regexp.MustCompile(`StaleFencingToken`)
 
-// said is what a tool said of its failure: S3's code where it shows it, or the last line.
+// said returns a tool's error: S3's code if it shows that, or the last line.
 func (b *bench) said(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -289,7 +288,7 @@ func (b *bench) said(path string) string {
 	return strings.ReplaceAll(lines[len(lines)-1], "|", "/")
 }
 
-// supersede gives the resource to another, who reads what is stored.
+// supersede gives the resource to another holder, who reads the stored object.
 func (b *bench) supersede(ctx context.Context, key string) (read func() string, err error) {
 	resource := toolBucket + "/" + key
 	if _, err := b.client.Revoke(ctx, resource, "conformance"); err != nil {
@@ -318,7 +317,7 @@ func (b *bench) supersede(ctx context.Context, key string) (read func() string, 
 	}, nil
 }
 
-// proxy refuses everybody, and knows where to they wanted.
+// proxy refuses all connections, and records their targets.
 type proxy struct {
 	addr   string
 	server *http.Server

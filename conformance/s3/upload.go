@@ -9,7 +9,7 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 )
 
-// upload is aws-sdk-go-v2 with its defaults: it puts standard input, a file, to $KEY of $BUCKET.
+// upload puts standard input, a file, to $KEY of $BUCKET, using aws-sdk-go-v2 with its defaults.
 func upload(ctx context.Context) error {
 	cfg, err := config.LoadDefaultConfig(ctx)
 	if err != nil {

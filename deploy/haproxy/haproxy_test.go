@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Each gateway is killed, drained and paused in turn while clients work on all three surfaces.
+// Each gateway is killed, drained and paused in turn while clients use all three surfaces.
 func TestClientsBehindABalancerOutliveTheirGateway(t *testing.T) {
 	w := setup(t)
 	surfaces := []string{"API", "PostgreSQL", "S3"}
@@ -30,10 +30,11 @@ func TestClientsBehindABalancerOutliveTheirGateway(t *testing.T) {
 	for _, phase := range []struct {
 		name    string
 		to      func(i int)
-		errors  map[string]int // how many at most
+		errors  map[string]int // the most errors allowed
 		longest time.Duration
 	}{
-		// Undisturbed or beside a draining gateway, clients see errors on PostgreSQL sessions only: these end between transactions.
+		// Undisturbed or beside a draining gateway, clients see errors
+		// on PostgreSQL sessions only: these end between transactions.
 		{"undisturbed", func(int) { w.rest(2 * time.Second) }, map[string]int{}, 15 * time.Second},
 		{"drained", w.drain, map[string]int{"PostgreSQL": 50}, 15 * time.Second},
 		{"killed", w.kill, map[string]int{"API": 50, "PostgreSQL": 50, "S3": 50}, 20 * time.Second},
@@ -60,7 +61,7 @@ func TestClientsBehindABalancerOutliveTheirGateway(t *testing.T) {
 	w.countRows(seen["PostgreSQL"])
 }
 
-// countRows compares what was acknowledged with what is there.
+// countRows compares acknowledged rows with the stored ones.
 func (w *world) countRows(of *tally) {
 	for who, acked := range of.acked {
 		var n int
@@ -73,7 +74,7 @@ func (w *world) countRows(of *tally) {
 	}
 }
 
-// rest lets the clients work for a time: the test measures what they see in it.
+// rest lets the clients work for a time, in which the test counts their errors.
 func (w *world) rest(d time.Duration) {
 	over := time.NewTimer(d)
 	defer over.Stop()
@@ -83,7 +84,7 @@ func (w *world) rest(d time.Duration) {
 	}
 }
 
-// settled is how long HAProxy needs to see that a gateway is back.
+// settled is how long HAProxy needs to notice that a gateway is back.
 const settled = 2 * time.Second
 
 func (w *world) back(i int) {
@@ -100,7 +101,7 @@ func (w *world) kill(i int) {
 	w.back(i)
 }
 
-// drain asks a gateway to stop, which goes on for the time of its lame duck.
+// drain stops a gateway gracefully, which takes its lame-duck time.
 func (w *world) drain(i int) {
 	if err := w.run[i].Signal(syscall.SIGTERM); err != nil {
 		w.t.Fatal(err)
@@ -113,7 +114,7 @@ func (w *world) drain(i int) {
 	w.back(i)
 }
 
-// pause stops a gateway where it stands, for longer than HAProxy waits for it.
+// pause freezes a gateway for longer than HAProxy waits for it.
 func (w *world) pause(i int) {
 	if err := w.run[i].Signal(syscall.SIGSTOP); err != nil {
 		w.t.Fatal(err)

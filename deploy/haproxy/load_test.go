@@ -29,14 +29,14 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// tally is what the clients of one surface saw.
+// tally holds the results of one surface's clients.
 type tally struct {
 	mu       sync.Mutex
 	requests int
 	errors   map[string]int
-	longest  time.Duration     // between two successes of one client
-	last     map[int]time.Time // success, by client
-	wrong    []string          // what must not be
+	longest  time.Duration     // the longest time between two successes of one client
+	last     map[int]time.Time // last success, by client
+	wrong    []string          // violations
 	unknown  map[int]int       // by client
 	acked    map[int]int       // by client
 }
@@ -68,7 +68,7 @@ func (t *tally) brokenf(format string, a ...any) {
 	t.wrong = append(t.wrong, fmt.Sprintf(format, a...))
 }
 
-// take returns what was seen since the last time, and begins anew; what is wrong stays.
+// take returns the results since the last call, and resets them, except the violations.
 func (t *tally) take() (requests, failed int, line string, longest time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,7 +77,7 @@ func (t *tally) take() (requests, failed int, line string, longest time.Duration
 		kinds = append(kinds, fmt.Sprintf("%s %d", kind, t.errors[kind]))
 		failed += t.errors[kind]
 	}
-	for _, last := range t.last { // one that still waits
+	for _, last := range t.last { // a client that still waits
 		t.longest = max(t.longest, time.Since(last))
 	}
 	requests, longest = t.requests, t.longest
@@ -103,7 +103,7 @@ func problemKind(err error) string {
 	return "no answer"
 }
 
-// leases acquires and releases; tokens must rise, and one answer is one lease.
+// leases acquires and releases. Tokens must rise, and each answer is a separate lease.
 func (w *world) leases(ctx context.Context, who int, seen *tally) {
 	c, resource := w.client(), fmt.Sprintf("api/%d", who)
 	var last fence.Token
@@ -126,7 +126,7 @@ func (w *world) leases(ctx context.Context, who int, seen *tally) {
 	}
 }
 
-// rows inserts by the PostgreSQL port, and connects again where the session has ended.
+// rows inserts through the PostgreSQL port, and reconnects if the session has ended.
 func (w *world) rows(ctx context.Context, who int, seen *tally) {
 	cfg, err := pgx.ParseConfig(w.pg.WriterURL)
 	if err != nil {
@@ -165,7 +165,7 @@ func (w *world) rows(ctx context.Context, who int, seen *tally) {
 	}
 }
 
-// objects writes and reads what it wrote, with the AWS SDK as it comes.
+// objects writes objects and reads them back, with the AWS SDK's defaults.
 func (w *world) objects(ctx context.Context, who int, seen *tally) {
 	api, name := w.client(), fmt.Sprintf("load/s3-%d", who)
 	lease, err := api.Acquire(ctx, client.AcquireRequest{Resource: name, TTL: 5 * time.Minute})

@@ -29,7 +29,7 @@ type ports struct{ api, pg, s3 string }
 type world struct {
 	t    *testing.T
 	pg   testenv.PG
-	path string // of the program
+	path string // of the binary
 	env  []string
 	at   [gateways]ports
 	run  [gateways]*child.Process
@@ -78,7 +78,7 @@ func (w *world) free() string {
 	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 
-// start starts a gateway at the addresses that it always has.
+// start starts a gateway at its fixed addresses.
 func (w *world) start(i int) {
 	w.t.Helper()
 	log, err := os.OpenFile(filepath.Join(w.t.ArtifactDir(), fmt.Sprintf("gateway-%d.log", i+1)), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -100,7 +100,7 @@ func (w *world) ready(i int) {
 	w.until(fmt.Sprintf("gateway %d is ready", i+1), func() bool { return w.answers(w.at[i].api, "/readyz?for=lease") })
 }
 
-// haproxy starts the real one, with this folder's configuration and the test's addresses.
+// haproxy starts a real HAProxy, with this folder's configuration and the test's addresses.
 func (w *world) haproxy() {
 	t := w.t
 	t.Helper()

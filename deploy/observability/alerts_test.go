@@ -25,7 +25,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// sooner is all that the test changes of the rules: times, so that a run takes a minute and not a day. README.md has it, too.
+// sooner lists the test's only changes of the rules: shorter times, so that a run takes a minute instead of a day.
+// README.md lists them, too.
 var sooner = []struct{ pattern, with string }{
 	{`scrape_interval: \w+`, "scrape_interval: 500ms"},
 	{`evaluation_interval: \w+`, "evaluation_interval: 500ms"},
@@ -62,7 +63,7 @@ func (w *world) fires(names ...string) {
 	})
 }
 
-// load writes stale, and lets two callers wait for one another, until ctx ends.
+// load makes stale writes, and lets two callers wait for one another, until ctx ends.
 func (w *world) load(ctx context.Context) (ended *sync.WaitGroup) {
 	w.t.Helper()
 	stale := w.acquire("orders/1")
@@ -102,7 +103,7 @@ func (w *world) load(ctx context.Context) (ended *sync.WaitGroup) {
 			case <-time.After(1500 * time.Millisecond):
 			case <-ctx.Done():
 			}
-			_ = w.api.Release(context.WithoutCancel(ctx), l.Handle) // it ends by itself, too
+			_ = w.api.Release(context.WithoutCancel(ctx), l.Handle) // otherwise it expires
 		}))
 	}
 	ended.Go(func() {
@@ -112,7 +113,7 @@ func (w *world) load(ctx context.Context) (ended *sync.WaitGroup) {
 	return ended
 }
 
-// used does once what the dashboard has panels for and the load does not.
+// used causes once each event that the dashboard has panels for and the load does not cause.
 func (w *world) used() {
 	w.t.Helper()
 	if _, err := w.login("-c fence.lease=orders/1"); err == nil {
@@ -157,7 +158,7 @@ func (w *world) used() {
 	_ = res.Body.Close()
 }
 
-// answered runs each expression of the dashboard, and reports those that fail or find nothing.
+// answered runs each expression of the dashboard, and reports those that fail or return nothing.
 func (w *world) answered() {
 	w.t.Helper()
 	asked := 0
@@ -178,7 +179,7 @@ func (w *world) answered() {
 	w.t.Logf("%d expressions of the dashboard were answered", asked)
 }
 
-// Real faults, a real gateway, and a real Prometheus: each alert of alerts.yml fires.
+// With real faults, a real gateway, and a real Prometheus, each alert of alerts.yml fires.
 func TestEachAlertFires(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -208,7 +209,7 @@ func TestEachAlertFires(t *testing.T) {
 	fires("FencegateLeakFound", "FencegateUncoveredTable", "FencegateLeaseWaitSlow", "FencegateRefusalsRising", "FencegateSweepOverdue")
 	w.answered()
 
-	// A transaction holds the fence's row: raising gives up.
+	// A transaction holds the fence's row, so raising times out.
 	tx, err := w.pg.Pool(t).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +252,7 @@ func TestEachAlertFires(t *testing.T) {
 	}
 }
 
-// alerts are the names in alerts.yml.
+// alerts returns the names in alerts.yml.
 func alerts(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile("alerts.yml")
@@ -265,7 +266,7 @@ func alerts(t *testing.T) map[string]bool {
 	return names
 }
 
-// What promtool says of the files as they are.
+// promtool accepts the committed files.
 func TestPromtoolAcceptsTheFiles(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"check", "config", "prometheus.yml"}, {"check", "rules", "alerts.yml"}} {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// dashboard has the fields of Grafana's dashboard schema (version 39) that a panel needs to be drawn. Unknown fields are
-// refused: a field that is spelt wrongly is one that Grafana ignores.
+// dashboard has the fields of Grafana's dashboard schema (version 39) that a panel needs. Unknown fields are refused,
+// because Grafana ignores misspelled ones.
 type dashboard struct {
 	UID           string   `json:"uid"`
 	Title         string   `json:"title"`
@@ -165,7 +165,7 @@ func checkPanel(t *testing.T, p panel, variables []string) {
 	}
 }
 
-// What the alerts and the dashboard ask for is on the reference page of metrics, which a test compares with a gateway.
+// The metrics in the alerts and the dashboard are on the reference page, which a test compares with a gateway.
 func TestAlertsAndDashboardUseMetricsThatThereAre(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "metrics.md"))
@@ -194,7 +194,7 @@ func TestAlertsAndDashboardUseMetricsThatThereAre(t *testing.T) {
 	}
 }
 
-// unused metrics say what others do, in another way; the last, what the log says of a reload.
+// unused lists metrics that repeat others in another form; the last one repeats the log about a reload.
 var unused = []string{
 	"fencegate_postgres_pool_acquires_total", "fencegate_postgres_pool_waits_total", "fencegate_pg_cancels_total", "fencegate_s3_sweeps_total",
 	"fencegate_principals_last_reload_successful", "fencegate_leases_held_by_prefix",

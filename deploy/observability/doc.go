@@ -1,3 +1,3 @@
-// Package observability has no code: alert rules and a dashboard, and the tests that show that
-// each alert fires and each expression has an answer. See README.md.
+// Package observability has no code: it holds alert rules and a dashboard, and the tests that each alert fires and each
+// expression returns data. See README.md.
 package observability

@@ -28,7 +28,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// world is a gateway with all ports on services of the test's own, and the Prometheus that scrapes it.
+// world is a gateway with all ports on the test's own services, and the Prometheus that scrapes it.
 type world struct {
 	t     *testing.T
 	pg    testenv.PG
@@ -95,7 +95,7 @@ func (w *world) acquire(resource string) client.Lease {
 	return l
 }
 
-// login opens a session of the PostgreSQL port with these options.
+// login opens a session on the PostgreSQL port with these options.
 func (w *world) login(options string) (*pgx.Conn, error) {
 	cfg, err := pgx.ParseConfig(w.pg.WriterURL)
 	if err != nil {
@@ -107,7 +107,7 @@ func (w *world) login(options string) (*pgx.Conn, error) {
 	return pgx.ConnectConfig(w.t.Context(), cfg)
 }
 
-// prometheus starts the real one, with this folder's configuration and rules, made sooner.
+// prometheus starts a real Prometheus, with this folder's configuration and rules, changed by sooner.
 func (w *world) prometheus() {
 	t := w.t
 	t.Helper()
@@ -155,7 +155,7 @@ func (w *world) prometheus() {
 	w.until(20*time.Second, "Prometheus is ready", func() bool { return w.get("/-/ready", nil) == nil })
 }
 
-// until polls, within a bound.
+// until polls, at most for within.
 func (w *world) until(within time.Duration, what string, yes func() bool) {
 	w.t.Helper()
 	over := time.After(within)
@@ -168,7 +168,7 @@ func (w *world) until(within time.Duration, what string, yes func() bool) {
 	}
 }
 
-// get asks Prometheus.
+// get queries Prometheus.
 func (w *world) get(path string, into any) error {
 	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.prom+path, nil)
 	if err != nil {

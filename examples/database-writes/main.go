@@ -2,7 +2,7 @@
 // from Redis, a fence in PostgreSQL, and a transaction that the fence guards.
 //
 // Two workers change the same order. The first one loses its lease without
-// noticing; its transaction is refused, and the second one's work stands.
+// noticing; its transaction is refused, and the second one's work remains.
 //
 //	go run ./cmd/fencegate dev --ephemeral -- go run ./examples/database-writes
 package main
@@ -49,21 +49,21 @@ func run() error {
 		return err
 	}
 
-	prefix, err := pgfence.KeyPrefix(ctx, arming) // of this database's keys: the nodes may serve others
+	prefix, err := pgfence.KeyPrefix(ctx, arming) // the nodes may also serve other databases
 	if err != nil {
 		return err
 	}
 	f := pgfence.New(arming)
 	locker, err := lock.New(lock.Config{
 		Nodes: nodes(), KeyPrefix: prefix, Armer: f, Epochs: f,
-		NodeTimeout: time.Second, // generous: these nodes share a busy machine with everything else
+		NodeTimeout: time.Second, // generous: these nodes run on a busy machine
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = locker.Close() }()
 
-	// Worker 1 acquires, and then pauses: it never looks at its lease again.
+	// Worker 1 acquires, and then pauses. It never checks its lease again.
 	first, err := locker.Acquire(ctx, "orders/1001", lock.WithTTL(300*time.Millisecond))
 	if err != nil {
 		return err
@@ -74,12 +74,12 @@ func run() error {
 	}
 	fmt.Printf("worker 1 acquired %s, and pauses\n", paused)
 
-	// Worker 2 waits until that lease is over, and does the work.
+	// Worker 2 waits until that lease has expired, and does the work.
 	second, err := locker.Acquire(ctx, "orders/1001")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = second.Release(ctx) }() // goes on if ctx has ended
+	defer func() { _ = second.Release(ctx) }() // runs even if ctx has ended
 	current, err := second.Grant()
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func run() error {
 	}
 	fmt.Printf("worker 2 acquired %s and wrote\n", current)
 
-	// Worker 1 wakes up and writes with the token that it was given.
+	// Worker 1 resumes and writes with its old token.
 	err = pay(ctx, db, paused, "paid by worker 1")
 	if !errors.Is(err, fence.ErrStale) {
 		return fmt.Errorf("worker 1 should have been refused as stale; got: %w", err)
@@ -104,8 +104,7 @@ func run() error {
 	return nil
 }
 
-// pay changes the order under a grant: the transaction commits only while the
-// grant is the newest one of its resource.
+// pay changes the order under a grant. The transaction commits only while the grant is the newest one of its resource.
 func pay(ctx context.Context, db *pgxpool.Pool, grant fence.Grant, status string) error {
 	return pgfence.InTx(ctx, db, grant, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "UPDATE orders SET status = $1 WHERE id = 1001", status)

@@ -3,7 +3,7 @@
 // of each context.
 //
 // Two workers save the same order. The first one loses its lease without
-// noticing; its save is refused, and the second one's work stands.
+// noticing; its save is refused, and the second one's work remains.
 //
 //	go run ./cmd/fencegate dev --ephemeral -- go run -C examples/orm .
 package main
@@ -62,20 +62,20 @@ func run() error {
 		return err
 	}
 
-	prefix, err := sqlfence.KeyPrefix(ctx, arming) // of this database's keys: the nodes may serve others
+	prefix, err := sqlfence.KeyPrefix(ctx, arming) // the nodes may also serve other databases
 	if err != nil {
 		return err
 	}
 	locker, err := lock.New(lock.Config{
 		Nodes: nodes(), KeyPrefix: prefix, Armer: sqlfence.New(arming),
-		NodeTimeout: time.Second, // generous: these nodes share a busy machine with everything else
+		NodeTimeout: time.Second, // generous: these nodes run on a busy machine
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = locker.Close() }()
 
-	// Worker 1 acquires, and then pauses: it never looks at its lease again.
+	// Worker 1 acquires, and then pauses. It never checks its lease again.
 	first, err := locker.Acquire(ctx, "orders/1001", lock.WithTTL(300*time.Millisecond))
 	if err != nil {
 		return err
@@ -86,12 +86,12 @@ func run() error {
 	}
 	fmt.Printf("worker 1 acquired %s, and pauses\n", paused)
 
-	// Worker 2 waits until that lease is over, and does the work.
+	// Worker 2 waits until that lease has expired, and does the work.
 	second, err := locker.Acquire(ctx, "orders/1001")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = second.Release(ctx) }() // goes on if ctx has ended
+	defer func() { _ = second.Release(ctx) }() // runs even if ctx has ended
 	current, err := second.Grant()
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func run() error {
 	}
 	fmt.Printf("worker 2 acquired %s and saved\n", current)
 
-	// Worker 1 wakes up and saves with the token that it was given.
+	// Worker 1 resumes and saves with its old token.
 	err = save(ctx, orm, paused, Order{ID: 1001, Status: "paid by worker 1"})
 	if !errors.Is(err, fence.ErrStale) {
 		return fmt.Errorf("worker 1 should have been refused as stale; got: %w", err)
@@ -119,8 +119,8 @@ func run() error {
 	return nil
 }
 
-// save saves the order under a grant: the mapper's own transaction commits only while
-// the grant is the newest one of its resource.
+// save saves the order under a grant. The mapper's own transaction
+// commits only while the grant is the newest one of its resource.
 func save(ctx context.Context, orm *gorm.DB, grant fence.Grant, order Order) error {
 	return orm.WithContext(sqlfence.WithGrant(ctx, grant)).Save(&order).Error
 }

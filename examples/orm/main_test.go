@@ -38,14 +38,14 @@ type Invoice struct {
 	SavedBy    string `gorm:"->:false;<-:create"`
 }
 
-// BeforeCreate asks in the same transaction which grant it presents.
+// BeforeCreate reads, in the same transaction, which grant it presents.
 func (i *Invoice) BeforeCreate(tx *gorm.DB) error {
 	return tx.Raw(effective).Scan(&i.SavedBy).Error
 }
 
 const effective = `SELECT concat(current_setting('fence.resource', true), '#', split_part(current_setting('fence.token', true), '.', 1))`
 
-// shop is a schema of one test, whose tables need grants below shop/.
+// shop is one test's schema, whose tables need grants below shop/.
 type shop struct {
 	db     *sql.DB
 	orm    *gorm.DB
@@ -90,7 +90,7 @@ func open(t *testing.T, config *gorm.Config) shop {
 	return s
 }
 
-// acquire arms a grant, as a lease's acquisition does, and returns a context that carries it.
+// acquire arms a grant, as acquiring a lease does, and returns a context that carries it.
 func (s shop) acquire(t *testing.T, name string, token fence.Token) (context.Context, fence.Grant) {
 	t.Helper()
 	g := fence.Grant{Resource: s.prefix + name, Token: token, Seal: fence.NewSeal()}
@@ -108,7 +108,7 @@ func (s shop) rows(t *testing.T) (n int64) {
 	return n
 }
 
-// works are what an application does with GORM, and how many rows each adds.
+// works lists typical uses of GORM, and how many rows each adds.
 var works = map[string]struct {
 	adds int64
 	do   func(orm *gorm.DB) error
@@ -245,7 +245,7 @@ func TestSqlxWritesUnderTheContextsGrant(t *testing.T) {
 	}
 }
 
-// Workers with grants of their own, and workers without, share GORM's pool of four connections.
+// Workers with their own grants, and workers without, share GORM's pool of four connections.
 func TestGORMsPoolMixesNoGrants(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]*gorm.Config{
@@ -267,7 +267,7 @@ func TestGORMsPoolMixesNoGrants(t *testing.T) {
 						switch i % 5 {
 						case 0: // fails
 							_ = orm.Exec(`SELECT 1/0`).Error
-						case 1: // is given up in the middle
+						case 1: // rolls back in the middle
 							cancelled, cancel := context.WithCancel(ctx)
 							_ = s.orm.WithContext(cancelled).Transaction(func(tx *gorm.DB) error {
 								cancel()

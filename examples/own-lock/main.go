@@ -1,8 +1,8 @@
-// Command own-lock puts only the fence behind locks of your own: the two that people write in PostgreSQL,
-// SELECT … FOR UPDATE NOWAIT and pg_advisory_lock. Both end with their connection, and nobody tells their holder.
+// Command own-lock adds only the fence to locks of your own: the two common ones in PostgreSQL, SELECT … FOR UPDATE
+// NOWAIT and pg_advisory_lock. Both end with their connection, and the holder is not notified.
 //
-// For each lock, a worker loses its connection without noticing, another one takes the lock, and the first one
-// writes late: without the fence its write stands, with the fence it is refused.
+// For each lock, a worker loses its connection without noticing, another one takes the lock, and the first one writes
+// late. Without the fence its write succeeds; with the fence it is refused.
 //
 //	go run ./cmd/fencegate dev --ephemeral -- go run ./examples/own-lock
 package main
@@ -24,7 +24,7 @@ import (
 
 const resource = "jobs/1"
 
-// A lock is what a worker does on a connection of its own before it works. The lock is gone when the connection is.
+// A lock is the statement with which a worker locks, on its own connection. The lock ends with the connection.
 type lock struct{ name, sql string }
 
 var locks = []lock{
@@ -47,7 +47,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer db.Close()
-	taking, err := pgxpool.New(ctx, os.Getenv("ARMING_DATABASE_URL")) // one in the role fence_gateway
+	taking, err := pgxpool.New(ctx, os.Getenv("ARMING_DATABASE_URL")) // a login in the role fence_gateway
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// hold locks on a connection of its own, in a transaction, and returns how the connection is lost.
+// hold locks in a transaction on its own connection, and returns a function that loses the connection.
 func (l lock) hold(ctx context.Context) (lose func(), err error) {
 	conn, err := pgx.Connect(ctx, os.Getenv("DATABASE_URL"))
 	if err != nil {
@@ -109,13 +109,13 @@ func (l lock) retry(ctx context.Context) (lose func(), err error) {
 	}
 }
 
-// withoutFence: the lock is exclusive, and the late write stands all the same.
+// withoutFence shows that the lock is exclusive, and the late write still succeeds.
 func withoutFence(ctx context.Context, db *pgxpool.Pool, l lock) error {
 	lose, err := l.hold(ctx)
 	if err != nil {
 		return err
 	}
-	lose() // a failover, a proxy's timeout, pg_terminate_backend; worker 1 does not look
+	lose() // a failover, a proxy's timeout, pg_terminate_backend; worker 1 does not notice
 	lose, err = l.retry(ctx)
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func withoutFence(ctx context.Context, db *pgxpool.Pool, l lock) error {
 	return tell(ctx, db, l, "without the fence", "done by worker 1")
 }
 
-// withFence: the holder takes a token from a sequence before it reads or writes. The late write is refused.
+// withFence has each holder take a token from a sequence before it reads or writes. The late write is refused.
 func withFence(ctx context.Context, db, taking *pgxpool.Pool, l lock) error {
 	lose, err := l.hold(ctx)
 	if err != nil {
@@ -158,7 +158,7 @@ func withFence(ctx context.Context, db, taking *pgxpool.Pool, l lock) error {
 	return tell(ctx, db, l, "with the fence", "done by worker 2")
 }
 
-// take raises the fence, commits and drains: from here on no older holder can commit. It runs while the lock is held.
+// take raises the fence, commits and drains: afterwards no older holder can commit. It runs while the lock is held.
 func take(ctx context.Context, db, taking *pgxpool.Pool, holder string) (fence.Grant, error) {
 	g := fence.Grant{Resource: resource, Seal: fence.NewSeal()}
 	if err := db.QueryRow(ctx, "SELECT nextval('job_tokens')").Scan(&g.Token); err != nil {

@@ -1,8 +1,8 @@
-// Command rows-and-files publishes a report's file and its rows in one
-// transaction under one lease: whoever reads sees both or neither.
+// Command rows-and-files publishes a report's file and its rows in
+// one transaction under one lease: readers see both or neither.
 //
-// Reporter A stages its file and pauses. Reporter B takes over and publishes. When
-// A wakes up and publishes, PostgreSQL refuses: neither B's row nor B's file changes.
+// Reporter A stages its file and pauses. Reporter B takes over and publishes. When A resumes and publishes, PostgreSQL
+// refuses: neither B's row nor B's file changes.
 //
 //	go run ./cmd/fencegate dev --ephemeral -- go run ./examples/rows-and-files
 package main
@@ -37,8 +37,8 @@ func main() {
 	}
 }
 
-// The bucket's rule is "key": writing reports/2026-11.csv needs a lease of that
-// name. The table's rows need one, too.
+// The bucket's rule is "key": writing reports/2026-11.csv needs
+// a lease of that name. The table's rows need the same lease.
 const (
 	bucket   = "reports"
 	key      = "2026-11.csv"
@@ -67,7 +67,7 @@ func run() error {
 	}
 	fmt.Printf("A has %s, staged its file, and pauses\n", a.grant)
 
-	b, err := newReporter(ctx, db, "B", "30s") // waits until A's lease is over
+	b, err := newReporter(ctx, db, "B", "30s") // waits until A's lease has expired
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func run() error {
 	return nil
 }
 
-// reporter has a lease: its grant for PostgreSQL, its credentials for the S3 port.
+// reporter has a lease: its grant for PostgreSQL, and its credentials for the S3 port.
 type reporter struct {
 	name  string
 	db    *pgxpool.Pool
@@ -139,7 +139,7 @@ func newReporter(ctx context.Context, db *pgxpool.Pool, name, ttl string) (*repo
 	})}, err
 }
 
-// stage uploads the file, which shows it to nobody.
+// stage uploads the file without making it visible.
 func (r *reporter) stage(ctx context.Context, text string) (s3fence.Staged, error) {
 	return r.files.Stage(ctx, bucket, key, strings.NewReader(text), int64(len(text)), s3fence.ContentType("text/csv"))
 }

@@ -1,6 +1,6 @@
-// Command shared-upload guards a shared file. It takes a lease from the gateway's
-// HTTP API, asks for the lease's S3 credentials, and uploads with an ordinary S3
-// SDK. An uploader whose lease is over is refused with 412 StaleFencingToken.
+// Command shared-upload guards a shared file. It takes a lease from the gateway's HTTP API, requests the lease's S3
+// credentials, and uploads with an ordinary S3 SDK. An uploader whose lease has expired is refused with 412
+// StaleFencingToken.
 //
 //	go run ./cmd/fencegate dev --ephemeral -- go run ./examples/shared-upload
 package main
@@ -41,14 +41,14 @@ func run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 
-	// Uploader 1 gets the lease, and pauses.
+	// Uploader 1 acquires the lease, and pauses.
 	first, err := newUploader(ctx, "500ms")
 	if err != nil {
 		return err
 	}
 	fmt.Printf("uploader 1 has token %s of %s, and pauses\n", first.token, resource)
 
-	// Uploader 2 waits until that lease is over, and uploads.
+	// Uploader 2 waits until that lease has expired, and uploads.
 	second, err := newUploader(ctx, "30s")
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func run() error {
 	}
 	fmt.Printf("uploader 2 has token %s, and uploaded\n", second.token)
 
-	// Uploader 1 wakes up and uploads with its old credentials.
+	// Uploader 1 resumes and uploads with its old credentials.
 	var refused smithy.APIError
 	err = first.upload(ctx, "written by uploader 1")
 	if !errors.As(err, &refused) || refused.ErrorCode() != "StaleFencingToken" {

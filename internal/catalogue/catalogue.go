@@ -1,10 +1,9 @@
-// Package catalogue writes down what a database holds of fencegate's: schemas,
-// tables, views, functions, and who owns and may use them. The text is stable:
-// two databases with the same text behave alike.
+// Package catalogue describes fencegate's objects in a database: schemas, tables, views, functions, and who owns and
+// may use them. The text is stable: two databases with the same text behave alike.
 //
-//	text, err := catalogue.Text(ctx, conn) // what migrations/schema.sql holds
+//	text, err := catalogue.Text(ctx, conn) // the content of migrations/schema.sql
 //
-// A function's body is shown by its hash.
+// A function's body is represented by its hash.
 package catalogue
 
 import (
@@ -19,16 +18,15 @@ import (
 //go:embed catalogue.sql
 var query string
 
-// Text describes fencegate's part of the database that conn is connected to.
-// conn must be in no transaction.
+// Text describes fencegate's part of the database of conn. conn must not be in a transaction.
 func Text(ctx context.Context, conn *pgx.Conn) (string, error) {
 	var text strings.Builder
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		// Names are qualified only where the search_path does not find them.
+		// With an empty search_path, PostgreSQL qualifies all names.
 		if _, err := tx.Exec(ctx, `SET LOCAL search_path = ''`); err != nil {
 			return err
 		}
-		rows, _ := tx.Query(ctx, query) // the error comes again from rows
+		rows, _ := tx.Query(ctx, query) // rows returns the error again
 		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		for _, line := range lines {
 			if text.Len() > 0 && !strings.HasPrefix(line, " ") {

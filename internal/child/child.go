@@ -2,11 +2,10 @@
 
 // Package child runs a server process that does not outlive this one.
 //
-// The guarantee: when this process ends, in whatever way (return, panic,
-// Ctrl-C, kill -9), the child gets its death signal, then SIGKILL, and the
-// folders named to [RemoveAtDeath] are removed. A small watchdog, a shell that
-// waits for the end of a pipe which only this process holds open, sees to it on
-// every Unix; on Linux the kernel's parent-death signal does so at once.
+// The guarantee: when this process ends, in any way (return, panic, Ctrl-C, kill -9), the child
+// gets its death signal, then SIGKILL, and the folders passed to [RemoveAtDeath] are removed.
+// On every Unix a small watchdog does this: a shell that waits for the end of a pipe which only
+// this process holds open. On Linux the kernel's parent-death signal does so at once.
 //
 //	p, err := child.Start(child.Spec{Path: "/usr/bin/redis-server", Args: []string{"--port", "6390"}})
 //	if err != nil {
@@ -32,13 +31,13 @@ import (
 // Spec describes the process. The zero value of each optional field is fine.
 type Spec struct {
 	Path       string
-	Args       []string            // without the program's name; never secrets: everybody can read them
+	Args       []string            // without the program's name; never secrets: everyone can read them
 	Env        []string            // nil: this process's
 	Dir        string              // working folder; empty: this process's
 	Log        *os.File            // its output; nil: discarded. Never a pipe or terminal of ours.
 	Credential *syscall.Credential // nil: this process's user
-	StopSignal syscall.Signal      // how Stop asks it to end; 0: SIGTERM
-	// DeathSignal ends it when this process has died; 0: StopSignal.
+	StopSignal syscall.Signal      // sent by Stop; 0: SIGTERM
+	// DeathSignal is sent when this process has died; 0: StopSignal.
 	DeathSignal syscall.Signal
 }
 
@@ -63,7 +62,8 @@ func Start(s Spec) (*Process, error) {
 	if s.Log != nil {
 		cmd.Stdout, cmd.Stderr = s.Log, s.Log
 	}
-	// A group of its own: a terminal's Ctrl-C is for us, and we stop the child in order.
+	// The child gets its own process group. A terminal's Ctrl-C then
+	// reaches only this process, which stops the child in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.Credential, Setpgid: true}
 	dieWithParent(cmd.SysProcAttr, s.DeathSignal)
 
@@ -104,7 +104,7 @@ func (p *Process) Pid() int { return p.pid }
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err says how the process ended; nil while it runs and after exit code 0.
+// Err returns how the process ended; nil while it runs and after exit code 0.
 func (p *Process) Err() error {
 	select {
 	case <-p.done:
@@ -132,10 +132,10 @@ func signal(pid int, sig syscall.Signal) error {
 	return err
 }
 
-// Stop asks the process to end, kills it when it takes longer than patience,
-// and returns when it is gone. It may be called often.
+// Stop sends the stop signal, kills the process if it takes longer than patience, and returns when it is gone. It may
+// be called more than once.
 func (p *Process) Stop(patience time.Duration) {
-	_ = p.Signal(p.stop) // gone already: the wait below returns at once
+	_ = p.Signal(p.stop) // if it is gone, the wait below returns at once
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {

@@ -19,7 +19,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// asParent makes the test binary play a parent that starts a child and waits to be killed.
+// asParent makes the test binary act as a parent that starts a child and waits to be killed.
 const asParent = "CHILD_TEST_PARENT"
 
 func TestMain(m *testing.M) {
@@ -90,7 +90,7 @@ func TestChildAndFolderEndWithTheParent(t *testing.T) {
 
 func TestStopKillsAChildThatDoesNotListen(t *testing.T) {
 	t.Parallel()
-	deaf := filepath.Join(t.TempDir(), "deaf") // there once it is: at first it listens
+	deaf := filepath.Join(t.TempDir(), "deaf") // it exists once the child ignores TERM
 	p, err := child.Start(child.Spec{Path: "/bin/sh", Args: []string{"-c", `trap '' TERM; >"$0"; while :; do sleep 0.1; done`, deaf}})
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestStopKillsAChildThatDoesNotListen(t *testing.T) {
 	if err := p.Err(); err == nil || err.Error() != "signal: killed" {
 		t.Errorf("it ended with %v; want KILL", err)
 	}
-	p.Stop(0) // again: no error, no wait
+	p.Stop(0) // a second call returns at once
 	if err := p.Signal(syscall.SIGTERM); !errors.Is(err, os.ErrProcessDone) {
 		t.Fatalf("a signal after the end: %v", err)
 	}

@@ -8,10 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Freeze stops a child of this process, which need not have been started here, and
-// returns when all of its threads stand: the signal alone reaches those that run at
-// that moment only later. An end that comes first is an error, and is left to whoever
-// waits for the child.
+// Freeze stops a child of this process, whoever started it, and returns when all of its threads have stopped. The
+// signal alone reaches running threads only later. If the child exits first, Freeze returns an error, and the exit
+// status is left for the child's waiter.
 func Freeze(pid int) error {
 	if err := signal(pid, syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("freeze process %d: %w", pid, err)

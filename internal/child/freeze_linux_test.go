@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 )
 
-// A process that has only been sent the signal runs on for a moment, and answers.
+// After the signal alone, a process runs on for a moment, and answers.
 func TestWhatIsFrozenStands(t *testing.T) {
 	t.Parallel()
 	p, err := child.Start(child.Spec{Path: "/bin/sh", Args: []string{"-c", "while :; do :; done"}})

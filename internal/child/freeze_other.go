@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Freeze stops a child of this process, which need not have been started here, and
-// returns when it stands. Not twice without SIGCONT between them.
+// Freeze stops a child of this process, whoever started it, and returns when it has stopped. It must not be called
+// twice without SIGCONT in between.
 func Freeze(pid int) error {
 	if err := signal(pid, syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("freeze process %d: %w", pid, err)

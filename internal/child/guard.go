@@ -14,31 +14,30 @@ import (
 //go:embed watchdog.sh
 var watchdogScript string
 
-// guard is this process's one watchdog, started with the first thing to guard.
+// guard is this process's only watchdog. It starts with the first thing to guard.
 var guard watchdog
 
 type watchdog struct {
 	mu sync.Mutex
-	in io.WriteCloser // only this process holds it; its end is the signal
+	in io.WriteCloser // only this process holds it; the watchdog acts when it closes
 }
 
-// RemoveAtDeath has the folder removed when this process ends without having
-// done so.
+// RemoveAtDeath makes the watchdog remove the folder if this process ends without having removed it.
 func RemoveAtDeath(folder string) error { return guard.tell("d %s\n", folder) }
 
-// Removed says that a folder named to [RemoveAtDeath] needs no removal any more.
+// Removed reports that a folder passed to [RemoveAtDeath] is gone.
 func Removed(folder string) { _ = guard.tell("k %s\n", folder) }
 
-// UnmountAtDeath has the file system at a folder unmounted when this process ends
-// without having done so. The folder's path has no blanks.
+// UnmountAtDeath makes the watchdog unmount the file system at a folder if this process ends without having unmounted
+// it. The folder's path must have no blanks.
 func UnmountAtDeath(folder string) error { return guard.tell("m %s\n", folder) }
 
-// Unmounted says that what was named to [UnmountAtDeath] is unmounted.
+// Unmounted reports that a folder passed to [UnmountAtDeath] is unmounted.
 func Unmounted(folder string) { _ = guard.tell("u %s\n", folder) }
 
 func (w *watchdog) add(pid int, sig syscall.Signal) error { return w.tell("+ %d %d\n", pid, int(sig)) }
 
-// remove is best effort: a watchdog that is gone watches nothing.
+// remove is best effort: the watchdog may be gone.
 func (w *watchdog) remove(pid int) { _ = w.tell("- %d\n", pid) }
 
 func (w *watchdog) tell(format string, args ...any) error {
@@ -47,7 +46,7 @@ func (w *watchdog) tell(format string, args ...any) error {
 	if w.in == nil {
 		cmd := exec.Command("/bin/sh", "-c", watchdogScript, "fencegate-watchdog")
 		cmd.Dir = "/"
-		// A group of its own: a terminal's Ctrl-C must not end it before its work.
+		// The watchdog gets its own process group, so that a terminal's Ctrl-C does not end it early.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		in, err := cmd.StdinPipe()
 		if err != nil {

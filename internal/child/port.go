@@ -8,16 +8,16 @@ import (
 	"net"
 )
 
-// Ports below lastPort are given to nobody who asks for any port, as each connection
-// does: Linux takes those from 32768 on, others take higher ones.
+// The kernel assigns no port below lastPort to connections and listeners that ask for any port: Linux assigns ports
+// from 32768 on, others higher ones.
 const (
 	firstPort = 10000
 	lastPort  = 32768
 	portTries = 100
 )
 
-// FreePort names a port of loopback that was free a moment ago, and that nobody gets by
-// chance: it is still there when a server that was killed starts again.
+// FreePort returns a loopback port that was free a moment ago, and that the kernel does not assign by itself. So it is
+// still free when a killed server starts again.
 func FreePort() (int, error) {
 	for try := 1; ; try++ {
 		port := firstPort + rand.IntN(lastPort-firstPort)

@@ -12,7 +12,7 @@ import (
 
 func TestAFreePortIsOneThatNobodyGetsByChance(t *testing.T) {
 	t.Parallel()
-	for range 200 { // each is taken until the test ends
+	for range 200 { // each stays taken until the test ends
 		port, err := child.FreePort()
 		if err != nil {
 			t.Fatal(err)

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// lookEvery is the pause between two looks at a process that starts.
+// lookEvery is the pause between two checks of a process that starts.
 const lookEvery = 10 * time.Millisecond
 
-// errExited says how a process ended that has no error: a server that exits with code 0 does not serve either.
+// errExited reports a process that ended with exit code 0: that server does not serve either.
 var errExited = errors.New("exit status 0")
 
 // Ready returns when look succeeds. It fails when the process ends or ctx does, with the last error of look.

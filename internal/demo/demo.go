@@ -1,10 +1,8 @@
-// Package demo tells fencegate's story on real processes: worker A acquires a
-// lease and is stopped beyond it; worker B takes over and does the work; A wakes
-// up and is refused, by PostgreSQL and by the object store's gateway.
+// Package demo runs fencegate's story with real processes: worker A acquires a lease and is stopped beyond it; worker B
+// takes over and does the work; A resumes and is refused, by PostgreSQL and by the object store's gateway.
 //
-// Nothing is staged. The workers are processes of their own that use an ordinary
-// PostgreSQL driver and an ordinary S3 SDK, the pause is SIGSTOP, and [Run] fails
-// unless A was refused in both places and B's work is still there.
+// Nothing is simulated. The workers are separate processes with an ordinary PostgreSQL driver and an ordinary S3 SDK,
+// the pause is SIGSTOP, and [Run] fails unless A was refused in both places and B's work is intact.
 package demo
 
 import (
@@ -27,7 +25,7 @@ const (
 
 func resourceOf(bucket string) string { return bucket + "/1001" }
 
-// Config says which gateway to use and how to start a worker.
+// Config names the gateway, and says how to start a worker.
 type Config struct {
 	Client   *client.Client
 	Bucket   string   // the bucket, and the first part of the resource's name: <bucket>/1001
@@ -39,7 +37,7 @@ type Config struct {
 	Screen   *Screen
 }
 
-// Run tells the story. It returns nil only if it really went so.
+// Run runs the story. It returns nil only if every step went as expected.
 func Run(ctx context.Context, cfg Config) error {
 	defer cleanUp(ctx, cfg)
 	if err := prepare(ctx, cfg); err != nil {
@@ -56,7 +54,7 @@ func Run(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// The table lives in a schema of its own, which goes away with the demo.
+// The table has its own schema, which the demo drops.
 const (
 	createTable = `
 DROP SCHEMA IF EXISTS fencegate_demo CASCADE;
@@ -106,7 +104,7 @@ func cleanUp(ctx context.Context, cfg Config) {
 	_ = conn.Close(ctx)
 }
 
-// mismatch says that the story did not go as it must.
+// mismatch returns an error for an unexpected step.
 func mismatch(format string, args ...any) error {
 	return fmt.Errorf("the demo did not go as it must: "+format, args...)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 )
 
-// process is a worker's process, seen from the story: it takes commands on its
-// standard input and reports events on its standard output.
+// process is a worker's process, as the story sees it: it takes commands on its standard input and reports events on
+// its standard output.
 type process struct {
 	name   string
 	cmd    *exec.Cmd
@@ -29,7 +29,7 @@ func startWorker(cfg Config, name string) (*process, error) {
 	cmd := exec.Command(cfg.Worker[0], args...)
 	cmd.Env = cfg.Environ
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is for the demo, which ends them
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C reaches the demo, which ends the workers
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func startWorker(cfg Config, name string) (*process, error) {
 	}
 	p := &process{name: name, cmd: cmd, stdin: stdin, events: make(chan Event)}
 	go p.read(stdout)
-	// A frozen worker cannot notice that the demo is gone.
+	// A frozen worker can't notice that the demo is gone.
 	if err := child.Adopt(p.pid(), syscall.SIGKILL); err != nil {
 		p.end()
 		return nil, err
@@ -51,7 +51,7 @@ func startWorker(cfg Config, name string) (*process, error) {
 	return p, nil
 }
 
-// read passes the worker's events on until its output ends, which end brings about.
+// read passes on the worker's events until its output ends, after end was called.
 func (p *process) read(stdout io.Reader) {
 	defer close(p.events)
 	lines := bufio.NewScanner(stdout)
@@ -66,7 +66,7 @@ func (p *process) read(stdout io.Reader) {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// command writes one line; a worker that is gone shows in the next await.
+// command writes one line. If the worker is gone, the next await fails.
 func (p *process) command(line string) { _, _ = io.WriteString(p.stdin, line+"\n") }
 
 // eventTimeout bounds a step that should take milliseconds.

@@ -24,26 +24,26 @@ const (
 	reset = "\x1b[0m"
 )
 
-// Start begins to count the time.
+// Start starts the clock.
 func (s *Screen) Start(title string) {
 	s.start = time.Now()
 	_, _ = fmt.Fprintf(s.Out, "%s\n\n", title)
 }
 
-// Step says what was done.
+// Step prints an action.
 func (s *Screen) Step(who, what string) { s.line(plain, "·", who, what) }
 
-// Good says what succeeded.
+// Good prints a success.
 func (s *Screen) Good(who, what string) { s.line(green, "✓", who, what) }
 
-// Bad says what was refused.
+// Bad prints a refusal.
 func (s *Screen) Bad(who, what string) { s.line(red, "✗", who, what) }
 
 func (s *Screen) line(color, mark, who, what string) {
 	_, _ = fmt.Fprintf(s.Out, "%s  %s %-9s %s\n", s.paint(dim, fmt.Sprintf("%5.1fs", time.Since(s.start).Seconds())), s.paint(color, mark), who, s.paint(color, what))
 }
 
-// Explain prints the lines, and waits for the reader, only when slow.
+// Explain prints the lines and waits for the reader, if the demo is slow.
 func (s *Screen) Explain(ctx context.Context, lines ...string) {
 	if s.Slow == 0 {
 		return

@@ -15,7 +15,7 @@ const (
 	textB = "paid, by worker B"
 )
 
-// story holds what its chapters share.
+// story holds the state that its chapters share.
 type story struct {
 	cfg            Config
 	say            *Screen
@@ -91,7 +91,7 @@ func (s *story) letsBWork(ctx context.Context) error {
 func (s *story) wakesA(ctx context.Context) error {
 	s.say.Explain(ctx, "A wakes up. It still believes that it holds the lease, and goes on where it was:",
 		"it sends its UPDATE and its upload, with the token it was given.")
-	s.a.command("write " + textA) // lies in A's pipe until A runs again
+	s.a.command("write " + textA) // stays in A's pipe until A runs again
 	if err := s.a.thaw(); err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (s *story) wakesA(ctx context.Context) error {
 	return s.triesPastTheGateway(ctx, stale.SQLState)
 }
 
-// triesPastTheGateway shows that the table itself refuses, whoever is in front.
+// triesPastTheGateway shows that the table itself refuses, even without the gateway.
 func (s *story) triesPastTheGateway(ctx context.Context, stale string) error {
 	s.say.Explain(ctx, "Perhaps past the gateway? A connects straight to PostgreSQL.")
 	s.a.command("bypass " + textA)
@@ -132,8 +132,7 @@ func (s *story) triesPastTheGateway(ctx context.Context, stale string) error {
 	return nil
 }
 
-// checks looks at the storage: the row by a connection of its own, the object
-// through worker B.
+// checks reads the storage: the row on its own connection, the object through worker B.
 func (s *story) checks(ctx context.Context) error {
 	s.say.Explain(ctx, "What counts is what the storage holds now.")
 	conn, err := pgx.Connect(ctx, s.cfg.AdminURL)

@@ -34,13 +34,13 @@ type Event struct {
 	Text    string      `json:"text,omitempty"`
 }
 
-// Worker is what one of the demo's processes does: acquire, read, then obey the
-// commands "write TEXT", "bypass TEXT", "download" and "delete" on its input. It renews its lease while
-// it runs, but looks neither at the lease's deadline nor at a clock before it writes, as most code does.
+// Worker runs one of the demo's processes: it acquires, reads, and then executes the commands "write TEXT", "bypass
+// TEXT", "download" and "delete" from its input. It renews its lease while it runs, but checks neither the deadline nor
+// a clock before it writes, as most code does.
 type Worker struct {
 	Client *client.Client
 	Bucket string
-	Direct string // PostgreSQL's own address, past the gateway
+	Direct string // PostgreSQL's own address, not the gateway's
 	Name   string
 	TTL    time.Duration
 	Wait   time.Duration
@@ -51,7 +51,7 @@ type Worker struct {
 	s3  *s3.Client
 }
 
-// Run works until the input ends.
+// Run runs the worker until the input ends.
 func (w *Worker) Run(ctx context.Context) error {
 	lease, err := w.Client.Acquire(ctx, client.AcquireRequest{Resource: resourceOf(w.Bucket), TTL: w.TTL, Wait: w.Wait, Holder: "worker " + w.Name})
 	if err != nil {
@@ -90,7 +90,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return lines.Err()
 }
 
-// keep renews the lease until the function that it returns is called. That a renewal failed, the worker ignores.
+// keep renews the lease until stop is called. The worker ignores a failed renewal.
 func (w *Worker) keep(ctx context.Context, lease client.Lease) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -110,8 +110,7 @@ func (w *Worker) keep(ctx context.Context, lease client.Lease) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-// connect puts the lease's grant into the environment, as `fencegate run` does,
-// and lets driver and SDK find it there.
+// connect puts the lease's grant into the environment, as `fencegate run` does, where driver and SDK find it.
 func (w *Worker) connect(ctx context.Context, lease client.Lease) error {
 	environ, err := runner.Environ(ctx, w.Client, lease, os.Environ())
 	if err != nil {
@@ -134,8 +133,7 @@ func (w *Worker) connect(ctx context.Context, lease client.Lease) error {
 	return nil
 }
 
-// bypass writes past the gateway, on a connection straight to PostgreSQL. Driver
-// and grant are the same: PGOPTIONS carries it.
+// bypass writes on a connection straight to PostgreSQL. Driver and grant are the same: PGOPTIONS carries the grant.
 func (w *Worker) bypass(ctx context.Context, text string) error {
 	conn, err := pgx.Connect(ctx, w.Direct)
 	if err != nil {

@@ -1,11 +1,9 @@
-// Package devstack runs all of fencegate in one process with no set-up: embedded
-// Redis nodes, a private PostgreSQL, a folder for blobs, and the gateway. It is
-// what `fencegate dev` and `fencegate demo` start.
+// Package devstack runs all of fencegate in one process without set-up: embedded Redis nodes, a private PostgreSQL, a
+// folder for blobs, and the gateway. `fencegate dev` and `fencegate demo` start it.
 //
-// The guarantee: state lives in one folder that one process uses at a time; it
-// survives Ctrl-C, kill -9 and restarts, and an ephemeral stack leaves nothing.
-// Fences hold across restarts although the Redis nodes forget, because
-// PostgreSQL remembers the tokens.
+// The guarantee: state lives in one folder that one process uses at a time; it survives Ctrl-C, kill -9 and restarts,
+// and an ephemeral stack leaves nothing. Fences hold across restarts although the Redis nodes lose their data, because
+// PostgreSQL keeps the tokens.
 //
 //	stack, err := devstack.Start(ctx, devstack.Config{Ephemeral: true})
 //	if err != nil {
@@ -34,7 +32,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// Config says where state lives and where to listen.
+// Config configures the folder for the state and the addresses.
 type Config struct {
 	Dir         string // folder for all state; default: the user's data directory
 	Ephemeral   bool   // use a temporary folder and remove it at Stop
@@ -43,15 +41,15 @@ type Config struct {
 	PostgresLeases bool // leases come from PostgreSQL, and there is no Redis
 
 	APIListen, PGListen, S3Listen string            // default: free ports on loopback
-	Buckets                       map[string]string // name → rule, made where missing
-	PG                            pgwire.Options    // of the PostgreSQL port
+	Buckets                       map[string]string // name → rule, created if missing
+	PG                            pgwire.Options    // options of the PostgreSQL port
 
-	Version  string            // told to clients
-	Progress func(line string) // long steps, one line each; default: nobody is told
+	Version  string            // reported to clients
+	Progress func(line string) // long steps, one line each; default: none
 	Logger   *slog.Logger      // default: discards
 }
 
-// undoTimeout bounds the removal of what an ephemeral stack made elsewhere.
+// undoTimeout bounds the removal of what an ephemeral stack created elsewhere.
 const undoTimeout = 10 * time.Second
 
 // Stack is a running development stack.
@@ -60,14 +58,13 @@ type Stack struct {
 	names   names
 	urls    urls
 	nodes   []lock.Node
-	prefix  string // of the keys on them
+	prefix  string // the prefix of the Redis keys
 	source  string
 	dir     string
-	undo    []func() error // in the order of construction
+	undo    []func() error // in order of construction
 }
 
-// Start builds the stack; the context bounds only that. What it started is
-// stopped again when a later part fails.
+// Start builds the stack; the context bounds only that. If a later part fails, the earlier ones are stopped.
 func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	s := &Stack{}
 	if err := s.start(ctx, cfg.withDefaults()); err != nil {
@@ -91,7 +88,7 @@ func (cfg Config) withDefaults() Config {
 	return cfg
 }
 
-// source is where the database's leases come from, as it records that.
+// source is the lease source as the database records it.
 func (cfg Config) source() string {
 	if cfg.PostgresLeases {
 		return "postgres"
@@ -143,7 +140,7 @@ func (s *Stack) start(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// keyPrefix is the database's own.
+// keyPrefix returns the database's own key prefix.
 func keyPrefix(ctx context.Context, url string) (string, error) {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -159,7 +156,7 @@ func (s *Stack) postgres(ctx context.Context, cfg Config) (string, error) {
 		s.source, s.names = "the PostgreSQL of --postgres-url", foreignNames()
 		conn, err := pgx.Connect(ctx, cfg.PostgresURL)
 		if err != nil {
-			return "", err // and there is nothing to undo
+			return "", err // there is nothing to undo
 		}
 		_ = conn.Close(ctx)
 		if cfg.Ephemeral {
@@ -184,7 +181,7 @@ func (s *Stack) postgres(ctx context.Context, cfg Config) (string, error) {
 	return server.URL("postgres"), nil
 }
 
-// Stop ends everything, last started first. It may be called more than once.
+// Stop stops everything, last started first. It may be called more than once.
 func (s *Stack) Stop() error {
 	var errs []error
 	for _, v := range slices.Backward(s.undo) {
@@ -203,12 +200,10 @@ func (s *Stack) Addrs() gateway.Addrs { return s.gateway.Addrs() }
 // Wait blocks until a part ends by itself or ctx is done.
 func (s *Stack) Wait(ctx context.Context) error { return s.gateway.Wait(ctx) }
 
-// AdminURL is the address of the development database as superuser, past the
-// gateway. It holds a password.
+// AdminURL is the address of the development database as superuser, without the gateway. It holds a password.
 func (s *Stack) AdminURL() string { return s.urls.admin }
 
-// DatabaseURL is the address of the development database as its owner, past the
-// gateway. It holds a password.
+// DatabaseURL is the address of the development database as its owner, without the gateway. It holds a password.
 func (s *Stack) DatabaseURL() string { return s.urls.people }
 
 // Login is the development database's name, and its owner's name and password.
@@ -216,8 +211,7 @@ func (s *Stack) Login() (database, user, password string) {
 	return s.names.database, s.names.people, s.names.password
 }
 
-// Environ are the variables with which programs find the stack's parts. They
-// hold passwords.
+// Environ returns the variables with which programs find the stack's parts. They hold passwords.
 func (s *Stack) Environ() []string {
 	environ := []string{
 		"FENCEGATE_GATEWAY=" + s.GatewayURL(),
@@ -235,7 +229,7 @@ func (s *Stack) Environ() []string {
 	return append(environ, "FENCEGATE_REDIS_PREFIX="+s.prefix, "FENCEGATE_REDIS="+strings.Join(addrs, ","), "FENCEGATE_REDIS_PASSWORD="+s.nodes[0].Password)
 }
 
-// PostgreSQL says where the database comes from, for people.
+// PostgreSQL describes where the database comes from.
 func (s *Stack) PostgreSQL() string { return s.source }
 
 // Dir is the folder of all state.

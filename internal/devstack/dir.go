@@ -17,8 +17,7 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 )
 
-// openDir makes the state folder and takes its lock, which the kernel frees with
-// this process.
+// openDir creates the state folder and takes its lock, which the kernel frees with this process.
 func (s *Stack) openDir(cfg Config) error {
 	switch {
 	case cfg.Ephemeral && cfg.Dir != "":
@@ -40,7 +39,7 @@ func (s *Stack) openDir(cfg Config) error {
 	if err != nil {
 		return err
 	}
-	// Others may pass through: PostgreSQL runs as another user when we are root.
+	// Other users may traverse it: PostgreSQL runs as another user when we are root.
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return fmt.Errorf("state folder: %w", err)
 	}
@@ -59,8 +58,7 @@ func (s *Stack) openDir(cfg Config) error {
 	return nil
 }
 
-// ownDir refuses a folder that has what this stack did not put there, such as what serve
-// keeps below /var/lib.
+// ownDir refuses a folder with files that this stack did not create, such as those of serve below /var/lib.
 func ownDir(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -68,7 +66,7 @@ func ownDir(dir string) error {
 	}
 	for _, e := range entries {
 		if e.Name() == "lock" && e.Type().IsRegular() {
-			return nil // this stack makes it first
+			return nil // the stack creates the lock first
 		}
 	}
 	if len(entries) > 0 {
@@ -93,8 +91,7 @@ func (s *Stack) openTemporary() error {
 	return os.Chmod(dir, 0o711)
 }
 
-// passable is dir, or, for root, a temporary folder that PostgreSQL's user may
-// enter where it may not enter dir.
+// passable returns dir. For root it returns /var/tmp if PostgreSQL's user can't enter dir.
 func passable(dir string) string {
 	if info, err := os.Stat(dir); os.Geteuid() == 0 && err == nil && info.Mode().Perm()&0o001 == 0 {
 		return "/var/tmp"
@@ -102,8 +99,8 @@ func passable(dir string) string {
 	return dir
 }
 
-// dataDir is where the user's programs keep their state. Root's home is closed to
-// the user whom PostgreSQL then runs as, so root's is the system's, beside that of serve.
+// dataDir is the folder for the state of the user's programs. For root it is the system's, beside that of serve,
+// because PostgreSQL's user can't enter root's home.
 func dataDir() (string, error) {
 	if dir := os.Getenv("XDG_DATA_HOME"); dir != "" {
 		return filepath.Join(dir, "fencegate"), nil
@@ -121,8 +118,8 @@ func dataDir() (string, error) {
 	return filepath.Join(home, ".local", "share", "fencegate"), nil
 }
 
-// masterKey returns the folder's key, made at first use. It is written under
-// another name first, so that a crash leaves none or a whole one.
+// masterKey returns the folder's key, created at first use. It is written under another name first, so that a crash
+// leaves no partial key.
 func masterKey(dir string) (string, error) {
 	path := filepath.Join(dir, "master.key")
 	text, err := os.ReadFile(path)

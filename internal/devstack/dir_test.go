@@ -51,13 +51,13 @@ func TestAnEmptyFolderAndItsOwnAreTaken(t *testing.T) {
 
 // Not parallel: it sets the environment.
 func TestTheDefaultFolderIsBelowTheUsersData(t *testing.T) {
-	parent := t.TempDir() // as /var/lib is
+	parent := t.TempDir() // like /var/lib
 	t.Setenv("XDG_DATA_HOME", parent)
 	dir, err := dataDir()
 	if err != nil || dir != filepath.Join(parent, "fencegate") {
 		t.Fatalf("%s, %v", dir, err)
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "blobs"), 0o700); err != nil { // what serve keeps
+	if err := os.MkdirAll(filepath.Join(dir, "blobs"), 0o700); err != nil { // a folder of serve
 		t.Fatal(err)
 	}
 	var s Stack

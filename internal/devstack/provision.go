@@ -17,17 +17,16 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// names are what provision makes in a server: a login for people, which owns the
-// database, and two for the gateway, whose passwords are new at each start.
+// names are what provision creates in a server: the database, a login that owns it, and two logins for the gateway,
+// whose passwords are new at each start.
 type names struct{ database, people, password, gateway, sql string }
 
-// privateNames: the server is ours and listens on loopback only.
+// privateNames is for our own server, which listens on loopback only.
 func privateNames() names {
 	return names{database: "dev", people: "dev", password: "dev", gateway: "fencegate_dev_gateway", sql: "fencegate_dev_sql"}
 }
 
-// foreignNames: somebody else's server. The names are ours, and so are the logins;
-// no password is guessable.
+// foreignNames is for another server. The names identify fencegate, and the password is random.
 func foreignNames() names {
 	return names{database: "fencegate_dev", people: "fencegate_dev", password: rand.Text(), gateway: "fencegate_dev_gateway", sql: "fencegate_dev_sql"}
 }
@@ -35,8 +34,8 @@ func foreignNames() names {
 // urls are the addresses of the development database, one for each login.
 type urls struct{ admin, gateway, sql, people string }
 
-// provision makes the database and its logins where they are missing, migrates, and
-// says where leases come from: the stack has the only gateway. It may be repeated.
+// provision creates the database and its logins if they are missing, migrates, and sets the lease source, since the
+// stack has the only gateway. It may be repeated.
 func provision(ctx context.Context, serverURL string, n names, source string) (urls, error) {
 	server, err := pgx.Connect(ctx, serverURL)
 	if err != nil {
@@ -80,8 +79,7 @@ func provision(ctx context.Context, serverURL string, n names, source string) (u
 	return u, errors.Join(onDatabase(ctx, u.admin, letSQLWrite(n)), onDatabase(ctx, u.admin, "SELECT fence.set_source('"+source+"')"))
 }
 
-// letSQLWrite gives the login of SQL over HTTP its rights on the tables that
-// people make.
+// letSQLWrite grants the login of SQL over HTTP its rights on the tables of the database's owner.
 func letSQLWrite(n names) string {
 	return "ALTER DEFAULT PRIVILEGES FOR ROLE " + quoted(n.people) + " GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO " + quoted(n.sql)
 }
@@ -96,8 +94,7 @@ func onDatabase(ctx context.Context, adminURL, sql string) error {
 	return err
 }
 
-// unprovision removes what provision made, but for the roles fence_*, which other
-// databases may use.
+// unprovision removes what provision created, except the roles fence_*, which other databases may use.
 func unprovision(ctx context.Context, serverURL string, n names) error {
 	server, err := pgx.Connect(ctx, serverURL)
 	if err != nil {
@@ -133,8 +130,7 @@ func ensureDatabase(ctx context.Context, conn *pgx.Conn, n names) error {
 	return nil
 }
 
-// ensureLogin sends the password as a SCRAM verifier, so that no log of the
-// server can hold it.
+// ensureLogin sends the password as a SCRAM verifier, so that no server log contains it.
 func ensureLogin(ctx context.Context, conn *pgx.Conn, name, password string) error {
 	verifier, err := scramVerifier(password)
 	if err != nil {
@@ -157,11 +153,11 @@ func grant(ctx context.Context, conn *pgx.Conn, group, login string) error {
 	return nil
 }
 
-// withDatabase is serverURL with another database, and another login unless nil.
+// withDatabase returns serverURL with another database, and with another login unless that is nil.
 func withDatabase(serverURL, database string, login *url.Userinfo) (string, error) {
 	u, err := url.Parse(serverURL)
 	if err != nil {
-		return "", errors.New("the PostgreSQL URL is malformed") // the cause would repeat the password
+		return "", errors.New("the PostgreSQL URL is malformed") // the cause contains the password
 	}
 	if login != nil {
 		u.User = login
@@ -170,8 +166,8 @@ func withDatabase(serverURL, database string, login *url.Userinfo) (string, erro
 	return u.String(), nil
 }
 
-// scramVerifier is what PostgreSQL stores for a password (RFC 5803):
-// SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>.
+// scramVerifier returns what PostgreSQL stores for a password (RFC 5803): SCRAM-SHA-256$<iterations>:<salt>$<stored
+// key>:<server key>.
 func scramVerifier(password string) (string, error) {
 	const iterations = 4096 // PostgreSQL's default
 	salt := make([]byte, 16)

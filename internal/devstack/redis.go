@@ -10,15 +10,14 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// redisNodes is how many embedded nodes run: the smallest number whose quorum
-// survives the loss of one.
+// redisNodes is how many embedded nodes run: the smallest number whose quorum survives the loss of one.
 const redisNodes = 3
 
-// nodeTimeout is generous: the nodes share a busy machine with everything else.
+// nodeTimeout is generous, because the nodes run on a busy machine.
 const nodeTimeout = time.Second
 
-// startRedis starts the embedded nodes, on loopback ports behind a random
-// password. They keep nothing: PostgreSQL remembers the tokens.
+// startRedis starts the embedded nodes, on loopback ports with a
+// random password. They keep no data: PostgreSQL keeps the tokens.
 func startRedis() (nodes []lock.Node, stop func(), err error) {
 	var servers []*miniredis.Miniredis
 	stop = func() {

@@ -1,16 +1,14 @@
-// Package doctor looks at what a fencegate installation rests on and says what
-// is wrong, in words that name the next step.
+// Package doctor examines a fencegate installation and says what is wrong, and what to do next.
 //
-// The guarantee: it changes nothing that outlives it (it writes and removes one
-// file where a blob folder is given), it never prints a secret, every look has
-// an end, and what it could not look at is a finding too, never a silent pass.
+// The guarantee: it leaves no changes (it writes and removes one file if a blob folder is given), it never prints a
+// secret, every check has a time limit, and a check that could not run is a finding, never a silent pass.
 //
 //	findings := doctor.Examine(ctx, doctor.Config{PostgresURL: url, RedisNodes: nodes})
 //	if doctor.Worst(findings) == doctor.Fail {
 //		…
 //	}
 //
-// Only what the configuration names is examined.
+// Only the parts that the configuration names are examined.
 package doctor
 
 import (
@@ -31,10 +29,10 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// Status is how grave a finding is.
+// Status is the severity of a finding.
 type Status int
 
-// The three of them.
+// The severities.
 const (
 	OK   Status = iota
 	Warn        // works, but not as well or as safely as it could
@@ -43,31 +41,30 @@ const (
 
 func (s Status) String() string { return [...]string{"OK", "WARN", "FAIL"}[s] }
 
-// MarshalText makes it a word in JSON.
+// MarshalText encodes the status as a word.
 func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Finding is what one check found.
+// Finding is the result of one check.
 type Finding struct {
-	Check  string `json:"check"` // such as "postgresql.roles": the same over releases
+	Check  string `json:"check"` // for example "postgresql.roles"; stable across releases
 	Status Status `json:"status"`
 	Found  string `json:"found"`
-	Do     string `json:"do,omitempty"` // what to do; empty where all is well
+	Do     string `json:"do,omitempty"` // what to do; empty if all is well
 }
 
-// Config names what is examined; everything is optional.
+// Config names what is examined. Everything is optional.
 type Config struct {
-	PostgresURL string        // any login; the gateway's sees what the gateway sees
+	PostgresURL string        // any login; the gateway's login shows what the gateway sees
 	RedisNodes  []lock.Node   // all nodes of the group
 	KeyPrefix   string        // of the group's keys; defaults to that of PostgresURL
 	GatewayURL  string        // base URL of a gateway's HTTP API; several of one group, separated by commas
-	Token       string        // bearer token to try at each gateway; empty: none is tried
-	HTTPClient  *http.Client  // for the gateways; defaults to one with the system's authorities
+	Token       string        // bearer token to try at each gateway; empty: none
+	HTTPClient  *http.Client  // for the gateways; defaults to one with the system's CAs
 	BlobDir     string        // the gateway's folder for blobs, or its s3:// address
 	Patience    time.Duration // for each part; defaults to 10 s
 }
 
-// Examine looks at every part that the configuration names, all at the same
-// time, and returns the findings in a fixed order.
+// Examine examines every part that the configuration names, concurrently, and returns the findings in a fixed order.
 func Examine(ctx context.Context, cfg Config) []Finding {
 	if cfg.Patience <= 0 {
 		cfg.Patience = 10 * time.Second
@@ -105,7 +102,7 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 	return all
 }
 
-// Worst is the gravest status among the findings.
+// Worst is the most severe status among the findings.
 func Worst(findings []Finding) Status {
 	worst := OK
 	for _, f := range findings {
@@ -114,8 +111,7 @@ func Worst(findings []Finding) Status {
 	return worst
 }
 
-// Print writes the findings for people, one to a line, each with what to do
-// below it.
+// Print writes the findings as text, each with what to do below it.
 func Print(w io.Writer, findings []Finding) error {
 	var b strings.Builder
 	for _, f := range findings {
@@ -151,16 +147,15 @@ func fail(check, found, do string) Finding {
 	return Finding{Check: check, Status: Fail, Found: found, Do: do}
 }
 
-// unseen is the finding of a check that could not look. What a login may not see
-// leaves the rest in doubt; everything else (no answer in time, a connection that
-// broke, something that is not there) does not work for a gateway either.
+// unseen is the finding of a check that could not run. Missing rights of the login leave the result unknown. Any other
+// error (no answer in time, a broken connection, a missing object) would fail a gateway, too.
 func unseen(check string, err error) Finding {
 	found := "could not be checked: " + pgtext.Of(err)
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch {
 		case refused.Code == "42501": // insufficient_privilege
 			return warn(check, found, "Run doctor as a login that may see it, such as the one that migrates.")
-		case strings.HasPrefix(refused.Code, "42"), refused.Code == "3F000": // a name that is not there
+		case strings.HasPrefix(refused.Code, "42"), refused.Code == "3F000": // a missing name
 			return fail(check, found, "Run: fencegate migrate up. Where the schema is up to date, somebody has changed it: restore what is missing.")
 		}
 	}

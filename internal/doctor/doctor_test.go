@@ -40,7 +40,7 @@ func exec(t *testing.T, url string, statements ...string) {
 	}
 }
 
-// want finds the gravest finding of a check and compares.
+// want finds the most severe finding of a check and compares it.
 func want(t *testing.T, findings []Finding, check string, status Status, words ...string) {
 	t.Helper()
 	var found *Finding
@@ -83,7 +83,7 @@ func TestASoundDatabaseIsOKFromEachLogin(t *testing.T) {
 	for login, url := range map[string]string{"superuser": pg.URL, "gateway": pg.GatewayURL, "writer": pg.WriterURL, "other": pg.OtherURL} {
 		findings := examine(t, url)
 		for _, f := range findings {
-			// The tests' server runs without fsync, and a gateway needs a login of its own.
+			// The tests' server runs without fsync, and a gateway needs its own login.
 			expected := f.Check == "postgresql.durability" || f.Check == "postgresql.timeouts" || f.Check == "postgresql.login" ||
 				f.Check == "postgresql.prepared-transactions" || f.Check == "postgresql.standbys"
 			if f.Status != OK && !expected {
@@ -182,7 +182,7 @@ func TestEachFaultOfADatabaseIsFound(t *testing.T) {
 	}
 }
 
-// What belongs to the whole server: roles, its configuration, its standbys.
+// These cases concern the whole server: roles, its configuration, its standbys.
 func TestEachFaultOfAServerIsFound(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "")
@@ -221,7 +221,7 @@ func TestEachFaultOfAServerIsFound(t *testing.T) {
 	untilFound(t, server.URL("postgres"), "postgresql.standbys", OK)
 }
 
-// untilFound looks again until a finding is there: a configuration takes a moment.
+// untilFound examines again until a finding appears: a new configuration takes a moment to apply.
 func untilFound(t *testing.T, url, check string, status Status, words ...string) {
 	t.Helper()
 	var findings []Finding
@@ -260,7 +260,7 @@ func TestAClockThatDiffersIsFound(t *testing.T) {
 	})
 }
 
-// What a login may not look at is said, and nothing passes for it.
+// A check for which the login lacks rights is reported, and does not pass.
 func TestWhatCannotBeLookedAtIsSaid(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)

@@ -9,17 +9,18 @@ import (
 )
 
 const (
-	// Both are looked for by what they call and when, since their names can be changed; one that is called for some commands only is none.
+	// Both are identified by function and event, since their names can
+	// be changed. A trigger for some commands only does not count.
 	sqlEventTriggers = `SELECT w.name, coalesce(e.evtname::text, ''), coalesce(e.evtenabled::text, '')
   FROM (VALUES ('keep', 'ddl_command_end'), ('keep_dropped', 'sql_drop')) w(name, event)
   LEFT JOIN pg_proc p ON p.pronamespace = to_regnamespace('fence_events') AND p.proname = w.name AND p.prorettype = 'event_trigger'::regtype
   LEFT JOIN pg_event_trigger e ON e.evtfoid = p.oid AND e.evttags IS NULL AND e.evtevent = w.event ORDER BY 1`
 
-	// Whoever is fence_owner replaces such a function, and everybody's commands run it.
+	// A member of fence_owner can replace such a function, and everyone's commands run it.
 	sqlOwnersTriggers = `SELECT e.evtname::text, p.oid::regprocedure::text FROM pg_event_trigger e JOIN pg_proc p ON p.oid = e.evtfoid
  WHERE p.proowner = to_regrole('fence_owner') OR p.proowner = to_regrole('fence_events') ORDER BY 1`
 
-	// What is wrong with what the event triggers run, and with the role that asks for them.
+	// Faults of the event triggers' functions, and of the role fence_events.
 	sqlEventFaults = `SELECT format('the role fence_events has the member %s', m.member::regrole), format('REVOKE fence_events FROM %s;', m.member::regrole)
   FROM pg_auth_members m WHERE m.roleid = to_regrole('fence_events')
    AND m.member <> (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'fence_events')
@@ -73,7 +74,7 @@ func checkEventTriggers(ctx context.Context, conn *pgx.Conn) Finding {
 	return checkEventCode(ctx, conn, check, install, names)
 }
 
-// checkEventCode looks at what event triggers run that are there.
+// checkEventCode checks the functions of the existing event triggers.
 func checkEventCode(ctx context.Context, conn *pgx.Conn, check, install string, names []string) Finding {
 	faults, err := collect[fault](ctx, conn, sqlEventFaults)
 	if err != nil {

@@ -16,18 +16,18 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 )
 
-// gateway is one of those that are examined.
+// gateway is one of the examined gateways.
 type gateway struct {
-	name  string // its base URL, for people
+	name  string // its base URL
 	base  *url.URL
 	token string
 	http  *http.Client
 
-	keys []wire.KeyStatus // its master keys; none: not known
+	keys []wire.KeyStatus // its master keys; empty: unknown
 }
 
-// examineGateways asks each gateway whether it is ready, and whether it takes the bearer token. It compares the master
-// keys of those that tell.
+// examineGateways checks whether each gateway is ready, and whether it accepts the bearer token. It compares the master
+// keys of the gateways that report them.
 func examineGateways(ctx context.Context, cfg Config) []Finding {
 	http := cfg.HTTPClient
 	if http == nil {
@@ -53,7 +53,7 @@ func gatewayClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment}}
 }
 
-// examine needs no token but for the last look.
+// examine uses the token only for the last check.
 func (g *gateway) examine(ctx context.Context, address string) []Finding {
 	const check, reachable = "gateway.ready", "gateway.reachable"
 	base, err := url.Parse(address)
@@ -69,7 +69,7 @@ func (g *gateway) examine(ctx context.Context, address string) []Finding {
 		return []Finding{g.fail(reachable, err.Error(), "Start the gateway, or correct --gateway.")}
 	}
 	found := []Finding{ok(reachable, "%s answers", g.name)}
-	var answer struct{ Status, Detail any } // status is "ready", or, of a problem, a number
+	var answer struct{ Status, Detail any } // "ready", or, in a problem, a number
 	understood := json.Unmarshal(body, &answer) == nil
 	switch {
 	case code == http.StatusOK && understood && answer.Status == "ready":
@@ -86,7 +86,7 @@ func (g *gateway) examine(ctx context.Context, address string) []Finding {
 	return append(found, g.examineToken(ctx)...)
 }
 
-// examineToken tries the bearer token, where there is one. A gateway may tell its keys without one.
+// examineToken tries the bearer token, if there is one. A gateway may report its keys without one.
 func (g *gateway) examineToken(ctx context.Context) []Finding {
 	const check = "gateway.token"
 	code, body, err := g.get(ctx, "v1/status", g.token != "")
@@ -103,7 +103,7 @@ func (g *gateway) examineToken(ctx context.Context) []Finding {
 		return []Finding{g.fail(check, "could not be checked: "+err.Error(), "See why the gateway does not answer: its log, its load; or look again with a longer --patience.")}
 	case code == http.StatusUnauthorized:
 		return []Finding{g.fail(check, "the bearer token is not accepted", "Correct FENCEGATE_TOKEN or --token-file: it is what the gateway has in its --token-file, or a token of a principal (--principals), which may have expired.")}
-	case code == http.StatusForbidden: // a right that is missing: the token is somebody's
+	case code == http.StatusForbidden: // a right is missing: the token is valid
 		return []Finding{ok(check, "%s: the bearer token is accepted", g.name)}
 	case code != http.StatusOK:
 		return []Finding{g.warn(check, fmt.Sprintf("could not be checked: the gateway answers %d to /v1/status", code), "Look again later; the gateway's log may say more.")}
@@ -111,7 +111,7 @@ func (g *gateway) examineToken(ctx context.Context) []Finding {
 	return []Finding{ok(check, "%s: the bearer token is accepted", g.name)}
 }
 
-// get asks for a path below the base.
+// get requests a path below the base.
 func (g *gateway) get(ctx context.Context, path string, authorized bool) (code int, body []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.base.JoinPath(path).String(), nil)
 	if err != nil {
@@ -133,7 +133,8 @@ func (g *gateway) fail(check, found, do string) Finding { return fail(check, g.n
 
 func (g *gateway) warn(check, found, do string) Finding { return warn(check, g.name+": "+found, do) }
 
-// compareKeys: what a gateway issues is made with its first master key, and every other one has to know it.
+// compareKeys checks that every gateway knows the first master
+// key of every other, with which that one issues credentials.
 func compareKeys(gateways []gateway) []Finding {
 	const check = "gateway.keys"
 	var tell []gateway

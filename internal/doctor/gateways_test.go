@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// gatewayOf is ready, takes one token, and tells its keys.
+// gatewayOf is a ready gateway that accepts one token, and reports its keys.
 func gatewayOf(t *testing.T, keys string) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -71,9 +71,9 @@ func TestAGatewayWithAnotherMasterKeyIsFound(t *testing.T) {
 		return Examine(t.Context(), Config{GatewayURL: strings.Join(urls, ","), Token: "geheim"})
 	}
 	want(t, look(k1, other), "gateway.keys", Fail, `"k1"`, "--master-key-file")
-	want(t, look(k1, k2+","+k1), "gateway.keys", Fail, `"k2"`) // the second one issues what the first does not know
+	want(t, look(k1, k2+","+k1), "gateway.keys", Fail, `"k2"`) // the first does not know the second one's key
 	want(t, look(k1+","+k2, k2+","+k1), "gateway.keys", OK)    // a rotation
-	const open = `{"id":"open","fingerprint":"dd"}`            // of a gateway that asks nobody for a token
+	const open = `{"id":"open","fingerprint":"dd"}`            // of a gateway without authentication
 	want(t, Examine(t.Context(), Config{GatewayURL: gatewayOf(t, open) + "," + gatewayOf(t, open)}), "gateway.keys", OK)
 	want(t, look(k2+","+k1, k2), "gateway.keys", Warn, `older master key "k1"`)
 	want(t, look(k1, k1, ""), "gateway.keys", Warn, "does not tell its master keys")

@@ -15,7 +15,7 @@ const (
 
 	sqlGuarded = `SELECT count(DISTINCT p.relation) FROM fence.protected p`
 
-	// A published table without a replica identity: its UPDATEs and DELETEs fail.
+	// Published tables without a replica identity: their UPDATEs and DELETEs fail.
 	sqlNoIdentity = `SELECT DISTINCT c.oid::regclass::text, t.pubname::text
   FROM fence.protected p JOIN pg_class c ON c.oid = p.relation JOIN pg_namespace n ON n.oid = c.relnamespace
   JOIN pg_publication_tables t ON t.schemaname = n.nspname AND t.tablename = c.relname
@@ -60,12 +60,12 @@ func checkGuards(ctx context.Context, conn *pgx.Conn) []Finding {
 	return found
 }
 
-// A partition may share its counter with the table above it, which stands for both.
+// A partition may share its counter with its parent table, which represents both.
 const sqlRefused = `SELECT (array_agg(p.relation::text ORDER BY c.relispartition, p.relation::text))[1], max(p.refused)
   FROM fence.protected p JOIN pg_class c ON c.oid = p.relation
  WHERE p.refused > 0 GROUP BY p.number ORDER BY 2 DESC, 1`
 
-// checkRefused says which table's guard refuses most.
+// checkRefused reports the table whose guard refuses most.
 func checkRefused(ctx context.Context, conn *pgx.Conn) []Finding {
 	const check = "postgresql.refused"
 	type refusals struct {
@@ -74,7 +74,7 @@ func checkRefused(ctx context.Context, conn *pgx.Conn) []Finding {
 	}
 	tables, err := collect[refusals](ctx, conn, sqlRefused)
 	if missing, is := errors.AsType[*pgconn.PgError](err); is && (missing.Code == "42703" || missing.Code == "42P01") {
-		return nil // a schema that is not this version's, which its own check tells
+		return nil // the schema is another version's, which another check reports
 	}
 	switch {
 	case err != nil:
@@ -87,12 +87,12 @@ func checkRefused(ctx context.Context, conn *pgx.Conn) []Finding {
 
 const sqlOutdated = `SELECT relation::text, generation::text FROM fence.outdated ORDER BY 1`
 
-// checkGenerations lists the tables whose guards an older version made.
+// checkGenerations lists the tables with guards of an older version.
 func checkGenerations(ctx context.Context, conn *pgx.Conn) []Finding {
 	const check = "postgresql.generations"
 	outdated, err := collect[fault](ctx, conn, sqlOutdated)
 	if missing, ok := errors.AsType[*pgconn.PgError](err); ok && missing.Code == "42P01" {
-		return nil // a schema that is not this version's, which its own check tells
+		return nil // the schema is another version's, which another check reports
 	} else if err != nil {
 		return []Finding{unseen(check, err)}
 	}
@@ -103,7 +103,7 @@ func checkGenerations(ctx context.Context, conn *pgx.Conn) []Finding {
 	return found
 }
 
-// remedy says what helps against a table's lack of a guard, by what fence.uncovered says of it.
+// remedy returns the remedy for an unguarded table, by the reason in fence.uncovered.
 func remedy(u fault) string {
 	protect := fmt.Sprintf("fencegate fence protect %s --resource … (or --under …)", u.Found)
 	switch {

@@ -6,7 +6,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// mode says where a group is best effort, where its nodes disagree, and what a durable node promises.
+// mode reports whether a group is best effort, whether its nodes disagree, and what a durable node guarantees.
 func mode(nodes []lock.Node, states []lock.NodeStatus) []Finding {
 	const check = "redis.mode"
 	var strict, bestEffort []string
@@ -31,7 +31,7 @@ func mode(nodes []lock.Node, states []lock.NodeStatus) []Finding {
 	return nil
 }
 
-// durability is of the only node of a group, which is admitted and strict.
+// durability examines the only node of a group, which is admitted and strict.
 func durability(check string, node lock.Node, st lock.NodeStatus) []Finding {
 	name := nameOf(node)
 	switch {

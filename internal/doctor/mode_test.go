@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// everything arms whatever it is asked to, and counts epochs.
+// everything is an Armer that accepts every arming, and counts epochs.
 type everything struct{ epoch int64 }
 
 func (*everything) Arm(context.Context, fence.Arming) error { return nil }
@@ -25,7 +25,7 @@ func (e *everything) RaiseEpoch(_ context.Context, above int64) (int64, error) {
 	return e.epoch, nil
 }
 
-// group has own nodes admitted, and is a Locker of theirs.
+// group starts nodes, has them admitted, and returns a Locker for them.
 func group(t *testing.T, n int, bestEffort, durable bool) (*lock.Locker, []lock.Node) {
 	t.Helper()
 	servers := testenv.OwnRedisWith(t, n, redisserver.Config{AppendOnly: redisserver.Always})
@@ -50,7 +50,7 @@ func examined(t *testing.T, list []lock.Node) []Finding {
 	return Examine(t.Context(), Config{RedisNodes: list, KeyPrefix: lock.DefaultKeyPrefix})
 }
 
-// unsaid fails where something is said of the mode.
+// unsaid fails if a finding concerns the mode.
 func unsaid(t *testing.T, findings []Finding) {
 	t.Helper()
 	for _, f := range findings {
@@ -72,7 +72,7 @@ func TestNothingIsSaidOfAStrictGroup(t *testing.T) {
 	unsaid(t, examined(t, list))
 }
 
-// A node that was away when the others were marked is in the old mode still.
+// A node that was unavailable when the others were marked still has the old mode.
 func TestNodesOfBothModesAreAFailure(t *testing.T) {
 	t.Parallel()
 	_, list := group(t, 3, true, false)
@@ -100,7 +100,8 @@ func TestADurableNodeIsSaidToBe(t *testing.T) {
 	findings = examined(t, list)
 	want(t, findings, "redis.mode", Warn, `no-appendfsync-on-rewrite is "yes"`, "costs the longest TTL")
 	want(t, findings, "redis.admitted", OK)
-	again := errors.Join(l.Park(t.Context(), list[0].Addr), l.Readmit(t.Context(), list[0].Addr)) // not durable, as its settings are
+	// It is not durable, because its settings are not.
+	again := errors.Join(l.Park(t.Context(), list[0].Addr), l.Readmit(t.Context(), list[0].Addr))
 	if err := errors.Join(again, admin.ConfigSet(t.Context(), "no-appendfsync-on-rewrite", "no").Err()); err != nil {
 		t.Fatal(err)
 	}

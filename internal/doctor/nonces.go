@@ -7,13 +7,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// From the size: nobody but the fence's owner may count the rows, and counting a million takes its time.
+// Estimates the rows from the size: only the fence's owner may count them, and counting a million takes long.
 const sqlNonces = `SELECT pg_total_relation_size('fence.nonces') / (1 << 20)`
 
-const manyNonces = 1024 // MiB, some 4 million rows
+const manyNonces = 1024 // MiB, about 4 million rows
 
-// checkNonces looks at what leases by connection strings leave behind: a row for each run of a process and each
-// resource, which stays until somebody says that the process has ended.
+// checkNonces examines the rows that leases from connection strings leave: one for each run of a process and each
+// resource, which stays until the process is reported to have ended.
 func checkNonces(ctx context.Context, conn *pgx.Conn) Finding {
 	const check = "postgresql.nonces"
 	var size int64

@@ -41,12 +41,12 @@ func examineBlobs(ctx context.Context, location string) []Finding {
 	return []Finding{ok(check, "%s takes files as this user", dir)}
 }
 
-// examineOwner looks whether a blob store is the database's, and still has its blobs.
+// examineOwner checks whether a blob store belongs to the database, and still has its blobs.
 func examineOwner(ctx context.Context, url, location string) []Finding {
 	const check = "blobs.owner"
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil // examinePostgres says it
+		return nil // examinePostgres reports it
 	}
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	pool, err := pgxpool.NewWithConfig(ctx, config)
@@ -62,7 +62,7 @@ func examineOwner(ctx context.Context, url, location string) []Finding {
 	switch {
 	case err != nil && lists:
 		return []Finding{fail(check, "the database lists blobs, but "+err.Error(), "Mount the disk, or name the folder or bucket that the gateways have as --blobs.")}
-	case err != nil: // before a gateway's first start
+	case err != nil: // no gateway has started yet
 		return []Finding{ok(check, "no gateway has stored anything yet")}
 	}
 	if err := maintenance.New(objects.NewDatabase(pool, 0), store).Belongs(ctx); err != nil {

@@ -15,16 +15,15 @@ const (
 	sqlUnmark  = `SELECT set_config('fencegate.doctor', '', false)`
 )
 
-// session is what a statement sees of the server session that it runs in.
+// session is a statement's view of the server session in which it runs.
 type session struct {
 	pid  int64
 	mark string
 }
 
-// checkPooler finds a pooler in transaction mode: it lends a server connection for
-// one transaction only, so a session's settings, a grant among them, get lost or
-// reach somebody else. While a second connection's transaction keeps the first one's
-// server connection busy, the first gets another one, or waits.
+// checkPooler detects a pooler in transaction mode. Such a pooler lends a server connection for one transaction only,
+// so a session's settings, a grant among them, are lost or reach another client. While a second connection's
+// transaction keeps the first one's server connection busy, the first gets another one, or waits.
 func checkPooler(ctx context.Context, config *pgx.ConnConfig) Finding {
 	const check = "postgresql.pooler"
 	inTransactionMode := fail(check, "statements of one session run in different server sessions, or wait for other sessions: a pooler in transaction mode is in between",
@@ -57,7 +56,7 @@ func mixesSessions(ctx context.Context, config *pgx.ConnConfig) (mixed, relayed 
 		return false, false, err
 	}
 	defer func() { _, _ = first.Exec(ctx, sqlUnmark) }() // the server session may be lent to others
-	for range 5 {                                        // a pooler with several to spare may lend the right one
+	for range 5 {                                        // a pooler with spare connections may lend the right one by chance
 		tx, err := second.Begin(ctx)
 		if err != nil {
 			return false, false, err
@@ -81,8 +80,8 @@ func mixesSessions(ctx context.Context, config *pgx.ConnConfig) (mixed, relayed 
 	return false, int64(first.PgConn().PID()) != marked.pid, nil
 }
 
-// whileAnotherIsBusy asks a session while another one's transaction is open, or reports that it waits for that one: it does
-// not answer for seconds, while the other does at once. On a server that is slow neither does.
+// whileAnotherIsBusy queries a session while another one's transaction is open. It reports waits if the session does
+// not answer for seconds while the other answers at once. On a slow server neither answers.
 func whileAnotherIsBusy(ctx context.Context, asked *pgx.Conn, busy pgx.Tx) (seen session, waits bool, err error) {
 	bounded, cancel := context.WithTimeout(ctx, 4*time.Second)
 	defer cancel()

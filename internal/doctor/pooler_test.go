@@ -20,9 +20,8 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// transactionPooler lends one of the server's sessions to each client for one
-// transaction, as PgBouncer does in its transaction mode. Queries come as pgx
-// sends them: a batch up to Sync, or one simple query.
+// transactionPooler lends one of the server's sessions to each client for one transaction, like PgBouncer in
+// transaction mode. It expects queries as pgx sends them: a batch up to Sync, or one simple query.
 func transactionPooler(t *testing.T, url string, size int) string {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)
@@ -124,7 +123,7 @@ func TestAPoolerInTransactionModeIsFound(t *testing.T) {
 		want(t, examine(t, transactionPooler(t, pg.URL, size)), "postgresql.pooler", Fail, "transaction mode")
 	}
 
-	// What the finding says works does, and lends nobody the grant.
+	// The usage that the finding recommends works, and no other client gets the grant.
 	exec(t, pg.URL, `CREATE TABLE orders (id int)`, `SELECT fence.protect('orders', under => 'orders/')`)
 	config, err := pgxpool.ParseConfig(transactionPooler(t, pg.URL, 2))
 	if err != nil {
@@ -161,14 +160,14 @@ func TestAPoolerInTransactionModeIsFound(t *testing.T) {
 	clients.Wait()
 }
 
-// A machine that does nothing for seconds is no pooler.
+// A server that stalls for seconds is not mistaken for a pooler.
 func TestAServerThatStandsStillIsNotTakenForAPooler(t *testing.T) {
 	t.Parallel()
 	config, err := pgx.ParseConfig(testenv.Postgres(t).URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var still atomic.Bool // answers are kept back
+	var still atomic.Bool // answers are held back
 	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		var d net.Dialer
 		conn, err := d.DialContext(ctx, network, address)
@@ -178,7 +177,7 @@ func TestAServerThatStandsStillIsNotTakenForAPooler(t *testing.T) {
 	want(t, []Finding{checkPooler(t.Context(), config)}, "postgresql.pooler", Fail, "could not be checked")
 }
 
-// silent sends nothing any more once a statement was to be sent for the second time, on any connection.
+// silent stops sending when a statement is sent for the second time, on any connection.
 type silent struct {
 	net.Conn
 	from  []byte

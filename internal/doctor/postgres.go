@@ -13,17 +13,17 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// oldestServer is the oldest server_version_num that the migrations run on.
+// oldestServer is the oldest server_version_num that the migrations support.
 const oldestServer = 140000
 
-// examinePostgres stops early where what follows could tell nothing.
+// examinePostgres stops early if the remaining checks can't tell anything.
 func examinePostgres(ctx context.Context, url string) []Finding {
 	const check = "postgresql.reachable"
 	config, err := pgx.ParseConfig(url)
-	if err != nil { // its text may show the address, which holds a password
+	if err != nil { // its text may contain the address, which holds a password
 		return []Finding{fail(check, "the address is no PostgreSQL address", "Write it as postgres://user@host:port/database; keep the password in FENCEGATE_POSTGRES_URL or PGPASSWORD.")}
 	}
-	config.DefaultQueryExecMode = pgx.QueryExecModeExec // nothing prepared, so that a pooler in between is seen and not stumbled over
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec // prepares nothing: a pooler is detected, and causes no errors
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return []Finding{fail(check, pgtext.Of(err), "Start PostgreSQL, or correct the address, the login or pg_hba.conf.")}
@@ -46,7 +46,7 @@ func examinePostgres(ctx context.Context, url string) []Finding {
 	return append(found, checkReplicaIdentity(ctx, conn))
 }
 
-// place is where a connection leads: of several hosts, the one that answered.
+// place describes where a connection leads: of several hosts, the one that answered.
 func place(conn *pgx.Conn) string {
 	config := conn.Config()
 	at := fmt.Sprintf("%s:%d", config.Host, config.Port)
@@ -90,8 +90,7 @@ func checkPrimary(ctx context.Context, conn *pgx.Conn) Finding {
 	return ok(check, "takes writes")
 }
 
-// maxSkew is how far clocks may be apart before people are confused by times.
-// Nothing that is promised depends on it.
+// maxSkew is how far clocks may differ before displayed times confuse. No guarantee depends on it.
 const maxSkew = 2 * time.Second
 
 func checkClock(ctx context.Context, conn *pgx.Conn) Finding {
@@ -145,7 +144,7 @@ const sqlTimeouts = `SELECT (extract(epoch FROM current_setting('idle_in_transac
        (extract(epoch FROM current_setting('statement_timeout')::interval) * 1000)::bigint,
        current_setting('default_transaction_isolation')`
 
-// shortStatement leaves draining too little time to end stale writers, ms.
+// shortStatement is a timeout in ms that leaves draining too little time to end stale writers.
 const shortStatement = 1000
 
 func checkTimeouts(ctx context.Context, conn *pgx.Conn) []Finding {
@@ -247,9 +246,9 @@ func hasFence(ctx context.Context, conn *pgx.Conn) bool {
 	return err == nil && has
 }
 
-// collect reads rows of one struct each.
+// collect reads rows into structs.
 func collect[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) ([]T, error) {
-	rows, _ := conn.Query(ctx, sql, args...) // the error comes again from rows
+	rows, _ := conn.Query(ctx, sql, args...) // rows returns the error again
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = nil

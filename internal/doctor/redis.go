@@ -17,8 +17,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// oldestRedis is the oldest major version: from it on the script cache is memory
-// only, by which a restart is noticed.
+// oldestRedis is the oldest major version. Since then the script cache is in memory only, which reveals a restart.
 const oldestRedis = "7."
 
 func examineRedis(ctx context.Context, cfg Config) []Finding {
@@ -26,7 +25,7 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 	if n := len(cfg.RedisNodes); n%2 == 0 && n > 2 { // two are refused below
 		found = append(found, warn("redis.nodes", fmt.Sprintf("%d nodes: an even number tolerates no more failures than one node less", len(cfg.RedisNodes)), "Use 1, 3 or 5 independent nodes."))
 	}
-	group := lock.Config{Nodes: cfg.RedisNodes, NodeTimeout: time.Second} // without an Armer it admits nothing
+	group := lock.Config{Nodes: cfg.RedisNodes, NodeTimeout: time.Second} // without an Armer it admits no node
 	if err := group.Validate(); err != nil {
 		return append(found, fail("redis.nodes", err.Error(), "Correct the list of nodes: 1, 3 or 5 independent ones."))
 	}
@@ -49,7 +48,7 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 	admitted := 0
 	runs := map[string]string{}
 	for i, node := range cfg.RedisNodes {
-		node.Addr = cmp.Or(node.Addr, node.MasterName) // for people
+		node.Addr = cmp.Or(node.Addr, node.MasterName) // for messages
 		node.Addr = nameOf(node)
 		info, nodeFindings := examineNode(ctx, cfg.RedisNodes[i], node.Addr)
 		found = append(found, nodeFindings...)
@@ -60,7 +59,7 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 			found = append(found, fail("redis.independent", node.Addr+" and "+twin+" are one server: it counts double in a quorum", "Name each node once."))
 		}
 		runs[info["run_id"]] = node.Addr
-		if states[i].Err == nil && states[i].Admitted { // warned of or not
+		if states[i].Err == nil && states[i].Admitted { // with or without a warning
 			admitted++
 		}
 		found = append(found, admission(node.Addr, node.Durable, states[i]))
@@ -74,7 +73,7 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 	return append(found, ok("redis.quorum", "%d of %d nodes grant leases; %d are needed", admitted, len(cfg.RedisNodes), quorum))
 }
 
-// keyPrefix is the prefix of the group's keys, or why it is not known: whether nodes are admitted can't be seen then.
+// keyPrefix returns the prefix of the group's keys, or a finding that it is unknown. Then admission can't be checked.
 func keyPrefix(ctx context.Context, cfg Config) (string, *Finding) {
 	const check = "redis.prefix"
 	if cfg.KeyPrefix != "" {
@@ -96,7 +95,7 @@ func keyPrefix(ctx context.Context, cfg Config) (string, *Finding) {
 	return "", &unknown
 }
 
-// admission says whether a node grants. What is to be said of one that is declared durable mode says.
+// admission reports whether a node grants leases. mode reports on nodes that are declared durable.
 func admission(addr string, durable bool, st lock.NodeStatus) Finding {
 	const check = "redis.admitted"
 	switch {
@@ -116,7 +115,7 @@ func admission(addr string, durable bool, st lock.NodeStatus) Finding {
 
 func nameOf(n lock.Node) string { return cmp.Or(n.Name, n.Addr, n.MasterName) }
 
-// examineNode returns what INFO says, nil where the node does not answer.
+// examineNode returns the node's INFO; nil if the node does not answer.
 func examineNode(ctx context.Context, node lock.Node, addr string) (map[string]string, []Finding) {
 	client := redis.NewClient(&redis.Options{
 		Addr: addr, DB: node.DB,
@@ -133,7 +132,7 @@ func examineNode(ctx context.Context, node lock.Node, addr string) (map[string]s
 	info := parseInfo(text)
 	name := cmp.Or(info["redis_version"], "?")
 	found := []Finding{ok("redis.reachable", "%s, version %s", addr, name)}
-	if info["role"] == "" { // as the nodes of fencegate dev, which are no Redis, or a proxy
+	if info["role"] == "" { // such as the nodes of fencegate dev, which are not Redis, or a proxy
 		return info, append(found, warn("redis.replica", addr+": INFO does not say what it is, so it could not be checked", "Nothing for the nodes of fencegate dev; else name the Redis itself."))
 	}
 	if !strings.HasPrefix(name, oldestRedis) && info["server_name"] != "valkey" && !newer(name) {
@@ -156,7 +155,7 @@ func examineNode(ctx context.Context, node lock.Node, addr string) (map[string]s
 	return info, found
 }
 
-// newer reports whether a version's major number has more than one digit or is above 7.
+// newer reports whether a version's major number has several digits or is above 7.
 func newer(version string) bool {
 	major, _, _ := strings.Cut(version, ".")
 	return len(major) > 1 || major > "7" && major <= "9"
@@ -172,7 +171,7 @@ func parseInfo(text string) map[string]string {
 	return info
 }
 
-// checkSentinels looks at what keeps a former primary from granting beside the new one.
+// checkSentinels checks the settings that keep a former primary from granting beside the new one.
 func checkSentinels(ctx context.Context, addr string, client *redis.Client) Finding {
 	const check = "redis.replica"
 	values, err := client.ConfigGet(ctx, "min-replicas-to-write").Result()

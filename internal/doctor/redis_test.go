@@ -64,7 +64,7 @@ func TestRedisNodesAreExamined(t *testing.T) {
 	want(t, findings, "redis.quorum", OK)
 }
 
-// Nodes that say nothing of themselves, as those of fencegate dev, are neither replicas nor one server.
+// Nodes without the INFO fields, like those of fencegate dev, are reported neither as replicas nor as one server.
 func TestNodesThatSayNothingOfThemselvesAreNotJudged(t *testing.T) {
 	t.Parallel()
 	findings := Examine(t.Context(), Config{RedisNodes: nodes(miniredis.RunT(t).Addr(), miniredis.RunT(t).Addr(), miniredis.RunT(t).Addr())})
@@ -112,7 +112,7 @@ func TestEachFaultOfARedisNodeIsFound(t *testing.T) {
 	}
 }
 
-// demandsPassword is the address of a node whose password was not given.
+// demandsPassword is the address of a node that requires a password.
 func demandsPassword(t *testing.T) string {
 	t.Helper()
 	node := miniredis.RunT(t)

@@ -52,7 +52,8 @@ func checkRoles(ctx context.Context, conn *pgx.Conn) []Finding {
 	return append(found, checkSignal(ctx, conn))
 }
 
-// sqlWriters lists the logins that write or arm and may do more than they should. What a superuser may is no membership.
+// sqlWriters lists the logins that write or arm and have too
+// many rights. A superuser's implicit rights are no membership.
 const sqlWriters = `
 WITH RECURSIVE writers (role) AS (
   SELECT oid FROM pg_roles WHERE rolname IN ('fence_writer', 'fence_gateway')
@@ -82,8 +83,8 @@ func checkWriters(ctx context.Context, conn *pgx.Conn) []Finding {
 	return found
 }
 
-// sqlPrivileges lists what is not as migrated: who owns what, who else may write what holds the fences or call what only a
-// gateway or the owner may, and what the roles lack. has_…_privilege fails for names that don't exist, so oids are asked for.
+// sqlPrivileges lists deviations from the migrated state: owners; others who may write the fences or call a function of
+// the gateway or owner; and rights that the roles lack. has_…_privilege fails for missing names, so it gets oids.
 const sqlPrivileges = `
 WITH lockers (names) AS (
   VALUES (ARRAY['drain', 'claim_source', 'take_leases', 'take_lease', 'extend_leases', 'free_leases', 'leave_line', 'lease_of', 'leases_ready'])

@@ -26,7 +26,7 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// Monitoring goes by the exit code, which is 1 where something is FAIL: a server that does not answer must not pass.
+// Monitoring uses the exit code, which is 1 for a FAIL: a server that does not answer must not pass.
 func TestADatabaseThatStopsAnsweringFails(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -127,7 +127,7 @@ func TestSuperusersAndOwnersThatWriteAreNamed(t *testing.T) {
 	}
 }
 
-// A primary with Sentinels that goes on alone is warned of, and grants leases.
+// A primary with Sentinels that accepts writes without a replica is a warning, and counts for the quorum.
 func TestANodeThatIsWarnedOfCountsForTheQuorum(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedisWith(t, 1, redisserver.Config{AppendOnly: redisserver.Always})[0]
@@ -145,7 +145,7 @@ func TestANodeThatIsWarnedOfCountsForTheQuorum(t *testing.T) {
 	want(t, findings, "redis.quorum", OK, "1 of 1")
 }
 
-// namesPrimary answers every question as a Sentinel does that knows one primary.
+// namesPrimary answers every question like a Sentinel that knows one primary.
 func namesPrimary(t *testing.T, primary string) (addr string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,6 +1,6 @@
 //go:build unix
 
-// Package etcdserver runs real etcd processes on loopback, as a cluster of 1, 3, 5 …: for tests and benchmarks.
+// Package etcdserver runs real etcd processes on loopback, as a cluster of 1, 3, 5 …, for tests and benchmarks.
 //
 // The guarantee: a cluster that [Start] returned has a leader, and its members do not outlive this process.
 //
@@ -26,10 +26,10 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 )
 
-// ErrNotFound means that the machine has no etcd.
+// ErrNotFound reports that the machine has no etcd.
 var ErrNotFound = errors.New("no etcd on this machine: scripts/need etcd installs it")
 
-// Cluster is what [Start] started.
+// Cluster is a running cluster.
 type Cluster struct {
 	Members []*Member
 	dir     string
@@ -44,8 +44,8 @@ type Member struct {
 	proc *child.Process
 }
 
-// Start runs n members, and returns when a leader is there. snapshot is a file of `etcdctl snapshot save` to begin
-// with; "": nothing. Only one member can begin with one.
+// Start runs n members, and returns when the cluster has a leader. snapshot is a file of `etcdctl snapshot save` to
+// restore; "": none. A snapshot needs n = 1.
 func Start(ctx context.Context, n int, snapshot string) (*Cluster, error) {
 	path, err := exec.LookPath("etcd")
 	if err != nil {
@@ -166,8 +166,8 @@ func (m *Member) Kill() {
 	}
 }
 
-// Freeze stops the member where it stands.
+// Freeze stops the member (SIGSTOP).
 func (m *Member) Freeze() error { return child.Freeze(m.proc.Pid()) }
 
-// Thaw lets it go on.
+// Thaw resumes the member.
 func (m *Member) Thaw() error { return m.proc.Signal(syscall.SIGCONT) }

@@ -1,6 +1,6 @@
-// Package groups puts calls of one kind together, so that a server settles many at the price of one.
+// Package groups groups calls of one kind, so that a server handles many at the cost of one.
 //
-// The guarantee: a call waits for no more than the groups before its own, and none can hold up or fail another.
+// The guarantee: a call waits only for the groups before its own, and no call delays or fails another.
 package groups
 
 import (
@@ -17,45 +17,44 @@ import (
 const (
 	// maxGroup bounds a group: each of its calls takes locks in PostgreSQL.
 	maxGroup = 64
-	// Pace is how long a group holds up the next one at most: as long as commits are fast, it has ended by then.
+	// Pace is how long a group delays the next one at most. While commits are fast, it has ended by then.
 	Pace = time.Millisecond
-	// maxFlying bounds the groups, and so the connections, that are on their way where commits are slow.
+	// maxFlying bounds the concurrent groups, and so the connections, when commits are slow.
 	maxFlying = 4
-	// Timeout bounds a group where PostgreSQL does not answer.
+	// Timeout bounds a group if PostgreSQL does not answer.
 	Timeout = 2 * time.Second
 )
 
-// Groups puts calls of one kind together. A call goes at once where none is on its
-// way; what comes meanwhile goes together as the next group, in one transaction that
-// waits for nobody, when the group before has ended or its pace is over. A call that
-// its group does not settle is its caller's again, so that none holds up or fails another.
+// Groups groups calls of one kind. A call is sent at once if no group is in flight. Later calls form the next group,
+// which is sent in one transaction that waits for no lock when the previous group has ended or its pace is over. A call
+// that its group does not settle is left to its caller, so that none delays or fails another.
 type Groups[T any] struct {
-	Settle  func(ctx context.Context, group []T) []Settled // one for each, in this order; a group is in the order of the resources' bytes
-	Key     func(T) string                                 // the resource: a group has each once
-	Timeout time.Duration                                  // of a group; its callers have bounds of their own
-	Pace    time.Duration                                  // after which the next group leaves, too
+	Settle  func(ctx context.Context, group []T) []Settled // one for each, in order; a group is sorted by resource
+	Key     func(T) string                                 // the resource: a group has each only once
+	Timeout time.Duration                                  // of a group; its callers have their own bounds
+	Pace    time.Duration                                  // after which the next group is sent, too
 
 	mu      sync.Mutex
 	waiting []*call[T]
-	flying  int       // groups on their way
-	left    time.Time // when the last of them left
+	flying  int       // groups in flight
+	left    time.Time // when the last of them was sent
 }
 
 type call[T any] struct {
 	what   T
-	answer chan Settled // holds one
+	answer chan Settled // buffered: holds one
 }
 
-// Settled is what a group found out for one of its calls. The zero value: nothing was
-// done, and the caller has to see to it alone.
+// Settled is a group's result for one of its calls. The zero value means that nothing was done, and that the caller has
+// to make the call alone.
 type Settled struct {
 	Done bool  // Err is the outcome
-	Lost bool  // nobody knows what became of it
-	Err  error // where Done
+	Lost bool  // the outcome is unknown
+	Err  error // valid if Done
 }
 
-// Do returns what a group found out. An error: ctx ended before; where the call was on
-// its way already, joined with [fence.ErrUnknown].
+// Do returns the group's result for a call. It returns an error if ctx ended first; if the call was already sent, the
+// error is joined with [fence.ErrUnknown].
 func (g *Groups[T]) Do(ctx context.Context, what T) (Settled, error) {
 	if ctx.Err() != nil {
 		return Settled{}, context.Cause(ctx)
@@ -81,8 +80,8 @@ func (g *Groups[T]) Do(ctx context.Context, what T) (Settled, error) {
 	}
 }
 
-// join reports whether the call goes at once, in its caller's own goroutine: one more
-// would cost a lone call a tenth of its time. Else it waits.
+// join reports whether the call is sent at once, in its caller's goroutine: another goroutine would add a tenth to the
+// time of a single call. Otherwise the call waits.
 func (g *Groups[T]) join(one *call[T]) (atOnce bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -96,7 +95,7 @@ func (g *Groups[T]) join(one *call[T]) (atOnce bool) {
 	return atOnce
 }
 
-// leave reports whether the call still waited, and now never goes.
+// leave removes a call that still waits, and reports whether it did.
 func (g *Groups[T]) leave(one *call[T]) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,7 +106,7 @@ func (g *Groups[T]) leave(one *call[T]) bool {
 	return i >= 0
 }
 
-// next has the next group go, in place of one that ended, or beside those that are late.
+// next sends the next group, in place of one that ended, or beside those that are late.
 func (g *Groups[T]) next(ended int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -120,8 +119,8 @@ func (g *Groups[T]) next(ended int) {
 	go g.run(context.Background(), g.take())
 }
 
-// take takes a group from those that wait, in the order of the resources' bytes. A second
-// call for a resource waits for the group after. The caller has locked mu.
+// take takes a group from the waiting calls, in the byte order of the resources. A second call for a resource waits for
+// the group after. The caller has locked mu.
 func (g *Groups[T]) take() []*call[T] {
 	var group, later []*call[T]
 	named := make(map[string]bool, min(len(g.waiting), maxGroup))
@@ -142,9 +141,8 @@ func (g *Groups[T]) take() []*call[T] {
 	return group
 }
 
-// run settles a group, and has the next one go, whatever the driver's hooks do: where
-// one panics, each caller sees that for itself. ctx is of the group: only a call that
-// goes at once brings its caller's.
+// run settles a group, and then sends the next one, even if one of the driver's hooks panics: then each caller of the
+// group sees the panic. ctx belongs to the group: only a call that is sent at once brings its caller's.
 func (g *Groups[T]) run(ctx context.Context, group []*call[T]) {
 	answers := Unsettled(len(group), true)
 	late := time.AfterFunc(g.Pace, func() { g.next(0) })
@@ -170,7 +168,7 @@ func Unsettled(n int, lost bool) []Settled {
 	return slices.Repeat([]Settled{{Lost: lost}}, n)
 }
 
-// Waiting is how many calls wait for a group to leave.
+// Waiting returns how many calls wait for a group.
 func (g *Groups[T]) Waiting() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Where a commit takes long, nobody waits for it but who asked for it; and no more
-// groups are on their way than connections may be.
+// A slow commit delays only its own callers, and the number of concurrent groups is bounded.
 func TestASlowGroupHoldsUpTheNextForItsPaceOnly(t *testing.T) {
 	t.Parallel()
 	began, slow := make(chan []string, 16), make(chan struct{})
@@ -63,7 +62,7 @@ func TestASlowGroupHoldsUpTheNextForItsPaceOnly(t *testing.T) {
 	count(func() bool { return g.flying == 0 && len(g.waiting) == 0 }, "a group has not ended")
 }
 
-// What comes while a group is on its way goes together, each resource once.
+// Calls that arrive while a group is in flight form the next group, each resource once.
 func TestCallsThatComeMeanwhileGoTogether(t *testing.T) {
 	t.Parallel()
 	began, slow := make(chan []string, 16), make(chan struct{})

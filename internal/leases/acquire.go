@@ -11,19 +11,19 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// armTries bounds how often leases are taken anew because a fence stands higher.
+// armTries bounds how often leases are taken again because a fence is higher.
 const armTries = 3
 
 // taker is [Store.Take] or a wait.
 type taker func(ctx context.Context, r leasing.Request) (Taken, error)
 
-// TryAcquire takes the lease of a resource if nobody holds it, also where others wait for it.
+// TryAcquire takes the lease of a resource if it is free, even if others wait for it.
 func (s *Source) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	return s.one(ctx, r, s.cfg.Store.Take)
 }
 
 // Acquire takes the lease of a resource, waiting while another holds it. Callers of this Source are served in the order
-// in which they asked; the first of them stands in the service's line.
+// in which they asked. The first of them queues in the service.
 func (s *Source) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	return s.one(ctx, r, s.wait)
 }
@@ -45,14 +45,14 @@ func (s *Source) one(ctx context.Context, r leasing.Request, take taker) (leasin
 	return leases[0], nil
 }
 
-// TryAcquireAll takes the leases one after the other, in the order of the names' bytes, and gives back what it has where
-// one is held.
+// TryAcquireAll takes the leases one after the other, in the byte order of the names. If one is held it gives back
+// those that it has.
 func (s *Source) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
 	return s.all(ctx, all, s.cfg.Store.Take)
 }
 
-// AcquireAll waits for each in that order, so that two callers with common resources never wait for each other, and
-// renews meanwhile what it has.
+// AcquireAll waits for each lease in that order, so that two callers with common resources never deadlock. It renews
+// the leases that it has while it waits.
 func (s *Source) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
 	return s.all(ctx, all, s.wait)
 }
@@ -70,7 +70,7 @@ func (s *Source) all(ctx context.Context, all []leasing.Request, take taker) ([]
 	return s.each(ctx, all, take)
 }
 
-// each takes all and arms them.
+// each takes all leases and arms them.
 func (s *Source) each(ctx context.Context, all []leasing.Request, take taker) ([]leasing.Lease, error) {
 	for try := 1; ; try++ {
 		if ctx.Err() != nil {
@@ -89,7 +89,7 @@ func (s *Source) each(ctx context.Context, all []leasing.Request, take taker) ([
 			s.giveBack(taken)
 			return nil, err
 		}
-		s.freeAll(context.WithoutCancel(ctx), taken) // now: the next one wants it
+		s.freeAll(context.WithoutCancel(ctx), taken) // now, because the next attempt needs them
 		if try == armTries {
 			return nil, fmt.Errorf("%w: %w", leasing.ErrHeld, err)
 		}
@@ -99,7 +99,7 @@ func (s *Source) each(ctx context.Context, all []leasing.Request, take taker) ([
 	}
 }
 
-// wait takes a lease when it is the caller's turn in this process, and this process's in the service's line.
+// wait takes a lease when it is the caller's turn in this process, and this process's turn in the service's queue.
 func (s *Source) wait(ctx context.Context, r leasing.Request) (Taken, error) {
 	turn := s.lines.enter(r.Resource)
 	defer s.lines.leave(r.Resource, turn)
@@ -117,10 +117,10 @@ func (s *Source) wait(ctx context.Context, r leasing.Request) (Taken, error) {
 	return taken, err
 }
 
-// ended is why a wait was in vain.
+// ended returns the error of a wait that failed.
 func ended(why, err error) error {
 	if errors.Is(err, leasing.ErrClosed) {
-		return err // nobody need hear who held the resource
+		return err // the holder no longer matters
 	}
 	if why == nil {
 		return err
@@ -128,7 +128,7 @@ func ended(why, err error) error {
 	return fmt.Errorf("%w: %w", why, err)
 }
 
-// arm raises the fences, in the order of the requests, and makes the leases.
+// arm raises the fences, in the order of the requests, and returns the leases.
 func (s *Source) arm(ctx context.Context, all []leasing.Request, taken []Taken) ([]leasing.Lease, error) {
 	leases, arms := make([]leasing.Lease, len(all)), make([]fence.Arming, len(all))
 	for i, t := range taken {
@@ -178,8 +178,8 @@ const (
 	backPauses = 2 * time.Second // at most
 )
 
-// giveBack frees in the background what gives no lease. While the service does not answer it tries again, for as long as
-// the leases live.
+// giveBack frees, in the background, what gives no lease. If the
+// service does not answer, it retries for as long as the leases live.
 func (s *Source) giveBack(taken []Taken) {
 	s.InBackground(func(ctx context.Context) {
 		for pause := backPause; !s.freeAll(ctx, taken); pause = min(2*pause, backPauses) {
@@ -192,7 +192,7 @@ func (s *Source) giveBack(taken []Taken) {
 	})
 }
 
-// freeAll frees what was taken, and reports whether nothing is left.
+// freeAll frees what was taken, and reports whether nothing remains.
 func (s *Source) freeAll(ctx context.Context, taken []Taken) bool {
 	ctx, cancel := context.WithTimeout(ctx, freeTimeout)
 	defer cancel()
@@ -206,7 +206,7 @@ func (s *Source) freeAll(ctx context.Context, taken []Taken) bool {
 	return left == 0
 }
 
-// Pause waits, and returns early where ctx ends.
+// Pause waits for d, or until ctx ends.
 func Pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -11,8 +11,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// takeAll takes the leases in the order of the names' bytes, and renews meanwhile those that it has. After an error it
-// holds none.
+// takeAll takes the leases in the byte order of the names, and renews those that it has. After an error it holds none.
 func (s *Source) takeAll(ctx context.Context, all []leasing.Request, take taker) ([]Taken, error) {
 	order := make([]int, len(all))
 	for i := range order {
@@ -43,8 +42,8 @@ func (s *Source) takeAll(ctx context.Context, all []leasing.Request, take taker)
 	return taken, nil
 }
 
-// keep renews the leases that are had until stop, which reports one that was lost, and sets the new deadlines. The
-// context that it returns ends then, too: who waits for one more need not go on.
+// keep renews the leases of had until stop is called. stop reports a lost lease, and sets the new deadlines. The
+// returned context ends when a lease is lost, so that the wait for the next one ends too.
 func (s *Source) keep(ctx context.Context, all []leasing.Request, taken []Taken, had []int) (waiting context.Context, stop func() error) {
 	if len(had) == 0 {
 		return ctx, func() error { return nil }
@@ -80,8 +79,8 @@ func (s *Source) keep(ctx context.Context, all []leasing.Request, taken []Taken,
 	}
 }
 
-// renew extends a lease with less than two thirds of its time left. It fails where the lease is lost; else the next look
-// tries again.
+// renew extends a lease with less than two thirds of its time left. It fails only if the lease is lost; other errors
+// are retried at the next look.
 func (s *Source) renew(ctx context.Context, t *Taken, ttl time.Duration) error {
 	if time.Until(t.Deadline) >= ttl*2/3 {
 		return nil

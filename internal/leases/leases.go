@@ -1,9 +1,10 @@
-// Package leases is what sources of leases have in common that keep one key for each resource in a coordination service:
-// reading requests, the line of this process's callers, arming, several leases at once, and giving back what an
-// acquisition took in vain.
+// Package leases is the common part of lease sources that keep one key for each resource in a coordination service:
+// validating requests, queueing this process's callers, arming, several leases at once, and giving back what a failed
+// acquisition took.
 //
-// The guarantee: a [Source] over a [Store] whose tokens rise follows the rules of a [leasing.AllSource]. The deadline is
-// the Store's, counted from before its first message; a lease whose deadline has passed while it was armed is not given.
+// The guarantee: a [Source] over a [Store] whose tokens rise follows the rules of a
+// [leasing.AllSource]. The deadline is the Store's, counted from before its first
+// message. A lease whose deadline has passed while it was armed is not given.
 package leases
 
 import (
@@ -20,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Taken is a lease as the service gave it: its fence is not armed yet.
+// Taken is a lease as the service gave it. Its fence is not armed yet.
 type Taken struct {
 	Resource, Owner string
 	Token           fence.Token
@@ -31,24 +32,24 @@ func (t Taken) ref() leasing.Ref {
 	return leasing.Ref{Resource: t.Resource, Owner: t.Owner, Token: t.Token}
 }
 
-// Store keeps the leases. Requests that it gets are valid.
+// Store keeps the leases. It receives only valid requests.
 type Store interface {
-	// Take takes what is free. A failure gives back by itself what it may have taken.
+	// Take takes what is free. If it fails, it gives back by itself what it may have taken.
 	Take(ctx context.Context, r leasing.Request) (Taken, error)
-	// Wait takes the lease when it is this process's turn; why hears what it waits for.
+	// Wait takes the lease when it is this process's turn. It calls why with what it waits for.
 	Wait(ctx context.Context, r leasing.Request, why func(error)) (Taken, error)
 	// Extend gives a lease a new time and returns its new deadline, or [leasing.ErrLost].
 	Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Time, error)
 	// Free ends a lease, or fails with [leasing.ErrLost].
 	Free(ctx context.Context, ref leasing.Ref) error
-	// Raise has every later token exceed one.
+	// Raise makes every later token exceed above.
 	Raise(ctx context.Context, above fence.Token) error
 	Inspect(ctx context.Context, resource string) (leasing.Inspection, error)
 	Ready(ctx context.Context) error
 	Close() error
 }
 
-// Config says what a [Source] does beside its [Store].
+// Config configures a [Source].
 type Config struct {
 	Store          Store
 	Armer          leasing.Armer // nil: none
@@ -57,28 +58,28 @@ type Config struct {
 	Logger         *slog.Logger
 }
 
-// Source gives the leases of a [Store].
+// Source provides the leases of a [Store].
 type Source struct {
 	cfg   Config
 	lines lines
 
-	ctx        context.Context // of the callers: ends with Close
+	ctx        context.Context // of the callers; ends with Close
 	end        context.CancelFunc
-	late       context.Context // of what runs in the background: ends closeTimeout later, at the latest
+	late       context.Context // of background work; ends at most closeTimeout later
 	endLate    context.CancelFunc
 	closing    sync.Once
 	mu         sync.Mutex
-	closed     bool // nothing is begun any more
+	closed     bool // nothing new is started
 	callers    sync.WaitGroup
 	background sync.WaitGroup
 }
 
-// closeTimeout bounds what Close waits for: callers leave their lines, and what was taken in vain is given back.
+// closeTimeout bounds how long Close waits: callers leave their queues, and unused leases are given back.
 const closeTimeout = 2 * time.Second
 
 var _ leasing.AllSource = (*Source)(nil)
 
-// New makes a Source. The error is a [*fence.InvalidError].
+// New returns a Source. The error is a [*fence.InvalidError].
 func New(cfg Config) (*Source, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -99,13 +100,13 @@ func New(cfg Config) (*Source, error) {
 	return s, nil
 }
 
-// Close gives up waiting callers, and what they leave behind in the service is cleared away, where it answers. Leases that
-// are held stay held until they end.
+// Close ends all waits, and removes what they left in the service,
+// if it answers. Held leases stay held until they expire.
 func (s *Source) Close() error {
 	var err error
 	s.closing.Do(func() {
 		s.mu.Lock()
-		s.end() // open looks at it under mu: nobody comes after that
+		s.end() // open checks it under mu, so no caller enters afterwards
 		s.mu.Unlock()
 		timer := time.AfterFunc(closeTimeout, s.endLate)
 		defer timer.Stop()
@@ -120,7 +121,7 @@ func (s *Source) Close() error {
 	return err
 }
 
-// callersReturn waits for the callers, who have been told: what each leaves to be done in the background is done.
+// callersReturn waits until the callers, whose context has ended, have returned and their background work is done.
 func (s *Source) callersReturn() {
 	returned := make(chan struct{})
 	go func() {
@@ -129,12 +130,12 @@ func (s *Source) callersReturn() {
 	}()
 	select {
 	case <-returned:
-	case <-s.late.Done(): // an Armer, say, does not hear of the end
+	case <-s.late.Done(): // for example, an Armer ignores its context
 	}
 }
 
-// InBackground runs f where Close waits for it, with a context that ends a little after Close was called; it does nothing
-// once Close has waited for the callers.
+// InBackground runs f in a goroutine for which Close waits, with a context that ends shortly after Close was called. It
+// does nothing once Close has waited for the callers.
 func (s *Source) InBackground(f func(ctx context.Context)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +144,7 @@ func (s *Source) InBackground(f func(ctx context.Context)) {
 	}
 }
 
-// open returns a context that also ends with the Source, by ErrClosed. Close waits until it is cancelled.
+// open returns a context that also ends with the Source, with the cause ErrClosed. Close waits until it is cancelled.
 func (s *Source) open(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,11 +185,11 @@ func (s *Source) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration)
 const (
 	// endTimeout bounds how long a release waits for the fence.
 	endTimeout = 500 * time.Millisecond
-	// freeTimeout bounds a release, whatever becomes of its caller's context.
+	// freeTimeout bounds a release. The caller's context does not.
 	freeTimeout = 10 * time.Second
 )
 
-// Release has the fence end the grant, and then ends the lease, also where ctx has ended.
+// Release ends the grant in the fence, and then the lease, even if ctx has ended.
 func (s *Source) Release(ctx context.Context, ref leasing.Ref) error {
 	if err := validateRef(ref); err != nil {
 		return err
@@ -218,7 +219,7 @@ func (s *Source) endGrant(ctx context.Context, ref leasing.Ref) {
 	}
 }
 
-// Inspect says who holds a resource.
+// Inspect reports who holds a resource.
 func (s *Source) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
 	if err := fence.ValidateResource(resource); err != nil {
 		return leasing.Inspection{Resource: resource}, err
@@ -231,7 +232,7 @@ func (s *Source) Inspect(ctx context.Context, resource string) (leasing.Inspecti
 	return s.cfg.Store.Inspect(ctx, resource)
 }
 
-// Ready reports whether leases can be had.
+// Ready reports whether leases are available.
 func (s *Source) Ready(ctx context.Context) error {
 	ctx, cancel, err := s.open(ctx)
 	if err != nil {
@@ -241,7 +242,7 @@ func (s *Source) Ready(ctx context.Context) error {
 	return s.cfg.Store.Ready(ctx)
 }
 
-// RaiseTokens has every later token exceed one.
+// RaiseTokens makes every later token exceed above.
 func (s *Source) RaiseTokens(ctx context.Context, above fence.Token) error {
 	if above <= 0 {
 		return &fence.InvalidError{Field: "token", Reason: fmt.Sprintf("is %d; it must be positive", above)}

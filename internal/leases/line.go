@@ -8,18 +8,18 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// lines keeps this process's callers of one resource in the order in which they came.
+// lines keeps this process's waiters for each resource in the order in which they came.
 type lines struct {
 	mu sync.Mutex
 	of map[string]*line
 }
 
 type line struct {
-	waiters []chan struct{} // each is closed when it is the first
-	why     error           // the first waits; nil: it has not asked yet
+	waiters []chan struct{} // each is closed when its waiter is the first
+	why     error           // why the first waits; nil: it has not asked yet
 }
 
-// enter joins the line: turn is closed when the caller is the first of it.
+// enter joins the queue. turn is closed when the caller is the first.
 func (q *lines) enter(resource string) (turn chan struct{}) {
 	turn = make(chan struct{})
 	q.mu.Lock()
@@ -50,14 +50,14 @@ func (q *lines) leave(resource string, turn chan struct{}) {
 	}
 }
 
-// waits notes why the first waits.
+// waits records why the first waits.
 func (q *lines) waits(resource string, why error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.of[resource].why = why
 }
 
-// why is why the first waits, as far as it knows.
+// why returns why the first waits, if it has asked.
 func (q *lines) why(resource string) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 
 const maxHolderBytes = 256
 
-// Good is the end of a lease as its holder counts it: from before the first message, less what the clocks may run apart.
+// Good is a lease's deadline as its holder counts it: from before the first message, minus the margin for clock drift.
 func Good(start time.Time, ttl time.Duration) time.Time {
 	return start.Add(ttl - ttl/100 - 2*time.Millisecond)
 }

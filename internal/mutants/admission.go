@@ -1,7 +1,7 @@
 package main
 
-// admission has the safeguards of nodes that lost their data: quarantine, epochs, locks that others give, parking,
-// recovery.
+// admission lists the safeguards for nodes that lost their data: quarantine, epochs, locks copied from other nodes,
+// parking, recovery.
 var admission = []mutant{
 	{
 		name: "quarantine-0", what: "a lost node is admitted at once",

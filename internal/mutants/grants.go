@@ -1,7 +1,7 @@
 package main
 
-// grants has the safeguards of acquiring, extending and releasing, in the order of docs/model: tokens, exclusion, then
-// what keeps leases from being lost or left behind.
+// grants lists the safeguards of acquiring, extending and releasing, in the order of docs/model: tokens, exclusion,
+// then safeguards against lost or leaked leases.
 var grants = []mutant{
 	{
 		name: "owner-only", what: "confirm does not ask for the counter",

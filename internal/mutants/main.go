@@ -1,6 +1,5 @@
-// Command mutants takes safeguards of the leases and of the gateway away, one at a time, and
-// shows that a test fails then. A replacement that does not apply to the present text, or does
-// not compile, is an error and never a mutant that changes nothing.
+// Command mutants removes safeguards of the leases and of the gateway, one at a time, and shows that a test then fails.
+// A replacement that does not apply to the current text, or does not compile, is an error.
 //
 //	go run ./internal/mutants            all of them
 //	go run ./internal/mutants NAME...    some
@@ -22,21 +21,21 @@ import (
 	"time"
 )
 
-// mutant is a bug: a text of the product without a safeguard.
+// mutant is a bug: a file's text without a safeguard.
 type mutant struct {
 	name string
-	what string // was taken away
+	what string // the removed safeguard
 	file string // below the root of the repository
 	old  string // occurs exactly once
 	new  string
 	in   string // the folder of the test's package; "": lock
-	test string // which fails
+	test string // that fails
 }
 
-// folder is that of the test's package.
+// folder is the folder of the test's package.
 func (m mutant) folder() string { return cmp.Or(m.in, "lock") }
 
-// all are those of the leases, and of the gateway.
+// all lists the mutants of the leases and of the gateway.
 func all() []mutant { return slices.Concat(grants, admission, service) }
 
 func main() {
@@ -83,7 +82,7 @@ func run(ctx context.Context, names []string) error {
 
 var errEscaped = errors.New("escaped")
 
-// catch runs the mutant's test on its text.
+// catch runs the mutant's test on the changed text.
 func (m mutant) catch(ctx context.Context, root, dir string) error {
 	text, err := m.apply(root)
 	if err != nil {
@@ -117,7 +116,7 @@ func (m mutant) catch(ctx context.Context, root, dir string) error {
 	return nil
 }
 
-// apply is the file's text without the safeguard.
+// apply returns the file's text without the safeguard.
 func (m mutant) apply(root string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(root, m.file))
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Each mutant applies to the present text, and names a test that is there.
+// Each mutant applies to the current text, and names an existing test.
 func TestEveryMutantApplies(t *testing.T) {
 	t.Parallel()
 	const root = "../.."

@@ -1,7 +1,7 @@
 package main
 
-// service has the safeguards of the gateway: what a handle is worth, what is written down, and
-// where clients are sent.
+// service lists the safeguards of the gateway: the rights of a
+// handle, what is logged, and the addresses that clients get.
 var service = []mutant{
 	{
 		name: "handle-version", what: "the MAC of a handle leaves its version out",

@@ -1,9 +1,7 @@
-// Package ops holds the tests of what operators do to a database that has
-// fences: dump and restore it, upgrade PostgreSQL under it, and take fencegate
-// off it again. What they are to expect is in docs/operations.md.
+// Package ops tests what operators do to a database with fences: dump and restore it, upgrade PostgreSQL under it, and
+// remove fencegate from it. docs/operations.md describes what they should expect.
 //
-// The guarantee that they test: after each of these a table that was guarded is
-// guarded as before, or the operator was told that it is not; and no grant from
-// before such a change is taken for a current one once fence.invalidate_all ran,
-// which gateways insist on.
+// The guarantee under test: after each of these a guarded table is guarded as before, or the operator is notified that
+// it is not. No grant from before such a change is accepted as current once fence.invalidate_all has run, which
+// gateways require.
 package ops

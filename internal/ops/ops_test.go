@@ -59,7 +59,7 @@ func texts(t *testing.T, conn *pgx.Conn, sql string, args ...any) []string {
 	return list
 }
 
-// used is a database with every kind of guard, and a grant of `orders/1`.
+// used prepares a database with every kind of guard, and returns a grant of `orders/1`.
 func used(t *testing.T, address string) fence.Grant {
 	t.Helper()
 	if err := migrate.Up(t.Context(), address, migrate.All); err != nil {
@@ -112,7 +112,7 @@ var guardedWrites = []string{
 	`UPDATE rows SET note = 'x'`, `INSERT INTO "The App"."A Table" VALUES (1)`,
 }
 
-// wantGuarded: every guard is there, ALWAYS, and only the recorded grant passes.
+// wantGuarded checks that every guard exists, enabled ALWAYS, and that only the recorded grant passes.
 func wantGuarded(t *testing.T, address string, g fence.Grant) {
 	t.Helper()
 	conn := connect(t, address)
@@ -136,7 +136,7 @@ func wantGuarded(t *testing.T, address string, g fence.Grant) {
 			t.Errorf("%s under the recorded grant: %v", sql, err)
 		}
 	}
-	exec(t, conn, `CREATE TABLE "The App".later (id bigint)`) // by the event triggers
+	exec(t, conn, `CREATE TABLE "The App".later (id bigint)`) // protected by the event triggers
 	if list := texts(t, conn, `SELECT relation::text FROM fence.protected WHERE relation = '"The App".later'::regclass`); len(list) != 1 {
 		t.Error("a new table of a protected schema is not guarded")
 	}
@@ -145,19 +145,19 @@ func wantGuarded(t *testing.T, address string, g fence.Grant) {
 	}
 }
 
-// identity is what a gateway remembers.
+// identity returns the identity that a gateway records.
 func identity(t *testing.T, address string) string {
 	t.Helper()
 	return texts(t, connect(t, address), `SELECT identity FROM fence.identity()`)[0]
 }
 
-// group is what names the database's keys on Redis nodes.
+// group identifies the database's keys on Redis nodes.
 func group(t *testing.T, address string) string {
 	t.Helper()
 	return texts(t, connect(t, address), `SELECT id::text FROM fence.lock_group()`)[0]
 }
 
-// wantInvalidated: after invalidate_all, the grant from before is refused.
+// wantInvalidated checks that after invalidate_all the earlier grant is refused.
 func wantInvalidated(t *testing.T, address string, g fence.Grant) {
 	t.Helper()
 	conn := connect(t, address)
@@ -187,7 +187,7 @@ func TestADumpBringsEverythingBackAndAsksForInvalidation(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantGuarded(t, server.URL("restored"), g)
-	// The copy takes the same grants as the original: a gateway must not go on with it as if it were that.
+	// The copy accepts the original's grants, so a gateway must not mistake it for the original.
 	if identity(t, server.URL("restored")) == identity(t, server.URL("postgres")) {
 		t.Error("a restored dump has the identity of the original")
 	}
@@ -198,12 +198,12 @@ func TestADumpBringsEverythingBackAndAsksForInvalidation(t *testing.T) {
 	if got := texts(t, connect(t, server.URL("restored")), `SELECT note FROM rows WHERE id = 1`); got[0] != "x" {
 		t.Errorf("rows: %v", got)
 	}
-	// It is still a schema of fencegate's: up to date, and removable.
+	// The copy's schema is fencegate's: up to date, and removable.
 	state, err := migrate.Look(ctx, server.URL("restored"), migrate.All)
 	if err != nil || !state.UpToDate() {
 		t.Errorf("status of the restored database: %v %v", state, err)
 	}
-	// Data alone does not pass the guards.
+	// Loading data alone does not pass the guards.
 	if err := server.Tool(ctx, "pg_restore", append(login, "--data-only", "--table", "orders", "--dbname", "postgres", dump)...); err == nil || !strings.Contains(err.Error(), "without a fencing token") {
 		t.Errorf("restoring data into a guarded table: %v", err)
 	}
@@ -216,7 +216,7 @@ func TestPgUpgradeKeepsTheGuards(t *testing.T) {
 	g := used(t, older.URL("postgres"))
 	before, locks := identity(t, older.URL("postgres")), group(t, older.URL("postgres"))
 	newer := start(t, newDir)
-	// pg_upgrade logs in to both with one password.
+	// pg_upgrade logs in to both servers with one password.
 	u, err := url.Parse(older.URL("postgres"))
 	if err != nil {
 		t.Fatal(err)
@@ -254,7 +254,8 @@ func TestUninstallingLeavesNothing(t *testing.T) {
 	server := start(t, "")
 	address := server.URL("postgres")
 	conn := connect(t, address)
-	// Without the schemas of temporary tables: PostgreSQL makes them when a connection slot first needs them, and keeps them.
+	// Schemas of temporary tables are excluded: PostgreSQL creates
+	// them when a connection slot first needs them, and keeps them.
 	const everything = `
 		WITH n AS (SELECT * FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp_')
 		SELECT 'schema ' || nspname FROM n UNION ALL SELECT 'relation ' || oid::regclass FROM pg_class WHERE relnamespace <> 'pg_toast'::regnamespace

@@ -1,9 +1,8 @@
 // Package optionfile reads a program's options from a YAML file.
 //
-// The guarantee: what is read is exactly what the file says. A key that nobody knows, one that is
-// there twice, and a value of another kind are problems that name the file, the line and the nearest
-// key, and never show a value, which may be a secret. Aliases and merges are not read, so that no
-// file is larger than it looks.
+// The guarantee: the options are exactly what the file says. An unknown key, a repeated key, and a value of the wrong
+// kind are problems that name the file, the line and the nearest key. They never show a value, which may be a secret.
+// Aliases and merges are refused, so that no file is larger than it looks.
 //
 //	file, err := optionfile.Read("fencegate.yaml", map[string]optionfile.Kind{
 //		"api.listen":   optionfile.Text,
@@ -30,10 +29,10 @@ import (
 // MaxBytes bounds a file.
 const MaxBytes = 1 << 20
 
-// Kind is what a value may be.
+// Kind is the type of an option's value.
 type Kind int
 
-// The kinds. A List takes one text, too.
+// The kinds. A List also accepts one text.
 const (
 	Text Kind = iota
 	Bool
@@ -42,23 +41,23 @@ const (
 	List
 )
 
-// Value is an option's value, as the file writes it: one text, or each of a [List].
+// Value is an option's value, as written in the file: one text, or each of a [List].
 type Value struct {
 	Texts []string
-	Line  int // of its key
+	Line  int // of the key
 }
 
-// File is what a file says.
+// File is the content of a file.
 type File struct {
 	Path     string
-	Values   map[string]Value // by key, such as "pg.tls.cert"
-	AnyReads bool             // others than its owner and its group may read it
+	Values   map[string]Value // by key, for example "pg.tls.cert"
+	AnyReads bool             // users other than its owner and its group may read it
 }
 
-// Problem is what is wrong with a file, and where.
+// Problem is an error in a file, with its line.
 type Problem struct {
 	Path   string
-	Line   int // 0: of the whole file
+	Line   int // 0: the whole file
 	Reason string
 }
 
@@ -69,7 +68,7 @@ func (p *Problem) Error() string {
 	return fmt.Sprintf("%s:%d: %s", p.Path, p.Line, p.Reason)
 }
 
-// Problems are all that is wrong with a file, in the order of its lines.
+// Problems are all errors in a file, sorted by line.
 type Problems []*Problem
 
 func (p Problems) Error() string {
@@ -93,11 +92,11 @@ func Read(path string, known map[string]Kind) (*File, error) {
 	return file, nil
 }
 
-// contents reads a regular file: whoever opens another, such as a pipe, may wait for ever.
+// contents reads a regular file: opening another kind, such as a pipe, may block for ever.
 func contents(path string) (text []byte, anyReads bool, err error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, false, errors.Unwrap(err) // without its path: the problem has it
+		return nil, false, errors.Unwrap(err) // without the path, which the problem has
 	}
 	defer func() { _ = file.Close() }()
 	info, err := file.Stat()
@@ -143,7 +142,7 @@ func parse(path string, text []byte, known map[string]Kind) (*File, Problems) {
 	return r.file, r.problems
 }
 
-// explain says what is no YAML. The library names the line, and at times a word, which may be a secret.
+// explain describes a YAML error. The library names the line, and sometimes a word, which may be a secret.
 func explain(path string, err error) *Problem {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	switch {
@@ -167,7 +166,7 @@ func explain(path string, err error) *Problem {
 	return p
 }
 
-// Sorted puts them in the order of their lines.
+// Sorted sorts the problems by line.
 func (p Problems) Sorted() Problems {
 	slices.SortStableFunc(p, func(a, b *Problem) int { return a.Line - b.Line })
 	return p

@@ -75,7 +75,7 @@ func TestAFileIsReadAsItSays(t *testing.T) {
 	}
 }
 
-// Each case changes one line of the good file; the error names it, and never a value.
+// Each case changes one line of the good file. The error names the line, and no value.
 func TestWhatIsNotUnderstoodIsNamedWithItsLine(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ from, to, says string }{
@@ -185,7 +185,7 @@ func TestFilesAreReadWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-// What is a few bytes and expands to gigabytes, or nests without end, costs nothing.
+// A small file that expands to gigabytes, or nests without end, is refused at once.
 func TestBombsAreRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	var laughs strings.Builder

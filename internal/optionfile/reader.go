@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// reader walks the nodes itself: a decoder names no line for a value of the wrong kind, and follows aliases.
+// reader walks the YAML nodes itself: a decoder reports no line for a value of the wrong kind, and follows aliases.
 type reader struct {
 	file     *File
 	known    map[string]Kind
@@ -21,7 +21,7 @@ func (r *reader) problemf(n *yaml.Node, format string, args ...any) {
 	r.problems = append(r.problems, &Problem{Path: r.file.Path, Line: n.Line, Reason: fmt.Sprintf(format, args...)})
 }
 
-// maxProblems bounds how much is said of one file, and the time that it takes.
+// maxProblems bounds the problems reported for one file, and the time that it takes.
 const maxProblems = 50
 
 // section reads a mapping whose keys begin with within: "" or "pg.tls.".
@@ -60,7 +60,7 @@ func (r *reader) entry(key string, name, value *yaml.Node) {
 	case isSection && value.Kind == yaml.MappingNode:
 		r.section(key+".", value)
 	case isSection && value.Kind == yaml.ScalarNode && value.Tag == "!!null":
-		r.plain(value) // all in it is commented out
+		r.plain(value) // all of its keys are commented out
 	case isSection && value.Kind == yaml.AliasNode:
 		r.plain(value)
 	case isSection:
@@ -79,7 +79,7 @@ func (r *reader) isSection(key string) bool {
 	return false
 }
 
-// suggest names the nearest key or section.
+// suggest returns a hint with the nearest key or section.
 func (r *reader) suggest(key string) string {
 	var names []string
 	for known := range r.known {
@@ -95,7 +95,7 @@ func (r *reader) suggest(key string) string {
 	return ""
 }
 
-// value reads what an option is set to.
+// value reads an option's value.
 func (r *reader) value(key string, kind Kind, n *yaml.Node) (texts []string, ok bool) {
 	if !r.plain(n) {
 		return nil, false
@@ -146,7 +146,7 @@ func (r *reader) scalar(key string, kind Kind, n *yaml.Node) (string, bool) {
 	return n.Value, true
 }
 
-// plain refuses what makes a file mean more than it shows.
+// plain refuses YAML features that make a file mean more than it shows.
 func (r *reader) plain(n *yaml.Node) bool {
 	switch {
 	case n.Kind == yaml.AliasNode:
@@ -161,7 +161,7 @@ func (r *reader) plain(n *yaml.Node) bool {
 	return false
 }
 
-// show shortens a key that may be no key at all.
+// show shortens a key for a message.
 func show(key string) string {
 	const most = 60
 	if runes := []rune(key); len(runes) > most {
@@ -175,12 +175,12 @@ func show(key string) string {
 	return key
 }
 
-// Nearest is that of the names that a person who wrote name may have meant; "" where none is near.
+// Nearest returns the name that a misspelled name most likely means; "" if none is near.
 func Nearest(name string, names []string) string {
 	names = slices.Sorted(slices.Values(names))
 	nearest, least := "", 1+max(min(2, len(name)/2), len(name)/3) // of three letters, one may differ
 	if len(name) > 200 {
-		return "" // nobody's typing error
+		return "" // no typing error
 	}
 	for _, other := range names {
 		if d := distance(strings.ToLower(name), strings.ToLower(other)); d < least {
@@ -190,7 +190,8 @@ func Nearest(name string, names []string) string {
 	return nearest
 }
 
-// distance is how many bytes are to be inserted, deleted, replaced or swapped with their neighbour (optimal string alignment).
+// distance is how many bytes must be inserted, deleted, replaced
+// or swapped with their neighbour (optimal string alignment).
 func distance(a, b string) int {
 	before, last := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

@@ -18,7 +18,7 @@ type account struct {
 	uid, gid uint32
 }
 
-// unprivileged chooses whom to run PostgreSQL as: ourselves, unless we are root.
+// unprivileged chooses the user for PostgreSQL: this process's, unless that is root.
 func unprivileged() (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil //nolint:nilnil // nil is the account of this process
@@ -52,7 +52,7 @@ func (a *account) own(path string) error {
 	return os.Chown(path, int(a.uid), int(a.gid))
 }
 
-// reaches reports the first folder on the way that the account may not pass.
+// reaches returns an error for the first folder on the path that the account may not enter.
 func (a *account) reaches(path string) error {
 	if a == nil {
 		return nil

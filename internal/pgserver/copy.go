@@ -14,9 +14,8 @@ import (
 	"syscall"
 )
 
-// CopyTo makes a physical copy of the running cluster in a new folder, with its
-// password: a backup, or the beginning of a standby that streams from this
-// server. [Start] on the folder runs it. The context bounds the copying.
+// CopyTo makes a physical copy of the running cluster in a new folder, with its password: a backup, or the start of a
+// standby that streams from this server. [Start] on the folder runs it. The context bounds the copying.
 func (s *Server) CopyTo(ctx context.Context, dir string, standby bool) error {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return err
@@ -47,9 +46,8 @@ func (s *Server) CopyTo(ctx context.Context, dir string, standby bool) error {
 	return os.WriteFile(filepath.Join(dir, "password"), []byte(s.password+"\n"), 0o600)
 }
 
-// Tool runs a program of the cluster's binaries, as the user that PostgreSQL
-// runs as, in a new folder of its own, with the password in its environment. What
-// it prints is part of the error.
+// Tool runs one of the cluster's programs, as the user that PostgreSQL runs as, in its own new folder, with the
+// password in its environment. Its output is part of the error.
 func (s *Server) Tool(ctx context.Context, name string, args ...string) error {
 	scratch, err := os.MkdirTemp(s.cfg.Dir, "tool-")
 	if err != nil {

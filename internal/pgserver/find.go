@@ -22,12 +22,12 @@ type Installation struct {
 
 func (i Installation) String() string { return fmt.Sprintf("%d in %s", i.Major, i.BinDir) }
 
-// ErrNotFound means that the machine has no PostgreSQL server of a version that is run.
+// ErrNotFound reports that the machine has no PostgreSQL server of a supported version.
 var ErrNotFound = errors.New("no PostgreSQL server (postgres, initdb) of version 14 or later on this machine; " +
 	"install one (Debian, Ubuntu: apt install postgresql; macOS: brew install postgresql@17)")
 
-// globs are where packages put the binaries, beside PATH: Debian and Ubuntu,
-// Red Hat's repository, Homebrew on both architectures, Postgres.app.
+// globs are the packages' folders for the binaries, besides PATH: Debian and Ubuntu, Red Hat's repository, Homebrew on
+// both architectures, Postgres.app.
 var globs = []string{
 	"/usr/lib/postgresql/*/bin",
 	"/usr/pgsql-*/bin",
@@ -73,7 +73,7 @@ func resolved(p string) string {
 	return p
 }
 
-// add appends the folder where it holds a server of a version that is run.
+// add appends the folder if it holds a server of a supported version.
 func add(list []Installation, dir string) []Installation {
 	if _, err := os.Stat(filepath.Join(dir, "initdb")); err != nil {
 		return list
@@ -85,7 +85,7 @@ func add(list []Installation, dir string) []Installation {
 	return append(list, Installation{BinDir: dir, Major: major})
 }
 
-// majorOf asks the binary: "postgres (PostgreSQL) 17.2 (Debian …)", or "… 18beta1".
+// majorOf runs the binary, which prints "postgres (PostgreSQL) 17.2 (Debian …)", or "… 18beta1".
 func majorOf(dir string) (int, error) {
 	out, err := exec.Command(filepath.Join(dir, "postgres"), "--version").Output()
 	if err != nil {

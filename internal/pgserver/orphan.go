@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// pidFile is what postmaster.pid says.
+// pidFile is the content of postmaster.pid.
 type pidFile struct {
 	pid    int
 	data   string
@@ -43,16 +43,15 @@ func readPidFile(data string) (pidFile, error) {
 	return p, nil
 }
 
-// stopOrphan ends a server that an earlier run left on this folder. The folder's
-// lock is ours, so nobody else is using it. A pid file whose process is gone, or
-// is another program by now, is left for postgres itself to judge.
+// stopOrphan stops a server that an earlier run left on this folder. We hold the folder's lock, so no other process
+// uses it. A pid file whose process is gone, or is another program now, is left to postgres.
 func (s *Server) stopOrphan(ctx context.Context) error {
 	old, err := readPidFile(s.data())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		// Torn by a crash: postgres refuses to start on it.
+		// The file was torn by a crash: postgres refuses to start on it.
 		return ignoreMissing(os.Remove(filepath.Join(s.data(), "postmaster.pid")))
 	}
 	if !s.isPostmaster(ctx, old.pid) {
@@ -76,12 +75,11 @@ func (s *Server) stopOrphan(ctx context.Context) error {
 	return fmt.Errorf("a PostgreSQL of an earlier run (pid %d) does not end: end it, then start again", old.pid)
 }
 
-// isPostmaster reports whether pid is a postgres that runs on this folder: its
-// command line names it, because [Server.args] does.
+// isPostmaster reports whether pid is a postgres on this folder: its command line names the folder, see [Server.args].
 func (s *Server) isPostmaster(ctx context.Context, pid int) bool {
 	out, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	line := strings.ReplaceAll(string(out), "\x00", " ")
-	if err != nil { // not Linux, or gone
+	if err != nil { // not Linux, or the process is gone
 		out, err = exec.CommandContext(ctx, "ps", "-ww", "-o", "args=", "-p", strconv.Itoa(pid)).Output()
 		if err != nil {
 			return false

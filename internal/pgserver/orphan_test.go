@@ -14,8 +14,7 @@ import (
 	"time"
 )
 
-// abandon starts postgres on a folder as an earlier run would have, without
-// what ends it with its parent, and frees the folder.
+// abandon starts postgres on a folder like an earlier run, without a watchdog, and frees the folder.
 func abandon(t *testing.T, dir string) (pid int) {
 	t.Helper()
 	s := start(t, Config{Dir: dir, Fast: true})
@@ -64,7 +63,7 @@ func TestAPidFileOfAnotherProgramIsNoOrphan(t *testing.T) {
 	dir := folder(t)
 	s := start(t, Config{Dir: dir, Fast: true})
 	_ = s.Kill()
-	// The machine was restarted, and the pid is another program's now: ours.
+	// The machine was restarted, and another program has the pid now: the test's.
 	file := filepath.Join(s.data(), "postmaster.pid")
 	text, err := os.ReadFile(file)
 	if err != nil {

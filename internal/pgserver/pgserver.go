@@ -1,13 +1,10 @@
 //go:build unix
 
-// Package pgserver runs a private PostgreSQL cluster in a folder: for
-// `fencegate dev` and for tests.
+// Package pgserver runs a private PostgreSQL cluster in a folder, for `fencegate dev` and for tests.
 //
-// The guarantee: [Start] returns only when the server that answers is the one
-// of this folder, at the password that the folder holds; whatever ended the
-// last run (Ctrl-C, kill -9, a crash during initialization), the next Start
-// recovers; two processes never run the same folder; and the server does not
-// outlive this process. Only loopback is listened on, and the password is
+// The guarantee: [Start] returns only when this folder's server answers with the password in the folder. After any end
+// of the last run (Ctrl-C, kill -9, a crash during initialization), the next Start recovers. Two processes never run
+// the same folder, and the server does not outlive this process. It listens on loopback only, and the password is
 // random, in a file that only the owner can read, never on a command line.
 //
 //	srv, err := pgserver.Start(ctx, pgserver.Config{Dir: "/home/me/.local/share/fencegate/postgresql"})
@@ -17,8 +14,7 @@
 //	defer srv.Stop()
 //	pool, err := pgxpool.New(ctx, srv.URL("postgres"))
 //
-// Started as root, it runs PostgreSQL as an unprivileged user, because
-// PostgreSQL refuses to run as root.
+// Started as root, it runs PostgreSQL as an unprivileged user, because PostgreSQL refuses to run as root.
 package pgserver
 
 import (
@@ -42,14 +38,14 @@ import (
 // Superuser is the cluster's superuser.
 const Superuser = "postgres"
 
-// OldestMajor is the oldest version of PostgreSQL that is run.
+// OldestMajor is the oldest supported version of PostgreSQL.
 const OldestMajor = 14
 
-// Config says where and how the cluster runs.
+// Config configures a cluster.
 type Config struct {
-	Dir       string            // required: the cluster's own folder; created where missing
+	Dir       string            // required: the cluster's own folder; created if missing
 	BinDir    string            // folder of postgres and initdb; default: found by [Find]
-	Port      int               // on 127.0.0.1; default: the port of the last run where it is free, else any free one
+	Port      int               // on 127.0.0.1; default: the port of the last run if it is free, else any free one
 	Fast      bool              // give up durability for speed (fsync=off …); for tests only
 	Ephemeral bool              // remove Dir at Stop, and when this process dies
 	Settings  map[string]string // further settings of postgresql.conf; never secrets
@@ -68,7 +64,7 @@ type Server struct {
 	lock     *os.File
 }
 
-// lockPatience is for a process of ours that was just forked: until it runs its program it holds the lock that was given back.
+// lockPatience is for our own process that was just forked: until it execs its program, it holds the released lock.
 const lockPatience = time.Second
 
 func lockWithin(f *os.File, patience time.Duration) error {
@@ -80,12 +76,11 @@ func lockWithin(f *os.File, patience time.Duration) error {
 	}
 }
 
-// ErrInUse means that another process runs the folder's cluster.
+// ErrInUse reports that another process runs the folder's cluster.
 var ErrInUse = errors.New("another process runs the PostgreSQL of this folder")
 
-// Start initializes the folder where it is new, recovers what the last run
-// left, and starts the server. It returns when the server answers. The context
-// bounds only the start.
+// Start initializes a new folder, recovers an interrupted run, and starts the server. It returns when the server
+// answers. The context bounds only the start.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg}
 	if err := s.prepare(ctx); err != nil {
@@ -97,7 +92,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// prepare brings the folder to where postgres can be started on it.
+// prepare prepares the folder so that postgres can start on it.
 func (s *Server) prepare(ctx context.Context) (err error) {
 	c := &s.cfg
 	if c.Dir == "" {
@@ -133,7 +128,7 @@ func (s *Server) prepare(ctx context.Context) (err error) {
 	return s.initialize(ctx)
 }
 
-// claim makes the folder and takes its lock, which the kernel frees with this process.
+// claim creates the folder and takes its lock, which the kernel frees with this process.
 func (s *Server) claim() error {
 	if err := os.MkdirAll(s.cfg.Dir, 0o711); err != nil {
 		return err
@@ -152,7 +147,7 @@ func (s *Server) claim() error {
 	return nil
 }
 
-// chooseBinaries takes those that fit the folder's version.
+// chooseBinaries chooses binaries that fit the folder's version.
 func (s *Server) chooseBinaries() error {
 	want, err := clusterMajor(s.data())
 	if err != nil {
@@ -178,7 +173,7 @@ func (s *Server) chooseBinaries() error {
 	return fmt.Errorf("the folder was made by PostgreSQL %d, which this machine no longer has (found: %v): install it, or choose another folder", want, found)
 }
 
-// clusterMajor is the version that made a data folder; 0 where there is none yet.
+// clusterMajor is the version that created a data folder; 0 if there is none yet.
 func clusterMajor(data string) (int, error) {
 	text, err := os.ReadFile(filepath.Join(data, "PG_VERSION"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -211,22 +206,20 @@ func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.It
 // Pid is the postmaster's process id.
 func (s *Server) Pid() int { return s.proc.Pid() }
 
-// Done is closed when the server has ended, for whatever reason.
+// Done is closed when the server has ended, for any reason.
 func (s *Server) Done() <-chan struct{} { return s.proc.Done() }
 
-// BinDir is the folder of the binaries that run; psql is usually beside them.
+// BinDir is the folder of the server's binaries; psql is usually beside them.
 func (s *Server) BinDir() string { return s.cfg.BinDir }
 
-// Stop ends the server in order: running transactions are rolled back, and what
-// was committed is on disk. It returns when the server is gone, and may be
-// called more than once.
+// Stop shuts the server down in order: running transactions are rolled back, and committed data is on disk. It returns
+// when the server is gone, and may be called more than once.
 func (s *Server) Stop() error {
 	s.proc.Stop(20 * time.Second)
 	return s.close()
 }
 
-// Kill ends the server as a crash does and returns when it is gone. The next
-// Start on the folder recovers.
+// Kill ends the server like a crash and returns when it is gone. The next Start on the folder recovers.
 func (s *Server) Kill() error {
 	s.proc.Kill()
 	return s.close()

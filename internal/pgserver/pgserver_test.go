@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// folder is a new folder that PostgreSQL's user may enter, which t.TempDir's parents are not always.
+// folder is a new folder that PostgreSQL's user may enter; the parents of t.TempDir may be closed to it.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "fencegate-pg-")
@@ -38,7 +38,7 @@ func start(t *testing.T, cfg Config) *Server {
 	return s
 }
 
-// query runs one statement and returns its one value as text.
+// query runs one statement and returns its single value as text.
 func query(t *testing.T, s *Server, sql string) string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))

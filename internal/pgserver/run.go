@@ -24,8 +24,8 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 )
 
-// initialize runs initdb into a folder of another name and renames it, so that
-// an interrupted run leaves no half cluster behind.
+// initialize runs initdb in a folder with a temporary name and
+// renames it, so that an interrupted run leaves no partial cluster.
 func (s *Server) initialize(ctx context.Context) error {
 	passwordFile := filepath.Join(s.cfg.Dir, "password")
 	if _, err := os.Stat(filepath.Join(s.data(), "PG_VERSION")); err == nil {
@@ -51,11 +51,11 @@ func (s *Server) initialize(ctx context.Context) error {
 	return os.Rename(fresh, s.data())
 }
 
-// attemptPrefix starts the names of what initdb works on: each attempt has names of its
-// own, because what a killed one left may still be written to for a moment.
+// attemptPrefix begins the names of initdb's temporary folders. Each attempt has its own name, because a killed attempt
+// may still write to its folder for a moment.
 const attemptPrefix = "data.new-"
 
-// sweepAttempts is best effort: what cannot go yet goes at the next start.
+// sweepAttempts is best effort: what can't be removed yet is removed at the next start.
 func (s *Server) sweepAttempts() {
 	left, _ := filepath.Glob(filepath.Join(s.cfg.Dir, attemptPrefix+"*"))
 	for _, path := range left {
@@ -64,7 +64,7 @@ func (s *Server) sweepAttempts() {
 }
 
 func (s *Server) initdb(ctx context.Context, dir string) error {
-	// initdb wants the password in a file that its user can read.
+	// initdb reads the password from a file that its user can read.
 	pwfile := dir + ".password"
 	defer os.Remove(pwfile)
 	if err := os.WriteFile(pwfile, []byte(s.password+"\n"), 0o600); err != nil {
@@ -88,7 +88,7 @@ func (s *Server) initdb(ctx context.Context, dir string) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("initdb: %w", err)
 	}
-	group := -cmd.Process.Pid // initdb runs postgres
+	group := -cmd.Process.Pid // initdb's group includes postgres
 	err := child.Adopt(group, syscall.SIGKILL)
 	if err != nil {
 		_ = syscall.Kill(group, syscall.SIGKILL)
@@ -105,7 +105,7 @@ func (s *Server) initdb(ctx context.Context, dir string) error {
 	return nil
 }
 
-// env is a small environment: a stray PGDATA or PGPORT must not lead elsewhere.
+// env is a minimal environment, so that a stray PGDATA or PGPORT has no effect.
 func (s *Server) env() []string {
 	env := []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "HOME=" + s.cfg.Dir}
 	for _, name := range []string{"TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"} {
@@ -116,8 +116,7 @@ func (s *Server) env() []string {
 	return env
 }
 
-// attempts bounds how often another free port is tried: between finding one and
-// binding it, another process may take it.
+// attempts bounds how often another free port is tried: another process may take a port between finding and binding it.
 const attempts = 5
 
 func (s *Server) start(ctx context.Context) error {
@@ -137,7 +136,7 @@ func (s *Server) start(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return err
 		case strings.Contains(err.Error(), "pre-existing shared memory block"):
-			// Backends of a killed postmaster are still on their way out.
+			// Backends of a killed postmaster are still exiting.
 			if err := pause(ctx, 200*time.Millisecond); err != nil {
 				return err
 			}
@@ -147,7 +146,7 @@ func (s *Server) start(ctx context.Context) error {
 	}
 }
 
-// choosePort prefers the last run's port, so that addresses stay over a restart.
+// choosePort prefers the last run's port, so that addresses survive a restart.
 func (s *Server) choosePort() (int, error) {
 	if s.cfg.Port != 0 {
 		return s.cfg.Port, nil
@@ -168,7 +167,7 @@ func (s *Server) startOnce(ctx context.Context) error {
 	defer log.Close()
 	death := syscall.SIGINT // ends sessions, then writes a checkpoint
 	if s.cfg.Ephemeral {
-		death = syscall.SIGQUIT // at once: nothing is to be kept
+		death = syscall.SIGQUIT // at once: no data is kept
 	}
 	s.proc, err = child.Start(child.Spec{
 		Path: filepath.Join(s.cfg.BinDir, "postgres"), Args: s.args(), Env: append(s.env(), s.cfg.Env...), Dir: "/",
@@ -190,10 +189,10 @@ func (s *Server) args() []string {
 		"port":              strconv.Itoa(s.port),
 		"logging_collector": "off",
 		"log_destination":   "stderr",
-		// A Unix socket's path is limited to about 100 bytes; loopback TCP has no such trap.
+		// A Unix socket's path is limited to about 100 bytes. Loopback TCP has no such limit.
 		"unix_socket_directories": "",
 	}
-	// Shared memory lies in the folder, where a killed server leaves nothing behind.
+	// Shared memory is in the folder, where a killed server leaves nothing behind.
 	if s.cfg.Fast {
 		maps.Copy(set, map[string]string{"fsync": "off", "full_page_writes": "off", "dynamic_shared_memory_type": "mmap"})
 	}
@@ -205,9 +204,9 @@ func (s *Server) args() []string {
 	return args
 }
 
-// answers looks whether the server takes connections, and is ours.
+// answers checks whether the server accepts connections, and is ours.
 func (s *Server) answers(ctx context.Context) error {
-	// A quick look first, so that waiting costs no connections.
+	// A cheap check first, so that waiting costs no connections.
 	pid, err := readPidFile(s.data())
 	if err != nil {
 		return err

@@ -1,8 +1,7 @@
-// Package pgtext says in a line why there is no connection to PostgreSQL.
+// Package pgtext describes a failed connection to PostgreSQL in one line.
 //
-// The guarantee: the line names the user, the database, each address that was
-// tried, once, and why it failed, as the network or PostgreSQL says it. It never
-// holds a password. Any other error keeps its text.
+// The guarantee: the line names the user, the database, each address that was tried, once, and the reason in the words
+// of the network or PostgreSQL. It never holds a password. Any other error keeps its text.
 //
 //	conn, err := pgx.Connect(ctx, url)
 //	if err != nil {
@@ -22,7 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Of is the text of err, in which a [*pgconn.ConnectError] is said in one line.
+// Of returns the text of err, with a [*pgconn.ConnectError] in one line.
 func Of(err error) string {
 	failed, ok := errors.AsType[*pgconn.ConnectError](err)
 	if !ok {
@@ -31,8 +30,8 @@ func Of(err error) string {
 	return strings.Replace(err.Error(), failed.Error(), unconnected(failed), 1)
 }
 
-// unconnected says each reason once, behind the addresses that have it. pgx tries
-// each address with TLS and without, and tells of each try.
+// unconnected lists each reason once, after the addresses that have it. pgx tries each address with TLS and without,
+// and reports each try.
 func unconnected(failed *pgconn.ConnectError) string {
 	var reasons []string
 	places := map[string][]string{} // by reason
@@ -54,11 +53,10 @@ func unconnected(failed *pgconn.ConnectError) string {
 	return fmt.Sprintf("no connection to PostgreSQL as user %q to database %q: %s", failed.Config.User, failed.Config.Database, strings.Join(reasons, "; "))
 }
 
-// withoutTLS is why pgx goes on to try an address without TLS, where it may.
+// withoutTLS is the error after which pgx tries an address without TLS, if allowed.
 const withoutTLS = "tls error: server refused TLS connection"
 
-// triedOtherwise reports whether each place without TLS has another reason, too:
-// that one counts.
+// triedOtherwise reports whether each place that refused TLS also failed for another reason, which is the relevant one.
 func triedOtherwise(places map[string][]string) bool {
 	for _, place := range places[withoutTLS] {
 		other := false
@@ -72,7 +70,7 @@ func triedOtherwise(places map[string][]string) bool {
 	return len(places[withoutTLS]) > 0
 }
 
-// tries takes errors apart that were joined.
+// tries splits joined errors.
 func tries(err error) []error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
@@ -85,8 +83,7 @@ func tries(err error) []error {
 	return all
 }
 
-// told takes the text of a try apart, which is "ADDRESS (HOST): REASON". The place
-// is empty where no address was tried.
+// told splits the text of a try, "ADDRESS (HOST): REASON". The place is empty if no address was tried.
 func told(try error) (place, why string) {
 	why = strings.Join(strings.Fields(try.Error()), " ")
 	addr, rest, _ := strings.Cut(why, " (")

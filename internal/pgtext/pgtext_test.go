@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// connect makes a connection that fails. Names ending in .invalid are looked up in vain.
+// connect returns the error of a failed connection. Names ending in .invalid do not resolve.
 func connect(t *testing.T, address string) error {
 	t.Helper()
 	config, err := pgx.ParseConfig(address)
@@ -40,10 +40,10 @@ func connect(t *testing.T, address string) error {
 	return err
 }
 
-// Each address and each reason is said once, whatever pgx tried.
+// Each address and each reason is listed once, whatever pgx tried.
 func TestAFailedConnectionIsSaidInOneLine(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestWhatIsAroundAConnectionsErrorStays(t *testing.T) {
 	}
 }
 
-// A server without TLS refuses a login for the reason that it gives, and for no lack of TLS.
+// If a server without TLS refuses a login, its own reason is reported, and not the lack of TLS.
 func TestThatTLSWasTriedFirstIsNoReason(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)

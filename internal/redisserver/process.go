@@ -21,7 +21,7 @@ import (
 type process struct {
 	cfg    Config
 	ownDir bool
-	port   bool // whether the port is ours to choose
+	port   bool // the port may be chosen
 	proc   *child.Process
 }
 
@@ -50,8 +50,7 @@ func newProcess(cfg Config) (*process, error) {
 	return p, nil
 }
 
-// attempts bounds how often another free port is tried: between finding one and
-// binding it, another process may take it.
+// attempts bounds how often another free port is tried: another process may take a port between finding and binding it.
 const attempts = 5
 
 func (p *process) Start(ctx context.Context) error {
@@ -70,7 +69,7 @@ func (p *process) Start(ctx context.Context) error {
 		}
 		err := p.startOnce(ctx)
 		if err == nil {
-			p.port = false // from now on the address stays
+			p.port = false // from now on the address is fixed
 			return nil
 		}
 		if !p.port || n == attempts || ctx.Err() != nil {
@@ -95,7 +94,7 @@ func (p *process) startOnce(ctx context.Context) error {
 	defer log.Close()
 	p.proc, err = child.Start(child.Spec{
 		Path: p.cfg.Binary, Args: append(args, p.cfg.Args...), Env: append(os.Environ(), p.cfg.Env...), Dir: p.cfg.Dir, Log: log,
-		DeathSignal: syscall.SIGKILL, // a frozen node would not hear another
+		DeathSignal: syscall.SIGKILL, // a frozen node handles no other signal
 	})
 	if err != nil {
 		return err
@@ -107,7 +106,7 @@ func (p *process) startOnce(ctx context.Context) error {
 	return nil
 }
 
-// answers looks whether the node answers, and answers as the process that was started.
+// answers checks whether the node answers, as the process that was started.
 func (p *process) answers(ctx context.Context) error {
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", p.cfg.Addr)
 	if err != nil {
@@ -190,7 +189,7 @@ func (p *process) Pid() int {
 	return p.proc.Pid()
 }
 
-// FreeAddr names a loopback address whose port was free a moment ago.
+// FreeAddr returns a loopback address whose port was free a moment ago.
 func FreeAddr() (string, error) {
 	port, err := child.FreePort()
 	return fmt.Sprintf("127.0.0.1:%d", port), err

@@ -22,7 +22,8 @@ func setup(t *testing.T, cfg redisserver.Config) (*redisserver.Server, *redis.Cl
 	if err != nil {
 		t.Fatal(err)
 	}
-	cl := redis.NewClient(&redis.Options{Addr: srv.Addr, MaxRetries: -1, ReadTimeout: 20 * time.Second}) // for what is on disk before it is answered
+	// With fsync always, an answer may wait long for the disk.
+	cl := redis.NewClient(&redis.Options{Addr: srv.Addr, MaxRetries: -1, ReadTimeout: 20 * time.Second})
 	t.Cleanup(func() {
 		if err := errors.Join(cl.Close(), srv.Close(), srv.Close()); err != nil {
 			t.Error(err)

@@ -14,14 +14,14 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// OnHeld says what happens while another holds the resource.
+// OnHeld is what to do while another holds the resource.
 type OnHeld int
 
 // What to do while another holds the resource.
 const (
-	Fail OnHeld = iota // an error, once the wait is over
-	Skip               // [ErrSkipped], once the wait is over
-	Wait               // wait for as long as it takes
+	Fail OnHeld = iota // an error after the wait
+	Skip               // [ErrSkipped] after the wait
+	Wait               // wait without limit
 )
 
 // ParseOnHeld reads "fail", "skip" or "wait".
@@ -37,22 +37,21 @@ func ParseOnHeld(s string) (OnHeld, error) {
 	return 0, &fence.InvalidError{Field: "on-held", Reason: fmt.Sprintf("is %q; it must be fail, skip or wait", s)}
 }
 
-// ErrSkipped says that the command was not started because another holds the resource.
+// ErrSkipped reports that the command was not started because another holds the resource.
 var ErrSkipped = errors.New("skipped")
 
 const (
-	// longestAsk is how long one request waits at most: gateways refuse longer waits.
+	// longestAsk is the longest wait of one request: gateways refuse longer ones.
 	longestAsk = 5 * time.Minute
-	// firstPause and longestPause bound the time between two tries where the gateway
-	// is away; each pause is twice the one before.
+	// firstPause and longestPause bound the time between two tries while the gateway is unavailable. Each pause is
+	// twice the previous one.
 	firstPause   = 250 * time.Millisecond
 	longestPause = 5 * time.Second
 )
 
-// acquire asks until the wait is over, also over a gateway that is away. Where an answer
-// was lost, the gateway may have given leases that nobody knows: they end by themselves, and
-// what comes next waits for them as for another's. The first request does not wait, so that
-// people learn at once what is waited for.
+// acquire retries until the wait is over, also while the gateway is unavailable. If an answer was lost, the gateway may
+// have given leases that the caller does not know. They expire, and later requests wait for them as for another
+// holder's. The first request does not wait, so that the reason for the wait is printed at once.
 func acquire(ctx context.Context, cfg Config) ([]client.Lease, error) {
 	began, pause, said := time.Now(), firstPause, ""
 	for first := true; ; first = false {
@@ -74,12 +73,12 @@ func acquire(ctx context.Context, cfg Config) ([]client.Lease, error) {
 		if left -= time.Since(asked); cfg.OnHeld != Wait && left <= 0 || !held && !Passes(err) || ctx.Err() != nil {
 			return atLast(ctx, cfg, request, err)
 		}
-		if text := err.Error(); text != said { // once for each cause
+		if text := err.Error(); text != said { // each cause once
 			said = text
 			cfg.Say("waiting: %v", err)
 		}
 		if first && held {
-			continue // into the queue
+			continue // join the queue
 		}
 		if held {
 			pause = firstPause
@@ -93,8 +92,8 @@ func acquire(ctx context.Context, cfg Config) ([]client.Lease, error) {
 	}
 }
 
-// atLast is what follows once the wait is over. A gateway whose wait ran out over what is away does
-// not say what was; asked without a wait, it does.
+// atLast handles the end of the wait. A gateway whose wait ended because of an unavailable part does not name the part;
+// it does if asked again without a wait.
 func atLast(ctx context.Context, cfg Config, request client.AcquireRequest, err error) ([]client.Lease, error) {
 	if request.Wait > 0 && isUnavailable(err) && ctx.Err() == nil {
 		request.Wait = 0
@@ -112,8 +111,8 @@ func atLast(ctx context.Context, cfg Config, request client.AcquireRequest, err 
 	return nil, err
 }
 
-// ask makes one request, for all or none. Several are in the order of their names' bytes, as
-// everybody takes them, so that no two wait for each other.
+// ask makes one request for all resources or none. Several are in the byte order of their names, as in all programs, so
+// that no two requests deadlock.
 func ask(ctx context.Context, cfg Config, r client.AcquireRequest) ([]client.Lease, error) {
 	if len(cfg.Resources) > 1 {
 		return cfg.Client.AcquireAll(ctx, slices.Sorted(slices.Values(cfg.Resources)), r)
@@ -146,8 +145,8 @@ func isUnavailable(err error) bool {
 	return ok && p.Code == wire.CodeUnavailable
 }
 
-// Passes reports whether what failed before the command was started can work again by
-// itself: the gateway, or what it needs, is away or was too slow for the lease's TTL.
+// Passes reports whether a failure before the command's start may pass by itself: the gateway, or a service that it
+// needs, is unavailable or was too slow for the lease's TTL.
 func Passes(err error) bool {
 	if lost(err) || errors.Is(err, ErrLate) {
 		return true

@@ -17,7 +17,7 @@ import (
 	"github.com/fencegate/fencegate/internal/runner"
 )
 
-// answers is a gateway that answers the first acquisitions otherwise.
+// answers is a gateway with special answers to the first acquisitions.
 type answers struct {
 	gateway
 	first  []func(w http.ResponseWriter)
@@ -29,7 +29,7 @@ type answers struct {
 }
 
 func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if a.looked < len(a.ports) && r.URL.Path == "/v1/endpoints" { // asked one after the other
+	if a.looked < len(a.ports) && r.URL.Path == "/v1/endpoints" { // the requests are sequential
 		a.looked++
 		a.ports[a.looked-1](w)
 		return
@@ -70,7 +70,7 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 		first []func(http.ResponseWriter)
 		hold  runner.OnHeld
 		wait  time.Duration
-		asked int // how often the gateway was asked
+		asked int // the number of requests
 		want  error
 		ports []func(http.ResponseWriter)
 	}{
@@ -116,7 +116,7 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 	}
 }
 
-// A gateway that waits says nothing meanwhile, and not why it waited.
+// While a gateway waits it sends nothing, and afterwards not why it waited.
 func TestRunSaysAtOnceAndAtLastWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	const general, cause = "No quorum of Redis nodes serves the gateway now.", "No quorum of Redis nodes serves the gateway now: quarantine, 300 s left."

@@ -2,8 +2,8 @@ package runner
 
 import "syscall"
 
-// attributes asks Linux to send the command TERM when this process dies, so
-// that it does not work on under a lease that nobody renews.
+// attributes makes Linux send TERM to the command when this process dies, so that it does not continue under a lease
+// that is no longer renewed.
 func attributes(group bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: group, Pdeathsig: syscall.SIGTERM}
 }

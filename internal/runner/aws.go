@@ -9,8 +9,8 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 )
 
-// wrapper stands before the AWS command line, whose versions before 2.13 read no
-// AWS_ENDPOINT_URL_S3 and would send the lease's credentials to AWS.
+// wrapper runs the AWS command line with an endpoint option. Its versions before 2.13 ignore AWS_ENDPOINT_URL_S3 and
+// would send the lease's credentials to AWS.
 const wrapper = `#!/bin/sh
 # fencegate run: versions of aws before 2.13 do not read AWS_ENDPOINT_URL_S3.
 for argument; do
@@ -26,11 +26,11 @@ done
 exec %[1]s "$@"
 `
 
-// remoteRclone begins the variables that make a remote of rclone's, named fencegate, beside
-// those that the command's own configuration has.
+// remoteRclone begins the variables that define a remote of rclone
+// named fencegate, besides those in the command's own configuration.
 const remoteRclone = "RCLONE_CONFIG_FENCEGATE_"
 
-// rcloneRemote are the variables of that remote. The credentials come from where the SDKs look.
+// rcloneRemote returns the variables of that remote. Its credentials come from the SDKs' sources.
 func rcloneRemote(issued wire.Credentials) map[string]string {
 	return map[string]string{
 		remoteRclone + "TYPE": "s3", remoteRclone + "PROVIDER": "Other", remoteRclone + "ENV_AUTH": "true",
@@ -38,9 +38,9 @@ func rcloneRemote(issued wire.Credentials) map[string]string {
 	}
 }
 
-// toolFiles writes what brings S3 tools to the gateway into a private folder, and returns
-// the variables that name it: a configuration for AWS's tools, one for s3cmd, and a wrapper where the
-// command would find the AWS command line. There is no secret in them.
+// toolFiles writes files that direct S3 tools to the gateway into a private folder, and returns the variables that name
+// them: a configuration for AWS's tools, one for s3cmd, and a wrapper if the command would find the AWS command line.
+// They contain no secret.
 func toolFiles(home string, issued wire.Credentials, inherited []string) (map[string]string, error) {
 	set, err := awsFiles(home, issued, inherited)
 	if err != nil {
@@ -48,7 +48,7 @@ func toolFiles(home string, issued wire.Credentials, inherited []string) (map[st
 	}
 	scheme, host, _ := strings.Cut(issued.EndpointURL, "://")
 	host = strings.TrimSuffix(host, "/")
-	// No % in host_bucket: buckets by path. s3cmd finds its credentials in the variables of static ones.
+	// host_bucket without % means path-style buckets. s3cmd reads its credentials from the variables of static ones.
 	text := fmt.Sprintf("[default]\nhost_base = %[1]s\nhost_bucket = %[1]s\nuse_https = %[2]t\nbucket_location = %[3]s\n", host, scheme == "https", issued.Region)
 	config := filepath.Join(home, "s3cfg")
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
@@ -58,7 +58,7 @@ func toolFiles(home string, issued wire.Credentials, inherited []string) (map[st
 	return set, nil
 }
 
-// awsFiles is toolFiles of AWS's own. The endpoint is S3's alone: other services stay where they are.
+// awsFiles writes the files for AWS's tools. The endpoint applies to S3 only; other services are unchanged.
 func awsFiles(home string, issued wire.Credentials, inherited []string) (map[string]string, error) {
 	config := filepath.Join(home, "config")
 	text := fmt.Sprintf("[default]\nregion = %s\nservices = fencegate\ns3 =\n  addressing_style = path\n\n[services fencegate]\ns3 =\n  endpoint_url = %s\n", issued.Region, issued.EndpointURL)
@@ -83,7 +83,7 @@ func awsFiles(home string, issued wire.Credentials, inherited []string) (map[str
 	return set, nil
 }
 
-// inPath is where a command is found that has another PATH than this process; "": nowhere.
+// inPath returns where a command with another PATH than this process's finds a program; "": nowhere.
 func inPath(path, name string) string {
 	for _, dir := range filepath.SplitList(path) {
 		file := filepath.Join(dir, name)

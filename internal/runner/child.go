@@ -14,15 +14,15 @@ import (
 	"github.com/fencegate/fencegate/internal/terminal"
 )
 
-// child is the command's process. Where it has a process group of its own,
-// signals go to the whole group, so that what it started ends with it.
+// child is the command's process. If it has its own process group, signals go to the whole group, so that its
+// descendants end with it.
 type child struct {
 	cmd    *exec.Cmd
 	group  bool
-	exited chan int // its exit code, once
+	exited chan int // receives the exit code once
 }
 
-// find looks the command up, before anything is acquired for it.
+// find looks up the command before anything is acquired for it.
 func find(command string) (path string, err error) {
 	if path, err = exec.LookPath(command); err != nil {
 		return "", &fence.InvalidError{Field: "command", Reason: "can't be run: " + err.Error()}
@@ -35,8 +35,7 @@ func start(cfg Config, path string) (*child, error) {
 	cmd.Args[0] = cfg.Command[0]
 	cmd.Env = cfg.Environ
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = cfg.Stdin, cfg.Stdout, cfg.Stderr
-	// On a terminal the command stays in our group, so that it may read from it
-	// and gets Ctrl-C by itself.
+	// On a terminal the command stays in our group, so that it may read from the terminal and receives Ctrl-C.
 	c := &child{cmd: cmd, group: !terminal.Is(cfg.Stdin), exited: make(chan int, 1)}
 	cmd.SysProcAttr = attributes(c.group)
 
@@ -55,14 +54,14 @@ func start(cfg Config, path string) (*child, error) {
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.Command[0], err)
 	}
-	// The parent-death signal reaches the command alone; the watchdog, its process group.
+	// The parent-death signal reaches only the command; the watchdog signals its process group.
 	if unguarded = cmp.Or(unguarded, processes.Adopt(c.guarded(), syscall.SIGTERM)); unguarded != nil {
 		cfg.Say("no watchdog for the command, which may go on if this process is killed: %v", unguarded)
 	}
 	return c, nil
 }
 
-// guarded is what the watchdog ends: the command, or its process group where it has one.
+// guarded is the pid for the watchdog: the command, or its process group if it has one.
 func (c *child) guarded() int {
 	if c.group {
 		return -c.cmd.Process.Pid
@@ -70,13 +69,13 @@ func (c *child) guarded() int {
 	return c.cmd.Process.Pid
 }
 
-// unwatched is for a command that has ended by itself: what it left behind is left alone.
+// unwatched is for a command that has ended by itself: its remaining processes are left alone.
 func (c *child) unwatched() { processes.Disown(c.guarded()) }
 
 func (c *child) done() <-chan int { return c.exited }
 
-// ended reports whether the command has ended, with all of its process group, before its exit code is known. It waits for
-// no process: the exit code would be lost.
+// ended reports whether the command and all of its process group have ended, before the exit code is known. It must not
+// wait for the process, because that would lose the exit code.
 func (c *child) ended() bool {
 	pid := c.cmd.Process.Pid
 	if !isZombie(pid) && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
@@ -85,12 +84,12 @@ func (c *child) ended() bool {
 	return !c.group || errors.Is(syscall.Kill(-pid, 0), syscall.ESRCH) || onlyZombies(pid)
 }
 
-// groupGone reports whether nothing is left of an ended command's process group.
+// groupGone reports whether nothing remains of an ended command's process group.
 func (c *child) groupGone() bool {
 	if !c.group {
 		return true
 	}
-	// As the first process of a container we inherit what the command leaves behind.
+	// As the first process of a container we inherit the command's orphans.
 	for {
 		if pid, _ := syscall.Wait4(-c.cmd.Process.Pid, nil, syscall.WNOHANG, nil); pid <= 0 {
 			break
@@ -99,8 +98,8 @@ func (c *child) groupGone() bool {
 	return errors.Is(syscall.Kill(-c.cmd.Process.Pid, 0), syscall.ESRCH) || onlyZombies(c.cmd.Process.Pid)
 }
 
-// signal sends s to the command; one that has ended is no error. What is stopped
-// gets TERM only once it goes on, so it is told to.
+// signal sends s to the command; a command that has ended is no error. A stopped command handles TERM only after it
+// continues, so CONT is sent, too.
 func (c *child) signal(s syscall.Signal) error {
 	send := func(s syscall.Signal) error {
 		if c.group {
@@ -120,7 +119,7 @@ func (c *child) signal(s syscall.Signal) error {
 
 const signalledBase = 128 // shells report 128 + the signal's number
 
-// ExitCode is what a shell would report of a process whose Wait returned err.
+// ExitCode returns what a shell would report for a process whose Wait returned err.
 func ExitCode(err error) int {
 	var exit *exec.ExitError
 	switch {

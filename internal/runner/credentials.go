@@ -18,13 +18,13 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Kind is which S3 credentials a command gets.
+// Kind is the kind of a command's S3 credentials.
 type Kind int
 
 // The kinds of credentials.
 const (
-	Refreshing Kind = iota // the SDK asks this process for them, again and again: they are bounded by the lease's deadline
-	Static                 // in variables, for tools that know no others: they end with the lease, or after a day
+	Refreshing Kind = iota // the SDK fetches them from this process repeatedly; they are bounded by the lease's deadline
+	Static                 // in variables, for tools that support no others; they end with the lease, or after a day
 )
 
 // ParseKind reads "refreshing" or "static".
@@ -38,15 +38,15 @@ func ParseKind(s string) (Kind, error) {
 	return 0, &fence.InvalidError{Field: "s3-credentials", Reason: fmt.Sprintf("is %q; it must be refreshing or static", s)}
 }
 
-// S3Access says which S3 credentials a command gets, and what they are good for.
+// S3Access says which S3 credentials a command gets, and what they allow.
 type S3Access struct {
 	Kind Kind
-	// Resource says of which lease they are. Defaults to "": of the only one; of several, none are.
+	// Resource names their lease. Defaults to "": the only lease; with several leases, no credentials.
 	Resource          string
 	OwnKeys, ReadOnly bool // see [wire.CredentialsRequest]
 }
 
-// lease is the one that the credentials are of; false where it is not said.
+// lease returns the credentials' lease; false if it is ambiguous.
 func (a S3Access) lease(leases []client.Lease) (client.Lease, bool) {
 	if a.Resource == "" && len(leases) == 1 {
 		return leases[0], true
@@ -63,15 +63,14 @@ func (a S3Access) request(lease client.Lease) wire.CredentialsRequest {
 }
 
 const (
-	// fetchTimeout is less than the two seconds that botocore waits for an answer.
+	// fetchTimeout is below the two seconds that botocore waits for an answer.
 	fetchTimeout = 1500 * time.Millisecond
-	// headTimeout bounds the headers of a request; who asks is a child of ours.
+	// headTimeout bounds the headers of a request from our child.
 	headTimeout = 5 * time.Second
 )
 
-// provider serves a lease's refreshing credentials on loopback, in the form in which
-// SDKs ask for those of a container. Who asks must show a token that only the
-// command's environment has.
+// provider serves a lease's refreshing credentials on loopback, in the protocol in which SDKs fetch those of a
+// container. Clients must present a token that only the command's environment has.
 type provider struct {
 	client  *client.Client
 	request wire.CredentialsRequest
@@ -86,7 +85,7 @@ type provider struct {
 	fetched time.Time // on this machine's monotonic clock
 }
 
-// newProvider serves until close. The first credentials are the given ones.
+// newProvider serves until close is called. The first credentials are the given ones.
 func newProvider(c *client.Client, lease client.Lease, r wire.CredentialsRequest, first wire.Credentials) (*provider, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -99,7 +98,7 @@ func newProvider(c *client.Client, lease client.Lease, r wire.CredentialsRequest
 	p.server = &http.Server{Handler: p, ReadHeaderTimeout: headTimeout}
 	go func() {
 		defer close(p.served)
-		_ = p.server.Serve(ln) // it ends by close
+		_ = p.server.Serve(ln) // ends with close
 	}()
 	return p, nil
 }
@@ -136,9 +135,8 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// current is credentials with half of the lease before them. The lease is renewed
-// when a third is over, so each is used for some time. Those that have less are
-// better than none.
+// current returns credentials with half of the lease left. The lease is renewed after a third, so each set is used for
+// some time. If fetching fails, older credentials are better than none.
 func (p *provider) current(ctx context.Context) (wire.Credentials, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,10 +168,10 @@ func refuse(w http.ResponseWriter, status int, code, message string) {
 }
 
 func answer(w http.ResponseWriter, v map[string]any) {
-	_ = json.NewEncoder(w).Encode(v) // who asked may have gone
+	_ = json.NewEncoder(w).Encode(v) // the client may have gone
 }
 
-// environ is what an SDK needs to ask for them, and to find no others before.
+// environ returns the variables with which an SDK fetches the credentials, and finds no others first.
 func (p *provider) environ() map[string]string {
 	return map[string]string{
 		"AWS_CONTAINER_CREDENTIALS_FULL_URI": p.url, "AWS_CONTAINER_AUTHORIZATION_TOKEN": p.token,

@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/internal/runner"
 )
 
-// Whoever has the token of the command's environment gets the lease's credentials, and nobody else.
+// Only clients with the token of the command's environment get the lease's credentials.
 func TestCredentialsAreServedToTheCommandOnly(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(&gateway{ttl: time.Minute})

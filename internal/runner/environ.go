@@ -14,16 +14,15 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Environ adds what a process needs to write under the lease through the
-// gateway to the variables that it inherits: the grant, the PostgreSQL port, and
-// static S3 credentials, as far as the gateway has these ports.
+// Environ adds to the inherited variables what a process needs to write through the gateway under the lease: the grant,
+// the PostgreSQL port, and static S3 credentials, as far as the gateway has these ports.
 func Environ(ctx context.Context, c *client.Client, lease client.Lease, inherited []string) ([]string, error) {
 	env, _, err := provide(ctx, c, []client.Lease{lease}, needs{s3: S3Access{Kind: Static}, inherited: inherited})
 	return env, err
 }
 
-// PostgresEnviron is Environ of a gateway that has a PostgreSQL port only. urls names variables
-// that hold the database's address, besides JDBC_URL.
+// PostgresEnviron is Environ for a gateway that has only a PostgreSQL port. urls names variables that hold the
+// database's address, besides JDBC_URL.
 func PostgresEnviron(inherited, urls []string, lease client.Lease, at wire.PostgresEndpoint) ([]string, error) {
 	leases := []client.Lease{lease}
 	all, err := addresses(inherited, urls, leases, at)
@@ -33,17 +32,17 @@ func PostgresEnviron(inherited, urls []string, lease client.Lease, at wire.Postg
 	return environ(inherited, leases, wire.Endpoints{Postgres: &at}, all, nil), nil
 }
 
-// needs are what a process is to find in its environment.
+// needs says what a process should find in its environment.
 type needs struct {
 	inherited []string
 	s3        S3Access
 	pgURLs    []string // variables that hold the database's address
-	home      string   // a private folder for files, for as long as the process runs; "": none
+	home      string   // a private folder for files while the process runs; "": none
 	say       func(format string, args ...any)
 }
 
-// provide is Environ with the S3 credentials that are asked for: they are bound to one lease, and
-// of several without a choice there are none. The provider of refreshing ones is nil where there are none; else it is to be closed.
+// provide is Environ with the requested S3 credentials. They are bound to one lease; with several leases and no choice
+// there are none. provider is nil without refreshing credentials; otherwise the caller must close it.
 func provide(ctx context.Context, c *client.Client, leases []client.Lease, n needs) ([]string, *provider, error) {
 	inherited, access := n.inherited, n.s3
 	at, err := c.Endpoints(ctx)
@@ -79,7 +78,7 @@ func provide(ctx context.Context, c *client.Client, leases []client.Lease, n nee
 		if files, err = toolFiles(n.home, issued, inherited); err != nil {
 			return nil, nil, err
 		}
-		if access.Kind == Static { // what the command configures stays, and the variables come before it
+		if access.Kind == Static { // the command's own settings stay, and these variables take precedence
 			delete(files, "AWS_CONFIG_FILE")
 		}
 	}
@@ -97,7 +96,7 @@ func provide(ctx context.Context, c *client.Client, leases []client.Lease, n nee
 }
 
 // Variables that take precedence over the gateway's address or the lease's
-// credentials: with them the command would write past the gateway.
+// credentials: with them the command would bypass the gateway.
 var (
 	aroundPostgres = []string{"PGHOSTADDR", "PGSERVICE"}
 	aroundS3       = []string{
@@ -108,10 +107,9 @@ var (
 	}
 )
 
-// environ adds the grants, addresses of the database, and what is set for S3, to the variables that the command
-// inherits. Variables of the same names are replaced and those that lead past the
-// gateway left out, but PGOPTIONS is extended: it may carry settings that the
-// command needs.
+// environ adds the grants, addresses of the database, and the variables for S3 to those that the command inherits. It
+// replaces variables of the same names and removes those that bypass the gateway. PGOPTIONS is extended, because it may
+// carry settings that the command needs.
 func environ(inherited []string, leases []client.Lease, at wire.Endpoints, urls, s3 map[string]string) []string {
 	set := map[string]string{
 		"FENCE_NONCE": rand.Text(), // for further leases, by the command's connection strings
@@ -145,11 +143,11 @@ func environ(inherited []string, leases []client.Lease, at wire.Endpoints, urls,
 	return env
 }
 
-// grantVariables are those of the command's grants; what an outer run has set there is not theirs.
+// grantVariables are the variables of the command's grants. An outer run's values are replaced.
 var grantVariables = []string{"FENCE_RESOURCE", "FENCE_TOKEN", "FENCE_GRANTS"}
 
-// options are those of a connection that presents the grants, behind the ones that were there.
-// What these present, as in a run inside another, is taken back.
+// options returns the options of a connection that presents the grants, after the existing ones. Grants in those, from
+// an outer run, are reset.
 func options(was string, leases []client.Lease) string {
 	presented := "-c fence.grants=" + listed(leases)
 	if len(leases) == 1 {
@@ -163,7 +161,7 @@ func options(was string, leases []client.Lease) string {
 	return strings.TrimSpace(was + " " + presented)
 }
 
-// listed are the grants as the setting fence.grants takes them.
+// listed formats the grants for the setting fence.grants.
 func listed(leases []client.Lease) string {
 	all := make([]string, len(leases))
 	for i, lease := range leases {
@@ -181,7 +179,7 @@ func value(env []string, name string) string {
 	return ""
 }
 
-// goesAround reports whether an environment has settings with which S3 tools write past the gateway.
+// goesAround reports whether an environment has settings with which S3 tools bypass the gateway.
 func goesAround(environ []string) bool {
 	return slices.ContainsFunc(environ, func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")

@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// onlyZombies reports whether all that is left of a process group has ended, and
-// waits only for a parent that does not look: the first process of a container at times.
+// onlyZombies reports whether only zombies remain of a process group. Their parent may never wait for them, for example
+// the first process of a container.
 func onlyZombies(group int) bool {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil || len(stats) == 0 {
@@ -27,13 +27,13 @@ func onlyZombies(group int) bool {
 	return true
 }
 
-// isZombie reports whether a process has ended, and was not waited for yet.
+// isZombie reports whether a process has ended, and has not been waited for.
 func isZombie(pid int) bool {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	return err == nil && isOver(statOf(b))
 }
 
-// statOf is STATE PARENT GROUP … of /proc/PID/stat; before them stands PID (NAME), and the name may hold anything.
+// statOf returns STATE PARENT GROUP … of /proc/PID/stat. PID (NAME) comes before them, and NAME may hold anything.
 func statOf(b []byte) [][]byte { return bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]) }
 
 func isOver(stat [][]byte) bool {

@@ -15,7 +15,7 @@ import (
 
 func TestTheDeadThatNobodyBuriesKeepNoLease(t *testing.T) {
 	t.Parallel()
-	// One of the group has ended, and its parent, which is out of the group, does not wait for it.
+	// A process of the group has ended, and its parent, outside the group, does not wait for it.
 	parent := filepath.Join(t.TempDir(), "parent")
 	fifo, written := newFIFO(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -11,15 +11,14 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// variableJDBC is the address for JDBC, which reads none of libpq's variables.
+// variableJDBC holds the address for JDBC, which ignores libpq's variables.
 const variableJDBC = "JDBC_URL"
 
 // schemeJDBC begins the addresses that PostgreSQL's JDBC driver takes.
 const schemeJDBC = "jdbc:postgresql:"
 
-// addresses are those of the database in variables: the ones that names lists, and
-// JDBC's. Each leads to the gateway, with the grants in its options; the rest of an
-// address that the command inherits stays.
+// addresses rewrites the database's addresses in variables: those in names, and JDBC's. Each leads to the gateway, with
+// the grants in its options; the rest of an inherited address stays.
 func addresses(inherited []string, names []string, leases []client.Lease, at wire.PostgresEndpoint) (map[string]string, error) {
 	all := map[string]string{}
 	for _, name := range names {
@@ -42,8 +41,8 @@ func addresses(inherited []string, names []string, leases []client.Lease, at wir
 	return all, nil
 }
 
-// through is an address that leads through the gateway. rest is what the one that was
-// there has behind its scheme: //user@hosts/database?parameters, or a database's name.
+// through returns an address that leads through the gateway. rest is the old address after its scheme:
+// //user@hosts/database?parameters, or a database's name.
 func through(scheme, rest string, inherited []string, leases []client.Lease, at wire.PostgresEndpoint) string {
 	rest, query, _ := strings.Cut(rest, "?")
 	user, database := "", rest // jdbc:postgresql:database
@@ -55,7 +54,7 @@ func through(scheme, rest string, inherited []string, leases []client.Lease, at 
 	}
 	given := parameters(query)
 	jdbc := scheme == schemeJDBC
-	if rest == "" { // who makes an address knows what the others find in variables
+	if rest == "" { // without an old address, the values come from the other variables
 		if name := value(inherited, "PGUSER"); name != "" && jdbc {
 			given = append(given, parameter{"user", name}, parameter{"password", value(inherited, "PGPASSWORD")})
 		} else if name != "" {
@@ -81,7 +80,7 @@ func through(scheme, rest string, inherited []string, leases []client.Lease, at 
 	return scheme + "//" + user + net.JoinHostPort(at.Host, strconv.Itoa(at.Port)) + "/" + database + "?" + strings.Join(kept, "&")
 }
 
-// leadsAround reports whether a parameter would lead past the gateway.
+// leadsAround reports whether a parameter would bypass the gateway.
 func leadsAround(name string) bool {
 	switch name {
 	case "host", "hostaddr", "port", "service", "servicefile", "targetServerType", "target_session_attrs", "loadBalanceHosts", "load_balance_hosts":
@@ -92,7 +91,7 @@ func leadsAround(name string) bool {
 
 type parameter struct{ name, value string }
 
-// parameters reads a query in its order. Drivers do not agree on what + is, so it is left.
+// parameters parses a query in order. Drivers disagree on the meaning of +, so it is left.
 func parameters(query string) (all []parameter) {
 	for part := range strings.SplitSeq(query, "&") {
 		name, v, _ := strings.Cut(part, "=")
@@ -106,5 +105,5 @@ func parameters(query string) (all []parameter) {
 	return all
 }
 
-// escaped is a value of a query; a space is %20, which every driver reads.
+// escaped escapes a query value. A space becomes %20, which every driver reads.
 func escaped(v string) string { return strings.ReplaceAll(url.QueryEscape(v), "+", "%20") }

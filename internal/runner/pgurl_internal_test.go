@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 )
 
-// What leads to the database leads through the gateway with the grant, and keeps the rest.
+// Each database address is rewritten to the gateway with the grant, and keeps the rest.
 func TestAddressesLeadThroughTheGateway(t *testing.T) {
 	t.Parallel()
 	lease := []client.Lease{{Resource: "orders/10 01", Presented: "34.00112233445566778899aabbccddeeff"}}

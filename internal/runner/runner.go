@@ -1,10 +1,8 @@
-// Package runner runs a command under a lease, or several: it acquires and arms, hands the
-// grants to the command by environment variables, renews, and ends the command
-// before the lease can be another's.
+// Package runner runs a command under one or several leases: it acquires and arms, passes the grants to the command in
+// environment variables, renews, and ends the command before another can hold the lease.
 //
-// The guarantee is only as good as the scheduling of this process: frozen
-// together with its command it can end nothing. The fence in the storage covers
-// that case: what the command writes after the lease is another's is refused.
+// The guarantee depends on the scheduling of this process: if it is frozen together with its command, it can't end the
+// command. The fence in the storage covers that case: it refuses the command's writes once another holds the lease.
 //
 //	result, err := runner.Run(ctx, runner.Config{Client: c, Command: []string{"./job"}, …})
 package runner
@@ -25,13 +23,13 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// OnLost says what happens to the command when its lease is lost.
+// OnLost is what to do with the command when its lease is lost.
 type OnLost int
 
 // What to do when the lease is lost.
 const (
-	Kill OnLost = iota // TERM, then KILL before the lease can be another's
-	Warn               // say so, and let it run; the storage refuses its writes
+	Kill OnLost = iota // TERM, then KILL before another can hold the lease
+	Warn               // warn, and let it run; the storage refuses its writes
 )
 
 // ParseOnLost reads "kill" or "warn".
@@ -45,65 +43,61 @@ func ParseOnLost(s string) (OnLost, error) {
 	return 0, &fence.InvalidError{Field: "on-lost", Reason: fmt.Sprintf("is %q; it must be kill or warn", s)}
 }
 
-// Config is one run.
+// Config configures a run.
 type Config struct {
 	Client  *client.Client
 	Acquire client.AcquireRequest
-	// Resources are what is acquired, all or none; empty: Acquire.Resource. S3 credentials are of
-	// one: of several the command gets those of S3.Resource.
+	// Resources are acquired together, all or none; empty: Acquire.Resource. S3 credentials are for one resource: with
+	// several the command gets those of S3.Resource.
 	Resources []string
 	Command   []string
-	Environ   []string // the variables that the command inherits; the grant's are added
+	Environ   []string // the variables that the command inherits; the grants are added
 	OnLost    OnLost
-	// OnHeld says what follows where another holds the resource. Acquire.Wait comes first;
-	// it may be longer than a gateway's longest wait, and a gateway that is away meanwhile
-	// is asked again.
+	// OnHeld is what to do if another holds the resource after Acquire.Wait. That may exceed a gateway's longest wait;
+	// an unavailable gateway is retried meanwhile.
 	OnHeld OnHeld
 	S3     S3Access
-	// PGURLs names variables that hold the database's address, as a URL: the command finds
-	// the gateway's there, with the grant in it.
+	// PGURLs names variables that hold the database's address, as a URL. The command finds the gateway's address there,
+	// with the grant in it.
 	PGURLs []string
 
-	// Signals are those that this process gets. The first one is expected to end
-	// Run's context too; one that comes half a second after it or later kills the command.
+	// Signals are the signals that this process receives. The first one is expected to end Run's context too; one that
+	// comes at least half a second later kills the command.
 	Signals <-chan os.Signal
 
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Say tells progress and warnings, one line each. It may block: nothing waits
-	// for it while the command runs.
+	// Say prints progress and warnings, one line each. It may block: while the command runs, nothing waits for it.
 	Say func(format string, args ...any)
 }
 
-// Held is a lease that a run had.
+// Held is a lease of a run.
 type Held struct {
 	Resource string      `json:"resource"`
 	Token    fence.Token `json:"token"`
 }
 
-// Result is how a run that started its command ended.
+// Result is the outcome of a run that started its command.
 type Result struct {
-	Held     []Held // in the order of the names' bytes
-	ExitCode int    // the command's; 128 + the signal's number where one ended it
-	Lost     error  // why a lease was lost; nil where all were held to the end
-	LostOf   Held   // which
-	Ended    bool   // the command was told to end because of that; false: it had ended by itself, or is only warned
-	Killed   bool   // it, or what it started, had to be killed
+	Held     []Held // in the byte order of the names
+	ExitCode int    // the command's; 128 + the signal's number if a signal ended it
+	Lost     error  // why a lease was lost; nil if all were held to the end
+	LostOf   Held   // the lost lease
+	Ended    bool   // the command was sent TERM or KILL because of that; false: it ended by itself, or was only warned of
+	Killed   bool   // the command, or a process of its group, was killed
 }
 
-// ErrLate says that the command was not started, because no time was left of the lease.
+// ErrLate reports that the command was not started, because the lease had no time left.
 var ErrLate = errors.New("no time is left of the lease to run the command")
 
 // releaseTimeout bounds the release after the command has ended.
 const releaseTimeout = 5 * time.Second
 
-// Run acquires the lease, runs the command and releases the lease. An error
-// means that the command was not started. When ctx ends, the command gets
-// SIGTERM, and the lease is kept for as long as it and its process group take to
-// stop. Of several leases, one that is lost ends the command as the only one does.
+// Run acquires the lease, runs the command and releases the lease. An error means that the command was not started.
+// When ctx ends, the command gets SIGTERM, and the lease is kept until it and its process group have stopped. Of
+// several leases, a single lost one ends the command.
 //
-// What the command leaves running in the background when it ends by itself is
-// left alone, and has no lease any more.
+// Background processes of a command that ends by itself are left alone, and no longer have a lease.
 func Run(ctx context.Context, cfg Config) (Result, error) {
 	path, err := find(cfg.Command[0])
 	if err != nil {
@@ -145,7 +139,7 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	return w.result(), nil
 }
 
-// release gives the leases back, the last one first.
+// release gives back the leases in reverse order.
 func release(ctx context.Context, cfg Config, leases []client.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
@@ -156,8 +150,8 @@ func release(ctx context.Context, cfg Config, leases []client.Lease) {
 	}
 }
 
-// provided asks for what the command finds in its environment, again where the gateway is
-// away, for as long as the lease has time.
+// provided requests the command's environment. It retries while
+// the gateway is unavailable, for as long as the lease has time.
 func provided(ctx context.Context, cfg Config, leases []client.Lease, home string) (environ []string, creds *provider, err error) {
 	w := newWatch(cfg, leases)
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
@@ -171,7 +165,7 @@ func provided(ctx context.Context, cfg Config, leases []client.Lease, home strin
 	}
 }
 
-// Why is the cause of a loss, without the words that say that the lease is lost.
+// Why returns the cause of a loss, without the prefix that the lease is lost.
 func Why(lost error) string {
 	text := lost.Error()
 	if text == leasing.ErrLost.Error() {
@@ -180,7 +174,7 @@ func Why(lost error) string {
 	return strings.TrimPrefix(text, leasing.ErrLost.Error()+": ")
 }
 
-// Refused says what becomes of the writes of a command whose lease is lost.
+// Refused describes what happens to the writes of a command whose lease is lost.
 func Refused(lost error) string {
 	if p, ok := errors.AsType[*client.Problem](lost); ok && p.Recorded != nil {
 		return "the fence refuses its writes since then"
@@ -188,7 +182,7 @@ func Refused(lost error) string {
 	return "its writes are refused once another holds the resource"
 }
 
-// lost reports whether err says for certain that the lease is over.
+// lost reports whether err means for certain that the lease is over.
 func lost(err error) bool {
 	var p *client.Problem
 	return errors.As(err, &p) && p.Code == wire.CodeLeaseLost

@@ -30,10 +30,10 @@ func TestMain(m *testing.M) {
 
 const presented = "34.0123456789abcdef0123456789abcdef"
 
-// gateway answers the HTTP API from memory; renew decides about renewals.
+// gateway answers the HTTP API from memory. renew decides the outcome of renewals.
 type gateway struct {
 	ttl      time.Duration
-	valid    time.Duration // what is left of it when it is granted; 0: all
+	valid    time.Duration // time left when it is granted; 0: all
 	renew    func(w http.ResponseWriter, n int32)
 	release  func()
 	renewals atomic.Int32
@@ -164,7 +164,7 @@ func TestTheExitCodeIsPassedOn(t *testing.T) {
 
 func TestTheLeaseIsRenewedWhileTheCommandRuns(t *testing.T) {
 	t.Parallel()
-	// The command runs until the fourth renewal: longer than the lease would last without one.
+	// The command runs until the fourth renewal, longer than the lease would last without one.
 	renewed := filepath.Join(t.TempDir(), "renewed")
 	g := &gateway{ttl: 6 * time.Second}
 	g.renew = func(w http.ResponseWriter, n int32) {
@@ -181,8 +181,8 @@ func TestTheLeaseIsRenewedWhileTheCommandRuns(t *testing.T) {
 	}
 }
 
-// busy is how much later than it should a process may end on a busy machine. When
-// it is told to is in TestTheCommandIsKilledBeforeItsLeaseIsOver.
+// busy is how late a process may end on a busy machine.
+// TestTheCommandIsKilledBeforeItsLeaseIsOver covers when it is signalled.
 const busy = 10 * time.Second
 
 func TestACommandWhoseLeaseCannotBeRenewedEnds(t *testing.T) {
@@ -232,7 +232,7 @@ func TestACommandIsEndedAtOnceWhenItsLeaseIsAnothers(t *testing.T) {
 
 func TestWarnLetsTheCommandRun(t *testing.T) {
 	t.Parallel()
-	// The lease is known to be lost after a third of its TTL.
+	// The loss is known after a third of the TTL.
 	got := run(t, &gateway{ttl: 3 * time.Second, renew: lost}, runner.Warn, "sleep 4; echo done")
 	if got.Ended || got.ExitCode != 0 || got.Lost == nil || !strings.Contains(got.stdout, "done") {
 		t.Errorf("got %+v %q, want the command to end by itself", got.Result, got.stdout)
@@ -269,7 +269,7 @@ func (f writerFunc) Write(b []byte) (int, error) { f(b); return len(b), nil }
 
 func TestWhatTheCommandStartedEndsWithItsLease(t *testing.T) {
 	t.Parallel()
-	// The command obeys TERM, what it started does not, and holds its output open.
+	// The command obeys TERM. Its child ignores it, and holds the output open.
 	const ttl = 4 * time.Second
 	got := run(t, &gateway{ttl: ttl, renew: unavailable}, runner.Kill,
 		`sh -c "trap '' TERM; while :; do sleep 0.05; done" & wait`)
@@ -287,7 +287,7 @@ func TestTheSecondSignalKills(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	signals := make(chan os.Signal) // so that the second one comes a second after the first was heard
+	signals := make(chan os.Signal) // unbuffered: the second comes a second after the first was received
 	ready := writerFunc(func([]byte) {
 		signals <- os.Interrupt
 		time.AfterFunc(time.Second, func() { signals <- os.Interrupt })
@@ -320,8 +320,8 @@ func TestACommandThatDoesNotExistTakesNoLease(t *testing.T) {
 	}
 }
 
-// Versions of the AWS command line that read no endpoint from a variable find it all the same, and a
-// private configuration, which goes with the command.
+// Versions of the AWS command line that read no endpoint from a variable also find the gateway. Their private
+// configuration is removed with the command.
 func TestTheAWSCommandLineIsLedToTheGateway(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(&gateway{ttl: time.Minute})
@@ -367,8 +367,8 @@ echo "$AWS_CONFIG_FILE"; cat "$AWS_CONFIG_FILE"`
 	}
 }
 
-// s3cmd has a configuration of the run's, which goes with it, and the endpoint is S3's alone: a command that
-// speaks to another service of AWS reaches that.
+// s3cmd gets a configuration from the run, which is removed afterwards. The endpoint applies to S3 only: a command that
+// uses another service of AWS reaches that service.
 func TestToolsFindTheGatewayForS3AndForNothingElse(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []runner.Kind{runner.Refreshing, runner.Static} {

@@ -19,7 +19,7 @@ import (
 type set struct {
 	mu              sync.Mutex
 	asked, released []string
-	over            string // the resource whose lease is lost when it is renewed
+	over            string // the resource whose lease is lost at its renewal
 }
 
 const seal = "0123456789abcdef0123456789abcdef"
@@ -71,7 +71,7 @@ func runSet(t *testing.T, resources []string, inherited ...string) (s *set, out,
 	return runSetWith(t, resources, runner.S3Access{}, inherited...)
 }
 
-// runSetWith is runSet with such S3 credentials.
+// runSetWith is runSet with the given S3 access.
 func runSetWith(t *testing.T, resources []string, access runner.S3Access, inherited ...string) (s *set, out, said string) {
 	t.Helper()
 	s = new(set)

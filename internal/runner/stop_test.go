@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/internal/runner"
 )
 
-// configure is what a run of the script needs, with a gateway of its own.
+// configure returns a run's configuration for the script, with a gateway.
 func configure(t *testing.T, g *gateway, script string) runner.Config {
 	t.Helper()
 	server := httptest.NewServer(g)
@@ -31,8 +31,7 @@ func configure(t *testing.T, g *gateway, script string) runner.Config {
 	}
 }
 
-// newFIFO makes a named pipe, and returns its name and a channel that is closed
-// once the command has written to it.
+// newFIFO creates a named pipe, and returns its name and a channel that is closed when the command has written to it.
 func newFIFO(t *testing.T) (name string, written <-chan struct{}) {
 	t.Helper()
 	name = filepath.Join(t.TempDir(), "fifo")
@@ -49,7 +48,7 @@ func newFIFO(t *testing.T) (name string, written <-chan struct{}) {
 
 func TestAReaderOfTheMessagesThatStandsStillKeepsNoCommandAlive(t *testing.T) {
 	t.Parallel()
-	// The messages go where the command's do: into a pipe that is full, to a terminal that was stopped by Ctrl-S.
+	// The messages go to the command's output: a full pipe, or a terminal that was stopped by Ctrl-S.
 	const ttl = 4 * time.Second
 	still := make(chan struct{})
 	defer close(still)
@@ -76,7 +75,7 @@ func TestACommandThatWasStoppedEndsWhenItIsAskedTo(t *testing.T) {
 
 func TestTheLeaseIsKeptUntilAllThatWasAskedToStopHasStopped(t *testing.T) {
 	t.Parallel()
-	// The shell ends at TERM; what it started stops in order, which takes longer.
+	// The shell ends at TERM. Its child stops in order, which takes longer.
 	stopped := filepath.Join(t.TempDir(), "stopped")
 	fifo, written := newFIFO(t)
 	ctx, cancel := context.WithCancel(t.Context())

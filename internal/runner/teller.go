@@ -6,12 +6,11 @@ import (
 )
 
 const (
-	maxUntold    = 64              // lines that wait for their reader; more are dropped
-	tellPatience = 1 * time.Second // how long the end of a run waits for them
+	maxUntold    = 64              // lines that wait for the reader; more are dropped
+	tellPatience = 1 * time.Second // how long the end of a run waits for these lines
 )
 
-// teller says lines without waiting for their reader: a pipe that nobody empties
-// must keep no command alive beyond its lease.
+// teller writes lines without waiting for their reader: a full pipe must not delay the end of the command.
 type teller struct {
 	lines chan string
 	told  chan struct{}

@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// killMargin is kept between KILL and the end of the lease: signal delivery
-	// and the process's last system call take time.
+	// killMargin is kept between KILL and the end of the lease:
+	// signal delivery and the process's last system call take time.
 	killMargin = 100 * time.Millisecond
-	// LeastTTL is of a lease that leaves time for a command.
+	// LeastTTL is the shortest TTL that leaves time for a command.
 	LeastTTL = 2 * killMargin
 	// maxGrace bounds the time between TERM and KILL.
 	maxGrace = 10 * time.Second
-	// confirmTimeout bounds the last question about all leases, where the gateway is away.
+	// confirmTimeout bounds the last renewal of all leases, if the gateway is unavailable.
 	confirmTimeout = 2 * time.Second
-	// tick bounds how late a clock that jumped, or a machine that slept, is noticed.
+	// tick bounds how late a clock jump, or a suspended machine, is noticed.
 	tick = 250 * time.Millisecond
-	// again is how long after the first signal another one means that somebody asks
-	// again. A terminal that closes and timeout(1) send theirs twice.
+	// again is how long after the first signal another one counts as a second request. A terminal that closes and
+	// timeout(1) send theirs twice.
 	again = 500 * time.Millisecond
 )
 
@@ -33,12 +33,12 @@ var (
 	errCapped   = errors.New("the gateway lets no lease last longer (serve --max-lease)")
 )
 
-// process is a [child], or what stands in for one.
+// process is a [child], or a test's stand-in.
 type process interface {
-	done() <-chan int // its exit code, once
+	done() <-chan int // receives the exit code once
 	signal(s syscall.Signal) error
-	ended() bool     // it has, with all of its group, and its exit code comes
-	groupGone() bool // of one that has ended
+	ended() bool     // it and its group have ended, and the exit code is about to come
+	groupGone() bool // for a command that has ended
 }
 
 // watch renews the leases while the child runs and ends the child in time.
@@ -48,28 +48,28 @@ type watch struct {
 	child process
 
 	renewal  chan renewed
-	unheard  int  // how many renewals of the round are on their way
-	tryAgain bool // one of the round has failed
+	unheard  int  // renewals of the round in flight
+	tryAgain bool // a renewal of the round has failed
 	lost     error
 	lostOf   Held
-	graceEnd client.Deadline // of the grace, where the gateway has said that a lease is over
-	gone     bool            // it has
+	graceEnd client.Deadline // end of the grace period, after the gateway has reported a lost lease
+	gone     bool            // a lease was reported lost
 	termed   bool
 	killed   bool
 	spent    bool // the command has ended, and its exit code is about to come
 
-	asked  time.Time // the first signal
-	forced bool      // killed because somebody asked again
-	stop   bool      // asked to end the command
+	asked  time.Time // time of the first signal
+	forced bool      // killed after a second request
+	stop   bool      // the command is to end
 	exited bool
-	code   int // the command's, once it has exited
+	code   int // the command's exit code
 }
 
 // held is one of the leases.
 type held struct {
 	lease    client.Lease
 	deadline client.Deadline // the last CONFIRMED one; a renewal in flight does not count
-	said     string          // the last cause of a failed renewal that was told
+	said     string          // the last reported cause of a failed renewal
 }
 
 func (h *held) id() Held { return Held{Resource: h.lease.Resource, Token: h.lease.Token} }
@@ -88,17 +88,17 @@ func newWatch(cfg Config, leases []client.Lease) *watch {
 	return w
 }
 
-// nearest is the lease that ends first unless it is renewed: the others follow it.
+// nearest is the lease with the earliest deadline.
 func (w *watch) nearest() *held {
 	return slices.MinFunc(w.held, func(a, b *held) int { return cmp.Compare(a.deadline.Remaining(), b.deadline.Remaining()) })
 }
 
 func (w *watch) remaining() time.Duration { return w.nearest().deadline.Remaining() }
 
-// ttl is that of each: they were asked for together.
+// ttl is the TTL of each lease: they were requested together.
 func (w *watch) ttl() time.Duration { return w.held[0].lease.TTL }
 
-// result is how it has ended.
+// result returns the outcome.
 func (w *watch) result() Result {
 	all := make([]Held, len(w.held))
 	for i, h := range w.held {
@@ -146,11 +146,11 @@ func (w *watch) untilExit(ctx context.Context) Result {
 	}
 }
 
-// over reports whether the command has ended, and with it what it started, as far
-// as that is told to end too: it may stop in order.
+// over reports whether the command has ended. If its process group
+// is to end too, it waits for that: the group may stop in order.
 func (w *watch) over() bool {
 	if !w.exited {
-		select { // of what was ready at once, the command's own end counts first
+		select { // if several are ready, the command's own end takes precedence
 		case w.code = <-w.child.done():
 			w.exited = true
 		default:
@@ -166,7 +166,7 @@ func (w *watch) over() bool {
 	return true
 }
 
-// signalled kills the command when somebody asks for its end once more.
+// signalled kills the command at a second request.
 func (w *watch) signalled() {
 	switch {
 	case w.asked.IsZero():
@@ -179,8 +179,7 @@ func (w *watch) signalled() {
 	}
 }
 
-// send reports whether the command got the signal. Another user's, such as sudo,
-// does not.
+// send reports whether the command received the signal. A command of another user, such as sudo, does not.
 func (w *watch) send(s syscall.Signal, name string) bool {
 	err := w.child.signal(s)
 	if err != nil {
@@ -189,11 +188,10 @@ func (w *watch) send(s syscall.Signal, name string) bool {
 	return err == nil
 }
 
-// untilRenewal is how long it takes until a third of the lease is over.
+// untilRenewal is the time until a third of the lease is over.
 func (w *watch) untilRenewal() time.Duration { return w.remaining() - w.ttl()*2/3 }
 
-// renewAll begins a round. Each answer counts when it comes: one lease that is over does not
-// wait for news of the others.
+// renewAll starts a round. Each answer is handled when it arrives: a lost lease is not delayed by the others.
 func (w *watch) renewAll(ctx context.Context) {
 	w.unheard, w.tryAgain = len(w.held), false
 	for _, h := range w.held {
@@ -203,7 +201,7 @@ func (w *watch) renewAll(ctx context.Context) {
 
 // ask renews a lease.
 func (w *watch) ask(ctx context.Context, h *held) renewed {
-	// Short enough that another try is left where a connection was cut without a word.
+	// Short enough to leave time for another try after a silently cut connection.
 	ctx, cancel := context.WithTimeout(ctx, max(h.lease.TTL/8, 500*time.Millisecond))
 	defer cancel()
 	deadline, err := w.cfg.Client.Renew(ctx, h.lease.Handle, h.lease.TTL)
@@ -214,7 +212,7 @@ func (w *watch) renewed(r renewed, next *time.Timer) {
 	w.unheard--
 	switch h := r.of; {
 	case w.lost != nil:
-		// Too late: the child was told to end, or the storage may have seen a newer token.
+		// Too late: the command was sent TERM, or the storage may have seen a newer token.
 		return
 	case r.err == nil:
 		h.deadline, h.said = r.deadline, ""
@@ -224,7 +222,7 @@ func (w *watch) renewed(r renewed, next *time.Timer) {
 		return
 	default:
 		w.tryAgain = true
-		if text := r.err.Error(); text != h.said { // once for each cause: it is tried often
+		if text := r.err.Error(); text != h.said { // each cause once: renewals are frequent
 			h.said = text
 			w.cfg.Say("could not renew the lease on %s, which ends in %s: %v", h.lease.Resource, h.deadline.Remaining().Round(time.Millisecond), r.err)
 		}
@@ -238,7 +236,7 @@ func (w *watch) renewed(r renewed, next *time.Timer) {
 	}
 }
 
-// confirm asks once more after the command has ended: a lease may be over since the last renewal.
+// confirm renews once more after the command has ended: a lease may have been lost since the last renewal.
 func (w *watch) confirm(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
@@ -255,7 +253,7 @@ func (w *watch) confirm(ctx context.Context) {
 // retry is the pause between two tries to renew.
 func (w *watch) retry() time.Duration { return max(w.ttl()/12, 50*time.Millisecond) }
 
-// lose notes the loss once.
+// lose records the first loss.
 func (w *watch) lose(h *held, cause error) {
 	if w.lost != nil {
 		return
@@ -266,8 +264,7 @@ func (w *watch) lose(h *held, cause error) {
 	}
 }
 
-// due is how long it takes until enforce has something to do, unless a clock
-// jumps: then the next tick finds out.
+// due is the time until enforce has something to do. If a clock jumps, the next tick notices.
 func (w *watch) due() time.Duration {
 	left := w.untilKill()
 	switch {
@@ -279,7 +276,7 @@ func (w *watch) due() time.Duration {
 	return left - w.grace()
 }
 
-// timeUp is why the deadline is reached.
+// timeUp is the error for a reached deadline.
 func (h *held) timeUp() error {
 	if h.deadline.Final() {
 		return errCapped
@@ -287,9 +284,8 @@ func (h *held) timeUp() error {
 	return errDeadline
 }
 
-// untilKill is how long it takes until nothing of the command may run: until shortly before the
-// deadline, or for the grace only where the lease is known to be over: what it writes meanwhile
-// harms no other holder, because the fence refuses that.
+// untilKill is the time until the command must be gone: until shortly before the deadline, or for the grace period if
+// the lease is known to be lost. Its writes meanwhile harm no other holder, because the fence refuses them.
 func (w *watch) untilKill() time.Duration {
 	left := w.remaining() - killMargin
 	if w.gone {
@@ -298,8 +294,8 @@ func (w *watch) untilKill() time.Duration {
 	return left
 }
 
-// enforce ends the child when its time is over: TERM when only the grace is left, or at once when
-// the lease is known to be over, and KILL at the end. One that has ended by itself gets neither.
+// enforce ends the command when its time is over: TERM when only the grace period is left, or at once when the lease is
+// known to be lost, and KILL at the end. A command that has ended by itself gets neither.
 func (w *watch) enforce() {
 	h, left := w.nearest(), w.untilKill()
 	if w.cfg.OnLost == Warn {

@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/client"
 )
 
-// stubborn is a command that ignores TERM, and writes down when it got which signal.
+// stubborn is a command that ignores TERM, and records when it got which signal.
 type stubborn struct {
 	began  time.Time
 	got    []string
@@ -43,8 +43,7 @@ func (away) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: io.NopCloser(strings.NewReader(`{"code":"unavailable","status":503}`))}, nil
 }
 
-// The clock is the test's own: however busy the machine is, what is measured is
-// what the watch decides.
+// The test's own clock isolates the watch's decisions from the machine's load.
 func TestTheCommandIsKilledBeforeItsLeaseIsOver(t *testing.T) {
 	t.Parallel()
 	for ttl, want := range map[time.Duration][]string{
@@ -91,8 +90,8 @@ func TestWarningOnceIsAllThatIsDueUnderWarn(t *testing.T) {
 	})
 }
 
-// silentOnce is a gateway whose first answer never comes, as on a connection that was
-// cut without a word; it renews all that comes after.
+// silentOnce is a gateway whose first answer never arrives, as
+// on a silently cut connection. It renews all later requests.
 type silentOnce struct{ asked int }
 
 func (s *silentOnce) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -103,7 +102,7 @@ func (s *silentOnce) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(`{"valid_ms":30000}`))}, nil
 }
 
-// watched is what the watch does with a command that runs for a minute, under a lease of 30 s.
+// watched returns what the watch does with a command that runs for a minute, under a lease of 30 s.
 func watched(t *testing.T, gateway http.RoundTripper, left time.Duration, prepare func(*watch, *stubborn)) (Result, *stubborn) {
 	t.Helper()
 	c, err := client.New(client.Config{URL: "http://gateway.invalid", HTTPClient: &http.Client{Transport: gateway}})
@@ -140,7 +139,7 @@ func TestTheFirstRenewalComesSoonerWhenTheStartTookLong(t *testing.T) {
 	})
 }
 
-// oneOver is a gateway that renews all but the lease with this handle, of which it gives one answer.
+// oneOver is a gateway that renews all leases but the one with this handle, for which it gives one answer.
 type oneOver struct {
 	handle string
 	status int
@@ -183,7 +182,8 @@ func TestOneLostLeaseOfSeveralEndsTheCommand(t *testing.T) {
 	}
 }
 
-// The gateway's word that the lease is over leaves the command the grace, and no longer than the lease would have lasted.
+// After the gateway reports that the lease is lost, the command
+// has the grace period, but no more than the lease's time.
 func TestALeaseThatTheGatewayEndsLeavesTheCommandItsGrace(t *testing.T) {
 	t.Parallel()
 	revoked := oneOver{"", http.StatusGone, `{"code":"lease_lost","detail":"the lease is lost: its resource was revoked","status":410}`}
@@ -209,8 +209,7 @@ func TestALeaseThatTheGatewayEndsLeavesTheCommandItsGrace(t *testing.T) {
 	}
 }
 
-// A terminal that closes sends HUP twice, and timeout(1) sends TERM to its child
-// and to the group: nobody asked twice.
+// A terminal that closes sends HUP twice, and timeout(1) sends TERM to its child and to the group: each is one request.
 func TestSignalsThatComeTogetherAreOne(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -239,7 +238,7 @@ func TestSignalsThatComeTogetherAreOne(t *testing.T) {
 // This process was stopped meanwhile, or the machine slept.
 func TestACommandThatEndedByItselfWasNotEnded(t *testing.T) {
 	t.Parallel()
-	for range 50 { // of all that is ready, select takes what it likes
+	for range 50 { // select picks any ready channel
 		synctest.Test(t, func(t *testing.T) {
 			got, command := watched(t, away{}, -time.Second, func(_ *watch, command *stubborn) { command.exited <- 3 })
 			if got.Ended || got.ExitCode != 3 || got.Lost == nil || len(command.got) != 0 {
@@ -254,7 +253,7 @@ func TestACommandThatCanNotBeSignalledIsToldOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said strings.Builder
 		watched(t, away{}, 30*time.Second, func(w *watch, command *stubborn) {
-			command.refusal = syscall.EPERM // such as sudo, which is another user's
+			command.refusal = syscall.EPERM // for example sudo, which runs as another user
 			w.cfg.Say = func(format string, a ...any) { _, _ = fmt.Fprintf(&said, format+"\n", a...) }
 		})
 		if !strings.Contains(said.String(), "could not send TERM to the command: operation not permitted") || strings.Contains(said.String(), ": sent TERM") {

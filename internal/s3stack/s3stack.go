@@ -1,10 +1,9 @@
 //go:build unix
 
-// Package s3stack runs a PostgreSQL and a fenced S3 server on folders of their
-// own, for conformance checks and benchmarks.
+// Package s3stack runs a PostgreSQL and a fenced S3 server on their own folders, for conformance checks and benchmarks.
 //
-// The guarantee: what is started answers, listens on loopback only, and leaves
-// nothing after Close, or when the process dies.
+// The guarantee: the servers are ready when the start returns, listen on loopback only, and leave nothing after Close,
+// or when the process dies.
 package s3stack
 
 import (
@@ -31,14 +30,14 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// DatabaseConfig says what PostgreSQL runs.
+// DatabaseConfig configures PostgreSQL.
 type DatabaseConfig struct {
-	Parent   string            // folder below which the database's own is made; default: the system's for temporary files
+	Parent   string            // parent of the database's own folder; default: the system's temporary folder
 	Fast     bool              // give up durability for speed
 	Settings map[string]string // of postgresql.conf
 }
 
-// Database is a PostgreSQL with the schema, and a folder for what belongs to it.
+// Database is a PostgreSQL with the schema, and a folder for its files.
 type Database struct {
 	Dir  string
 	Pool *pgxpool.Pool // the superuser's
@@ -60,7 +59,7 @@ func StartDatabase(ctx context.Context, cfg DatabaseConfig) (d *Database, err er
 	if err = child.RemoveAtDeath(d.Dir); err != nil {
 		return d, err
 	}
-	if err = os.Chmod(d.Dir, 0o711); err != nil { // as root the server is run by another user
+	if err = os.Chmod(d.Dir, 0o711); err != nil { // as root, PostgreSQL runs as another user
 		return d, err
 	}
 	d.server, err = pgserver.Start(ctx, pgserver.Config{Dir: filepath.Join(d.Dir, "pg"), Ephemeral: true, Fast: cfg.Fast, Settings: cfg.Settings})
@@ -77,7 +76,7 @@ func StartDatabase(ctx context.Context, cfg DatabaseConfig) (d *Database, err er
 // URL is the superuser's address. It holds the password.
 func (d *Database) URL() string { return d.server.URL("postgres") }
 
-// Pid is the postmaster's.
+// Pid is the postmaster's process id.
 func (d *Database) Pid() int { return d.server.Pid() }
 
 // Arm raises the fence of a resource, as acquiring a lease does.
@@ -101,12 +100,12 @@ func (d *Database) Close() error {
 	return err
 }
 
-// ServerConfig says what S3 server runs.
+// ServerConfig configures the S3 server.
 type ServerConfig struct {
 	PostgresURL string
-	Blobs       string                  // folder of the bytes
-	Root        credentials.Credentials // default: fresh ones
-	MasterKey   string                  // of the leases' credentials, 64 hexadecimal digits; default: a fresh one
+	Blobs       string                  // folder of the blobs
+	Root        credentials.Credentials // default: random ones
+	MasterKey   string                  // for the leases' credentials, 64 hexadecimal digits; default: a random one
 	Addr        string                  // default: a free port of 127.0.0.1
 	Rule        objects.Rule            // of buckets that are created over S3
 	Logger      *slog.Logger            // default: discards
@@ -124,7 +123,7 @@ type Server struct {
 	stop func() error
 }
 
-// StartServer begins to answer S3 requests.
+// StartServer starts to serve S3 requests.
 func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	if cfg.Root.AccessKeyID == "" {
 		cfg.Root = credentials.Credentials{AccessKeyID: "root-" + rand.Text(), SecretAccessKey: rand.Text()}
@@ -178,7 +177,7 @@ func (s *Server) serve(ctx context.Context, ln net.Listener) {
 	}
 }
 
-// Issue makes the credentials of a grant, current or not.
+// Issue returns the credentials of a grant, which need not be current.
 func (s *Server) Issue(resource string, token fence.Token) (credentials.Credentials, error) {
 	return s.keys.Issue(resource, token, time.Now().Add(time.Hour), 0)
 }

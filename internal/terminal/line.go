@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// Line is text on one line, in which nothing tells a terminal what to do: blanks
-// and ends of lines are one blank each, and what is not printable is written as
-// Go does, such as \x1b. For text that others chose: names, holders, messages.
+// Line returns text as one line without control sequences: white space and line
+// ends become one blank each, and unprintable characters are escaped as in Go,
+// for example \x1b. Use it for text that others chose: names, holders, messages.
 func Line(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if strings.IndexFunc(text, obeyed) < 0 && utf8.ValidString(text) {

@@ -1,4 +1,4 @@
-// Package terminal tells terminals from files, pipes and /dev/null.
+// Package terminal distinguishes terminals from files, pipes and /dev/null.
 package terminal
 
 import (

@@ -15,7 +15,7 @@ func TestNothingElseIsATerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = null.Close() }()
-	stdin := os.NewFile(null.Fd(), "/dev/stdin") // how a process sees its input
+	stdin := os.NewFile(null.Fd(), "/dev/stdin") // as a process sees its input
 	for name, v := range map[string]any{"/dev/null": null, "/dev/null as stdin": stdin, "reader": strings.NewReader(""), "nothing": nil} {
 		if terminal.Is(v) {
 			t.Errorf("%s is taken for a terminal", name)

@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Blocked returns what a call returns that waits for the rows of a table, which a transaction of the test holds until the
-// call was seen to wait, and meanwhile has run.
+// Blocked calls call, which must wait for the rows of a table, and returns its result. A transaction of the test holds
+// the rows until call was seen to wait and meanwhile has run.
 func (pg PG) Blocked(t testing.TB, table string, call func() error, meanwhile func()) error {
 	t.Helper()
 	pool := pg.Pool(t)

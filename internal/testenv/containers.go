@@ -25,8 +25,7 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 )
 
-// box is a running container with one published port, which stays the same
-// when the container is started again.
+// box is a running container with one published port, which stays the same when the container is restarted.
 type box struct {
 	engine engine
 	name   string
@@ -77,8 +76,7 @@ func (d engine) publishOn() netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-// guard has the container removed when this process dies. Without the docker
-// command testcontainers' own reaper does that.
+// guard has the container removed when this process dies. Without the docker command testcontainers' reaper does that.
 func (b *box) guard() error {
 	if !hasDockerCommand() {
 		return nil
@@ -203,7 +201,7 @@ func (b redisBox) Freeze() error {
 	})
 }
 
-// Thaw is no error where the node is not frozen, as for a process.
+// Thaw is no error for a node that is not frozen, as with a process.
 func (b redisBox) Thaw() error {
 	return b.control(func(ctx context.Context) error {
 		state, err := b.engine.Client().ContainerInspect(ctx, b.name, client.ContainerInspectOptions{})

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// DeadAddr is a loopback address that refuses connections until the test ends: its
-// port is taken, so that nobody else gets it, and nobody listens.
+// DeadAddr is a loopback address that refuses connections until the test ends: its port is bound, so that no other
+// process gets it, and nothing listens.
 func DeadAddr(t testing.TB) string {
 	t.Helper()
 	port, err := takePort(t)

@@ -19,14 +19,14 @@ import (
 	tclog "github.com/testcontainers/testcontainers-go/log"
 )
 
-// The images, and how long their absence is looked into.
+// The images, and how long a missing one is searched for.
 const (
 	defaultPostgresImage = "postgres:17"
 	defaultRedisImage    = "valkey/valkey:8"
 
-	askPatience  = 5 * time.Second // for Docker, and for the registry, to answer
-	pullPatience = 5 * time.Minute // for a download that the registry has promised
-	rememberNo   = 5 * time.Minute // how long other test binaries take a registry's silence for granted
+	askPatience  = 5 * time.Second // for an answer of Docker, or of the registry
+	pullPatience = 5 * time.Minute // for a download after the registry has answered
+	rememberNo   = 5 * time.Minute // how long other test binaries rely on a registry's failure to answer
 )
 
 func postgresImage() string { return envOr("FENCEGATE_TEST_POSTGRES_IMAGE", defaultPostgresImage) }
@@ -39,7 +39,7 @@ func envOr(name, otherwise string) string {
 	return otherwise
 }
 
-// docker is the engine that containers run on, asked for once.
+// docker is the container engine, looked up once.
 var docker = sync.OnceValues(func() (engine, error) {
 	if hasDockerCommand() {
 		// The watchdog of package child removes containers, so Ryuk's image is not needed.
@@ -70,15 +70,14 @@ func hasDockerCommand() bool {
 type engine struct {
 	*testcontainers.DockerProvider
 
-	daemonHost string // by which published ports are reached
+	daemonHost string // the host of published ports
 }
 
 type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-// ensureImage returns nil when the image is there, after pulling it where that
-// is possible. The answer comes fast where it is not.
+// ensureImage returns nil when the image is present. It pulls it if possible, and otherwise fails fast.
 func (d engine) ensureImage(ctx context.Context, image string) error {
 	ask, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
@@ -90,7 +89,7 @@ func (d engine) ensureImage(ctx context.Context, image string) error {
 		return fmt.Errorf("image %s is not local and could not be pulled a moment ago", image)
 	}
 	if _, err := d.Client().DistributionInspect(ask, image, client.DistributionInspectOptions{}); err != nil {
-		_ = os.WriteFile(note, nil, 0o600) // where it can't be written, the next binary asks too
+		_ = os.WriteFile(note, nil, 0o600) // if it can't be written, the next binary asks too
 		return fmt.Errorf("image %s is neither local nor can it be pulled: %w", image, err)
 	}
 	fmt.Fprintf(os.Stderr, "testenv: pulling image %s\n", image)
@@ -108,8 +107,8 @@ func (d engine) ensureImage(ctx context.Context, image string) error {
 	return err
 }
 
-// notePath is where a registry's silence about an image is noted for other test
-// binaries; empty without a cache folder.
+// notePath is the file that records a registry's failure to answer for
+// an image, for other test binaries; empty without a cache folder.
 func notePath(image string) string {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -123,7 +122,7 @@ func notePath(image string) string {
 	return filepath.Join(dir, fmt.Sprintf("test-image-missing-%x", sum[:6]))
 }
 
-// containersFor says whether containers of the image can be had, and else why not.
+// containersFor returns the engine if it can run the image, or else the reason why not.
 func containersFor(ctx context.Context, image string) (engine, error) {
 	if v := os.Getenv("FENCEGATE_TEST_SERVICES"); v == "local" {
 		return engine{}, errors.New("ruled out by FENCEGATE_TEST_SERVICES=local")
@@ -135,7 +134,7 @@ func containersFor(ctx context.Context, image string) (engine, error) {
 	return d, d.ensureImage(ctx, image)
 }
 
-// localAllowed is the other half of FENCEGATE_TEST_SERVICES.
+// localAllowed checks the other half of FENCEGATE_TEST_SERVICES.
 func localAllowed() error {
 	switch v := os.Getenv("FENCEGATE_TEST_SERVICES"); v {
 	case "", "auto", "local":

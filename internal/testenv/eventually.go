@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// patience is how long Eventually waits. It is not a time that a test measures: on a busy machine everything takes longer.
+// patience is how long Eventually waits. No test measures it: on a busy machine everything takes longer.
 const patience = time.Minute
 
-// Eventually polls until a condition holds, and fails the test when it does not within a minute. A condition that
-// returns an error holds once that is nil; the failure shows the last one.
+// Eventually polls until a condition holds, and fails the test after a minute. A condition that returns an error holds
+// when the error is nil; the failure shows the last error.
 func Eventually[Condition func() bool | func() error](t testing.TB, what string, holds Condition) {
 	t.Helper()
 	if err := waitFor(patience, holds); err != nil {
@@ -21,7 +21,7 @@ func Eventually[Condition func() bool | func() error](t testing.TB, what string,
 
 var errStillNot = errors.New("it still does not hold")
 
-// waitFor returns nil once the condition holds, and after that time what it last said.
+// waitFor returns nil when the condition holds, or its last error when the time is over.
 func waitFor[Condition func() bool | func() error](within time.Duration, holds Condition) error {
 	check, ok := any(holds).(func() error)
 	if !ok {

@@ -17,13 +17,13 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// playing makes this binary play another test binary, in one of these parts.
+// playing makes this binary act as another test binary, in one of these roles.
 const playing = "TESTENV_PLAYING"
 
-// TestPlayed is that other binary's only test. It does nothing when nobody plays it.
+// TestPlayed is that other binary's only test. Without a role it does nothing.
 func TestPlayed(t *testing.T) {
 	switch os.Getenv(playing) {
-	case "interrupted": // takes everything, names the addresses, and waits for its end
+	case "interrupted": // uses everything, prints the addresses, and waits for its end
 		pg, err := url.Parse(testenv.Postgres(t).URL)
 		if err != nil {
 			t.Fatal(err)
@@ -61,7 +61,7 @@ func TestAnInterruptedTestLeavesNothingBehind(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			defer cmd.Process.Kill() // ended already, unless the test failed
+			defer cmd.Process.Kill() // no effect unless the test failed
 			line, err := bufio.NewReader(out).ReadString('\n')
 			addrs := strings.Fields(strings.TrimPrefix(line, "up"))
 			if err != nil || len(addrs) != 3 {
@@ -130,7 +130,7 @@ func TestGivenAddressesComeFirst(t *testing.T) {
 	}
 }
 
-// tmpFolder is a folder that PostgreSQL's user may enter, which t.TempDir's parent is not.
+// tmpFolder is a folder that PostgreSQL's user may enter; t.TempDir's parent is closed to it.
 func tmpFolder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "testenv-")

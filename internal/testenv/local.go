@@ -9,15 +9,15 @@ import (
 	"github.com/fencegate/fencegate/internal/pgserver"
 )
 
-// serverSettings fit many parallel tests, and allow what some tests need:
-// prepared transactions and logical replication.
+// serverSettings suit many parallel tests, and enable what some
+// tests need: prepared transactions and logical replication.
 var serverSettings = map[string]string{
 	"max_connections":           "300",
 	"shared_buffers":            "64MB",
 	"max_prepared_transactions": "20",
 	"wal_level":                 "logical",
 	"max_wal_size":              "256MB",
-	"autovacuum":                "off", // it only ever works on databases that are dropped seconds later
+	"autovacuum":                "off", // it would only process databases that are dropped seconds later
 }
 
 // localPostgres starts a cluster from this machine's binaries.

@@ -12,8 +12,8 @@ import (
 	"github.com/fencegate/fencegate/internal/pgserver"
 )
 
-// ServerDir is the folder for one PostgreSQL of the test's own, which survives the server's restarts and goes with the
-// test. PostgreSQL's user may enter it.
+// ServerDir is the folder for one PostgreSQL of a test. It survives the server's restarts and is removed with the test.
+// PostgreSQL's user may enter it.
 func ServerDir(t testing.TB) string {
 	t.Helper()
 	dir, err := serverDir()
@@ -38,7 +38,7 @@ func serverDir() (string, error) {
 	return dir, os.Chmod(dir, 0o711)
 }
 
-// OwnPostgres starts a PostgreSQL of the test's own, which it may configure, stop, crash and start again in cfg.Dir, by
+// OwnPostgres starts a PostgreSQL for one test, which the test may configure, stop, crash and restart in cfg.Dir, by
 // default a new [ServerDir]. It is stopped when the test ends.
 func OwnPostgres(t testing.TB, cfg pgserver.Config) *pgserver.Server {
 	t.Helper()

@@ -20,21 +20,20 @@ import (
 // PG is a database of one test.
 type PG struct {
 	URL        string // the superuser's; postgres://…
-	GatewayURL string // a login that is fence_gateway; empty without migrations
-	WriterURL  string // a login that is fence_writer; empty without migrations
+	GatewayURL string // a login in fence_gateway; empty without migrations
+	WriterURL  string // a login in fence_writer; empty without migrations
 	OtherURL   string // a login without any role
 	Database   string
 }
 
-// Postgres hands the test a fresh database with the migrations applied. It is
-// dropped when the test ends.
+// Postgres returns a fresh database with the migrations applied. It is dropped when the test ends.
 func Postgres(t testing.TB) PG {
 	t.Helper()
 	return fresh(t, true)
 }
 
-// PostgresEmpty hands the test a fresh database without migrations. Roles
-// belong to the whole cluster, so those of the migrations may exist.
+// PostgresEmpty returns a fresh database without migrations. Roles belong to the whole cluster, so those of the
+// migrations may exist.
 func PostgresEmpty(t testing.TB) PG {
 	t.Helper()
 	return fresh(t, false)
@@ -57,8 +56,7 @@ func PoolOf(t testing.TB, address string) *pgxpool.Pool {
 	return pool
 }
 
-// As makes a login of its own that has the roles, and returns its address of
-// the database. The login is dropped with the test.
+// As creates a login with the roles, and returns its URL for the database. The login is dropped with the test.
 func (pg PG) As(t testing.TB, roles ...string) string {
 	t.Helper()
 	c, err := shared()
@@ -109,7 +107,8 @@ func fresh(t testing.TB, migrated bool) PG {
 	})
 	pg := PG{URL: c.url(name, "", ""), OtherURL: c.url(name, loginOther, c.logins), Database: name}
 	if migrated {
-		if err := c.exec(t.Context(), name, "UPDATE fence.lock_group SET id = gen_random_uuid()"); err != nil { // not the template's, which others have
+		// The template's id is shared by other databases.
+		if err := c.exec(t.Context(), name, "UPDATE fence.lock_group SET id = gen_random_uuid()"); err != nil {
 			fatal(t, fmt.Errorf("fresh database: %w", err))
 		}
 		pg.GatewayURL, pg.WriterURL = c.url(name, loginGateway, c.logins), c.url(name, loginWriter, c.logins)
@@ -117,7 +116,7 @@ func fresh(t testing.TB, migrated bool) PG {
 	return pg
 }
 
-// The logins that every test may use. Their password is one per cluster.
+// The logins that every test may use. Each cluster has one password for them.
 const (
 	loginGateway = "fencegate_test_gateway"
 	loginWriter  = "fencegate_test_writer"
@@ -128,7 +127,7 @@ const (
 type cluster struct {
 	base     *url.URL // the superuser's address
 	logins   string   // password of the shared logins
-	strategy string   // how a database is copied fastest
+	strategy string   // the fastest way to copy a database
 	template func() (string, error)
 }
 
@@ -153,7 +152,7 @@ func (c *cluster) url(database, login, password string) string {
 	return u.String()
 }
 
-// exec runs statements as the superuser on a connection of their own.
+// exec runs statements as the superuser on their own connection.
 func (c *cluster) exec(ctx context.Context, database, sql string) error {
 	conn, err := pgx.Connect(ctx, c.url(database, "", ""))
 	if err != nil {
@@ -163,8 +162,7 @@ func (c *cluster) exec(ctx context.Context, database, sql string) error {
 	return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
 }
 
-// dropDatabase also ends what would keep the database: prepared transactions,
-// and, by FORCE, sessions.
+// dropDatabase also ends what blocks the drop: prepared transactions, and, by FORCE, sessions.
 func (c *cluster) dropDatabase(ctx context.Context, name string) error {
 	drop := fmt.Sprintf("DROP DATABASE IF EXISTS %s WITH (FORCE)", name)
 	err := c.exec(ctx, "postgres", drop)

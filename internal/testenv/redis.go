@@ -15,11 +15,10 @@ import (
 // RedisNodes are Redis nodes that tests share.
 type RedisNodes struct {
 	Addrs  []string
-	Prefix string // this test's: put it before every key; no FLUSHALL
+	Prefix string // this test's prefix: put it before every key; no FLUSHALL
 }
 
-// Redis hands the test n independent nodes, which other tests use too, and a
-// key prefix of its own.
+// Redis returns n independent nodes, which other tests use too, and the test's own key prefix.
 func Redis(t testing.TB, n int) RedisNodes {
 	t.Helper()
 	addrs, err := sharedRedis(n)
@@ -29,8 +28,8 @@ func Redis(t testing.TB, n int) RedisNodes {
 	return RedisNodes{Addrs: addrs, Prefix: "fencegate-test-" + unique()}
 }
 
-// OwnRedis hands the test n nodes that it may kill, freeze, restart and flush.
-// They are without persistence and are removed when the test ends.
+// OwnRedis returns n nodes that the test may kill, freeze, restart and flush. They have no persistence and are removed
+// when the test ends.
 func OwnRedis(t testing.TB, n int) []*redisserver.Server {
 	t.Helper()
 	return OwnRedisWith(t, n, redisserver.Config{})
@@ -60,7 +59,7 @@ var pool struct {
 	addrs []string
 }
 
-// sharedRedis names the first n shared nodes, after starting those that are missing.
+// sharedRedis returns the first n shared nodes, after starting the missing ones.
 func sharedRedis(n int) ([]string, error) {
 	pool.Lock()
 	defer pool.Unlock()
@@ -87,7 +86,7 @@ func sharedRedis(n int) ([]string, error) {
 	return pool.addrs[:n:n], nil
 }
 
-// startAll starts n nodes at the same time. With an error it returns those that did start.
+// startAll starts n nodes concurrently. If it fails it returns the nodes that started.
 func startAll(ctx context.Context, n int, cfg redisserver.Config) ([]*redisserver.Server, error) {
 	nodes, errs := make([]*redisserver.Server, n), make([]error, n)
 	var group sync.WaitGroup

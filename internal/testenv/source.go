@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 )
 
-// openPostgres takes the first source that serves.
+// openPostgres takes the first source that is available.
 func openPostgres(ctx context.Context) (*cluster, error) {
 	if address := os.Getenv("FENCEGATE_TEST_POSTGRES_URL"); address != "" {
 		base, err := url.Parse(address)
@@ -37,7 +37,7 @@ func openPostgres(ctx context.Context) (*cluster, error) {
 	return localPostgres(ctx)
 }
 
-// startRedis takes the first source that serves a node of one's own.
+// startRedis takes the first source that can start a node.
 func startRedis(ctx context.Context, cfg redisserver.Config) (*redisserver.Server, error) {
 	engine, noContainer := containersFor(ctx, redisImage())
 	if noContainer == nil {
@@ -53,14 +53,14 @@ func startRedis(ctx context.Context, cfg redisserver.Config) (*redisserver.Serve
 	return redisserver.Start(ctx, cfg)
 }
 
-// nothing is the one line that says what is missing and what to do.
+// nothing is an error of one line: what is missing and what to do.
 func nothing(what, variable string, noContainer, noLocal error) error {
 	line := fmt.Sprintf("no %s for this test: %s is not set; Docker: %v; local: %v. `make test` installs what is missing",
 		what, variable, noContainer, noLocal)
 	return errors.New(strings.ReplaceAll(line, "\n", ": "))
 }
 
-// givenRedis is what FENCEGATE_TEST_REDIS_ADDRS names.
+// givenRedis returns the addresses in FENCEGATE_TEST_REDIS_ADDRS.
 func givenRedis() []string {
 	return strings.FieldsFunc(os.Getenv("FENCEGATE_TEST_REDIS_ADDRS"), func(r rune) bool { return r == ',' || r == ' ' })
 }

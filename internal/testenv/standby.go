@@ -11,9 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// SynchronousStandby names the standby that commits wait for, on a server of the
-// test's own, and returns when they do; with "", when they wait no more. admin is a
-// superuser's.
+// SynchronousStandby sets the standby for which commits wait, on a test's own server, and returns when they do. With ""
+// it returns when they no longer wait. admin is a superuser's pool.
 func SynchronousStandby(t testing.TB, admin *pgxpool.Pool, name string) {
 	t.Helper()
 	for _, sql := range []string{"ALTER SYSTEM SET synchronous_standby_names = '" + name + "'", "SELECT pg_reload_conf()"} {
@@ -21,7 +20,7 @@ func SynchronousStandby(t testing.TB, admin *pgxpool.Pool, name string) {
 			fatal(t, err)
 		}
 	}
-	// It is another process of the server that lets commits wait, and it may read its configuration later.
+	// Another process of the server makes commits wait, and may read its configuration later.
 	for patience := time.Now().Add(30 * time.Second); commitWaits(t, admin) != (name != ""); {
 		if time.Now().After(patience) {
 			fatal(t, fmt.Errorf("whether commits wait for a standby %q has not changed within 30 s", name))
@@ -29,7 +28,7 @@ func SynchronousStandby(t testing.TB, admin *pgxpool.Pool, name string) {
 	}
 }
 
-// commitWaits reports whether a COMMIT waits for the standby, or else that it is over.
+// commitWaits reports whether a COMMIT waits for the standby; false: it completed.
 func commitWaits(t testing.TB, admin *pgxpool.Pool) bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

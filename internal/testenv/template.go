@@ -15,11 +15,10 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// oneAtATime is the advisory lock under which test binaries that share a server
-// make logins and templates.
+// oneAtATime is the advisory lock under which test binaries that share a server create logins and templates.
 const oneAtATime = 0x66656e6365 // "fence"
 
-// underLock runs f on a session of the superuser that holds the lock.
+// underLock runs f on a superuser's session that holds the lock.
 func (c *cluster) underLock(ctx context.Context, f func(*pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, c.url("postgres", "", ""))
 	if err != nil {
@@ -32,13 +31,14 @@ func (c *cluster) underLock(ctx context.Context, f func(*pgx.Conn) error) error 
 	return f(conn)
 }
 
-// makeLogins makes the shared logins, and learns how to copy a database. Their password is derived from the
+// makeLogins creates the shared logins, and determines how to copy a database. The password is derived from the
 // superuser's, so that test binaries which share a server agree on it.
 func (c *cluster) makeLogins(ctx context.Context) error {
 	sum := sha256.Sum256([]byte("fencegate test logins\n" + c.base.User.String()))
 	c.logins = hex.EncodeToString(sum[:16])
 	return c.underLock(ctx, func(conn *pgx.Conn) error {
-		// Half the time of the default, which PostgreSQL has since 15, as nothing is flushed here. Before, it was the only one.
+		// FILE_COPY takes half the time of the default since PostgreSQL
+		// 15, as nothing is flushed here. Before 15 it is the only one.
 		const strategy = "SELECT CASE WHEN current_setting('server_version_num')::int >= 150000 THEN ' STRATEGY FILE_COPY' ELSE '' END"
 		if err := conn.QueryRow(ctx, strategy).Scan(&c.strategy); err != nil {
 			return err
@@ -60,8 +60,7 @@ func (c *cluster) makeLogins(ctx context.Context) error {
 	})
 }
 
-// makeTemplate makes the database with the migrations applied, once for each
-// set of migrations on a server.
+// makeTemplate creates the database with the migrations applied, once for each set of migrations on a server.
 func (c *cluster) makeTemplate() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
 	defer cancel()
@@ -75,7 +74,7 @@ func (c *cluster) makeTemplate() (string, error) {
 		if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name).Scan(&exists); err != nil || exists {
 			return err
 		}
-		making := name + "_making" // renamed when complete: an interrupted run leaves no half template
+		making := name + "_making" // renamed when complete: an interrupted run leaves no partial template
 		for _, sql := range []string{"DROP DATABASE IF EXISTS " + making + " WITH (FORCE)", "CREATE DATABASE " + making + " TEMPLATE template0"} {
 			if _, err := conn.Exec(ctx, sql); err != nil {
 				return fmt.Errorf("template: %w", err)
@@ -93,10 +92,11 @@ func (c *cluster) makeTemplate() (string, error) {
 	})
 }
 
-// hashOfMigrations names a set of migrations.
+// hashOfMigrations identifies a set of migrations.
 func hashOfMigrations() (string, error) {
 	sum := sha256.New()
-	err := fs.WalkDir(migrations.FS, ".", func(name string, entry fs.DirEntry, err error) error { // in the order of the names
+	// WalkDir goes in the order of the names.
+	err := fs.WalkDir(migrations.FS, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}

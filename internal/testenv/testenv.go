@@ -1,11 +1,10 @@
 //go:build unix
 
-// Package testenv hands tests real services: a fresh database with fencegate's
-// migrations, and Redis nodes with a fresh key space or nodes of their own.
+// Package testenv provides real services for tests: a fresh database with fencegate's migrations, and Redis nodes with
+// a fresh key space or nodes of their own.
 //
-// The guarantee: what one test gets, no other test sees; a service that can't
-// be had fails the test with one clear line, never skips it; and when the test
-// binary ends, in whatever way, no process, container or folder stays behind.
+// The guarantee: no test sees another's resources. A missing service fails the test with one clear line, and never
+// skips it. When the test binary ends, in any way, no process, container or folder remains.
 //
 //	func TestMain(m *testing.M) { testenv.Main(m) }
 //
@@ -18,7 +17,7 @@
 //		nodes := testenv.OwnRedis(t, 3)    // nodes to kill, freeze and restart
 //	}
 //
-// The services come from the first of these that serves:
+// The services come from the first of these that is available:
 //
 //  1. FENCEGATE_TEST_POSTGRES_URL, a superuser's address, and
 //     FENCEGATE_TEST_REDIS_ADDRS, host:port with commas between them;
@@ -27,9 +26,8 @@
 //     (default postgres:17 and valkey/valkey:8);
 //  3. postgres and redis-server (or valkey-server) processes from this machine's binaries.
 //
-// FENCEGATE_TEST_SERVICES=containers or =local admits only the second or the third.
-// A server given by address keeps one template database for each set of
-// migrations and the logins fencegate_test_*; everything else is removed.
+// FENCEGATE_TEST_SERVICES=containers or =local admits only the second or the third. A server given by address keeps one
+// template database for each set of migrations and the logins fencegate_test_*. Everything else is removed.
 package testenv
 
 import (
@@ -44,10 +42,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs the tests, ends the shared services and exits. For TestMain.
+// Main runs the tests, ends the shared services and exits. Call it from TestMain.
 func Main(m *testing.M) { os.Exit(Wrap(m).Run()) }
 
-// Runner is what Main needs of a [testing.M].
+// Runner is the part of [testing.M] that Main needs.
 type Runner interface{ Run() int }
 
 // Wrap returns a Runner that ends the shared services after the tests.
@@ -64,19 +62,19 @@ func (w wrapped) Run() int {
 	return code
 }
 
-// VerifyMain runs the tests, ends the shared services, fails where goroutines are left, and exits. For TestMain.
+// VerifyMain runs the tests, ends the shared services, fails if goroutines remain, and exits. Call it from TestMain.
 func VerifyMain(m *testing.M, also ...goleak.Option) {
 	goleak.VerifyTestMain(Wrap(m), append(also, libraries()...)...)
 }
 
-// LeakOptions excuses the shared services' goroutines in a leak check that runs
-// while they are up, as goleak.VerifyNone(t) in a single test does.
+// LeakOptions excuses the shared services' goroutines in a leak check that runs while they are up, such as
+// goleak.VerifyNone(t) in a single test.
 func LeakOptions() []goleak.Option {
 	return append(libraries(), goleak.IgnoreAnyFunction("github.com/fencegate/fencegate/internal/child.(*Process).run"))
 }
 
-// libraries excuses goroutines of libraries that outlive what was closed: clocks of the process, and what looks every
-// few seconds whether its owner has gone.
+// libraries excuses goroutines of libraries that outlive their closed owner: process-wide clocks, and goroutines that
+// check every few seconds whether their owner has gone.
 func libraries() []goleak.Option {
 	return []goleak.Option{
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
@@ -86,7 +84,7 @@ func libraries() []goleak.Option {
 	}
 }
 
-// closers are what the shared services need at the end, last come first.
+// closers end the shared services, in reverse order.
 var closers struct {
 	sync.Mutex
 	list []func() error
@@ -109,7 +107,7 @@ func release() error {
 	return errors.Join(errs...)
 }
 
-// startPatience bounds how long a service may take to come up, with images at hand.
+// startPatience bounds the start of a service whose image is present.
 const startPatience = 90 * time.Second
 
 // fatal ends the test with one line: what is missing and what to do.

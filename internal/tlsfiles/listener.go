@@ -11,9 +11,9 @@ import (
 	"sync"
 )
 
-// Listener speaks TLS on the connections of an HTTP server. A handshake begins
-// with the first read, so it has the deadline of that. A client that speaks plain
-// HTTP is told so. With a nil configuration it is the listener itself.
+// Listener serves TLS on the connections of an HTTP server. A handshake begins with
+// the first read, so that read's deadline applies to it. A client that sends plain
+// HTTP gets an answer that says so. With a nil configuration Listener returns ln.
 func Listener(ln net.Listener, cfg *tls.Config) net.Listener {
 	if cfg == nil {
 		return ln
@@ -39,15 +39,15 @@ func (l listener) Accept() (net.Conn, error) {
 type conn struct {
 	*tls.Conn
 
-	told sync.Once // that this port speaks TLS
+	told sync.Once // sends the answer to plain HTTP
 }
 
 const plainHTTP = "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\nThis port speaks HTTPS: use https:// in its address.\n"
 
 type connKey struct{}
 
-// ConnContext is [http.Server.ConnContext] for [ClientCertificate]: the server asks a connection
-// for its state before the handshake, so the state of a request does not have the certificate.
+// ConnContext is the [http.Server.ConnContext] for [ClientCertificate]. The server reads a connection's TLS state
+// before the handshake, so a request's state lacks the certificate.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	if c, ok := c.(*conn); ok {
 		return context.WithValue(ctx, connKey{}, c)
@@ -55,7 +55,7 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// ClientCertificate is the verified certificate of who sent a request; nil where there is none.
+// ClientCertificate returns the verified certificate of a request's client; nil without one.
 func ClientCertificate(r *http.Request) *x509.Certificate {
 	state := r.TLS
 	if c, ok := r.Context().Value(connKey{}).(*conn); ok {
@@ -68,7 +68,7 @@ func ClientCertificate(r *http.Request) *x509.Certificate {
 	return state.PeerCertificates[0]
 }
 
-// Handshake says what is wrong to who speaks plain HTTP.
+// Handshake answers plain HTTP with an explanation.
 func (c *conn) Handshake() error {
 	err := c.Conn.Handshake()
 	if wrong, ok := errors.AsType[tls.RecordHeaderError](err); ok && wrong.Conn != nil && looksHTTP(wrong.RecordHeader) {
@@ -85,7 +85,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// looksHTTP: five bytes tell, the end of a method or of its name.
+// looksHTTP detects HTTP by the first five bytes: the end of a method or of its name.
 func looksHTTP(header [5]byte) bool {
 	switch string(header[:]) {
 	case "GET /", "HEAD ", "POST ", "PUT /", "DELET", "OPTIO", "PATCH":

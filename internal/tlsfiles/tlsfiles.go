@@ -1,6 +1,5 @@
-// Package tlsfiles makes the TLS of a port from PEM files, and follows them:
-// files that are replaced count from the next handshake on, without a restart,
-// and files that can't be used change nothing.
+// Package tlsfiles loads a port's TLS configuration from PEM files, and follows them: replaced files apply from the
+// next handshake on, without a restart, and unusable files change nothing.
 //
 //	cfg, err := tlsfiles.Files{Cert: "tls.crt", Key: "tls.key"}.Load(tlsfiles.Use{Port: "the S3 port"}, logger)
 //	ln = tlsfiles.Listener(ln, cfg)
@@ -16,25 +15,23 @@ import (
 	"time"
 )
 
-// Files are the PEM files of the TLS that clients are offered.
+// Files are the PEM files of a server's TLS.
 type Files struct {
 	// Cert and Key hold the certificate chain and its key. Required.
 	Cert, Key string
-	// ClientCA holds the authorities of clients' certificates. Defaults to "": none
-	// is asked for.
+	// ClientCA holds the CAs of clients' certificates. Defaults to "": no certificate is requested.
 	ClientCA string
 }
 
 // Use is what the TLS is for.
 type Use struct {
 	Port       string             // its name in the log
-	NextProtos []string           // by ALPN; nil: none are told
+	NextProtos []string           // for ALPN; nil: none
 	ClientAuth tls.ClientAuthType // with a ClientCA; NoClientCert stands for RequireAndVerifyClientCert
 }
 
-// Load makes a configuration that follows the files: one that is replaced counts
-// from the next handshake on. While new files can't be used, the last good ones
-// stay, and log hears why.
+// Load returns a configuration that follows the files: a replaced one applies from the next handshake on. While new
+// files are unusable, the last good ones stay, and log gets the reason.
 func (f Files) Load(use Use, log *slog.Logger) (*tls.Config, error) {
 	follower := &follower{files: f, use: use, log: log}
 	seen, err := f.stat()
@@ -59,7 +56,7 @@ func (f Files) read(use Use) (*tls.Config, error) {
 	}
 	cfg := &tls.Config{
 		Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: use.NextProtos,
-		SessionTicketsDisabled: true, // a resumed session would outlive the files that it began with
+		SessionTicketsDisabled: true, // a resumed session would outlive the files with which it began
 	}
 	if f.ClientCA == "" {
 		return cfg, nil
@@ -78,7 +75,7 @@ func (f Files) read(use Use) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// fileState tells one content of a file from another.
+// fileState identifies a file's content.
 type fileState struct {
 	changed time.Time
 	size    int64
@@ -108,7 +105,7 @@ func sameFiles(a, b [3]fileState) bool {
 	return true
 }
 
-// follower has the configuration of the files as they are.
+// follower holds the configuration for the current files.
 type follower struct {
 	files Files
 	use   Use
@@ -116,11 +113,11 @@ type follower struct {
 
 	mu      sync.Mutex
 	current *tls.Config
-	seen    [3]fileState // what current was read from
-	failure string       // the last one that the log has heard of
+	seen    [3]fileState // the files from which current was read
+	failure string       // the last one logged
 }
 
-// config looks at the files first.
+// config checks the files first.
 func (f *follower) config() *tls.Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,7 +134,7 @@ func (f *follower) config() *tls.Config {
 	case err == nil:
 		f.current, f.seen, f.failure = fresh, seen, ""
 		f.log.Info(f.use.Port+" offers the new certificate", "file", f.files.Cert)
-	case err.Error() != f.failure: // once; the files are tried again at each handshake
+	case err.Error() != f.failure: // logged once; the files are tried again at each handshake
 		f.failure = err.Error()
 		f.log.Error(f.use.Port+" stays with its old certificate: the new files can't be used", "error", err)
 	}

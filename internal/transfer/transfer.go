@@ -1,7 +1,7 @@
 // Package transfer moves objects between files and an S3 port.
 //
-// The guarantee: a file appears with all of an object's bytes or not at all, and
-// an object is written by one commit, however many parts it takes.
+// The guarantee: a file appears with all of an object's bytes or not at all, and an object is written by one commit,
+// whatever its number of parts.
 //
 //	c := transfer.New(transfer.Config{Endpoint: url, Region: "us-east-1", Credentials: creds})
 //	err := c.Upload(ctx, "report.pdf", transfer.Object{Bucket: "orders", Key: "1001/report.pdf"}, transfer.Options{})
@@ -28,13 +28,12 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// PartSize is how large the parts of a large upload are, in bytes, unless there
-// would be more than 10,000.
+// PartSize is the size of a large upload's parts, in bytes, unless there would be more than 10,000.
 const PartSize = 64 << 20
 
 const maxParts = 10_000
 
-// Config says which S3 port, and as whom.
+// Config configures the S3 port and the credentials.
 type Config struct {
 	Endpoint, Region string
 	Credentials      aws.CredentialsProvider
@@ -46,7 +45,7 @@ type Client struct {
 	endpoint string
 }
 
-// New connects to nothing yet.
+// New returns a Client, which connects on first use.
 func New(c Config) *Client {
 	return &Client{endpoint: c.Endpoint, s3: s3.New(s3.Options{
 		Region: c.Region, BaseEndpoint: &c.Endpoint, UsePathStyle: true, Credentials: c.Credentials,
@@ -60,8 +59,7 @@ type Object struct{ Bucket, Key, Version string }
 
 func (o Object) String() string { return "s3://" + o.Bucket + "/" + o.Key }
 
-// ParseObject reads s3://BUCKET/KEY; the key is taken as it is. Ok is false where
-// the text does not begin with s3:// and so is none.
+// ParseObject parses s3://BUCKET/KEY; the key is not decoded. ok is false if the text does not begin with s3://.
 func ParseObject(text string) (o Object, ok bool, err error) {
 	rest, ok := strings.CutPrefix(text, "s3://")
 	if !ok {
@@ -74,18 +72,18 @@ func ParseObject(text string) (o Object, ok bool, err error) {
 	return o, true, nil
 }
 
-// Options of a transfer.
+// Options are the options of a transfer.
 type Options struct {
 	Range     string // of a download: "FIRST-LAST", "FIRST-" or "-LAST BYTES", as in HTTP
-	NoClobber bool   // refuse to replace an object that is there
+	NoClobber bool   // refuse to replace an existing object
 }
 
 var rangeForm = regexp.MustCompile(`^(\d+-\d*|-\d+)$`)
 
-// Cat writes an object's bytes, or a range of them.
+// Cat writes an object's bytes, or a range of them, to w.
 func (c *Client) Cat(ctx context.Context, from Object, w io.Writer, o Options) error {
 	if o.Range != "" && !rangeForm.MatchString(o.Range) {
-		// S3 ignores what it can't read, and would send all of the object.
+		// S3 ignores an invalid range, and would send the whole object.
 		return &fence.InvalidError{Field: "range", Reason: fmt.Sprintf("is %q; it must read FIRST-LAST, FIRST- or -N", o.Range)}
 	}
 	in := &s3.GetObjectInput{Bucket: &from.Bucket, Key: &from.Key, VersionId: optional(from.Version)}
@@ -109,7 +107,7 @@ func (c *Client) Cat(ctx context.Context, from Object, w io.Writer, o Options) e
 	return nil
 }
 
-// Download writes an object into a file, which appears when all is there.
+// Download writes an object to a file, which appears when it is complete.
 func (c *Client) Download(ctx context.Context, from Object, path string, o Options) (err error) {
 	if info, statErr := os.Stat(path); statErr == nil && info.IsDir() {
 		path = filepath.Join(path, filepath.Base(from.Key))
@@ -133,9 +131,9 @@ func (c *Client) Download(ctx context.Context, from Object, path string, o Optio
 	return os.Rename(f.Name(), path)
 }
 
-// Copy copies an object. Its bytes go from blob to blob inside of the gateway.
+// Copy copies an object. Its bytes are copied inside the gateway.
 func (c *Client) Copy(ctx context.Context, from, to Object, o Options) error {
-	source := strings.ReplaceAll(url.PathEscape(from.Bucket+"/"+from.Key), "+", "%2B") // a plain one is read as a space
+	source := strings.ReplaceAll(url.PathEscape(from.Bucket+"/"+from.Key), "+", "%2B") // a plain + is read as a space
 	if from.Version != "" {
 		source += "?versionId=" + url.QueryEscape(from.Version)
 	}
@@ -157,7 +155,7 @@ func optional(s string) *string {
 	return &s
 }
 
-// explain adds what the fence says to an error of the S3 port about what is named.
+// explain adds the fence's reason to an error of the S3 port.
 func (c *Client) explain(what string, err error) error {
 	if err == nil {
 		return nil
@@ -171,7 +169,7 @@ func (c *Client) explain(what string, err error) error {
 	}
 	for _, c := range fence.Codes {
 		if c.S3Code == api.ErrorCode() && c.S3Status != http.StatusServiceUnavailable {
-			// The message ends with what to do, which whoever shows the error says by its code.
+			// The message ends with a hint, which is removed: the caller adds its own by the error's code.
 			said := strings.TrimSuffix(strings.TrimSuffix(api.ErrorMessage(), c.Hint), ". ")
 			return &refused{text: fmt.Sprintf("%s: %s", what, said), err: c.Err}
 		}
@@ -179,7 +177,7 @@ func (c *Client) explain(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, &Error{Code: api.ErrorCode(), Message: api.ErrorMessage()})
 }
 
-// refused is a refusal by the fence, in the words of the S3 port.
+// refused is a refusal by the fence, with the S3 port's message.
 type refused struct {
 	text string
 	err  error
@@ -188,7 +186,7 @@ type refused struct {
 func (e *refused) Error() string { return e.text }
 func (e *refused) Unwrap() error { return e.err }
 
-// UnreachableError says that no answer came from the S3 port.
+// UnreachableError reports that the S3 port did not answer.
 type UnreachableError struct {
 	Endpoint string
 	Cause    error
@@ -200,7 +198,7 @@ func (e *UnreachableError) Error() string {
 
 func (e *UnreachableError) Unwrap() error { return e.Cause }
 
-// Error is a refusal by the S3 port that is not the fence's.
+// Error is a refusal by the S3 port for another reason than the fence.
 type Error struct{ Code, Message string }
 
 func (e *Error) Error() string { return e.Code + ": " + e.Message }

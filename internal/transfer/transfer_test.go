@@ -18,7 +18,7 @@ import (
 	"github.com/fencegate/fencegate/internal/transfer"
 )
 
-// at makes a client of an S3 port that answers as the handler does.
+// at returns a client for an S3 port that answers like the handler.
 func at(t *testing.T, answer http.HandlerFunc) (*transfer.Client, *httptest.Server) {
 	t.Helper()
 	server := httptest.NewServer(answer)
@@ -42,7 +42,7 @@ func TestARangeThatCannotBeReadIsRefusedAndReadsNothing(t *testing.T) {
 	}
 }
 
-// Opening a named pipe waits for a writer, and no signal would end that.
+// Opening a named pipe waits for a writer, and no signal ends that.
 func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	t.Parallel()
 	c, _ := at(t, asked(t))

@@ -20,8 +20,8 @@ import (
 // abortTimeout bounds the clean-up after an upload that failed.
 const abortTimeout = 10 * time.Second
 
-// Upload writes a regular file into an object: at once, or in parts where it is
-// large. One that changes its size meanwhile is refused.
+// Upload writes a regular file to an object: at once, or in parts
+// if it is large. A file whose size changes meanwhile is refused.
 func (c *Client) Upload(ctx context.Context, path string, to Object, o Options) error {
 	if strings.HasSuffix(to.Key, "/") {
 		return &fence.InvalidError{Field: "target", Reason: fmt.Sprintf("is %s, which ends with a slash; it must name the object, such as %s", to, to.String()+filepath.Base(path))}
@@ -41,8 +41,8 @@ func (c *Client) Upload(ctx context.Context, path string, to Object, o Options) 
 	return c.explain(to.String(), c.inParts(ctx, f, size, to, contentType, o))
 }
 
-// OpenRegular opens a file that is to be uploaded, and says how large it is. It
-// looks first what the file is: opening a named pipe would wait for its writer.
+// OpenRegular opens a file for an upload, and returns its size. It checks the file's type first: opening a named pipe
+// would wait for its writer.
 func OpenRegular(path string) (f *os.File, size int64, err error) {
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
@@ -60,8 +60,8 @@ func OpenRegular(path string) (f *os.File, size int64, err error) {
 	return f, info.Size(), nil
 }
 
-// inParts uploads one part after the other; each is read again where it is sent again. The SDK's transfer manager completes
-// an upload by itself; here the file is looked at first: of one that was written to meanwhile no object is made.
+// inParts uploads one part after the other; a part that is sent again is read again. The SDK's transfer manager would
+// complete an upload by itself. Here the file is checked first: if it was written to meanwhile, no object is created.
 func (c *Client) inParts(ctx context.Context, f *os.File, size int64, to Object, contentType *string, o Options) (err error) {
 	begun, err := c.s3.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &to.Bucket, Key: &to.Key, ContentType: contentType})
 	if err != nil {
@@ -73,7 +73,7 @@ func (c *Client) inParts(ctx context.Context, f *os.File, size int64, to Object,
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
 		defer cancel()
-		// What is left where this fails, too, is the sweep's.
+		// If this fails, too, the gateway's sweep removes the parts.
 		_, _ = c.s3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &to.Bucket, Key: &to.Key, UploadId: begun.UploadId})
 	}()
 	length := partSize(size)

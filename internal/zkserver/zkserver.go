@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package zkserver runs real ZooKeeper processes on loopback, alone or as an ensemble of three or five: for tests and
-// benchmarks. It takes Java and the jars of Debian's package.
+// Package zkserver runs real ZooKeeper processes on loopback, alone or as an ensemble of three or five, for tests and
+// benchmarks. It needs Java and the jars of Debian's package.
 //
 // The guarantee: an ensemble that [Start] returned answers, and its servers do not outlive this process.
 package zkserver
@@ -26,17 +26,17 @@ import (
 // jars are what a server needs; Debian's manifest names the others.
 const jars = "/usr/share/java/zookeeper.jar"
 
-// ErrNotFound means that the machine has no ZooKeeper.
+// ErrNotFound reports that the machine has no ZooKeeper.
 var ErrNotFound = errors.New("no ZooKeeper on this machine (java and " + jars + "): scripts/need zookeeper installs it")
 
-// Ensemble is what [Start] started.
+// Ensemble is a running ensemble.
 type Ensemble struct {
 	Servers []*Server
 	dir     string
 	env     func(i int) []string
 }
 
-// Server is one of them.
+// Server is one server.
 type Server struct {
 	Addr string // host:port for clients, the same for the server's life
 
@@ -50,7 +50,7 @@ func Start(ctx context.Context, n int) (*Ensemble, error) {
 	return StartWith(ctx, n, func(int) []string { return nil })
 }
 
-// StartWith is Start with more in the environment of the server at each index.
+// StartWith is Start with additional variables for the server at each index.
 func StartWith(ctx context.Context, n int, env func(i int) []string) (*Ensemble, error) {
 	java, err := exec.LookPath("java")
 	if _, missing := os.Stat(jars); err != nil || missing != nil {
@@ -139,7 +139,7 @@ func (s *Server) Start() error {
 	return err
 }
 
-// Ready waits until the server serves: alone, or with a leader.
+// Ready waits until the server is ready, alone or with a leader.
 func (s *Server) Ready(ctx context.Context) error {
 	err := s.proc.Ready(ctx, s.serves)
 	if err != nil {
@@ -176,8 +176,8 @@ func (s *Server) Kill() {
 	}
 }
 
-// Freeze stops the server where it stands.
+// Freeze stops the server (SIGSTOP).
 func (s *Server) Freeze() error { return child.Freeze(s.proc.Pid()) }
 
-// Thaw lets it go on.
+// Thaw resumes the server.
 func (s *Server) Thaw() error { return s.proc.Signal(syscall.SIGCONT) }

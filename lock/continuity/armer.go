@@ -21,64 +21,64 @@ import (
 const (
 	sqlBeat = `SELECT fence.beat()`
 
-	// lookEvery is how often PostgreSQL is looked at while nothing else asks.
+	// lookEvery is the interval of the background checks of PostgreSQL.
 	lookEvery = 2 * time.Second
-	// lookTimeout bounds one look.
+	// lookTimeout bounds one check.
 	lookTimeout = 10 * time.Second
-	// closeTimeout bounds the last look, of Close.
+	// closeTimeout bounds the last check, in Close.
 	closeTimeout = 2 * time.Second
-	// trustTries bounds how often PostgreSQL is looked at anew because a connection was opened meanwhile.
+	// trustTries bounds how often trust asks again because a new connection raised a doubt meanwhile.
 	trustTries = 20
 
-	// sourceRedis is where a locker's leases come from, as the database records it.
+	// sourceRedis names a locker's lease source as the database records it.
 	sourceRedis = "redis"
 )
 
-// ErrChanging: while a fence was raised, a connection to another server, or to this one after a restart, was
-// opened. The lease was not granted; acquiring again settles it.
+// ErrChanging reports that a connection to another server, or to this one after a restart, was opened while a fence was
+// raised. The lease was not granted. Acquire again.
 var ErrChanging = errors.New("PostgreSQL's connections were replaced meanwhile; acquire again")
 
 // Config is what [Open] needs. Pool and Nodes are required.
 type Config struct {
-	// Pool is the configuration of connections whose login is in fence_gateway, from pgxpool.ParseConfig. It is
-	// copied, and goes through [pgfence.Configure].
+	// Pool configures the connections, from pgxpool.ParseConfig. Their login needs the role fence_gateway. The
+	// configuration is copied and passed to [pgfence.Configure].
 	Pool *pgxpool.Config
-	// Nodes and KeyPrefix are those of the locker's [lock.Config]. [pgfence.KeyPrefix] has the database's own, for nodes
-	// that several databases share. KeyPrefix defaults to "fencegate".
+	// Nodes and KeyPrefix are those of the locker's [lock.Config]. If several databases share the nodes, use the
+	// database's own prefix from [pgfence.KeyPrefix]. KeyPrefix defaults to "fencegate".
 	Nodes     []lock.Node
 	KeyPrefix string
 	// Options are those of the [pgfence.Fence]. Default: none.
 	Options []pgfence.Option
-	// Logger hears when PostgreSQL is no longer trusted, and when it is again. Default: silent.
+	// Logger logs when PostgreSQL stops being trusted, and when it is trusted again. Default: silent.
 	Logger *slog.Logger
 }
 
-// Armer is a [pgfence.Fence] that arms only on a PostgreSQL that the nodes have recorded, or on a later state of
-// it. It is safe for concurrent use.
+// Armer is a [pgfence.Fence] that arms only on the PostgreSQL that the nodes have recorded, or on a later state of it.
+// It is safe for concurrent use.
 //
-// Its connections are the Armer's own. Each new one is compared with the server that was accepted before; where it
-// is another one, the nodes are asked before the connection is used. Every two seconds it looks again, has
-// PostgreSQL count that fences were raised, and has the nodes remember the count.
+// The Armer owns its connections. It compares each new one with the server that it accepted before. If the server
+// differs, it asks the nodes before it uses the connection. Every two seconds it checks again: it has PostgreSQL count
+// that fences were raised, and records the count on the nodes.
 type Armer struct {
 	fence *pgfence.Fence
 	pool  *pgxpool.Pool
 	nodes *Nodes
 	log   *slog.Logger
 
-	looking  chan struct{} // holds one value while the nodes are asked: looks at the same time would disturb each other
+	looking  chan struct{} // holds one value while the nodes are asked: concurrent checks would disturb each other
 	settling singleflight.Group
 	lifetime context.Context
 	stop     context.CancelFunc
 	watching sync.WaitGroup
-	told     string // by watch alone
+	told     string // used by watch only
 	closing  sync.Once
 	closed   error
 
 	mu       sync.Mutex
 	accepted *Seen // nil: in doubt
 	doubts   int   // counts how often it was in doubt
-	raised   bool  // a fence, since the last beat
-	claimed  bool  // the database knows where its leases come from
+	raised   bool  // a fence was raised since the last beat
+	claimed  bool  // the database has recorded its lease source
 }
 
 var (
@@ -90,7 +90,8 @@ var (
 	_ lock.LongestStore = (*Armer)(nil)
 )
 
-// Open makes an Armer, for [lock.Config]'s Armer and Epochs. It connects when it is used. Close it after the locker.
+// Open returns an Armer, for the Armer and Epochs of [lock.Config].
+// It connects on first use. Close it after the locker.
 func Open(ctx context.Context, cfg Config) (*Armer, error) {
 	if cfg.Pool == nil {
 		return nil, &fence.InvalidError{Field: "pool", Reason: "is missing"}
@@ -116,8 +117,8 @@ func Open(ctx context.Context, cfg Config) (*Armer, error) {
 	return a, nil
 }
 
-// Close looks once more, where fences were raised since the last time, and ends the connections. What keeps that
-// look from its end is no error: the nodes then remember an earlier state.
+// Close checks once more if fences were raised since the last check, and closes the connections. If that check fails,
+// Close returns no error: the nodes then remember an earlier state.
 func (a *Armer) Close() error {
 	a.closing.Do(func() {
 		a.stop()
@@ -136,19 +137,19 @@ func (a *Armer) Close() error {
 	return a.closed
 }
 
-// Fence is what arms, for all that is not arming: Inspect, List, Position, Retire. Its connections too lead only to
-// a PostgreSQL that the nodes have recorded; its errors wrap those of Arm.
+// Fence returns the underlying fence, for everything but arming: Inspect, List, Position, Retire. Its connections also
+// lead only to a PostgreSQL that the nodes have recorded. Its errors wrap those of Arm.
 func (a *Armer) Fence() *pgfence.Fence { return a.fence }
 
-// Arm is [pgfence.Fence.Arm]. It raises nothing where PostgreSQL may have forgotten fences: a [*ForgottenError],
-// whose text names the commands of which one has to be run. The same goes for an [*OtherDatabaseError] and an [*OtherSourceError], and where that can't
-// be found out: the nodes or PostgreSQL are away. [ErrChanging], which comes with [fence.ErrUnknown], says that the
-// fence may have been raised on another server.
+// Arm is [pgfence.Fence.Arm]. It raises nothing if PostgreSQL may have forgotten fences: it returns a
+// [*ForgottenError], whose text names the commands of which one has to be run. It also raises nothing with an
+// [*OtherDatabaseError], with an [*OtherSourceError], or if the nodes or PostgreSQL can't be asked. [ErrChanging],
+// which comes with [fence.ErrUnknown], means that the fence may have been raised on another server.
 func (a *Armer) Arm(ctx context.Context, arming fence.Arming) error {
 	return a.when(ctx, fmt.Sprintf("arm %q to %d", arming.Resource, arming.Token), func() error { return a.fence.Arm(ctx, arming) })
 }
 
-// ArmAll is [pgfence.Fence.ArmAll], as Arm is Arm.
+// ArmAll is [pgfence.Fence.ArmAll], under the conditions of Arm.
 func (a *Armer) ArmAll(ctx context.Context, all []fence.Arming) error {
 	return a.when(ctx, fmt.Sprintf("arm %d resources", len(all)), func() error { return a.fence.ArmAll(ctx, all) })
 }
@@ -156,7 +157,7 @@ func (a *Armer) ArmAll(ctx context.Context, all []fence.Arming) error {
 // End is [pgfence.Fence.End].
 func (a *Armer) End(ctx context.Context, e fence.Ending) error { return a.fence.End(ctx, e) }
 
-// Floor is [pgfence.Fence.Floor]. It asks nobody.
+// Floor is [pgfence.Fence.Floor]. It sends no request.
 func (a *Armer) Floor(resource string) fence.Token { return a.fence.Floor(resource) }
 
 // Raised is [pgfence.Fence.Raised].
@@ -167,8 +168,8 @@ func (a *Armer) RaiseEpoch(ctx context.Context, above int64) (int64, error) {
 	return a.fence.RaiseEpoch(ctx, above)
 }
 
-// RaiseLongest is [pgfence.Fence.RaiseLongest], on a PostgreSQL that the nodes have recorded: another one may say less than
-// was recorded.
+// RaiseLongest is [pgfence.Fence.RaiseLongest], on a PostgreSQL that the nodes have recorded. Another server may report
+// less than was recorded.
 func (a *Armer) RaiseLongest(ctx context.Context, group string, atLeast time.Duration) (longest fence.LongestTTL, err error) {
 	err = a.trusted(ctx, func() error {
 		longest, err = a.fence.RaiseLongest(ctx, group, atLeast)
@@ -180,12 +181,12 @@ func (a *Armer) RaiseLongest(ctx context.Context, group string, atLeast time.Dur
 	return longest, nil
 }
 
-// KeepLongest is [pgfence.Fence.KeepLongest], likewise.
+// KeepLongest is [pgfence.Fence.KeepLongest], on a PostgreSQL that the nodes have recorded.
 func (a *Armer) KeepLongest(ctx context.Context, group string, record int64, kept bool) error {
 	return a.trusted(ctx, func() error { return a.fence.KeepLongest(ctx, group, record, kept) })
 }
 
-// trusted does what it is given where PostgreSQL is trusted before and after.
+// trusted calls do and returns its error if PostgreSQL is trusted before and after.
 func (a *Armer) trusted(ctx context.Context, do func() error) error {
 	before, err := a.trust(ctx)
 	if err == nil {
@@ -200,8 +201,8 @@ func (a *Armer) trusted(ctx context.Context, do func() error) error {
 	return nil
 }
 
-// Check is nil where PostgreSQL is the one that the nodes have recorded; else the error that Arm would have. For a
-// readiness probe.
+// Check returns nil if PostgreSQL is the one that the nodes have recorded; otherwise it returns the error that Arm
+// would return. Use it in a readiness probe.
 func (a *Armer) Check(ctx context.Context) error {
 	if err := a.claim(ctx); err != nil {
 		return err
@@ -209,7 +210,7 @@ func (a *Armer) Check(ctx context.Context) error {
 	return a.check(ctx)
 }
 
-// when arms where PostgreSQL is trusted before and after.
+// when calls arm if PostgreSQL is trusted, and checks afterwards that it still is.
 func (a *Armer) when(ctx context.Context, what string, arm func() error) error {
 	if err := a.together(ctx, "claim", a.claim); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -224,14 +225,14 @@ func (a *Armer) when(ctx context.Context, what string, arm func() error) error {
 	if err := arm(); err != nil {
 		return err
 	}
-	// It may have been armed on a connection that was new.
+	// A new connection may have been used for arming.
 	if after, err := a.trust(ctx); err != nil || after != before {
 		return fmt.Errorf("%s: %w", what, errors.Join(ErrChanging, err, fence.ErrUnknown))
 	}
 	return nil
 }
 
-// claim has the database record where its leases come from, once.
+// claim has the database record its lease source, once.
 func (a *Armer) claim(ctx context.Context) error {
 	a.mu.Lock()
 	claimed := a.claimed
@@ -248,10 +249,10 @@ func (a *Armer) claim(ctx context.Context) error {
 	return err
 }
 
-// trust returns nil where the connections so far are of the accepted PostgreSQL,
-// with a number by which a later call tells whether that has changed since.
+// trust returns nil if all connections so far lead to the accepted PostgreSQL. The number that it returns changes when
+// a later doubt arises.
 func (a *Armer) trust(ctx context.Context) (doubts int, err error) {
-	for range trustTries { // others may open connections meanwhile, which are compared
+	for range trustTries { // new connections, which are compared, may raise a doubt meanwhile
 		a.mu.Lock()
 		trusted, doubts := a.accepted != nil, a.doubts
 		a.mu.Unlock()
@@ -265,7 +266,7 @@ func (a *Armer) trust(ctx context.Context) (doubts int, err error) {
 	return 0, ErrChanging
 }
 
-// settle ends a doubt: a connection is acquired only after the nodes have been asked.
+// settle resolves a doubt. It acquires a connection, which is used only after the nodes were asked.
 func (a *Armer) settle(ctx context.Context) error {
 	conn, err := a.pool.Acquire(ctx)
 	if err == nil {
@@ -274,7 +275,7 @@ func (a *Armer) settle(ctx context.Context) error {
 	return err
 }
 
-// together asks once for all who ask the same at the same time. While they wait they open no connections.
+// together calls ask once for all concurrent callers with the same what. While they wait they open no connections.
 func (a *Armer) together(ctx context.Context, what string, ask func(context.Context) error) error {
 	asked := a.settling.DoChan(what, func() (any, error) {
 		ctx, cancel := context.WithTimeout(a.lifetime, lookTimeout)
@@ -289,8 +290,8 @@ func (a *Armer) together(ctx context.Context, what string, ask func(context.Cont
 	}
 }
 
-// check looks, also where there is no doubt. Where fences were raised here since the last time, PostgreSQL counts
-// that, and the nodes remember the count.
+// check asks the nodes even if there is no doubt. If fences were raised here since the last check, PostgreSQL counts
+// that, and the nodes record the count.
 func (a *Armer) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -320,8 +321,8 @@ func (a *Armer) check(ctx context.Context) error {
 	return err
 }
 
-// look has the nodes compare what a connection's server says, and then trusts the connection. Where that is not forced,
-// it is enough that another look has accepted the server of a trusted connection meanwhile.
+// look compares a connection's server with the nodes' record, and then trusts the connection. If forced is false, it is
+// enough that another look has meanwhile accepted the server of a trusted connection.
 func (a *Armer) look(ctx context.Context, conn *pgx.Conn, forced bool) error {
 	select {
 	case a.looking <- struct{}{}:
@@ -357,7 +358,7 @@ func (a *Armer) look(ctx context.Context, conn *pgx.Conn, forced bool) error {
 	return err
 }
 
-// tell has the log hear of each change, once.
+// tell logs each change of err once.
 func (a *Armer) tell(err error) {
 	refused := Refused(err)
 	state := "trusted"
@@ -380,7 +381,7 @@ func (a *Armer) tell(err error) {
 	}
 }
 
-// watch looks now and then, until ctx ends, also for what a proxy in between hides.
+// watch checks at intervals until ctx ends. It also notices changes that a proxy hides.
 func (a *Armer) watch(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()

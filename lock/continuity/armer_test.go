@@ -36,7 +36,7 @@ func TestAPromotedStandbyThatLaggedIsArmedOnlyAfterAnInvalidation(t *testing.T) 
 	if err := g.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	// The address moves too early: a standby is no server that has forgotten, and can't be invalidated.
+	// The address moves too early. A standby has forgotten nothing, and can't be invalidated.
 	g.home.moveTo(standby)
 	testenv.Eventually(t, "the program has reached the standby", func() bool {
 		_, err := p.try(t, "orders/2")
@@ -50,7 +50,7 @@ func TestAPromotedStandbyThatLaggedIsArmedOnlyAfterAnInvalidation(t *testing.T) 
 	if is := ask(t, standby, sqlToken, "orders/1001"); is != old.Token.String() {
 		t.Fatalf("the fence stands at %s on the promoted standby: this test shows nothing", is)
 	}
-	late := g.program(t) // which has never seen the primary
+	late := g.program(t) // it has never seen the primary
 	for _, one := range []program{late, p, beside} {
 		one.wantForgotten(t, "fencegate fence invalidate-all --yes")
 	}
@@ -78,7 +78,7 @@ func TestAServerThatWasSetBackIsArmedOnlyAfterAnInvalidation(t *testing.T) {
 	release(t, lease)
 	lease, lost := p.acquire(t, "orders/1001")
 	release(t, lease)
-	if err := p.Check(t.Context()); err != nil { // what was raised by now is counted and remembered
+	if err := p.Check(t.Context()); err != nil { // counts and records the fences raised so far
 		t.Fatal(err)
 	}
 
@@ -114,7 +114,7 @@ func TestACloseHasTheNodesRememberWhatWasRaised(t *testing.T) {
 		t.Fatal(err)
 	}
 	restored := serve(t, backup)
-	// It has written more than the server that is gone, so only the count tells.
+	// The new server has written more than the lost one, so only the count of beats reveals the loss.
 	for range 64 {
 		ask(t, restored, `SELECT pg_logical_emit_message(true, 'test', repeat('x', 100000))::text`)
 	}
@@ -133,7 +133,7 @@ func TestACrashOfPostgreSQLIsNoForgetting(t *testing.T) {
 	if err := before.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	after := serve(t, kept) // with what it had
+	after := serve(t, kept) // with the data that it had
 	g.home.moveTo(after)
 	testenv.Eventually(t, "leases are granted again", func() error {
 		_, err := p.try(t, "orders/2")
@@ -144,7 +144,7 @@ func TestACrashOfPostgreSQLIsNoForgetting(t *testing.T) {
 	})
 }
 
-// Both servers answer: the one that was accepted over the connections that are open, the other one over new ones.
+// Both servers answer: the accepted one on the open connections, the other one on new connections.
 func TestAnotherServerIsNeverArmedOverANewConnection(t *testing.T) {
 	t.Parallel()
 	g := startGroup(t)
@@ -155,7 +155,7 @@ func TestAnotherServerIsNeverArmedOverANewConnection(t *testing.T) {
 	p.acquire(t, "orders/1")
 
 	g.home.moveTo(other)
-	for _, idle := range p.pool.AcquireAllIdle(t.Context()) { // so that the next one is new
+	for _, idle := range p.pool.AcquireAllIdle(t.Context()) { // so that the next connection is new
 		t.Cleanup(idle.Release)
 	}
 	if _, err := p.try(t, "orders/2"); !errors.As(err, new(*ForgottenError)) {
@@ -166,8 +166,8 @@ func TestAnotherServerIsNeverArmedOverANewConnection(t *testing.T) {
 	}
 }
 
-// The copy says that it is the same server. Only how far it has come tells it from the original, which still answers over the
-// connections that were open before.
+// The copy reports the same identity. Only its LSN differs from the original's, which still answers on the connections
+// that were open before.
 func TestACopyOfTheServerIsNeverArmed(t *testing.T) {
 	t.Parallel()
 	const more = `SELECT pg_logical_emit_message(true, 'test', repeat('x', 1000000))::text FROM generate_series(1, 8)`
@@ -184,12 +184,12 @@ func TestACopyOfTheServerIsNeverArmed(t *testing.T) {
 				ask(t, copied, more)
 				ask(t, copied, more)
 			}
-			if err := p.Check(t.Context()); err != nil { // what was raised by now is counted and remembered
+			if err := p.Check(t.Context()); err != nil { // counts and records the fences raised so far
 				t.Fatal(err)
 			}
 
 			g.home.moveTo(copied)
-			held := p.pool.AcquireAllIdle(t.Context()) // so that the next one is new
+			held := p.pool.AcquireAllIdle(t.Context()) // so that the next connection is new
 			if len(held) == 0 {
 				t.Fatal("no connection to the original is held: this test shows nothing")
 			}
@@ -222,7 +222,7 @@ func TestAFirstBurstIsArmed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for burst := range 8 {
-		a, err := Open(t.Context(), Config{Pool: g.pool, Nodes: g.nodes}) // which has no connection yet
+		a, err := Open(t.Context(), Config{Pool: g.pool, Nodes: g.nodes}) // it has no connection yet
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +267,7 @@ func TestAConnectionThatWasOpenedInDoubtBringsNoDoubtBack(t *testing.T) {
 	p.mu.Unlock()
 	var settled int
 	config := g.pool.ConnConfig.Copy()
-	config.Tracer = &asked{do: func() { // another one settles the doubt meanwhile
+	config.Tracer = &asked{do: func() { // another caller settles the doubt meanwhile
 		var err error
 		if settled, err = p.trust(t.Context()); err != nil {
 			t.Error(err)
@@ -305,7 +305,7 @@ func TestTheHooksOfThePoolAreCalled(t *testing.T) {
 	}
 }
 
-// replaced is an arming during which a connection to another server was opened.
+// The connection is replaced by one to another server while the fence is raised.
 func TestAFenceThatMayHaveBeenRaisedElsewhereIsUnknown(t *testing.T) {
 	t.Parallel()
 	g := startGroup(t)
@@ -350,7 +350,7 @@ func TestWhatOpenRefuses(t *testing.T) {
 	}
 }
 
-// What is the Fence's own is still there, over the same connections.
+// The Fence's other methods work on the same connections.
 func TestTheFenceOfAnArmer(t *testing.T) {
 	t.Parallel()
 	g := startGroup(t)

@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// What a connection carries: the identity of its server, and whether this very connection continued the accepted server
-// or was looked at by the nodes. A copy of a server has the same identity.
+// Each connection carries the identity of its server, and whether this connection continued the accepted server or was
+// checked against the nodes. A copy of a server has the same identity.
 const (
 	serverKey  = "fencegate.server"
 	trustedKey = "fencegate.trusted"
@@ -28,8 +28,8 @@ func isOf(conn *pgx.Conn, server *Seen) bool {
 	return conn.PgConn().CustomData()[serverKey] == server.Identity
 }
 
-// configure has each new connection compared, and none used whose server the nodes have not recorded. The caller's
-// AfterConnect runs first, since the rights to be asked may come from it.
+// configure has each new connection compared. A connection is used only if the nodes have recorded its server. The
+// caller's AfterConnect runs first, since it may set the rights that the comparison needs.
 func (a *Armer) configure(config *pgxpool.Config) {
 	connected, prepare := config.AfterConnect, config.PrepareConn
 	//nolint:staticcheck // callers may still set it, and the pool ignores it beside a PrepareConn
@@ -46,9 +46,9 @@ func (a *Armer) configure(config *pgxpool.Config) {
 	}
 	config.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		switch same, err := a.vet(ctx, conn); {
-		case Refused(err): // it must not be left for somebody who is no longer in doubt
+		case Refused(err): // not left in the pool for a caller that is no longer in doubt
 			return false, err
-		case err != nil && conn.IsClosed() && ctx.Err() == nil: // the connection's end, not PostgreSQL's: another one may tell
+		case err != nil && conn.IsClosed() && ctx.Err() == nil: // only this connection ended; another may answer
 			return false, nil
 		case err != nil:
 			return !conn.IsClosed(), err
@@ -59,16 +59,16 @@ func (a *Armer) configure(config *pgxpool.Config) {
 	}
 }
 
-// compare trusts a new connection that is of the accepted server, and otherwise puts everything in doubt. One that can't
-// tell is not used.
+// compare trusts a new connection to the accepted server, and otherwise puts everything in doubt. A connection whose
+// server can't be identified is not used.
 func (a *Armer) compare(ctx context.Context, conn *pgx.Conn) error {
 	a.mu.Lock()
-	accepted := a.accepted // from before it is asked: what others see meanwhile is later
+	accepted := a.accepted // read before the server is asked: a state that others see meanwhile is later
 	a.mu.Unlock()
 	for {
 		seen, err := Ask(ctx, conn)
 		a.mu.Lock()
-		if err == nil && accepted == nil && a.accepted != nil { // others have settled the doubt meanwhile
+		if err == nil && accepted == nil && a.accepted != nil { // other callers have settled the doubt meanwhile
 			accepted = a.accepted
 			a.mu.Unlock()
 			continue
@@ -85,8 +85,8 @@ func (a *Armer) compare(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// vet reports whether a connection is of the accepted server. In doubt, and for one that is not trusted, the nodes decide
-// that, by what this connection says.
+// vet reports whether a connection leads to the accepted server. In doubt, or if the connection is not trusted, the
+// nodes decide by what this connection reports.
 func (a *Armer) vet(ctx context.Context, conn *pgx.Conn) (same bool, err error) {
 	a.mu.Lock()
 	accepted := a.accepted
@@ -99,8 +99,8 @@ func (a *Armer) vet(ctx context.Context, conn *pgx.Conn) (same bool, err error) 
 	}
 }
 
-// doubt needs a.mu. Until the nodes have been asked again, nobody knows which server this is. A doubt in doubt is the same
-// one: a connection that is opened meanwhile is not trusted either.
+// doubt needs a.mu. The server is unknown until the nodes have been asked again. A doubt that arises during a doubt is
+// the same one: a connection that is opened meanwhile is not trusted either.
 func (a *Armer) doubt() {
 	if a.accepted == nil {
 		return

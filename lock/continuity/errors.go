@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// ForgottenError says that PostgreSQL may have forgotten fences: it has taken the place of the one that was served, or is a
-// copy beside it. Only people know which.
+// ForgottenError reports that PostgreSQL may have forgotten fences. It has replaced the server that was in use, or it
+// is a copy beside it. Only an operator can tell which.
 type ForgottenError struct {
 	Was, Is Seen
 
-	alone bool // no Redis nodes remember, so a copy shares nothing
+	alone bool // no Redis nodes are used, so a copy shares nothing
 }
 
 func (e *ForgottenError) Error() string {
@@ -37,11 +37,11 @@ func (e *ForgottenError) what() string {
 		e.Is.Written>>32, uint32(e.Is.Written), e.Is.Beats, e.Was.Written>>32, uint32(e.Was.Written), e.Was.Beats)
 }
 
-// Tell is what clients may read.
+// Tell returns the text for clients.
 func (e *ForgottenError) Tell() string { return e.Error() }
 
-// OtherDatabaseError says that the keys on the nodes are those of another database, which is no copy of this one. Nothing has
-// to be given up: this one needs keys of its own.
+// OtherDatabaseError reports that the keys on the nodes belong to another database, of which this one is no copy. No
+// lease has to be given up: this database needs its own key prefix.
 type OtherDatabaseError struct {
 	Was, Is   Seen
 	KeyPrefix string
@@ -52,10 +52,11 @@ func (e *OtherDatabaseError) Error() string {
 		"let it have keys of its own, without --redis-prefix or with another one, and start again", e.KeyPrefix, e.Was.Group, e.Is.Group)
 }
 
-// Tell is what clients may read.
+// Tell returns the text for clients.
 func (e *OtherDatabaseError) Tell() string { return e.Error() }
 
-// Refused reports whether err says that no lease may be given on this PostgreSQL: a [*ForgottenError] or an [*OtherDatabaseError].
+// Refused reports whether err means that no lease may be given on this PostgreSQL: a [*ForgottenError] or an
+// [*OtherDatabaseError].
 func Refused(err error) bool {
 	return errors.As(err, new(*ForgottenError)) || errors.As(err, new(*OtherDatabaseError))
 }

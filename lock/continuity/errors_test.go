@@ -17,7 +17,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// Nobody but people can tell a copy from what has taken the first one's place, and the wrong command ends leases.
+// Only an operator can tell a copy from a replacement, and the wrong command ends leases.
 func TestADoubtNamesBothCasesAndBothCommands(t *testing.T) {
 	t.Parallel()
 	was := Seen{Identity: "s/1/o", Written: 0x100000007, Beats: 7, Database: 5}
@@ -41,7 +41,7 @@ func TestADoubtNamesBothCasesAndBothCommands(t *testing.T) {
 	}
 }
 
-// copied is a copy of the group's database in the same cluster, which has the same oids of tables.
+// copied makes a copy of the group's database in the same cluster; the oids of its tables are the same.
 func (g *group) copied(t *testing.T) *pgxpool.Config {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), g.URL("template1"))
@@ -57,7 +57,7 @@ func (g *group) copied(t *testing.T) *pgxpool.Config {
 	return config
 }
 
-// prefix is what programs of a database ask for.
+// prefix returns the key prefix of a database.
 func prefix(t *testing.T, config *pgxpool.Config) string {
 	t.Helper()
 	conn, err := pgx.ConnectConfig(t.Context(), config.ConnConfig)

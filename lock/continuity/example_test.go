@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/lock/continuity"
 )
 
-// A locker whose program hears when PostgreSQL may have forgotten fences.
+// A locker that reports when PostgreSQL may have forgotten fences.
 func ExampleOpen() {
 	ctx := context.Background()
 	pool, err := pgxpool.ParseConfig("postgres://locker@db.example:5432/app") // a login in fence_gateway
@@ -27,7 +27,7 @@ func ExampleOpen() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	prefix, err := pgfence.KeyPrefix(ctx, conn) // as the gateways of this database have it
+	prefix, err := pgfence.KeyPrefix(ctx, conn) // the prefix that the gateways of this database use
 	if err := errors.Join(err, conn.Close(ctx)); err != nil {
 		log.Fatal(err)
 	}

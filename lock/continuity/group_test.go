@@ -21,12 +21,12 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// patience bounds what a busy machine may take.
+// patience bounds waits on a busy machine.
 const patience = 2 * time.Minute
 
 var serverSettings = map[string]string{"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on", "shared_buffers": "16MB", "max_wal_size": "64MB"}
 
-// serve starts a server in the folder, which keeps what the server had; dir "" is a new one.
+// serve starts a server on the data in dir; "" is a new server.
 func serve(t *testing.T, dir string) *pgserver.Server {
 	t.Helper()
 	return testenv.OwnPostgres(t, pgserver.Config{Dir: dir, Fast: true, Settings: serverSettings})
@@ -41,7 +41,7 @@ func copyOf(t *testing.T, s *pgserver.Server, standby bool) (dir string) {
 	return dir
 }
 
-// ask runs a statement as the superuser, and returns its one value.
+// ask runs a statement as the superuser, and returns its single value.
 func ask(t *testing.T, s *pgserver.Server, sql string, args ...any) string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
@@ -56,7 +56,7 @@ func ask(t *testing.T, s *pgserver.Server, sql string, args ...any) string {
 	return said
 }
 
-// home is an address that moves, as a virtual IP does: where new connections go.
+// home is an address that moves, like a virtual IP. It decides where new connections go.
 type home struct {
 	mu sync.Mutex
 	to *pgserver.Server
@@ -104,7 +104,7 @@ func startGroup(t *testing.T) *group {
 	return g
 }
 
-// program is a Go program of the group without any gateway.
+// program is a Go program of the group that uses no gateway.
 type program struct {
 	*Armer
 	locker *lock.Locker
@@ -119,7 +119,7 @@ func (g *group) program(t *testing.T) program {
 	return p
 }
 
-// open makes one that has not asked the nodes to admit it.
+// open opens a program that the nodes have not admitted yet.
 func (g *group) open(t *testing.T, pool *pgxpool.Config, cfg lock.Config) program {
 	t.Helper()
 	a, err := Open(t.Context(), Config{Pool: pool, Nodes: g.nodes, KeyPrefix: cfg.KeyPrefix})
@@ -162,11 +162,11 @@ func release(t *testing.T, lease *lock.Lease) {
 	}
 }
 
-// wantForgotten: no lease, whatever the resource, for a reason that says what to do.
+// wantForgotten checks that no resource's lease is given, and that the error names the command.
 func (p program) wantForgotten(t *testing.T, command string) {
 	t.Helper()
 	var err error
-	testenv.Eventually(t, "the program hears that PostgreSQL may have forgotten", func() bool { // connections to the server that is gone fail first
+	testenv.Eventually(t, "the program hears that PostgreSQL may have forgotten", func() bool {
 		_, err = p.try(t, "orders/1001")
 		return errors.As(err, new(*ForgottenError))
 	})

@@ -18,7 +18,7 @@ import (
 
 var briefLeases = lock.Config{DefaultTTL: 2 * time.Second}
 
-// brief is a program whose leases last two seconds, and may last five minutes.
+// brief is a program whose leases last two seconds by default, and five minutes at most.
 func (g *group) brief(t *testing.T) program {
 	t.Helper()
 	p := g.open(t, g.pool, briefLeases)
@@ -28,7 +28,7 @@ func (g *group) brief(t *testing.T) program {
 	return p
 }
 
-// lease takes one; until the machine is fast enough for its TTL.
+// lease takes a lease; it tries again if the machine was too slow for the TTL.
 func (p program) lease(t *testing.T, resource string, ttl time.Duration) *lock.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -54,7 +54,7 @@ func (g *group) flush(t *testing.T) {
 	}
 }
 
-// longestQuarantine is that of the nodes, once each has one or is admitted.
+// longestQuarantine returns the longest quarantine among the nodes, once each has one or is admitted.
 func (p program) longestQuarantine(t *testing.T) (left time.Duration) {
 	t.Helper()
 	testenv.Eventually(t, "each node is in quarantine, or admitted", func() bool {
@@ -125,13 +125,13 @@ func TestARestoredRecordOfTheLongestTTLCountsForNothing(t *testing.T) {
 	second.untilTrusted(t)
 	g.flush(t)
 	second.longestQuarantine(t)
-	<-time.After(5 * time.Second) // it would be shortened
+	<-time.After(5 * time.Second) // by now it would be shortened
 	if left := second.longestQuarantine(t); left < time.Until(first.Deadline()) || left < lock.DefaultMaxTTL/2 {
 		t.Errorf("the quarantine ends in %v, a lease from before in %v", left, time.Until(first.Deadline()))
 	}
 }
 
-// What it has replayed may be less than what was recorded.
+// A standby may have replayed less than was recorded.
 func TestAStandbyTellsNoLongestTTL(t *testing.T) {
 	t.Parallel()
 	g := startGroup(t)

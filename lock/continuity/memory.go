@@ -7,14 +7,14 @@ import (
 	"sync/atomic"
 )
 
-// Memory is the record in this process, where there are no Redis nodes to remember. It notices that the same server was set back;
-// what another server is, the database knows itself, see fence.need_source. The zero value remembers nothing.
+// Memory is the record in this process, for setups without Redis nodes. It notices when the same server was set back. A
+// different server is detected by the database itself, see fence.need_source. The zero value is empty.
 type Memory struct{ seen atomic.Pointer[Seen] }
 
 var errLooking = errors.New("others looked at PostgreSQL at the same time, each time anew")
 
-// Look is [Nodes.Look]. Nothing is locked while PostgreSQL is asked. Where somebody else looked in between it is asked again,
-// so that what that one saw later is never taken for the past.
+// Look is [Nodes.Look]. It holds no lock while it asks PostgreSQL. If another caller looked meanwhile, it asks again,
+// so that a state which that caller saw later is never taken for the past.
 func (m *Memory) Look(ctx context.Context, ask func(context.Context) (Seen, error)) error {
 	for range 2 * attempts {
 		was := m.seen.Load()

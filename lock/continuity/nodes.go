@@ -1,26 +1,21 @@
-// Package continuity lets the Redis nodes remember which PostgreSQL they serve, so
-// that one that may have forgotten fences is noticed: a standby that was
-// promoted while it lagged, or a restored backup.
+// Package continuity records on the Redis nodes which PostgreSQL they serve. It detects a PostgreSQL that may have
+// forgotten fences: a standby that was promoted while it lagged, or a restored backup.
 //
-// The guarantee: once a quorum of nodes has recorded a history of PostgreSQL,
-// [Nodes.Look] fails with a [*ForgottenError] for any other one (another
-// server, timeline or schema, or the same set back to an earlier point), until
-// all fences have been invalidated there; and with an [*OtherDatabaseError] where
-// the keys are those of another database. What it can't notice is a loss of
-// only what came after the last look, where system, timeline and schema stay and
-// the server has by then written as much again; and the loss of the nodes' data
-// at the same time.
+// The guarantee: once a quorum of nodes has recorded a history of PostgreSQL, [Nodes.Look] fails with a
+// [*ForgottenError] for any other one (another server, timeline or schema, or the same set back to an earlier point)
+// until all fences have been invalidated there. It fails with an [*OtherDatabaseError] if the keys belong to another
+// database. Two losses are not detected: that of only what came after the last look, if system, timeline and schema are
+// the same and the server has by then written as much again; and that of the nodes' data at the same time.
 //
-// A Go program without a gateway has an [Armer] for its locker, which arms nowhere
-// else. Gateways and programs that name the same nodes and key prefix share what is
-// remembered:
+// A Go program without a gateway uses an [Armer] for its locker, which arms nowhere else. Gateways and programs with
+// the same nodes and key prefix share the record:
 //
 //	armer, err := continuity.Open(ctx, continuity.Config{Pool: poolConfig, Nodes: nodes, KeyPrefix: prefix})
 //	locker, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: prefix, Armer: armer, Epochs: armer})
 //
-// prefix is the database's own, from [pgfence.KeyPrefix], as gateways have it.
+// prefix is the database's own, from [pgfence.KeyPrefix], as gateways use it.
 //
-// On each node it is one plain key, PREFIX:postgresql, that holds JSON.
+// The record is one plain key on each node, PREFIX:postgresql, that holds JSON.
 package continuity
 
 import (
@@ -41,20 +36,20 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// Seen is what PostgreSQL says about itself: fence.identity().
+// Seen is what PostgreSQL reports about itself: fence.identity().
 type Seen struct {
 	Identity      string   `json:"identity"`      // system identifier/timeline/oid
-	Written       uint64   `json:"written"`       // how far the server has come, as an LSN
-	Beats         int64    `json:"beats"`         // how often those that raised fences have looked
-	Invalidations []string `json:"invalidations"` // ids: in a record all that are known, from PostgreSQL those of this identity
+	Written       uint64   `json:"written"`       // the server's LSN
+	Beats         int64    `json:"beats"`         // how many checks have followed raised fences
+	Invalidations []string `json:"invalidations"` // ids: all known ones in a record, those of this identity from PostgreSQL
 
-	// Group is the database's own, which its copies keep; Database is its oid, which a copy in the same cluster has not.
-	// "" and 0 in records of programs that did not know them.
+	// Group identifies the database; its copies keep it. Database is its oid, in which a copy in the same cluster
+	// differs. They are "" and 0 in records of older programs.
 	Group    string `json:"group,omitempty"`
 	Database uint32 `json:"database,omitempty"`
 }
 
-// Nodes asks and tells the nodes. It is safe for concurrent use.
+// Nodes reads and writes the record on the Redis nodes. It is safe for concurrent use.
 type Nodes struct {
 	prefix  string
 	key     string
@@ -64,8 +59,7 @@ type Nodes struct {
 
 const stallTimeout = time.Second
 
-// New makes the Nodes of a group's nodes and the prefix of its keys. It connects
-// when it is used.
+// New returns the Nodes for a group's nodes and a key prefix. It connects on first use.
 func New(nodes []lock.Node, prefix string) (*Nodes, error) {
 	if len(nodes) == 0 {
 		return nil, &fence.InvalidError{Field: "nodes", Reason: "are missing"}
@@ -89,7 +83,7 @@ func New(nodes []lock.Node, prefix string) (*Nodes, error) {
 	return w, nil
 }
 
-// Close ends the connections.
+// Close closes the connections.
 func (w *Nodes) Close() error {
 	errs := make([]error, len(w.clients))
 	for i, c := range w.clients {
@@ -98,15 +92,13 @@ func (w *Nodes) Close() error {
 	return errors.Join(errs...)
 }
 
-// attempts bounds how often a look begins again because another gateway told
-// the nodes something in between.
+// attempts bounds how often a look starts again because another gateway changed the record meanwhile.
 const attempts = 5
 
-// Look compares what PostgreSQL says with what the nodes remember, and lets them
-// remember it. The nodes are asked before PostgreSQL, so that what another
-// gateway saw later is never taken for the past. It returns nil, a
-// [*ForgottenError] or [*OtherDatabaseError], after which the nodes remember what
-// they did, seen's error, or what kept a quorum from answering.
+// Look compares what PostgreSQL reports with the nodes' record, and updates the record.
+// It asks the nodes before PostgreSQL, so that a state which another gateway saw later is
+// never taken for the past. It returns nil; a [*ForgottenError] or [*OtherDatabaseError],
+// which leave the record as it was; seen's error; or the reason why no quorum answered.
 func (w *Nodes) Look(ctx context.Context, seen func(context.Context) (Seen, error)) error {
 	var err error
 	for range attempts {
@@ -134,7 +126,7 @@ func (w *Nodes) look(ctx context.Context, ask func(context.Context) (Seen, error
 	}
 	next := seen
 	next.Invalidations = slices.Clone(seen.Invalidations)
-	var news bool // more than that PostgreSQL has gone on
+	var news bool // something changed besides PostgreSQL's progress
 	for _, t := range told {
 		switch {
 		case t.err != nil:
@@ -162,9 +154,8 @@ func (w *Nodes) look(ctx context.Context, ask func(context.Context) (Seen, error
 	return false, nil
 }
 
-// forgotten is the rule. What is recorded must be this history's past, or all
-// fences were raised since: under this very identity, by an invalidation that
-// nobody had seen when the record was made.
+// forgotten is the rule. Nothing is forgotten if the record is in this history's past, or if all fences were raised
+// since: under this identity, by an invalidation that the record does not list.
 func forgotten(was, is Seen) bool {
 	if is.sameServer(was) && was.Written <= is.Written && was.Beats <= is.Beats {
 		return false
@@ -172,20 +163,20 @@ func forgotten(was, is Seen) bool {
 	return !missing(was.Invalidations, is.Invalidations)
 }
 
-// elsewhere reports whether the record is of a database that this one is neither, nor a copy of.
+// elsewhere reports whether the record belongs to a different database, of which this one is no copy.
 func elsewhere(was, is Seen) bool { return was.Group != "" && is.Group != "" && was.Group != is.Group }
 
-// sameServer reports whether both are of one history of one database, as far as they say.
+// sameServer reports whether both belong to one history of one database, as far as they tell.
 func (s Seen) sameServer(other Seen) bool {
 	return s.Identity == other.Identity && (s.Database == other.Database || s.Database == 0 || other.Database == 0)
 }
 
-// missing reports whether `all` has an id that `known` has not.
+// missing reports whether all has an id that known lacks.
 func missing(known, all []string) bool {
 	return slices.ContainsFunc(all, func(id string) bool { return !slices.Contains(known, id) })
 }
 
-// record is what one node remembers; text is "" where that is nothing.
+// record is one node's record; text is "" if it has none.
 type record struct {
 	text string
 	seen Seen
@@ -194,7 +185,7 @@ type record struct {
 
 func (w *Nodes) quorum() int { return len(w.clients)/2 + 1 }
 
-// recall asks all nodes; an error says that fewer than a quorum answered.
+// recall asks all nodes. It fails if fewer than a quorum answered.
 func (w *Nodes) recall(ctx context.Context) ([]record, error) {
 	records := make([]record, len(w.clients))
 	w.each(func(i int, c *redis.Client) {
@@ -223,16 +214,16 @@ func (w *Nodes) recall(ctx context.Context) ([]record, error) {
 	return records, nil
 }
 
-// replace sets the key where nothing has changed it since it was read.
+// replace sets the key if it is unchanged since it was read.
 //
-// KEYS[1] the key; ARGV[1] what was read, "" for nothing; ARGV[2] the new value.
+// KEYS[1] the key; ARGV[1] the value that was read, "" for none; ARGV[2] the new value.
 const replace = `if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2])
 return 1`
 
 var errChanged = errors.New("another program told it something in between")
 
-// remember tells the nodes that answered, and counts those that took it.
+// remember writes to the nodes that answered, and counts those that accepted.
 func (w *Nodes) remember(ctx context.Context, told []record, next Seen) (kept int, err error) {
 	text, err := json.Marshal(next)
 	if err != nil {

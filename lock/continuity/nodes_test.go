@@ -76,7 +76,7 @@ func TestAQuorumRemembersWhatAMinorityMissed(t *testing.T) {
 	if err := w.Look(t.Context(), says(first)); err != nil {
 		t.Fatalf("the first look: %v", err)
 	}
-	// Two nodes see the promotion and its invalidation; the third is away.
+	// Two nodes record the promotion and its invalidation. The third is frozen.
 	if err := nodes[2].Freeze(); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestAQuorumRemembersWhatAMinorityMissed(t *testing.T) {
 	if err := w.Look(t.Context(), says(promoted)); err != nil {
 		t.Fatalf("invalidated: %v", err)
 	}
-	// It comes back with the older record, beside one of the two.
+	// The third returns with the older record, while one of the two is away.
 	if err := nodes[2].Thaw(); err != nil {
 		t.Fatal(err)
 	}
@@ -137,12 +137,12 @@ func TestGatewaysThatLookAtTheSameTimeDoNotDoubtEachOther(t *testing.T) {
 	looks.Wait()
 }
 
-// Its gateways would end the first one's leases if they followed advice for a server that has forgotten.
+// Following the advice for a forgetful server would end the leases of the database that owns the keys.
 func TestTheKeysOfAnotherDatabaseAreLeftAsTheyAre(t *testing.T) {
 	t.Parallel()
 	redis := testenv.OwnRedis(t, 3)
 	w := open(t, redis[0].Addr, redis[1].Addr, redis[2].Addr)
-	older := Seen{Identity: "s/1/o", Written: 90, Invalidations: []string{}} // as a program that knows no groups says it
+	older := Seen{Identity: "s/1/o", Written: 90, Invalidations: []string{}} // as a program without groups reports it
 	first := Seen{Identity: "s/1/o", Written: 100, Invalidations: []string{}, Group: "g1", Database: 5}
 	for _, seen := range []Seen{older, first} {
 		if err := w.Look(t.Context(), says(seen)); err != nil {

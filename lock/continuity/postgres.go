@@ -17,21 +17,22 @@ const (
 	sqlClaim = `SELECT fence.claim_source($1)`
 )
 
-// ErrOlder is for schemas from before fence.lock_group.
+// ErrOlder reports a schema without fence.lock_group.
 var ErrOlder = errors.New("the database's schema has no fence.lock_group; run: fencegate migrate up")
 
-// StandbyError is for an address that has led to a standby. What it has replayed
-// is behind, which is no loss: so it is never compared.
+// StandbyError reports an address that leads to a standby. A standby's
+// replay position lags without any loss, so it is never compared.
 type StandbyError struct{}
 
 func (StandbyError) Error() string {
 	return "PostgreSQL is a standby here (in recovery), where no fence can be raised; name the primary, or promote this one"
 }
 
-// Tell is what clients may read.
+// Tell returns the text for clients.
 func (e StandbyError) Tell() string { return e.Error() }
 
-// OtherSourceError: the leases of this database come from elsewhere, so one that is given here could have two holders.
+// OtherSourceError reports that this database's leases come from
+// another source. A lease given here could have two holders.
 type OtherSourceError struct{ Is, Ours string }
 
 func (e *OtherSourceError) Error() string {
@@ -39,7 +40,7 @@ func (e *OtherSourceError) Error() string {
 		e.Is, e.Ours, e.Ours)
 }
 
-// Tell is what clients may read.
+// Tell returns the text for clients.
 func (e *OtherSourceError) Tell() string { return e.Error() }
 
 // Querier is a pool, a connection or a transaction.
@@ -47,10 +48,10 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// KeyPrefix is the database's own, see [pgfence.KeyPrefix].
+// KeyPrefix is the database's own prefix, see [pgfence.KeyPrefix].
 func (s Seen) KeyPrefix() string { return pgfence.KeyPrefixOf(s.Group) }
 
-// Ask asks PostgreSQL which one it is. The errors are [ErrOlder], a [StandbyError], or why it did not answer.
+// Ask asks PostgreSQL for its identity. It returns [ErrOlder], a [StandbyError], or the reason why it did not answer.
 func Ask(ctx context.Context, q Querier) (Seen, error) {
 	var seen Seen
 	var standby bool
@@ -69,9 +70,8 @@ func Ask(ctx context.Context, q Querier) (Seen, error) {
 	return seen, nil
 }
 
-// Claim has the database record where its leases come from (see fence.is_source), where nothing is recorded. It is
-// an [*OtherSourceError] where they come from elsewhere. A schema that records no source is nothing to object to:
-// settled is false.
+// Claim has the database record its lease source (see fence.is_source) if none is recorded. It returns an
+// [*OtherSourceError] if another one is recorded. For a schema that records no source, settled is false.
 func Claim(ctx context.Context, q Querier, source string) (settled bool, err error) {
 	var is string
 	switch err := q.QueryRow(ctx, sqlClaim, source).Scan(&is); {
@@ -85,13 +85,13 @@ func Claim(ctx context.Context, q Querier, source string) (settled bool, err err
 	return true, nil
 }
 
-// undefined: no such function, or no such schema.
+// undefined reports a missing function or schema.
 func undefined(err error) bool {
 	refused, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (refused.Code == "42883" || refused.Code == "3F000")
 }
 
-// Continues reports whether s is the server that was accepted, or a later state of it. nil: none was accepted.
+// Continues reports whether s is the accepted server, or a later state of it. accepted is nil if none was accepted.
 func (s Seen) Continues(accepted *Seen) bool {
 	return accepted != nil && s.sameServer(*accepted) && accepted.Written <= s.Written
 }

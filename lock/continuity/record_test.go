@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// The connection may have led to another server, whose record says less.
+// The connection may have led to another server, whose record is lower.
 func TestARecordOfAPostgreSQLThatWasInDoubtMeanwhileCountsForNothing(t *testing.T) {
 	t.Parallel()
 	pg, nodes := testenv.Postgres(t), testenv.Redis(t, 1)

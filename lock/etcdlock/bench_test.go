@@ -17,14 +17,14 @@ import (
 	"github.com/fencegate/fencegate/lock/etcdlock"
 )
 
-// contender takes a resource that nobody else wants, or waits for it, and gives it back.
+// contender takes a resource without contention, or waits for it, and gives it back.
 type contender struct {
 	name    string
 	acquire func(ctx context.Context, resource string) (release func() error, err error)
 }
 
-// contenders are ours and etcd's own mutex on one session, each with the same fence, which ends the grant at the release
-// where the name says it.
+// contenders are etcdlock and etcd's own mutex on one session, with the same fence. Where the name says so, the release
+// ends the grant in the fence.
 func contenders(b *testing.B, fences *pgfence.Fence, endpoints []string) []contender {
 	b.Helper()
 	source := func(armer leasing.Armer) func(ctx context.Context, resource string) (func() error, error) {
@@ -65,13 +65,13 @@ func contenders(b *testing.B, fences *pgfence.Fence, endpoints []string) []conte
 		{"etcdlock", source(nil)},
 		{"mutex", mutex(false, false)},
 		{"etcdlock+arm+end", source(fences)},
-		{"etcdlock+arm", source(struct{ leasing.Armer }{fences})}, // which is no Ender
+		{"etcdlock+arm", source(struct{ leasing.Armer }{fences})}, // not an Ender
 		{"mutex+arm", mutex(true, false)},
 		{"mutex+arm+end", mutex(true, true)},
 	}
 }
 
-// Acquiring and releasing. Each caller has a resource of its own.
+// The benchmark acquires and releases. Each caller has its own resource.
 func BenchmarkLease(b *testing.B) {
 	pg, c := testenv.Postgres(b), cluster(b, 1, "")
 	config, err := pgxpool.ParseConfig(pg.GatewayURL)

@@ -16,23 +16,25 @@ import (
 	"github.com/fencegate/fencegate/internal/leases"
 )
 
-// overtakenTries bounds how often an extension is sent anew that others overtook.
+// overtakenTries bounds how often an extension is resent after another extension changed the key first.
 const overtakenTries = 6
 
-// errOvertaken: another extension of the same lease was faster.
+// errOvertaken reports that another extension of the same lease changed the key first.
 var errOvertaken = errors.New("the lease is being extended by others")
 
 // change is one extension or release.
 type change struct {
-	ref      leasing.Ref
-	lease    *granted // to which an extension moves the key; nil: a release
-	revision int64    // an extension: the key's, before the etcd lease was chosen. So a message that is overtaken is refused
+	ref   leasing.Ref
+	lease *granted // the etcd lease of an extension; nil: a release
+	// an extension: the key's revision, read before the etcd
+	// lease was chosen, so that etcd refuses an overtaken message
+	revision int64
 
-	done  bool  // the key was there, with this owner
-	found int64 // the revision at which it is then; 0: it is not this owner's
+	done  bool  // the key existed with this owner
+	found int64 // the key's revision after the change; 0: the key is not this owner's
 }
 
-// Extend moves the resource's key to an etcd lease that lives longer.
+// Extend attaches the resource's key to an etcd lease that lives longer.
 func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Time, error) {
 	var deadline time.Time
 	err := s.change(ctx, fmt.Sprintf("extend %q", ref.Resource), callTries, func(found int64) (*change, error) {
@@ -49,13 +51,13 @@ func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) 
 	return deadline, err
 }
 
-// Free deletes the resource's key, if it is the owner's.
+// Free deletes the resource's key if it belongs to the owner.
 func (s *store) Free(ctx context.Context, ref leasing.Ref) error {
 	return s.change(ctx, fmt.Sprintf("release %q", ref.Resource), 2*callTries, func(int64) (*change, error) { return &change{ref: ref}, nil })
 }
 
-// change sends a change until etcd has answered it, a bounded number of times. next is told at which revision the last one
-// found the owner's key; 0: there is none, or it did not.
+// change sends a change until etcd answers, a bounded number of times. found is the revision at which the previous try
+// found the owner's key; 0: it found none, or there was no previous try.
 func (s *store) change(ctx context.Context, doing string, tries int, next func(found int64) (*change, error)) error {
 	lost := false // a release whose answer was lost may have been carried out
 	found, failed := int64(0), 0
@@ -71,7 +73,8 @@ func (s *store) change(ctx context.Context, doing string, tries int, next func(f
 		case err == nil && c.found == 0:
 			s.revisions.forget(c.ref.Owner)
 			return fmt.Errorf("%s: %w", doing, leasing.ErrLost)
-		case err == nil: // another extension was faster; or what was known was of before another process's
+		// another extension was first, or the known revision predates one of another process
+		case err == nil:
 			found, err = c.found, errOvertaken
 		case is(err, rpctypes.ErrLeaseNotFound) && c != nil && c.lease != nil:
 			s.grants.drop(c.lease)
@@ -100,7 +103,7 @@ func (s *store) sendChange(ctx context.Context, c *change) error {
 	return err
 }
 
-// changeGroup sends several, each of another resource, in one transaction.
+// changeGroup sends several changes, each of another resource, in one transaction.
 func (s *store) changeGroup(ctx context.Context, all []*change) []groups.Settled {
 	settled := groups.Unsettled(len(all), false)
 	ops := make([]clientv3.Op, len(all))
@@ -109,7 +112,7 @@ func (s *store) changeGroup(ctx context.Context, all []*change) []groups.Settled
 	}
 	answer, err := s.do(ctx, clientv3.OpTxn(nil, ops, nil))
 	if is(err, rpctypes.ErrTooManyOps) || is(err, rpctypes.ErrLeaseNotFound) {
-		return settled // each goes alone
+		return settled // each is sent alone
 	}
 	for i, c := range all {
 		if err == nil {
@@ -131,8 +134,8 @@ func (s *store) changeOp(c *change) clientv3.Op {
 	return clientv3.OpTxn(ifs, []clientv3.Op{move}, []clientv3.Op{clientv3.OpGet(lock)})
 }
 
-// read keeps what etcd answered. A key that has the etcd lease already was moved by a message whose answer was lost, or by
-// another extension that shares it.
+// read stores etcd's answer. If the key already has the etcd lease, a message whose answer was lost or an extension
+// that shares the etcd lease moved it.
 func (c *change) read(answer *etcdserverpb.TxnResponse, revision int64) {
 	c.done, c.found = answer.Succeeded, 0
 	if answer.Succeeded {

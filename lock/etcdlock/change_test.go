@@ -17,12 +17,12 @@ import (
 	"github.com/fencegate/fencegate/lock/etcdlock"
 )
 
-// wire is what a client's transactions pass. Those that are lost answer that the connection broke.
+// wire carries a client's transactions. It can lose messages or answers, and then reports a broken connection.
 type wire struct {
-	late   atomic.Int32 // so many are lost, and arrive with deliver
-	silent atomic.Int32 // so many arrive, and their answers are lost
+	late   atomic.Int32 // so many messages are lost, and arrive with deliver
+	silent atomic.Int32 // so many messages arrive, and their answers are lost
 	held   chan func() error
-	etcd   *clientv3.Client // beside it
+	etcd   *clientv3.Client // a direct connection
 }
 
 func (w *wire) pass(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -41,7 +41,7 @@ func (w *wire) pass(ctx context.Context, method string, req, reply any, cc *grpc
 	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
-// deliver has those arrive that were late.
+// deliver delivers the late messages.
 func (w *wire) deliver(t *testing.T, n int) {
 	t.Helper()
 	for range n {
@@ -51,7 +51,7 @@ func (w *wire) deliver(t *testing.T, n int) {
 	}
 }
 
-// wired is a source over a wire, with a lease.
+// wired returns a source over a wire, with a lease.
 func wired(t *testing.T) (w *wire, s *etcdlock.Source, lease leasing.Lease, key func() *mvccpb.KeyValue) {
 	t.Helper()
 	c := cluster(t, 1, "")
@@ -68,7 +68,7 @@ func wired(t *testing.T) (w *wire, s *etcdlock.Source, lease leasing.Lease, key 
 	}
 }
 
-// A message that was given up arrives after a newer extension was confirmed: as what a follower forwards late.
+// A message that timed out arrives after a newer extension was confirmed, as if a follower forwarded it late.
 func TestALateExtensionShortensNothing(t *testing.T) {
 	t.Parallel()
 	w, s, lease, key := wired(t)
@@ -97,7 +97,7 @@ func TestALateExtensionShortensNothing(t *testing.T) {
 	}
 }
 
-// The retry finds the key as the first message left it.
+// The retry finds the key that the first message changed.
 func TestAnExtensionWhoseAnswerWasLostIsDone(t *testing.T) {
 	t.Parallel()
 	w, s, lease, key := wired(t)
@@ -113,7 +113,7 @@ func TestAnExtensionWhoseAnswerWasLostIsDone(t *testing.T) {
 	}
 }
 
-// A message that comes when another extension was carried out is not the last word: it goes anew.
+// An extension that another one overtook is sent again.
 func TestAnOvertakenExtensionGoesAnew(t *testing.T) {
 	t.Parallel()
 	w, s, lease, key := wired(t)

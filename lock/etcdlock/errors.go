@@ -16,10 +16,10 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// errNoAnswer is why a call was given up.
+// errNoAnswer is the cause of a call that timed out.
 var errNoAnswer = fmt.Errorf("no answer within %v", callTimeout)
 
-// explain says of a call without an answer whether there was a connection: the client does not.
+// explain adds to the error of a call without an answer whether there was a connection. The client does not report it.
 func explain(ctx context.Context, client *clientv3.Client, err error) error {
 	if err == nil || context.Cause(ctx) != errNoAnswer { //nolint:errorlint // the cause is this very value
 		return err
@@ -47,10 +47,10 @@ func (e *UnavailableError) Error() string {
 // Is matches [leasing.ErrUnavailable].
 func (e *UnavailableError) Is(target error) bool { return target == leasing.ErrUnavailable }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// describe is an error without the words of gRPC.
+// describe returns an error's text without gRPC's wrapping.
 func describe(err error) string {
 	if s, ok := status.FromError(err); ok && s.Code() != codes.OK {
 		return strings.TrimPrefix(s.Message(), "etcdserver: ")
@@ -58,7 +58,7 @@ func describe(err error) string {
 	return strings.TrimPrefix(err.Error(), "etcdserver: ")
 }
 
-// failure says what an error of etcd's means: the context's own, or [UnavailableError].
+// failure classifies an error of etcd: the context's own, or [UnavailableError].
 func failure(ctx context.Context, doing string, err error) error {
 	switch {
 	case err == nil:
@@ -71,7 +71,7 @@ func failure(ctx context.Context, doing string, err error) error {
 	return &UnavailableError{Doing: doing, Err: err}
 }
 
-// kind is an error's code; clientv3 has two ways to say it.
+// kind returns an error's code. clientv3 reports it in two ways.
 func kind(err error) codes.Code {
 	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
 		return e.Code()
@@ -79,7 +79,7 @@ func kind(err error) codes.Code {
 	return status.Code(err)
 }
 
-// advice says what mends an error that does not pass by itself.
+// advice returns the remedy for an error that does not pass by itself.
 func advice(err error) string {
 	switch {
 	case is(err, rpctypes.ErrPermissionDenied):
@@ -94,13 +94,13 @@ func advice(err error) string {
 	return ""
 }
 
-// is compares as the client reports errors: by their text, which outlives the wire.
+// is compares errors by their text, since only the text crosses the wire.
 func is(err, want error) bool {
 	return err != nil && rpctypes.ErrorDesc(cause(err)) == rpctypes.ErrorDesc(want)
 }
 
-// mayPass reports whether waiting helps: a leader is elected, or a server comes back. A token that has expired is asked
-// for anew by the client.
+// mayPass reports whether waiting helps: a leader is elected, or a
+// server comes back. The client renews an expired token by itself.
 func mayPass(err error) bool {
 	if errors.Is(err, errNoAnswer) || errors.Is(err, context.DeadlineExceeded) || is(err, rpctypes.ErrInvalidAuthToken) || is(err, rpctypes.ErrAuthOldRevision) {
 		return true

@@ -16,7 +16,7 @@ import (
 	"github.com/fencegate/fencegate/lock/etcdlock"
 )
 
-// refused: one line that says why, and nothing is granted.
+// refused checks that nothing is granted, and that the error is one line that contains want.
 func refused(t *testing.T, s *etcdlock.Source, want string) {
 	t.Helper()
 	_, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
@@ -47,7 +47,7 @@ func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 		}
 	}
 	locker := clientv3.Config{Endpoints: c.Endpoints(), Username: "locker", Password: "secret"}
-	take(t, source(t, etcdlock.Config{Client: clientOf(t, locker), Prefix: "allowed"}), "r", ttl) // it can serve
+	take(t, source(t, etcdlock.Config{Client: clientOf(t, locker), Prefix: "allowed"}), "r", ttl) // it works
 	for name, one := range map[string]struct {
 		client clientv3.Config
 		want   string
@@ -70,7 +70,7 @@ func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 	}
 }
 
-// older is a server that knows none of the calls, as an etcd of before them.
+// older is a server that implements none of the calls, like an older etcd.
 func older(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -88,7 +88,7 @@ func older(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// mute is a server that says what no etcd says.
+// mute is a server that does not speak the protocol of etcd.
 func mute(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -10,7 +10,7 @@ import (
 // CallTimeout bounds one call.
 const CallTimeout = callTimeout
 
-// LeaseBehind is the etcd lease behind the next lease of a length.
+// LeaseBehind returns the etcd lease that the next lease of length ttl will use.
 func LeaseBehind(ctx context.Context, s *Source, ttl time.Duration) (clientv3.LeaseID, error) {
 	one, err := s.store.grants.get(ctx, ttl)
 	if err != nil {
@@ -19,7 +19,7 @@ func LeaseBehind(ctx context.Context, s *Source, ttl time.Duration) (clientv3.Le
 	return one.id, nil
 }
 
-// Waiting is how many stand in the line of a resource.
+// Waiting returns how many processes wait for a resource.
 func Waiting(ctx context.Context, s *Source, resource string) int {
 	ins, err := s.Inspect(ctx, resource)
 	if err != nil {
@@ -28,7 +28,7 @@ func Waiting(ctx context.Context, s *Source, resource string) int {
 	return ins.Waiters
 }
 
-// Die gives up everything without a word to etcd.
+// Die stops the source without any message to etcd.
 func Die(s *Source) {
 	s.store.inBackground = func(func(context.Context)) {}
 	_ = s.Close()

@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/lock/etcdlock"
 )
 
-// documented is the client of the package comment.
+// documented is the client configured as in the package comment.
 func documented(t *testing.T, endpoints []string) *clientv3.Client {
 	t.Helper()
 	return clientOf(t, clientv3.Config{
@@ -21,7 +21,7 @@ func documented(t *testing.T, endpoints []string) *clientv3.Client {
 	})
 }
 
-// A member that freezes keeps its connections: a client that sends keep-alives leaves it.
+// A frozen member keeps its connections open. A client that sends keep-alives leaves it.
 func TestAFrozenMemberIsLeft(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, 3, "")
@@ -31,7 +31,7 @@ func TestAFrozenMemberIsLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		begin := time.Now()
-		// Calls go to the members in turn: six quick cycles in a row leave none out.
+		// Calls go to the members in turn, so six quick cycles in a row use all of them.
 		for quick := 0; quick < 6; {
 			quick++
 			if cycle(t, s) > 3*time.Second {
@@ -64,12 +64,12 @@ func cycle(t *testing.T, s *etcdlock.Source) time.Duration {
 	return time.Since(begin)
 }
 
-// etcd closes the connections of clients that send keep-alives while they call nothing ("too_many_pings").
+// etcd closes the connections of clients that send keep-alives without active calls ("too_many_pings").
 func TestAnIdleClientIsNotCutOff(t *testing.T) {
 	t.Parallel()
 	c := documented(t, cluster(t, 1, "").Endpoints())
 	cycle(t, source(t, etcdlock.Config{Client: c}))
-	ctx, cancel := context.WithTimeout(t.Context(), 35*time.Second) // it cuts them off after 30 s
+	ctx, cancel := context.WithTimeout(t.Context(), 35*time.Second) // etcd would close the connection after 30 s
 	defer cancel()
 	if c.ActiveConnection().WaitForStateChange(ctx, connectivity.Ready) {
 		t.Errorf("etcd cut an idle client off; the connection is %v", c.ActiveConnection().GetState())

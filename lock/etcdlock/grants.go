@@ -10,10 +10,10 @@ import (
 	"github.com/fencegate/fencegate/internal/leases"
 )
 
-// ahead is how much longer an etcd lease lives at least than the leases that use it: for so long it can be shared.
+// ahead is how much longer an etcd lease lives than the leases that use it. It can be shared for that time.
 const ahead = time.Second
 
-// grants are etcd leases that were granted a moment ago, by their length in seconds.
+// grants are recently granted etcd leases, by their length in seconds.
 type grants struct {
 	client *clientv3.Client
 	ctx    context.Context // ends with the source
@@ -23,23 +23,23 @@ type grants struct {
 	flying sync.WaitGroup
 }
 
-// granted is one etcd lease. Nobody keeps it alive, nor revokes it: it ends by itself, with the keys that have it then.
+// granted is one etcd lease. It is neither kept alive nor revoked: it expires, with the keys still attached to it.
 type granted struct {
 	id    clientv3.LeaseID
-	start time.Time // before it was asked for
-	ends  time.Time // no sooner than that, by etcd's count
+	start time.Time // before the request was sent
+	ends  time.Time // the earliest expiry by etcd's clock
 	ready chan struct{}
-	err   error // valid, with id, after ready
+	err   error // valid after ready, like id
 }
 
-// serves reports whether a lease of some length that begins now ends before the etcd lease does. What the clocks ran
-// apart since it was granted counts, too.
+// serves reports whether a lease of length ttl that begins now ends before the etcd lease does. The margin for clock
+// drift includes the time since the etcd lease was granted.
 func (g *granted) serves(ttl time.Duration) bool {
 	age := time.Since(g.start)
 	return g.start.Add(age + age/50 + ttl).Before(g.ends)
 }
 
-// good is a deadline for a lease that begins now: within its own time, and the etcd lease's.
+// good returns a deadline for a lease that begins now: within its own TTL, and within the etcd lease's.
 func (g *granted) good(ttl time.Duration) time.Time {
 	own, theirs := leases.Good(time.Now(), ttl), leases.Good(g.start, g.ends.Sub(g.start))
 	if theirs.Before(own) {
@@ -48,7 +48,7 @@ func (g *granted) good(ttl time.Duration) time.Time {
 	return own
 }
 
-// get returns an etcd lease that lives for a time from now on.
+// get returns an etcd lease that outlives ttl from now.
 func (g *grants) get(ctx context.Context, ttl time.Duration) (*granted, error) {
 	seconds := int64((ttl + ahead + time.Second - 1) / time.Second)
 	g.mu.Lock()
@@ -69,7 +69,8 @@ func (g *grants) get(ctx context.Context, ttl time.Duration) (*granted, error) {
 	}
 }
 
-// grant asks for an etcd lease, for whoever waits for it. It is bounded, and what it leaves behind ends by itself.
+// grant requests an etcd lease for all callers that wait for it. The
+// request is bounded; an etcd lease whose answer was lost expires.
 func (g *grants) grant(one *granted, seconds int64) {
 	ctx, cancel := context.WithTimeoutCause(g.ctx, callTimeout, errNoAnswer)
 	defer cancel()
@@ -83,7 +84,7 @@ func (g *grants) grant(one *granted, seconds int64) {
 	close(one.ready)
 }
 
-// drop has the next caller ask for another.
+// drop removes an etcd lease, so that the next caller requests another.
 func (g *grants) drop(one *granted) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -94,7 +95,7 @@ func (g *grants) drop(one *granted) {
 	}
 }
 
-// forget removes those that serve nobody any more.
+// forget removes etcd leases that are too old to share.
 func (g *grants) forget() {
 	if g.of == nil {
 		g.of = make(map[int64]*granted)

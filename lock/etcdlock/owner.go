@@ -9,11 +9,11 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// owner is the value of a resource's key, and names the acquisition: transactions compare it as a whole.
+// owner is the value of a resource's key. It identifies the acquisition, and transactions compare it as a whole.
 type owner struct {
 	nonce  string
 	base   fence.Token // what the create revision is added to
-	holder string      // for people
+	holder string      // informational
 }
 
 func newOwner(base fence.Token, holder string) owner {
@@ -22,7 +22,7 @@ func newOwner(base fence.Token, holder string) owner {
 
 func (o owner) String() string { return fmt.Sprintf("%s.%d.%s", o.nonce, o.base, o.holder) }
 
-// parseOwner reads a key's value; false: nobody of this package wrote it.
+// parseOwner parses a key's value. It returns false for a value that this package did not write.
 func parseOwner(value string) (owner, bool) {
 	nonce, rest, ok := strings.Cut(value, ".")
 	digits, holder, more := strings.Cut(rest, ".")

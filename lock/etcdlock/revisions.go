@@ -7,23 +7,23 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// revisionsKept is how many are kept before those of leases that have ended are looked for.
+// revisionsKept is how many revisions are kept before those of ended leases are dropped.
 const revisionsKept = 1024
 
-// revisions are those at which this process's extensions left the keys, by their owners.
+// revisions are the revisions at which this process's extensions left the keys, by owner.
 type revisions struct {
 	mu   sync.Mutex
 	of   map[string]revision
-	full int // at how many those are dropped that have ended
+	full int // the count at which entries of ended leases are dropped
 }
 
 type revision struct {
 	number int64
-	ends   time.Time // nobody asks for it after that, as a rule
+	ends   time.Time // afterwards it is rarely needed
 }
 
-// last is the revision at which a lease's key was left, as far as this process knows: without an extension, where it was
-// created. Where that is wrong, etcd's refusal tells the right one.
+// last returns the last revision of a lease's key that this process knows: that of its last extension, or its create
+// revision. If it is out of date, etcd's refusal returns the current one.
 func (r *revisions) last(ref leasing.Ref) int64 {
 	r.mu.Lock()
 	known, ok := r.of[ref.Owner]
@@ -34,7 +34,7 @@ func (r *revisions) last(ref leasing.Ref) int64 {
 	return known.number
 }
 
-// note keeps where a change left the key. Answers come in any order.
+// note records the revision at which a change left the key. Answers arrive in any order.
 func (r *revisions) note(c *change) {
 	if c.lease == nil {
 		r.forget(c.ref.Owner)

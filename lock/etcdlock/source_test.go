@@ -19,7 +19,7 @@ import (
 
 const ttl = time.Minute
 
-// cluster is one of the test's own.
+// cluster is the test's own cluster.
 func cluster(t testing.TB, n int, snapshot string) *etcdserver.Cluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -36,7 +36,7 @@ func cluster(t testing.TB, n int, snapshot string) *etcdserver.Cluster {
 	return c
 }
 
-// client is one of a process.
+// client is the client of one process.
 func client(t testing.TB, endpoints ...string) *clientv3.Client {
 	t.Helper()
 	return clientOf(t, clientv3.Config{Endpoints: endpoints})
@@ -53,7 +53,7 @@ func clientOf(t testing.TB, cfg clientv3.Config) *clientv3.Client {
 	return c
 }
 
-// source is that of one process.
+// source is the Source of one process.
 func source(t testing.TB, cfg etcdlock.Config) *etcdlock.Source {
 	t.Helper()
 	s, err := etcdlock.New(cfg)
@@ -71,7 +71,8 @@ func source(t testing.TB, cfg etcdlock.Config) *etcdlock.Source {
 func take(t testing.TB, s *etcdlock.Source, resource string, ttl time.Duration) leasing.Lease {
 	t.Helper()
 	lease, err := s.TryAcquire(t.Context(), leasing.Request{Resource: resource, TTL: ttl})
-	for errors.Is(err, leasing.ErrLost) || ttl < time.Minute && errors.Is(err, leasing.ErrHeld) { // a short TTL ran out on the way, on a busy machine
+	// a short TTL ran out on a busy machine
+	for errors.Is(err, leasing.ErrLost) || ttl < time.Minute && errors.Is(err, leasing.ErrHeld) {
 		lease, err = s.TryAcquire(t.Context(), leasing.Request{Resource: resource, TTL: ttl})
 	}
 	if err != nil {

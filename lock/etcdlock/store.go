@@ -18,11 +18,11 @@ import (
 const (
 	// callTimeout bounds one call to etcd: a few elections.
 	callTimeout = 4 * time.Second
-	// groupTimeout lets the call's own bound come first.
+	// groupTimeout exceeds callTimeout, so that the call's own bound comes first.
 	groupTimeout = callTimeout + time.Second
-	// callTries bounds how often a call is made that etcd did not answer, or answered that it can't now.
+	// callTries bounds how often a call is made that etcd did not answer, or answered with a temporary error.
 	callTries = 2
-	// callPause is the pause between two of them.
+	// callPause is the pause between two tries.
 	callPause = 50 * time.Millisecond
 )
 
@@ -30,7 +30,7 @@ const (
 //
 //	base              what create revisions are added to; absent: 0
 //	locks/RESOURCE    while it is held: the owner
-//	lines/RESOURCE/…  one for each process that waits, in the order of their create revisions; a zero byte ends the name
+//	lines/RESOURCE/…  one for each process that waits, ordered by create revision; a zero byte ends the name
 type store struct {
 	client       *clientv3.Client
 	prefix       string
@@ -59,7 +59,7 @@ func newStore(client *clientv3.Client, prefix string) *store {
 	return s
 }
 
-// Close waits for what was asked for ahead.
+// Close waits for the requests that are in flight.
 func (s *store) Close() error {
 	s.end()
 	s.grants.flying.Wait()
@@ -81,16 +81,16 @@ func (s *store) do(ctx context.Context, op clientv3.Op) (*clientv3.TxnResponse, 
 	return answer.Txn(), nil
 }
 
-// maxBase leaves room: tokens stay below 2^53, so that every client can read them.
+// maxBase keeps tokens below 2^53, so that every client can represent them.
 const maxBase = 1 << 52
 
 // base is what create revisions are added to.
 type base struct {
 	value fence.Token
-	text  string // as etcd has it; "": it has none
+	text  string // the value in etcd; "": absent
 }
 
-// unchanged is the condition that etcd still has it.
+// unchanged is the condition that the base in etcd is still this one.
 func (b *base) unchanged(key string) clientv3.Cmp {
 	if b.text == "" {
 		return clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
@@ -98,7 +98,7 @@ func (b *base) unchanged(key string) clientv3.Cmp {
 	return clientv3.Compare(clientv3.Value(key), "=", b.text)
 }
 
-// setBase keeps what etcd answered.
+// setBase stores the base from etcd's answer.
 func (s *store) setBase(answer *clientv3.GetResponse) (*base, error) {
 	b := &base{}
 	if len(answer.Kvs) > 0 {
@@ -113,7 +113,7 @@ func (s *store) setBase(answer *clientv3.GetResponse) (*base, error) {
 	return b, nil
 }
 
-// readBase asks etcd, unless it is known.
+// readBase returns the base. It asks etcd if the base is unknown or fresh is set.
 func (s *store) readBase(ctx context.Context, fresh bool) (*base, error) {
 	if b := s.base.Load(); b != nil && !fresh {
 		return b, nil
@@ -125,7 +125,7 @@ func (s *store) readBase(ctx context.Context, fresh bool) (*base, error) {
 	return s.setBase((*clientv3.GetResponse)(answer.Responses[0].GetResponseRange()))
 }
 
-// Raise puts the base where every later token exceeds one.
+// Raise raises the base so that every later token exceeds above.
 func (s *store) Raise(ctx context.Context, above fence.Token) error {
 	doing := fmt.Sprintf("raise the base of tokens above %d", above)
 	if above > maxBase {
@@ -151,7 +151,7 @@ func (s *store) Raise(ctx context.Context, above fence.Token) error {
 	}
 }
 
-// Inspect says who holds a resource.
+// Inspect reports who holds a resource.
 func (s *store) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
 	ins := leasing.Inspection{Resource: resource}
 	doing := fmt.Sprintf("inspect %q", resource)
@@ -175,7 +175,7 @@ func (s *store) Inspect(ctx context.Context, resource string) (leasing.Inspectio
 	return ins, failure(ctx, doing, err)
 }
 
-// left is how long a lease lives: what etcd adds to its time is not its holder's.
+// left returns how long a lease lives, without the time that etcd's lease lives longer.
 func (s *store) left(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
 	if id == clientv3.NoLease {
 		return -1, nil
@@ -189,7 +189,7 @@ func (s *store) left(ctx context.Context, id clientv3.LeaseID) (time.Duration, e
 	return max(time.Duration(answer.TTL)*time.Second-ahead, time.Millisecond), nil
 }
 
-// Ready has etcd grant a lease, unless one is new, and reads the base.
+// Ready reads the base, and has etcd grant a lease unless a recent one exists.
 func (s *store) Ready(ctx context.Context) error {
 	const doing = "leases of etcd"
 	if _, err := s.grants.get(ctx, placeTTL); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/lock/etcdlock"
 )
 
-// A cluster that was restored from a snapshot has forgotten leases, and its revision has fallen.
+// A cluster that was restored from a snapshot has lost leases, and its revision has fallen.
 func TestARestoredClusterGivesNoTokenTwice(t *testing.T) {
 	t.Parallel()
 	pg, before := testenv.Postgres(t), cluster(t, 1, "")
@@ -55,7 +55,8 @@ func TestARestoredClusterGivesNoTokenTwice(t *testing.T) {
 			t.Errorf("%s: token %d after %d", resource, next.Grant.Token, before.Grant.Token)
 		}
 	}
-	if err := unarmed.RaiseTokens(t.Context(), 1<<41); err != nil { // what an operator does where nothing is armed
+	// an operator calls it if there is no Armer
+	if err := unarmed.RaiseTokens(t.Context(), 1<<41); err != nil {
 		t.Fatal(err)
 	}
 	if next := take(t, unarmed, "another", ttl); next.Grant.Token <= 1<<41 {

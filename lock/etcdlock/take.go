@@ -17,10 +17,10 @@ import (
 	"github.com/fencegate/fencegate/internal/leases"
 )
 
-// takeTries bounds how often an acquisition is sent anew, for whatever reason.
+// takeTries bounds how often an acquisition is sent again, for any reason.
 const takeTries = 6
 
-// errMoved: the base was raised meanwhile.
+// errMoved reports that the base was raised meanwhile.
 var errMoved = errors.New("the base of tokens is being raised")
 
 // attempt is one transaction that creates the key of a resource.
@@ -30,19 +30,19 @@ type attempt struct {
 	base     *base
 	lease    *granted
 	deadline time.Time
-	behind   bool   // it comes behind those who stand in the line
-	place    *place // and joins them; nil: it does not
+	behind   bool   // it queues behind the waiters
+	place    *place // its place in the queue; nil: it does not join
 
-	seen *seen // what etcd answered
+	seen *seen // etcd's answer
 }
 
-// seen is what etcd said of a resource.
+// seen is what etcd reported about a resource.
 type seen struct {
 	created  int64 // the key's create revision; 0: it was not created
 	revision int64 // of the answer
 	base     *etcdserverpb.RangeResponse
 	lock     *etcdserverpb.RangeResponse
-	line     *etcdserverpb.RangeResponse // nil: it was not asked for
+	line     *etcdserverpb.RangeResponse // nil: it was not read
 }
 
 func (a *attempt) doing() string { return fmt.Sprintf("acquire %q", a.r.Resource) }
@@ -53,24 +53,24 @@ func (a *attempt) taken() leases.Taken {
 	}
 }
 
-// Take takes what is free, together with others that are asked for at the same time.
+// Take takes what is free. Concurrent requests are grouped.
 func (s *store) Take(ctx context.Context, r leasing.Request) (leases.Taken, error) {
 	taken, last, err := s.take(ctx, &attempt{r: r})
 	held, isHeld := errors.AsType[*leasing.HeldError](err)
 	if !isHeld || len(last.lock.Kvs) == 0 {
 		return taken, err
 	}
-	// When it ends is for people: the answer is the same without it.
+	// The remaining time is a hint; without it the answer is the same.
 	if left, leftErr := s.left(ctx, clientv3.LeaseID(last.lock.Kvs[0].Lease)); leftErr == nil {
 		held.RetryAfter = max(left, 0)
 	}
 	return taken, err
 }
 
-// take sends an acquisition until etcd has answered it, a bounded number of times. Each send has an owner of its own, so
-// that one whose answer was lost is known again: where it was carried out after all, its lease is the caller's.
+// take sends an acquisition until etcd answers, a bounded number of times. Each try has its own owner, so that a try
+// whose answer was lost can be recognized. If it succeeded after all, its lease is the caller's.
 func (s *store) take(ctx context.Context, like *attempt) (leases.Taken, *seen, error) {
-	var lost []*attempt // nobody knows what became of them
+	var lost []*attempt // their outcome is unknown
 	defer func() {
 		if len(lost) > 0 {
 			s.inBackground(func(ctx context.Context) { s.giveBack(ctx, lost) })
@@ -106,16 +106,16 @@ func (s *store) take(ctx context.Context, like *attempt) (leases.Taken, *seen, e
 	}
 }
 
-// again reports whether a failed attempt is to be made anew.
+// again reports whether a failed attempt should be retried.
 func (s *store) again(a *attempt, err error) bool {
-	if is(err, rpctypes.ErrLeaseNotFound) && a != nil { // it ended while this process was paused, or somebody revoked it
+	if is(err, rpctypes.ErrLeaseNotFound) && a != nil { // the etcd lease ended during a pause, or was revoked
 		s.grants.drop(a.lease)
 		return true
 	}
 	return errors.Is(err, errMoved) || mayPass(err)
 }
 
-// given is the attempt to which etcd gave the resource: this one, or one whose answer was lost; nil: neither.
+// given returns the attempt to which etcd gave the resource: a, one whose answer was lost, or nil.
 func given(a *attempt, lost []*attempt) (got *attempt, others []*attempt) {
 	if a.seen.created > 0 {
 		return a, lost
@@ -128,7 +128,7 @@ func given(a *attempt, lost []*attempt) (got *attempt, others []*attempt) {
 	return nil, lost
 }
 
-// attempt makes a new one. Its deadline counts from before it is sent.
+// attempt prepares a new attempt. Its deadline counts from before it is sent.
 func (s *store) attempt(ctx context.Context, like *attempt) (*attempt, error) {
 	b, err := s.readBase(ctx, false)
 	if err != nil {
@@ -148,7 +148,7 @@ func (s *store) attempt(ctx context.Context, like *attempt) (*attempt, error) {
 	return &a, nil
 }
 
-// find reports whether an attempt whose answer was lost is who holds the resource.
+// find reports whether this attempt, whose answer was lost, holds the resource.
 func (a *attempt) find(s *seen) bool {
 	if len(s.lock.Kvs) == 0 || string(s.lock.Kvs[0].Value) != a.owner.String() {
 		return false
@@ -157,7 +157,7 @@ func (a *attempt) find(s *seen) bool {
 	return true
 }
 
-// held is why the resource was not given; nil: only the base stood in the way.
+// held returns why the resource was not given; nil: the base had changed.
 func (a *attempt) held() error {
 	if locks := a.seen.lock.Kvs; len(locks) > 0 {
 		held := &leasing.HeldError{Resource: a.r.Resource}
@@ -167,12 +167,12 @@ func (a *attempt) held() error {
 		return held
 	}
 	if base := a.seen.base.Kvs; a.behind && (len(base) == 0 && a.base.text == "" || len(base) > 0 && string(base[0].Value) == a.base.text) {
-		return &leasing.HeldError{Resource: a.r.Resource} // others are before it
+		return &leasing.HeldError{Resource: a.r.Resource} // others are before it in the queue
 	}
 	return nil
 }
 
-// send sends one acquisition: with others, unless it takes a place in the line.
+// send sends one acquisition. It is grouped with others unless it joins the queue.
 func (s *store) send(ctx context.Context, a *attempt) error {
 	if a.place == nil {
 		if got, err := s.takes.Do(ctx, a); err != nil || got.Done {
@@ -195,7 +195,7 @@ func (s *store) takeGroup(ctx context.Context, all []*attempt) []groups.Settled 
 	}
 	answer, err := s.do(ctx, clientv3.OpTxn(nil, ops, nil))
 	if is(err, rpctypes.ErrTooManyOps) {
-		return settled // each goes alone
+		return settled // each is sent alone
 	}
 	for i, a := range all {
 		if err == nil {
@@ -206,8 +206,8 @@ func (s *store) takeGroup(ctx context.Context, all []*attempt) []groups.Settled 
 	return settled
 }
 
-// takeOp creates the resource's key where it is absent, nobody stands before in the line, and the base is as it was. Else
-// it reads what stands in the way, and keeps the place in the line.
+// takeOp creates the resource's key if it is absent, nobody is before it in the queue, and the base is unchanged.
+// Otherwise it reads the reason for the refusal, and keeps the place in the queue.
 func (s *store) takeOp(a *attempt) clientv3.Op {
 	lock, line := s.lock(a.r.Resource), s.line(a.r.Resource)
 	ifs := []clientv3.Cmp{a.base.unchanged(s.baseKey()), clientv3.Compare(clientv3.CreateRevision(lock), "=", 0)}
@@ -227,7 +227,7 @@ func (s *store) takeOp(a *attempt) clientv3.Op {
 	return clientv3.OpTxn(ifs, then, otherwise)
 }
 
-// read keeps what etcd answered.
+// read stores etcd's answer.
 func (a *attempt) read(answer *etcdserverpb.TxnResponse, revision int64) {
 	a.seen = &seen{revision: revision}
 	if answer.Succeeded {
@@ -240,7 +240,7 @@ func (a *attempt) read(answer *etcdserverpb.TxnResponse, revision int64) {
 	}
 }
 
-// refused reports whether an error says that etcd did nothing.
+// refused reports whether an error means that etcd did nothing.
 func refused(err error) bool {
 	return is(err, rpctypes.ErrLeaseNotFound) || is(err, rpctypes.ErrNoLeader) || !mayPass(err) && !isContext(err)
 }
@@ -250,14 +250,14 @@ func isContext(err error) bool {
 }
 
 const (
-	// backAnswers is how often etcd says that nothing is there before that is believed: an attempt may still be on its way.
+	// backAnswers is how often etcd has to answer that nothing is there, since an attempt may still be on its way.
 	backAnswers = 4
 	backPause   = 200 * time.Millisecond
-	backPauses  = 2 * time.Second // at most, while etcd is away
+	backPauses  = 2 * time.Second // at most, while etcd is unavailable
 )
 
-// giveBack frees what attempts may have taken whose answers were lost. While etcd does not answer it goes on, for as long
-// as their leases may live: a leader that was cut off commits what it had once it is back.
+// giveBack frees what attempts whose answers were lost may have taken. If etcd does not answer, it retries for as long
+// as their leases may live: a leader that was cut off commits its pending proposals when it is back.
 func (s *store) giveBack(ctx context.Context, lost []*attempt) {
 	for _, a := range lost {
 		end, pause := a.deadline.Add(2*ahead), backPause

@@ -16,7 +16,7 @@ import (
 	"github.com/fencegate/fencegate/lock/etcdlock"
 )
 
-// pool is one of a login that arms, or writes.
+// pool is a pool with a login that arms, or writes.
 func pool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	p, err := pgxpool.New(t.Context(), url)
@@ -33,7 +33,7 @@ func TestAPausedHoldersWriteIsRefused(t *testing.T) {
 	fences := pgfence.New(pool(t, pg.GatewayURL))
 	a := source(t, etcdlock.Config{Client: client(t, c.Endpoints()...), Armer: fences})
 	b := source(t, etcdlock.Config{Client: client(t, c.Endpoints()...), Armer: fences})
-	old := take(t, a, "r", time.Second) // and does nothing until it is over
+	old := take(t, a, "r", time.Second) // it is idle until it expires
 	next, err := b.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
 	if err != nil || next.Grant.Token <= old.Grant.Token || time.Now().Before(old.Deadline) {
 		t.Fatalf("%v, %v after %v, whose deadline is %v", next.Grant, err, old.Grant, old.Deadline)
@@ -63,7 +63,7 @@ func TestALeaseSurvivesItsLeader(t *testing.T) {
 	s := source(t, etcdlock.Config{Client: client(t, c.Endpoints()...)})
 	other := source(t, etcdlock.Config{Client: client(t, c.Endpoints()...)})
 	lease := take(t, s, "r", ttl)
-	for i, m := range c.Members { // one after the other, so one of them leads
+	for i, m := range c.Members { // one after the other, so one of them is the leader
 		if err := m.Freeze(); err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func TestALeaseSurvivesItsLeader(t *testing.T) {
 	}
 }
 
-// Without a quorum nothing is granted, and what was asked for meanwhile stays with nobody.
+// Without a quorum nothing is granted. Requests made meanwhile leave no lease behind.
 func TestAPartitionedMemberGrantsNothing(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, 3, "")
@@ -132,7 +132,7 @@ func TestAPartitionedMemberGrantsNothing(t *testing.T) {
 	})
 }
 
-// The etcd lease ends before its time: an operator revokes it, or the process slept.
+// The etcd lease ends early: an operator revokes it, or the process slept.
 func TestAnEtcdLeaseThatEndedEndsItsLeasesOnly(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, 1, "")
@@ -156,7 +156,7 @@ func TestAnEtcdLeaseThatEndedEndsItsLeasesOnly(t *testing.T) {
 	}
 }
 
-// The answers to an acquisition are lost, and the process ends.
+// The answers to an acquisition are lost, and the source is closed.
 func TestAClosedSourceGivesBackWhatItMayHave(t *testing.T) {
 	t.Parallel()
 	w, s, lease, _ := wired(t)

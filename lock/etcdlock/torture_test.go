@@ -9,7 +9,8 @@ import (
 	"github.com/fencegate/fencegate/lock/etcdlock"
 )
 
-// No token twice, none that falls and no two holders, while members of three freeze for longer than an election, or die.
+// No token repeats or falls, and no resource has two holders, while members of three freeze for longer than an
+// election, or die.
 func TestTortureOfEtcd(t *testing.T) {
 	t.Parallel()
 	var servers []torture.Server

@@ -15,27 +15,27 @@ import (
 )
 
 const (
-	// lookEvery is how often who waits looks by itself, as a watch may break.
+	// lookEvery is how often a waiter polls, as a watch may break.
 	lookEvery = 3 * time.Second
-	// placeTTL is how long a place in the line is kept for a process that does not look.
+	// placeTTL is how long a place in the queue is kept for a process that does not poll.
 	placeTTL = 10 * time.Second
-	// leaveTimeout bounds giving a place up.
+	// leaveTimeout bounds leaving the queue.
 	leaveTimeout = 2 * time.Second
-	// awayPause is between two looks while etcd is away.
+	// awayPause is the pause between two polls while etcd is unavailable.
 	awayPause = 200 * time.Millisecond
 )
 
-// place is where a process stands in a resource's line.
+// place is a process's place in a resource's queue.
 type place struct {
 	key     string
 	lease   *granted
-	created int64 // its create revision; 0: it does not stand yet
-	gone    bool  // it was given up by the transaction that took the lease
+	created int64 // its create revision; 0: it has not joined
+	gone    bool  // it was removed by the transaction that took the lease
 }
 
 // Wait takes the lease when it is the place's turn.
 func (s *store) Wait(ctx context.Context, r leasing.Request, why func(error)) (leases.Taken, error) {
-	taken, _, err := s.take(ctx, &attempt{r: r, behind: true}) // with others; nobody waits, as a rule
+	taken, _, err := s.take(ctx, &attempt{r: r, behind: true}) // grouped with others, as usually nobody waits
 	var p *place
 	for {
 		if err == nil {
@@ -66,8 +66,8 @@ func (s *store) Wait(ctx context.Context, r leasing.Request, why func(error)) (l
 	}
 }
 
-// ahead notes where the place stands, and names the key whose end it waits for: that of who is before it in the line, or,
-// for the first, of the lease. "": it need not wait.
+// ahead notes the place's revision, and returns the key whose deletion it waits for: that of the waiter before it, or,
+// for the first, of the lease. It returns "" if there is nothing to wait for.
 func (p *place) ahead(lock string, s *seen) string {
 	p.created = 0
 	for _, kv := range s.line.Kvs {
@@ -87,8 +87,8 @@ func (p *place) ahead(lock string, s *seen) string {
 	return key
 }
 
-// watch returns when a key has been deleted after a revision, or it is time to look. A watch that breaks, as where the
-// revision was compacted, or a restored cluster has not reached it, costs time only.
+// watch returns when the key has been deleted after a revision, or at the next poll. A watch breaks if the revision was
+// compacted, or if a restored cluster has not reached it; that costs only time.
 func (s *store) watch(ctx context.Context, key string, after int64) {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery/2+mathrand.N(lookEvery/2))
 	defer cancel()
@@ -103,7 +103,7 @@ func (s *store) watch(ctx context.Context, key string, after int64) {
 	}
 }
 
-// leave gives the place up.
+// leave leaves the queue.
 func (s *store) leave(p *place) {
 	if p.gone {
 		return
@@ -111,6 +111,6 @@ func (s *store) leave(p *place) {
 	s.inBackground(func(context.Context) {
 		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 		defer cancel()
-		_, _ = s.do(ctx, clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpDelete(p.key)}, nil)) // else its time ends it
+		_, _ = s.do(ctx, clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpDelete(p.key)}, nil)) // otherwise it expires
 	})
 }

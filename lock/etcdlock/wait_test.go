@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/lock/etcdlock"
 )
 
-// queue has processes wait for a resource, each after the one before, and tells who had it.
+// queue starts processes that wait for a resource, one after the other. had returns which have had it, in order.
 func queue(t *testing.T, endpoints []string, processes int) (had func() []int) {
 	t.Helper()
 	order := make(chan int, processes)
@@ -59,7 +59,7 @@ func TestProcessesAreServedInTheirOrder(t *testing.T) {
 	testenv.Eventually(t, "nobody waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 0 })
 }
 
-// A watch from a revision that is gone breaks; who waits looks again.
+// A watch from a compacted revision breaks. The waiter polls again.
 func TestAWaiterOutlivesACompaction(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, 1, "")
@@ -79,7 +79,7 @@ func TestAWaiterOutlivesACompaction(t *testing.T) {
 	if err := c.Members[0].Freeze(); err != nil {
 		t.Fatal(err)
 	}
-	c.Members[0].Kill() // the watches begin anew, after the restart
+	c.Members[0].Kill() // after the restart the watches start again
 	if err := c.Members[0].Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestAWaiterOutlivesACompaction(t *testing.T) {
 	}
 }
 
-// A process that died in the line holds up those behind it for as long as its place lives.
+// A process that died in the queue blocks those behind it until its place expires.
 func TestADeadProcessLeavesTheLine(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, 1, "")

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// apiServer is where a test's Leases are: a stand-in for kube-apiserver, or a namespace of a real one. Its users are
-// "candidate", who may get, create and update Leases, and "other", who may not; each presents its name as a bearer token.
+// apiServer stores a test's Leases: a stand-in for kube-apiserver, or a namespace of a real one. Its users are
+// "candidate", who may get, create and update Leases, and "other", who may not. Each sends its name as a bearer token.
 type apiServer struct {
 	leaseStore
 	URL       string
@@ -24,16 +24,16 @@ type apiServer struct {
 	roots     *x509.CertPool
 }
 
-// leaseStore is what an operator does.
+// leaseStore holds the operations of an operator.
 type leaseStore interface {
-	// lease is the Lease as it is; nil: there is none.
+	// lease returns the current Lease; nil: there is none.
 	lease(name string) *coordinationv1.Lease
 	// put creates a Lease with annotations.
 	put(name string, annotations map[string]string)
-	// give changes who holds a Lease.
+	// give changes the holder of a Lease.
 	give(name, holder string)
 	remove(name string)
-	// history is every version of every Lease that a candidate wrote, in their order.
+	// history returns every version of every Lease that a candidate wrote, in order.
 	history() []coordinationv1.Lease
 }
 
@@ -58,15 +58,15 @@ func (s *apiServer) transport() *http.Transport {
 	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots}, ForceAttemptHTTP2: true}
 }
 
-// network is what lies between one process and the API server.
+// network is the network between one process and the API server.
 type network struct {
 	next http.RoundTripper
 
 	mu    sync.Mutex
-	held  chan struct{}              // requests wait until it is closed; nil: none does
+	held  chan struct{}              // requests wait until it is closed; nil: none waits
 	lose  func(r *http.Request) bool // the answer is lost
-	began time.Time                  // when the latest request came here
-	after time.Duration              // answers take so long
+	began time.Time                  // when the latest request was sent
+	after time.Duration              // delays each answer
 	count int                        // of requests
 }
 
@@ -95,7 +95,7 @@ func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// cut holds every request until the network is mended.
+// cut holds every request until mend is called.
 func (n *network) cut() (mend func()) {
 	held := make(chan struct{})
 	n.mu.Lock()
@@ -109,14 +109,14 @@ func (n *network) cut() (mend func()) {
 	})
 }
 
-// requests are how many came.
+// requests returns the number of requests.
 func (n *network) requests() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.count
 }
 
-// client is that of one process. The server is host, where it is not s.
+// client is the client of one process. host replaces the server's host unless it is empty.
 func (s *apiServer) client(t testing.TB, host, token string) (coordinationclient.LeasesGetter, *network) {
 	t.Helper()
 	transport := s.transport()

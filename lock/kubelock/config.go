@@ -31,21 +31,21 @@ const (
 // maxIdentityBytes lets the fence record the identity as a holder.
 const maxIdentityBytes = 200
 
-// Config says which election it is. It is validated once, by [New] and [Run].
+// Config configures an election. [New] and [Run] validate it.
 type Config struct {
-	// Client leads to the API server: clientset.CoordinationV1(). Its user needs get, create and update on leases in the
-	// namespace. Required.
+	// Client connects to the API server: clientset.CoordinationV1(). Its user needs get, create and update on leases in
+	// the namespace. Required.
 	Client coordinationclient.LeasesGetter
-	// Lease names the Lease. It is created when it is missing; its namespace is not. Required.
+	// Lease names the Lease. It is created if it is missing; its namespace is not. Required.
 	Lease types.NamespacedName
 	// Resource is what the leader's grant is for. Each resource has one Lease, and each Lease one resource. Required.
 	Resource string
-	// Identity names this candidate, in the Lease and in the fence. No two processes may have the same. Defaults to the host
-	// name and a random part.
+	// Identity names this candidate, in the Lease and in the fence. It must be unique among processes. Defaults to the
+	// host name and a random part.
 	Identity string
-	// Armer raises the fence before the leader's work begins. Where it is an [Inspector], the token is raised above the
-	// recorded one in the update that takes the Lease. Defaults to nil: there is no fence, and tokens begin anew where the
-	// Lease is deleted.
+	// Armer raises the fence before the leader's work begins. If it is an [Inspector],
+	// the update that takes the Lease raises the token above the recorded one.
+	// Defaults to nil: there is no fence, and tokens restart if the Lease is deleted.
 	Armer leasing.Armer
 	// LeaseDuration is how long the Lease lives without renewal, in whole seconds. Arming has to fit into it. Defaults to
 	// [DefaultLeaseDuration].
@@ -53,13 +53,14 @@ type Config struct {
 	// RenewDeadline is how long the leader tries to renew before it stops leading; less than LeaseDuration. Defaults to
 	// [DefaultRenewDeadline].
 	RenewDeadline time.Duration
-	// RetryPeriod is the time between two tries; less than RenewDeadline / 1.2. Defaults to [DefaultRetryPeriod].
+	// RetryPeriod is the time between two tries. It must be less than RenewDeadline / 1.2. Defaults to
+	// [DefaultRetryPeriod].
 	RetryPeriod time.Duration
-	// Logger receives what no caller is told, also from client-go. Defaults to discarding it.
+	// Logger logs what no caller receives as an error, including client-go's messages. Defaults to discarding it.
 	Logger *slog.Logger
 }
 
-// complete sets what is not given, and validates the rest. The error is a [*fence.InvalidError].
+// complete sets the defaults and validates the rest. The error is a [*fence.InvalidError].
 func (c Config) complete() (Config, error) {
 	c.LeaseDuration = cmp.Or(c.LeaseDuration, DefaultLeaseDuration)
 	c.RenewDeadline = cmp.Or(c.RenewDeadline, DefaultRenewDeadline)
@@ -89,7 +90,8 @@ func (c Config) complete() (Config, error) {
 
 func (c Config) validateTimes() error {
 	switch {
-	case c.LeaseDuration < time.Second || c.LeaseDuration%time.Second != 0: // a Lease holds seconds: candidates would wait for less
+	// a Lease holds whole seconds: candidates would wait for less
+	case c.LeaseDuration < time.Second || c.LeaseDuration%time.Second != 0:
 		return &fence.InvalidError{Field: "lease duration", Reason: fmt.Sprintf("is %v; it must be whole seconds", c.LeaseDuration)}
 	case c.LeaseDuration > 24*time.Hour:
 		return &fence.InvalidError{Field: "lease duration", Reason: fmt.Sprintf("is %v; at most 24h is allowed", c.LeaseDuration)}
@@ -106,5 +108,5 @@ func (c Config) validateTimes() error {
 	return nil
 }
 
-// callTimeout bounds a request, so that one without an answer does not cost the leadership: client-go's own heuristic.
+// callTimeout bounds a request, so that one without an answer does not cost the leadership. The bound is client-go's.
 func (c Config) callTimeout() time.Duration { return max(time.Second, c.RenewDeadline/2) }

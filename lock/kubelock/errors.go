@@ -13,15 +13,15 @@ import (
 )
 
 var (
-	// ErrNotLeading: a [Lock] has no grant, because it has not taken the Lease so far.
+	// ErrNotLeading reports that a [Lock] has no grant, because it has not taken the Lease yet.
 	ErrNotLeading = errors.New("not the leader so far")
 
 	errReleased   = errors.New("it was released")
 	errNotRenewed = errors.New("it was not renewed in time")
-	errNoAnswer   = errors.New("no answer in time") // why a request was given up
+	errNoAnswer   = errors.New("no answer in time") // the cause of a request that timed out
 )
 
-// UnavailableError says why the Lease could not be had from Kubernetes. It is a [leasing.ErrUnavailable].
+// UnavailableError says why the Lease could not be taken from Kubernetes. It is a [leasing.ErrUnavailable].
 type UnavailableError struct {
 	Lease types.NamespacedName
 	Err   error
@@ -43,13 +43,13 @@ func (e *UnavailableError) Error() string {
 // Is matches [leasing.ErrUnavailable].
 func (e *UnavailableError) Is(target error) bool { return target == leasing.ErrUnavailable }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// TokenError says that the Lease's annotation holds no token. Nothing was changed.
+// TokenError reports that the Lease's annotation holds no token. Nothing was changed.
 type TokenError struct {
 	Lease types.NamespacedName
-	Text  string // what it holds
+	Text  string // the annotation's value
 }
 
 func (e *TokenError) Error() string {
@@ -60,15 +60,15 @@ func (e *TokenError) Error() string {
 // Is matches [leasing.ErrUnavailable].
 func (e *TokenError) Is(target error) bool { return target == leasing.ErrUnavailable }
 
-// isNoServer reports whether the 404 is not of a Kubernetes API server that knows Leases: it names no object.
+// isNoServer reports whether the 404 names no object, so that the server is no Kubernetes API server with Leases.
 func isNoServer(err error) bool {
 	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// isMissing reports whether the API server says that the object is not there.
+// isMissing reports whether the API server answered that the object does not exist.
 func isMissing(err error) bool { return apierrors.IsNotFound(err) && !isNoServer(err) }
 
-// isLasting reports whether only an operator mends an error.
+// isLasting reports whether an error lasts until an operator corrects it.
 func isLasting(err error) bool {
 	if _, ok := errors.AsType[*TokenError](err); ok {
 		return true

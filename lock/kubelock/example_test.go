@@ -21,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/lock/kubelock"
 )
 
-// A pod closes orders while it leads. One that was paused, and superseded, closes none.
+// A pod closes orders while it leads. A pod that was paused and superseded closes none.
 func ExampleRun() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()

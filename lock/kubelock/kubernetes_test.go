@@ -34,11 +34,11 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// kubernetes is the kube-apiserver that the tests share; nil: each has a stand-in. FENCEGATE_TEST_APISERVER names the
-// program; scripts/kube-apiserver builds it.
+// kubernetes is the kube-apiserver that the tests share; nil: each test has a stand-in. FENCEGATE_TEST_APISERVER names
+// the program; scripts/kube-apiserver builds it.
 var kubernetes *realServer
 
-// withKubernetes runs the tests while it is up.
+// withKubernetes runs the tests while the server is up.
 type withKubernetes struct{ tests testenv.Runner }
 
 func (w withKubernetes) Run() int {
@@ -58,12 +58,12 @@ func (w withKubernetes) Run() int {
 	return w.tests.Run()
 }
 
-// realServer is a kube-apiserver with RBAC, over an etcd of its own.
+// realServer is a kube-apiserver with RBAC and its own etcd.
 type realServer struct {
 	etcd   *etcdserver.Cluster
 	proc   *child.Process
 	dir    string
-	access *apiServer // the address, and whom to trust
+	access *apiServer // the address, and the CA certificates
 	http   *http.Client
 	admin  *rest.Config
 	leases *coordinationclient.CoordinationV1Client
@@ -126,7 +126,7 @@ func (k *realServer) start(program string) error {
 	return err
 }
 
-// connect waits until the server is ready, and makes an operator's clients.
+// connect waits until the server is ready, and creates an operator's clients.
 func (k *realServer) connect(ctx context.Context) error {
 	if err := k.proc.Ready(ctx, k.ready); err != nil {
 		return err
@@ -168,7 +168,7 @@ func (k *realServer) ready(ctx context.Context) (err error) {
 	return nil
 }
 
-// allow gives "candidate" what the documentation says that one needs, in every namespace: also in those that are absent.
+// allow gives "candidate" the rights that the documentation lists, in every namespace, also in absent ones.
 func (k *realServer) allow(ctx context.Context) error {
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "candidate"}, Rules: []rbacv1.PolicyRule{{
 		APIGroups: []string{leasesOf.Group}, Resources: []string{leasesOf.Resource}, Verbs: []string{"get", "create", "update"},
@@ -196,7 +196,7 @@ func (k *realServer) close() {
 	_ = os.RemoveAll(k.dir)
 }
 
-// space makes a namespace for one test.
+// space creates a namespace for one test.
 func (k *realServer) space(t testing.TB) *apiServer {
 	t.Helper()
 	n := &namespace{t: t, name: strings.ToLower(rand.Text()), own: make(map[string]bool), changed: make(chan struct{})}
@@ -222,23 +222,23 @@ func (k *realServer) space(t testing.TB) *apiServer {
 	return &apiServer{leaseStore: n, URL: k.access.URL, roots: k.access.roots, namespace: n.name}
 }
 
-// namespace is that of one test.
+// namespace is the namespace of one test.
 type namespace struct {
 	t      testing.TB
 	name   string
 	leases coordinationclient.LeaseInterface
 
 	mu      sync.Mutex
-	written []coordinationv1.Lease // every version of each, as a watch has them
+	written []coordinationv1.Lease // every version of each Lease, from the watch
 	own     map[string]bool        // the versions that the operator wrote
-	changed chan struct{}          // closed, and replaced, when there is one more
+	changed chan struct{}          // closed, and replaced, at each new version
 }
 
 func (n *namespace) follow(seen watch.Interface) {
 	for event := range seen.ResultChan() {
 		lease, ok := event.Object.(*coordinationv1.Lease)
 		if !ok {
-			return // it was stopped; else history says so
+			return // the watch was stopped; otherwise history reports it
 		}
 		if event.Type == watch.Deleted {
 			continue
@@ -251,7 +251,7 @@ func (n *namespace) follow(seen watch.Interface) {
 	}
 }
 
-// context is for an operator's call. A test's cleanups make some, too.
+// context is for an operator's call, also from a test's cleanups.
 func (n *namespace) context() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(n.t.Context()), patience)
 }
@@ -287,14 +287,14 @@ func (n *namespace) give(name, holder string) {
 		lease := n.lease(name)
 		lease.Spec.HolderIdentity = &holder
 		lease, err := n.leases.Update(ctx, lease, metav1.UpdateOptions{})
-		if !apierrors.IsConflict(err) { // a candidate was faster
+		if !apierrors.IsConflict(err) { // a candidate was faster: try again
 			n.wrote(lease, err)
 			return
 		}
 	}
 }
 
-// wrote notes a version that no candidate wrote.
+// wrote records a version that the operator wrote.
 func (n *namespace) wrote(lease *coordinationv1.Lease, err error) (version string) {
 	if err != nil {
 		n.t.Error(err)
@@ -314,7 +314,7 @@ func (n *namespace) remove(name string) {
 	}
 }
 
-// history waits for the watch to tell of a Lease that is written for that.
+// history writes a marker Lease and waits until the watch reports it.
 func (n *namespace) history() []coordinationv1.Lease {
 	mark := n.create(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{GenerateName: "mark-"}})
 	patient := time.NewTimer(patience)

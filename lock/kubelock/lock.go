@@ -19,11 +19,11 @@ import (
 	"github.com/fencegate/fencegate/internal/leases"
 )
 
-// Annotation holds the counter of tokens in a Lease.
+// Annotation holds the token counter in a Lease.
 const Annotation = "fencegate.dev/token"
 
-// Lock is a candidate's Lease, for one term: once the leadership is over, it takes nothing again. It is safe for concurrent
-// use. [Run] makes one by itself. Make one where another library runs the elector, for one run of it:
+// Lock is a candidate's Lease for one term: once the leadership has ended, it takes nothing again. It is safe for
+// concurrent use. [Run] makes its own. Make one if another library runs the elector, one for each run:
 //
 //	lock, err := kubelock.New(cfg)
 //	…
@@ -33,18 +33,18 @@ const Annotation = "fencegate.dev/token"
 //		},
 //	})
 //
-// Where arming fails, the Lease is given back, and the elector tries again.
+// If arming fails, the Lease is given back, and the elector tries again.
 type Lock struct {
 	cfg    Config
 	leases coordinationclient.LeaseInterface
 	term   *term
-	giveUp func(error) // hears, before the Lease is taken, why that can't be; nil: nobody does
-	stop   func()      // ends the elector; nil: it is the caller's
+	giveUp func(error) // called before the Lease is taken, with a lasting error; may be nil
+	stop   func()      // stops the elector; nil: the caller runs it
 
 	mu    sync.Mutex
-	lease *coordinationv1.Lease // as it was last seen; nil: there is none, or nobody has looked
-	tried fence.Token           // what the last attempt to take the Lease wrote; 0: there was none
-	why   error                 // why the Lease was not had so far
+	lease *coordinationv1.Lease // as last read or written; nil: it is missing or unread
+	tried fence.Token           // the token that the last attempt to take the Lease wrote; 0: there was none
+	why   error                 // why the Lease has not been taken yet
 }
 
 var (
@@ -52,7 +52,7 @@ var (
 	_ leasing.Held           = (*Lock)(nil)
 )
 
-// New makes a Lock. It connects when it is used. The error is a [*fence.InvalidError].
+// New returns a Lock, which connects on first use. The error is a [*fence.InvalidError].
 func New(cfg Config) (*Lock, error) {
 	cfg, err := cfg.complete()
 	if err != nil {
@@ -61,26 +61,26 @@ func New(cfg Config) (*Lock, error) {
 	return &Lock{cfg: cfg, leases: cfg.Client.Leases(cfg.Lease.Namespace), term: newTerm(cfg.Lease)}, nil
 }
 
-// Identity names the candidate.
+// Identity returns the candidate's name.
 func (l *Lock) Identity() string { return l.cfg.Identity }
 
-// Describe names the Lease.
+// Describe returns the Lease's name.
 func (l *Lock) Describe() string { return l.cfg.Lease.String() }
 
-// RecordEvent logs what the elector says.
+// RecordEvent logs an event of the elector.
 func (l *Lock) RecordEvent(what string) {
 	l.cfg.Logger.Info(what, "lease", l.Describe(), "identity", l.cfg.Identity)
 }
 
-// Grant is what the leader presents with each write. It fails with [ErrNotLeading] before the leadership, and with
-// [leasing.ErrLost] after it.
+// Grant returns the grant that the leader presents with each write. It fails with [ErrNotLeading] before the
+// leadership, and with [leasing.ErrLost] after it.
 func (l *Lock) Grant() (fence.Grant, error) { return l.term.current() }
 
 // Context ends with the leadership; its cause says why. The leader's deadline counts from before the update that took or
 // renewed the Lease.
 func (l *Lock) Context() context.Context { return termContext{l.term.ctx, l.term} }
 
-// Get reads the Lease. One that was deleted, or taken by another, ends the leadership.
+// Get reads the Lease. If it was deleted, or taken by another, the leadership ends.
 func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +95,7 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return record, raw, err
 }
 
-// Create makes the Lease, with a token above what the fence records.
+// Create creates the Lease, with a token above what the fence records.
 func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,8 +103,8 @@ func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	return l.write(ctx, record)
 }
 
-// Update takes the Lease and raises its token, renews it with the token as it is, or, where the record names no holder,
-// releases it.
+// Update takes the Lease and raises its token, or renews it with
+// the same token, or releases it if the record names no holder.
 func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,8 +117,8 @@ func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	return l.write(ctx, record)
 }
 
-// write takes the Lease, or renews it. An elector that has lost it takes it again where it can, without telling its work
-// (https://github.com/kubernetes/kubernetes/issues/23731 was one way): what is over is never taken again here.
+// write takes the Lease, or renews it. An elector that has lost the Lease takes it again if it can, without notifying
+// its work (https://github.com/kubernetes/kubernetes/issues/23731 was one way). write refuses to take it again.
 func (l *Lock) write(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if err := l.term.over(); err != nil {
 		return err
@@ -137,12 +137,12 @@ func (l *Lock) write(ctx context.Context, record resourcelock.LeaderElectionReco
 	return l.term.prolong(deadline(sent, record))
 }
 
-// deadline is when candidates take the Lease from a leader that is silent, as the leader counts it.
+// deadline is when other candidates take the Lease from a silent leader, by the leader's clock.
 func deadline(sent time.Time, record resourcelock.LeaderElectionRecord) time.Time {
 	return leases.Good(sent, time.Duration(record.LeaseDurationSeconds)*time.Second)
 }
 
-// holds reports whether the Lease, as it was last seen, was taken by this candidate with a token.
+// holds reports whether the Lease, as last seen, was taken by this candidate with the token.
 func (l *Lock) holds(token fence.Token) bool {
 	return token > 0 && holder(l.lease) == l.cfg.Identity && l.lease.Annotations[Annotation] == token.String()
 }
@@ -154,7 +154,7 @@ func holder(lease *coordinationv1.Lease) string {
 	return *lease.Spec.HolderIdentity
 }
 
-// lost ends the leadership because of what the Lease is now.
+// lost ends the leadership. The reason is the state of the Lease as last seen.
 func (l *Lock) lost() error {
 	what := "was taken anew under this identity, or its annotation was changed"
 	switch now := holder(l.lease); {
@@ -168,7 +168,7 @@ func (l *Lock) lost() error {
 	return l.term.lose(errors.New("it " + what))
 }
 
-// read looks at the Lease. The error is the API server's: that of a missing Lease, too.
+// read reads the Lease. The error is the API server's, also for a missing Lease.
 func (l *Lock) read(ctx context.Context) error {
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
@@ -181,7 +181,7 @@ func (l *Lock) read(ctx context.Context) error {
 		l.lease = nil
 	}
 	if token := l.term.token(); token > 0 && !l.holds(token) {
-		_ = l.lost() // the term keeps it
+		_ = l.lost() // the term keeps the error
 	}
 	return l.explain(ctx, err)
 }
@@ -206,12 +206,12 @@ func (l *Lock) send(ctx context.Context, record resourcelock.LeaderElectionRecor
 	return nil
 }
 
-// bounded is for one request.
+// bounded returns a context for one request.
 func (l *Lock) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, l.cfg.callTimeout(), errNoAnswer)
 }
 
-// explain says what an error of the API server's is about.
+// explain adds the Lease and the timeout to an error of the API server.
 func (l *Lock) explain(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -222,11 +222,11 @@ func (l *Lock) explain(ctx context.Context, err error) error {
 	return &UnavailableError{Lease: l.cfg.Lease, Err: err}
 }
 
-// failed keeps why the Lease was not had. Where waiting does not help, who waits for it is told.
+// failed records why the Lease was not taken. If waiting does not help, it ends the wait.
 func (l *Lock) failed(err error, lasting bool) error {
 	switch {
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), isMissing(err): // the next look says more
-	case errors.Is(err, context.Canceled): // nobody waits any more
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), isMissing(err): // the next read tells more
+	case errors.Is(err, context.Canceled): // the wait was abandoned
 	default:
 		l.why = err
 	}

@@ -52,15 +52,16 @@ func TestARenewalKeepsTheToken(t *testing.T) {
 	}
 }
 
-// The answers take a while. Candidates count from when the API server has an update, which may be the moment it was sent.
+// The answers are delayed. Candidates count from when the API server receives an update, which may be when it was sent.
 func TestTheDeadlineCountsFromBeforeTheUpdateIsSent(t *testing.T) {
 	t.Parallel()
 	s := newAPIServer(t)
 	cfg, n := config(t, s, "a")
-	n.after = 300 * time.Millisecond // more than what is left for clocks that run apart
+	n.after = 300 * time.Millisecond // more than the margin for clock drift
 	lock := newLock(t, cfg)
 	record := resourcelock.LeaderElectionRecord{HolderIdentity: "a", LeaseDurationSeconds: 10}
-	for _, write := range []func(context.Context, resourcelock.LeaderElectionRecord) error{lock.Create, lock.Update} { // taken, and renewed
+	// the Lease is taken, and renewed
+	for _, write := range []func(context.Context, resourcelock.LeaderElectionRecord) error{lock.Create, lock.Update} {
 		if err := write(t.Context(), record); err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +71,7 @@ func TestTheDeadlineCountsFromBeforeTheUpdateIsSent(t *testing.T) {
 	}
 }
 
-// The update is carried out, and its answer comes when the term is over.
+// The update is carried out, and its answer arrives when the term is over.
 func TestARenewalThatIsAnsweredTooLateRevivesNothing(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*kubelock.Lock){
@@ -109,7 +110,7 @@ func TestADeletedLeaseEndsTheLeadership(t *testing.T) {
 	}
 }
 
-// An elector goes on with its Lock after the end of a term. Nothing is taken, renewed or created for it any more.
+// An elector keeps using its Lock after the end of a term. Nothing is taken, renewed or created.
 func TestATermThatIsOverIsNotRevived(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(s *apiServer, lock *kubelock.Lock){
@@ -137,7 +138,7 @@ func TestATermThatIsOverIsNotRevived(t *testing.T) {
 	}
 }
 
-// client-go takes an identity that it finds in the Lease for its own.
+// client-go treats an identity that it finds in the Lease as its own.
 func TestASecondProcessOfOneIdentityEndsTheFirstOnesLeadership(t *testing.T) {
 	t.Parallel()
 	s := newAPIServer(t)
@@ -153,7 +154,7 @@ func TestASecondProcessOfOneIdentityEndsTheFirstOnesLeadership(t *testing.T) {
 	}
 }
 
-// An elector that could not renew in time, and runs on then, with client-go's LeaseLock and with ours.
+// An elector that could not renew in time resumes, with client-go's LeaseLock and with this package's Lock.
 func TestAnElectorThatWasPausedSparesItsSuccessorsLease(t *testing.T) {
 	t.Parallel()
 	for name, ours := range map[string]bool{"kubelock": true, "client-go": false} {
@@ -172,7 +173,7 @@ func TestAnElectorThatWasPausedSparesItsSuccessorsLease(t *testing.T) {
 			cancel, ended := elect(t, cfg, lock, true)
 			mend := n.cut()
 			defer mend()
-			s.give(leaseName, "b") // its successor, whose Lease the paused one has not seen
+			s.give(leaseName, "b") // the successor; the paused elector has not seen its Lease
 			cancel()
 			mend()
 			await(t, "the end of the elector", ended)

@@ -12,15 +12,16 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Run waits until this process leads, does work under the leader's grant, and gives the Lease back when work returns. It
-// waits until ctx ends, while another leads and while the API server is away. Then it leads for one term: the context that
-// work gets ends with the leadership, or with ctx; context.Cause says which. Run waits for work in any case, and renews
-// the Lease until work returns, so work has to heed its context. A process that wants to lead again calls Run again.
+// Run waits until this process leads, does work under the leader's grant, and gives the Lease back when work returns.
+// It waits until ctx ends, while another leads and while the API server is unavailable. It then leads for one term. The
+// context of work ends with the leadership, or with ctx; context.Cause says which. Run always waits for work, and
+// renews the Lease until work returns, so work has to respect its context. To lead again, call Run again.
 //
-// The error is work's. Where the leadership was over before work returned it is joined with [leasing.ErrLost]: others may
-// have led meanwhile, and the fence may have refused some of work's writes. Where work did not begin, the error is one of
-// these, or wraps one: a [*fence.InvalidError]; [leasing.ErrUnavailable]; the Armer's; [leasing.ErrLost], where arming took
-// longer than the Lease lives; that of ctx, joined with what it waited for: [leasing.ErrHeld] or [leasing.ErrUnavailable].
+// The error is work's. If the leadership ended before work returned, it is joined with [leasing.ErrLost]: others may
+// have led meanwhile, and the fence may have refused some of work's writes. If work did not begin, the error is or
+// wraps one of these: a [*fence.InvalidError]; [leasing.ErrUnavailable]; the Armer's; [leasing.ErrLost], if arming took
+// longer than the Lease lives; or ctx's, joined with the reason for the wait: [leasing.ErrHeld] or
+// [leasing.ErrUnavailable].
 func Run(ctx context.Context, cfg Config, work func(ctx context.Context, grant fence.Grant) error) error {
 	lock, err := New(cfg)
 	if err != nil {
@@ -39,13 +40,13 @@ func Run(ctx context.Context, cfg Config, work func(ctx context.Context, grant f
 // candidate is a Lock whose elector runs here.
 type candidate struct {
 	lock  *Lock
-	ctx   context.Context // of the elector; ends also because the Lease can't be had
+	ctx   context.Context // of the elector; also ends if the Lease can't be taken
 	stop  context.CancelCauseFunc
 	leads chan struct{}
-	ended chan struct{} // the elector has
+	ended chan struct{} // closed when the elector has stopped
 }
 
-// campaign has an elector try to take the Lease. It outlives ctx: work ends before the Lease is given back.
+// campaign starts an elector that tries to take the Lease. It outlives ctx: work ends before the Lease is given back.
 func campaign(ctx context.Context, lock *Lock) (*candidate, error) {
 	c := &candidate{lock: lock, leads: make(chan struct{}), ended: make(chan struct{})}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -63,30 +64,30 @@ func campaign(ctx context.Context, lock *Lock) (*candidate, error) {
 		defer close(c.ended)
 		elector.Run(c.ctx)
 		if lock.term.token() > 0 {
-			_ = lock.term.lose(errNotRenewed) // unless it is over already
+			_ = lock.term.lose(errNotRenewed) // no effect if the term is already over
 		}
 	}()
 	return c, nil
 }
 
-// end ends the elector.
+// end stops the elector.
 func (c *candidate) end() {
 	c.stop(nil)
 	<-c.ended
 }
 
-// wait returns when the candidate leads. After an error it has nothing.
+// wait returns when the candidate leads. After an error it holds nothing.
 func (c *candidate) wait(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { c.stop(context.Cause(ctx)) })()
 	select {
 	case <-c.leads:
 		return nil
 	case <-c.ctx.Done():
-	case <-c.ended: // it led, and lost the Lease before anybody looked
+	case <-c.ended: // it led, and lost the Lease before wait noticed
 	}
 	c.end()
 	lost := c.lock.term.over()
-	_ = c.lock.Release(ctx) // what was taken half-way
+	_ = c.lock.Release(ctx) // frees a Lease that was partly taken
 	switch {
 	case ctx.Err() != nil:
 		if c.lock.why == nil {

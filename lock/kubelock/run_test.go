@@ -18,7 +18,7 @@ import (
 	"github.com/fencegate/fencegate/lock/kubelock"
 )
 
-// database is a guarded table, and how a leader writes it.
+// database returns a fence, and a function that writes to a guarded table as a leader does.
 func database(t testing.TB) (armer *pgfence.Fence, write func(fence.Grant) error) {
 	t.Helper()
 	pg := testenv.Postgres(t)
@@ -39,7 +39,7 @@ func database(t testing.TB) (armer *pgfence.Fence, write func(fence.Grant) error
 	}
 }
 
-// The first leader's process loses the API server, and writes when a second one leads.
+// The first leader loses the API server, and writes after a second one leads.
 func TestAPausedLeaderIsRefusedByTheFence(t *testing.T) {
 	t.Parallel()
 	s := newAPIServer(t)
@@ -94,7 +94,7 @@ func TestWorkEndsBeforeTheLeaseIsGivenBack(t *testing.T) {
 	}
 }
 
-// Nobody took the Lease meanwhile. The leader was told that it is over, so it is.
+// Nobody took the Lease meanwhile. The leader's context has ended, so the leadership is over.
 func TestALeadershipThatRanOutIsNotRevived(t *testing.T) {
 	t.Parallel()
 	s := newAPIServer(t)
@@ -109,7 +109,7 @@ func TestALeadershipThatRanOutIsNotRevived(t *testing.T) {
 	}
 }
 
-// waitInVain is what Run says of a wait that ends after a few tries.
+// waitInVain returns Run's error from a wait that ends after a few tries.
 func waitInVain(t testing.TB, cfg kubelock.Config, n *network) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -183,7 +183,7 @@ func TestWhatOnlyAnOperatorMendsIsSaidInOneLine(t *testing.T) {
 	}
 }
 
-// Four processes lead in turn. Each term's token is its own and above those before.
+// Four processes lead in turn. Each term's token is unique and above those before.
 func TestTokensRiseWithTheTerms(t *testing.T) {
 	t.Parallel()
 	const processes, terms = 4, 3

@@ -17,7 +17,7 @@ import (
 
 const leaseName, resource = "orders", "orders/leader"
 
-// patience bounds what has to happen, on a busy machine.
+// patience bounds waits on a busy machine.
 const patience = time.Minute
 
 // long is for terms that do not run out in a test.
@@ -26,13 +26,13 @@ func long(c kubelock.Config) kubelock.Config {
 	return c
 }
 
-// short is for those that do.
+// short is for terms that run out in a test.
 func short(c kubelock.Config) kubelock.Config {
 	c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = 3*time.Second, 2*time.Second, 50*time.Millisecond
 	return c
 }
 
-// config is that of one process.
+// config is the configuration of one process.
 func config(t testing.TB, s *apiServer, identity string) (kubelock.Config, *network) {
 	t.Helper()
 	c, n := s.client(t, s.URL, "candidate")
@@ -74,7 +74,7 @@ func elect(t testing.TB, cfg kubelock.Config, lock resourcelock.Interface, relea
 	return cancel, ended
 }
 
-// crash runs it until it leads, and no longer.
+// crash runs the elector until it leads, and then stops it without a release.
 func crash(t testing.TB, cfg kubelock.Config, lock resourcelock.Interface) {
 	t.Helper()
 	cancel, ended := elect(t, cfg, lock, false)
@@ -82,7 +82,7 @@ func crash(t testing.TB, cfg kubelock.Config, lock resourcelock.Interface) {
 	await(t, "the end of the elector", ended)
 }
 
-// leader is a process in kubelock.Run whose work waits until it is told to end, or its context ends.
+// leader is a process in kubelock.Run whose work waits for quit, or until its context ends.
 type leader struct {
 	ctx   context.Context // of the work; valid, with grant, after leads
 	grant fence.Grant
@@ -130,7 +130,7 @@ func start(ctx context.Context, t testing.TB, cfg kubelock.Config) *leader {
 	return l
 }
 
-// end ends the work and returns what Run said.
+// end ends the work and returns Run's error.
 func (l *leader) end() error {
 	l.quit()
 	<-l.ended
@@ -160,7 +160,7 @@ func until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// memory is a fence that raises and records, and knows nothing of writers.
+// memory is a fence in memory that arms and records, and drains no writers.
 type memory struct {
 	mu     sync.Mutex
 	record fence.Record
@@ -191,7 +191,7 @@ func (m *memory) Inspect(context.Context, string) (fence.Record, error) {
 	return m.record, nil
 }
 
-// onlyArms is a fence that can't be asked.
+// onlyArms is a fence without Inspect.
 type onlyArms struct{ m *memory }
 
 func (o onlyArms) Arm(ctx context.Context, a fence.Arming) error { return o.m.Arm(ctx, a) }

@@ -22,9 +22,9 @@ import (
 
 var leasesOf = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-// standIn does what kube-apiserver does, as far as Leases go: an update of what was changed since it was read is a
-// conflict, as is one of what was deleted, because it names the old one's UID; an absent namespace is not found; who has no
-// right is forbidden. With FENCEGATE_TEST_APISERVER the same tests run against the real one.
+// standIn implements kube-apiserver's rules for Leases. An update of a Lease that was changed since it was read is a
+// conflict, as is one of a deleted Lease, because it names the old UID. An absent namespace is not found. A user
+// without the right is forbidden. With FENCEGATE_TEST_APISERVER the same tests run against the real server.
 type standIn struct {
 	mu      sync.Mutex
 	version int
@@ -40,7 +40,7 @@ func newStandIn(t testing.TB) *apiServer {
 	return &apiServer{leaseStore: s, URL: server.URL, namespace: shop}
 }
 
-// The prefix of a namespace's Leases, and the only namespace that is there.
+// leasesPath is the prefix of a namespace's Leases; shop is the only namespace.
 const leasesPath, shop = "/apis/coordination.k8s.io/v1/namespaces/", "shop"
 
 func (s *standIn) serve(w http.ResponseWriter, r *http.Request) {

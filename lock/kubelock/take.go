@@ -17,7 +17,7 @@ import (
 	"github.com/fencegate/fencegate/internal/leases"
 )
 
-// armTries bounds how often the token is raised because a fence stands higher.
+// armTries bounds how often the token is raised because the fence is higher.
 const armTries = 3
 
 // Inspector is an Armer that knows which token a fence records, as [pgfence.Fence] does.
@@ -25,11 +25,11 @@ const armTries = 3
 // [pgfence.Fence]: https://pkg.go.dev/github.com/fencegate/fencegate/fence/pgfence#Fence
 type Inspector interface {
 	leasing.Armer
-	// Inspect returns what the fence of a resource holds, or [fence.ErrNoFence].
+	// Inspect returns the fence's record of a resource, or [fence.ErrNoFence].
 	Inspect(ctx context.Context, resource string) (fence.Record, error)
 }
 
-// take takes the Lease with a new token, and arms the fence. Where that fails, the Lease is given back.
+// take takes the Lease with a new token, and arms the fence. If that fails, it gives the Lease back.
 func (l *Lock) take(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	above, err := l.recorded(ctx)
 	if err != nil {
@@ -65,7 +65,7 @@ func (l *Lock) take(ctx context.Context, record resourcelock.LeaderElectionRecor
 	return nil
 }
 
-// recorded is what the fence holds: where the Lease was deleted or restored, that is above the annotation.
+// recorded returns the fence's token. If the Lease was deleted or restored, it is above the annotation.
 func (l *Lock) recorded(ctx context.Context) (fence.Token, error) {
 	var recorded fence.Token
 	if floorer, ok := l.cfg.Armer.(leasing.Floorer); ok {
@@ -84,7 +84,7 @@ func (l *Lock) recorded(ctx context.Context) (fence.Token, error) {
 	return max(recorded, record.Token), nil
 }
 
-// next is the token above the annotation and another one.
+// next returns the token above both the annotation and above.
 func (l *Lock) next(above fence.Token) (fence.Token, error) {
 	if l.lease != nil {
 		if text, ok := l.lease.Annotations[Annotation]; ok {
@@ -101,7 +101,7 @@ func (l *Lock) next(above fence.Token) (fence.Token, error) {
 	return above + 1, nil
 }
 
-// arm raises the fence, within the time of the Lease.
+// arm raises the fence, before the Lease's deadline.
 func (l *Lock) arm(ctx context.Context, grant fence.Grant, ends time.Time) error {
 	if l.cfg.Armer == nil {
 		return nil
@@ -114,13 +114,14 @@ func (l *Lock) arm(ctx context.Context, grant fence.Grant, ends time.Time) error
 const (
 	// endTimeout bounds how long a release waits for the fence.
 	endTimeout = 500 * time.Millisecond
-	// freeTimeout bounds how long it waits for the API server.
+	// freeTimeout bounds how long a release waits for the API server.
 	freeTimeout = 5 * time.Second
 	freePause   = 100 * time.Millisecond
 )
 
-// Release ends the leadership: the fence refuses the grant from then on, and the Lease is free. It is carried out also when
-// ctx has ended. An elector that still runs renews nothing any more. [leasing.ErrLost]: the leadership was over before.
+// Release ends the leadership: from then on the fence refuses the grant, and the Lease
+// is free. It is carried out even if ctx has ended. An elector that still runs renews
+// nothing more. It returns [leasing.ErrLost] if the leadership had already ended.
 func (l *Lock) Release(ctx context.Context) error {
 	lost := l.term.over()
 	_ = l.term.lose(errReleased)
@@ -133,8 +134,9 @@ func (l *Lock) Release(ctx context.Context) error {
 	return cmp.Or(lost, err)
 }
 
-// release ends the grant, and frees the Lease where it is this candidate's. An elector that was paused releases a Lease
-// that its successor holds (tryRelease reads the Lease, but asks what it saw before who leads): here it does not.
+// release ends the grant, and frees the Lease if it is this candidate's. client-go's
+// tryRelease reads the Lease, but decides by an earlier read whether it leads. So an
+// elector that was paused frees its successor's Lease; release does not.
 func (l *Lock) release(ctx context.Context) error {
 	_ = l.term.lose(errReleased)
 	token := l.term.token()
@@ -160,7 +162,7 @@ func (l *Lock) endGrant(ctx context.Context, token fence.Token) {
 	}
 }
 
-// free gives back the Lease where it was taken with a token, and goes on for a time while that is not known.
+// free gives back the Lease if it was taken with the token. It retries for a time while the outcome is unknown.
 func (l *Lock) free(ctx context.Context, token fence.Token) error {
 	ctx, cancel := context.WithTimeout(ctx, freeTimeout)
 	defer cancel()
@@ -182,7 +184,7 @@ func (l *Lock) free(ctx context.Context, token fence.Token) error {
 	}
 }
 
-// freed is the record of a Lease that nobody holds, as client-go writes it. The annotation stays.
+// freed is the record of a Lease without a holder, as client-go writes it. The annotation stays.
 func (l *Lock) freed() resourcelock.LeaderElectionRecord {
 	now := metav1.Now()
 	record := resourcelock.LeaseSpecToLeaderElectionRecord(&l.lease.Spec)

@@ -14,7 +14,8 @@ import (
 	"github.com/fencegate/fencegate/lock/kubelock"
 )
 
-// client-go's LeaseLock: one identity that takes the Lease again after a crash, and a Lease that is created anew.
+// The test shows client-go's LeaseLock with one identity that takes the Lease again after a crash, and with a Lease
+// that is created anew.
 func TestLeaseTransitionsAreNoFencingTokens(t *testing.T) {
 	t.Parallel()
 	s := newAPIServer(t)
@@ -60,7 +61,7 @@ func TestTheTokenRisesWhereLeaseTransitionsRepeat(t *testing.T) {
 	}
 }
 
-// The very update that takes the Lease has the token; no version of the Lease has a lower one.
+// The update that takes the Lease writes the token; no version of the Lease has a lower one.
 func TestADeletedLeaseIsCreatedAboveTheRecordedToken(t *testing.T) {
 	t.Parallel()
 	s, m := newAPIServer(t), &memory{record: fence.Record{Token: 41}}
@@ -140,7 +141,7 @@ func TestWhatIsNoTokenIsLeftAlone(t *testing.T) {
 	}
 }
 
-// A taking whose answer was lost is taken again, with a token of its own; where nobody wants it any more, it is given back.
+// A taking whose answer was lost is repeated with a new token. If the candidate has stopped, the Lease is given back.
 func TestATakingWhoseAnswerWasLost(t *testing.T) {
 	t.Parallel()
 	s, m := newAPIServer(t), &memory{}

@@ -46,7 +46,7 @@ func (t *term) begin(grant fence.Grant, deadline time.Time) error {
 	return nil
 }
 
-// prolong sets another deadline. A term that is over stays over.
+// prolong extends the deadline. A term that is over stays over.
 func (t *term) prolong(deadline time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,7 +58,7 @@ func (t *term) prolong(deadline time.Time) error {
 	return context.Cause(t.ctx)
 }
 
-// look ends the term when its deadline has passed, by the clock.
+// look ends the term if the clock has passed its deadline.
 func (t *term) look() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,7 +75,7 @@ func (t *term) loss(why error) error {
 	return fmt.Errorf("lease %v: %w: %w", t.lease, leasing.ErrLost, why)
 }
 
-// lose ends the term, also one that has not begun, and returns why it ended: this, or what was before.
+// lose ends the term, even one that has not begun, and returns why it ended: why, or an earlier reason.
 func (t *term) lose(why error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,13 +86,13 @@ func (t *term) lose(why error) error {
 	return context.Cause(t.ctx)
 }
 
-// over is why the term ended; nil: it has not.
+// over returns why the term ended; nil: it has not.
 func (t *term) over() error {
 	t.look()
 	return context.Cause(t.ctx)
 }
 
-// token is that of the term, also after its end; 0: it has not begun.
+// token is the term's token, also after its end; 0: it has not begun.
 func (t *term) token() fence.Token {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +111,7 @@ func (t *term) current() (fence.Grant, error) {
 	return t.grant, nil
 }
 
-// termContext looks at the clock whenever it is asked: the timer of a process that was paused may not have run.
+// termContext reads the clock on each call: after a pause of the process, the timer may not have fired.
 type termContext struct {
 	context.Context
 	t *term

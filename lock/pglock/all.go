@@ -12,14 +12,14 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// TryAcquireAll takes the leases one after the other, in the order of the names' bytes, and gives back what it has where one is
-// held.
+// TryAcquireAll takes the leases one after the other, in the byte order of the names. If one is held it gives back
+// those that it has.
 func (s *Source) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
 	return s.each(ctx, all, s.TryAcquire)
 }
 
-// AcquireAll waits for each in that order, so that two callers with common resources never wait for each other, and renews
-// meanwhile what it has.
+// AcquireAll waits for each lease in that order, so that two callers with common resources never deadlock. It renews
+// the leases that it has while it waits.
 func (s *Source) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
 	return s.each(ctx, all, s.Acquire)
 }
@@ -51,7 +51,7 @@ func (s *Source) each(ctx context.Context, all []leasing.Request, acquire func(c
 		}
 		if err != nil {
 			for _, had := range order[:has] {
-				_ = s.Release(ctx, leases[had].Ref()) // what can't be released ends by itself
+				_ = s.Release(ctx, leases[had].Ref()) // a lease that can't be released expires
 			}
 			return nil, err
 		}
@@ -59,7 +59,7 @@ func (s *Source) each(ctx context.Context, all []leasing.Request, acquire func(c
 	return leases, nil
 }
 
-// alive fails where a lease has ended.
+// alive fails if a lease has ended.
 func alive(leases []leasing.Lease) error {
 	for _, lease := range leases {
 		if !time.Now().Before(lease.Deadline) {
@@ -89,8 +89,8 @@ func (s *Source) validateAll(all []leasing.Request) error {
 	return nil
 }
 
-// keep renews the leases that are had until stop, which reports one that was lost, and sets the new deadlines. The context that it
-// returns ends then, too: who waits for one more need not go on.
+// keep renews the leases of had until stop is called. stop reports a lost lease, and sets the new deadlines. The
+// returned context ends when a lease is lost, so that the wait for the next one ends too.
 func (s *Source) keep(ctx context.Context, all []leasing.Request, leases []leasing.Lease, had []int) (waiting context.Context, stop func() error) {
 	if len(had) == 0 {
 		return ctx, func() error { return nil }
@@ -126,7 +126,8 @@ func (s *Source) keep(ctx context.Context, all []leasing.Request, leases []leasi
 	}
 }
 
-// renew extends a lease with less than two thirds of its time left. It fails where the lease is lost; else the next look tries again.
+// renew extends a lease with less than two thirds of its time left. It fails only if the lease is lost; other errors
+// are retried at the next look.
 func (s *Source) renew(ctx context.Context, lease *leasing.Lease, ttl time.Duration) error {
 	if time.Until(lease.Deadline) >= ttl*2/3 {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Each wait is shorter than what a lease lives for, all together are longer.
+// Each wait is shorter than the TTL; together they are longer.
 func TestLeasesThatAreHadOutliveManyShortWaits(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -53,7 +53,7 @@ func (w world) mayBeAway(t *testing.T) *away {
 	return a
 }
 
-// goesAway arms nothing: PostgreSQL is away then.
+// goesAway makes PostgreSQL unreachable instead of arming.
 type goesAway struct{ *away }
 
 func (g goesAway) Arm(context.Context, fence.Arming) error {
@@ -78,7 +78,7 @@ func TestALeaseIsGivenBackAfterARestart(t *testing.T) {
 	})
 }
 
-// Who gives out passwords, or addresses, does so for the connection that listens, too.
+// The pool's hooks that provide passwords or addresses also apply to the connection that listens.
 func TestTheListenerConnectsAsThePoolDoes(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/fencegate/fencegate/lock/pglock"
 )
 
-// Acquiring and releasing a lease, beside what the fence alone costs a lease from elsewhere: arming and ending. Each caller has
-// a resource of its own.
+// The benchmark compares acquiring and releasing a lease with the fence's own cost for a lease from another source:
+// arming and ending. Each caller has its own resource.
 func BenchmarkLease(b *testing.B) {
 	pg := testenv.Postgres(b)
 	config, err := pgxpool.ParseConfig(pg.GatewayURL)

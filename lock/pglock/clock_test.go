@@ -18,8 +18,8 @@ import (
 	"github.com/fencegate/fencegate/lock/pglock"
 )
 
-// A clock that jumps ahead ends leases early, and the fence refuses the holder that does not know. One that jumps back has what
-// nobody releases last longer, and gives nothing twice.
+// If the clock jumps ahead, leases end early, and the fence refuses the former holder. If it jumps back, leases that
+// nobody releases last longer, and no lease has two holders.
 func TestAServersClockThatJumpsEndsExclusionAndNothingElse(t *testing.T) {
 	t.Parallel()
 	clock, err := clockshim.Compile(filepath.Dir(testenv.ServerDir(t)))

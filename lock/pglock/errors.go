@@ -31,16 +31,16 @@ func (e *UnavailableError) Error() string {
 // Is matches [leasing.ErrUnavailable].
 func (e *UnavailableError) Is(target error) bool { return target == leasing.ErrUnavailable }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// SourceError says that the database gives no lease until an operator has decided something: its leases come from
-// elsewhere, or it may have forgotten fences.
+// SourceError reports that the database gives no lease until an operator decides: its leases come from another source,
+// or it may have forgotten fences.
 type SourceError struct{ Reason, Advice string }
 
 func (e *SourceError) Error() string { return e.Reason + ". " + e.Advice }
 
-// Tell is what clients may read.
+// Tell returns the text for clients.
 func (e *SourceError) Tell() string { return e.Error() }
 
 // SQLSTATEs of fence.need_source.
@@ -49,13 +49,13 @@ const (
 	stateForgotten   = "ZF102"
 )
 
-// stateBusy is lock_not_available: another's transaction has a row locked, for longer than the functions wait.
+// stateBusy is lock_not_available: another transaction has locked a row for longer than the functions wait.
 const stateBusy = "55P03"
 
-// errBusy: another has the resource's turn for longer than a release waits.
+// errBusy: another transaction holds the resource's turn for longer than a release waits.
 var errBusy = errors.New("another transaction is changing its fence; ask again")
 
-// failure says what an error of PostgreSQL's means: the context's own, a refusal of the fence, or [UnavailableError].
+// failure classifies a PostgreSQL error: the context's own, a refusal of the fence, or [UnavailableError].
 func failure(ctx context.Context, doing string, err error) error {
 	if err == nil {
 		return nil
@@ -77,7 +77,7 @@ func isRefusal(err error) bool {
 	return ok
 }
 
-// advice says what mends an error that does not pass by itself.
+// advice returns the remedy for an error that does not pass by itself.
 func advice(err error) string {
 	refused, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
@@ -93,10 +93,10 @@ func advice(err error) string {
 	return ""
 }
 
-// lost reports whether the connection broke, so that nobody knows what became of a statement.
+// lost reports whether the connection broke, so that the outcome of the statement is unknown.
 func lost(err error) bool {
 	if err == nil || errors.Is(err, leasing.ErrHeld) || errors.Is(err, leasing.ErrLost) {
-		return false // the last two are answers
+		return false // the last two are answers of the server
 	}
 	if _, connecting := errors.AsType[*pgconn.ConnectError](err); connecting {
 		return false

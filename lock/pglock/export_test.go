@@ -2,7 +2,7 @@ package pglock
 
 import "time"
 
-// GiveTime lets groups take as long as a busy machine needs, and hold up the next.
+// GiveTime lets groups take as long as a busy machine needs, and delays the next group meanwhile.
 func GiveTime(s *Source) {
 	s.takes.Timeout, s.extends.Timeout, s.frees.Timeout = time.Minute, time.Minute, time.Minute
 	s.takes.Pace, s.extends.Pace, s.frees.Pace = time.Hour, time.Hour, time.Hour
@@ -11,5 +11,5 @@ func GiveTime(s *Source) {
 // Extending is how many renewals wait for the group before them.
 func Extending(s *Source) int { return s.extends.Waiting() }
 
-// Lost tells whether an error leaves open what became of a statement.
+// Lost reports whether an error leaves the outcome of a statement unknown.
 var Lost = lost

@@ -23,7 +23,8 @@ type extension struct {
 
 func (e *extension) doing() string { return fmt.Sprintf("extend %q", e.ref.Resource) }
 
-// Extend gives a lease a new time to live, counted from now. It never shortens one. Renewals of one process go together.
+// Extend gives a lease a new time to live, counted from now. It
+// never shortens a lease. Renewals of one process are grouped.
 func (s *Source) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
 	start := time.Now()
 	ttl = ttl.Truncate(time.Microsecond)
@@ -67,7 +68,7 @@ func (s *Source) extend(ctx context.Context, e *extension) error {
 	return failure(ctx, e.doing(), err)
 }
 
-// extendGroup extends those whose rows nobody has locked, in one transaction.
+// extendGroup extends those whose rows are not locked, in one transaction.
 func (s *Source) extendGroup(ctx context.Context, all []*extension) []groups.Settled {
 	answers := groups.Unsettled(len(all), false)
 	err := s.on(ctx, func(conn *pgx.Conn) error {
@@ -90,7 +91,7 @@ func (s *Source) extendGroup(ctx context.Context, all []*extension) []groups.Set
 	return answers
 }
 
-// extendOn asks on one connection, and reports which have to be asked for alone.
+// extendOn sends the renewals on one connection, and reports which of them have to be sent alone.
 func extendOn(ctx context.Context, conn *pgx.Conn, all []*extension, wait bool) (busy []bool, err error) {
 	warned, err := pgfence.WatchCommit(ctx, conn)
 	if err != nil {
@@ -104,7 +105,7 @@ func extendOn(ctx context.Context, conn *pgx.Conn, all []*extension, wait bool) 
 	var extended, isBusy bool
 	done := make([]bool, len(all))
 	busy = make([]bool, len(all))
-	rows, _ := conn.Query(ctx, sqlExtend, mode(conn), resources, owners, ttls, wait) // the error comes again from rows
+	rows, _ := conn.Query(ctx, sqlExtend, mode(conn), resources, owners, ttls, wait) // rows returns the error again
 	_, err = pgx.ForEachRow(rows, []any{&n, &extended, &isBusy}, func() error {
 		done[n-1], busy[n-1] = extended, isBusy
 		return nil
@@ -132,11 +133,11 @@ func (f *freeing) doing() string { return fmt.Sprintf("release %q", f.ref.Resour
 const (
 	// endTimeout bounds how long a release waits for the other fence.
 	endTimeout = 500 * time.Millisecond
-	// freeTimeout bounds a release, whatever becomes of its caller's context.
+	// freeTimeout bounds a release. The caller's context does not.
 	freeTimeout = 10 * time.Second
 )
 
-// Release ends a lease and its grant, in one commit. Releases of one process go together.
+// Release ends a lease and its grant, in one commit. Releases of one process are grouped.
 func (s *Source) Release(ctx context.Context, ref leasing.Ref) error {
 	if err := validateRef(ref); err != nil {
 		return err
@@ -162,7 +163,7 @@ func (s *Source) Release(ctx context.Context, ref leasing.Ref) error {
 	return nil
 }
 
-// endOther has the other fence refuse the grant, where it can. The lease is freed in any case.
+// endOther ends the grant in the other fence if it can. The lease is freed in any case.
 func (s *Source) endOther(ctx context.Context, ref leasing.Ref) {
 	ender, ok := s.cfg.Armer.(leasing.Ender)
 	if !ok || ref.Token <= 0 {
@@ -200,7 +201,7 @@ func (s *Source) free(ctx context.Context, f *freeing) error {
 	return failure(ctx, f.doing(), err)
 }
 
-// freeGroup frees those whose turn can be had, in one transaction.
+// freeGroup frees those whose turn is free, in one transaction.
 func (s *Source) freeGroup(ctx context.Context, all []*freeing) []groups.Settled {
 	answers := groups.Unsettled(len(all), false)
 	err := s.on(ctx, func(conn *pgx.Conn) error {
@@ -225,7 +226,7 @@ func freeOn(ctx context.Context, conn *pgx.Conn, all []*freeing, limit time.Dura
 	var freed, isBusy bool
 	done := make([]bool, len(all))
 	busy = make([]bool, len(all))
-	rows, _ := conn.Query(ctx, sqlFree, mode(conn), resources, owners, limit.Microseconds()) // the error comes again from rows
+	rows, _ := conn.Query(ctx, sqlFree, mode(conn), resources, owners, limit.Microseconds()) // rows returns the error again
 	_, err = pgx.ForEachRow(rows, []any{&n, &freed, &isBusy}, func() error {
 		done[n-1], busy[n-1] = freed, isBusy
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/fencegate/fencegate/lock/pglock"
 )
 
-// lock locks rows or tables until the function that it returns.
+// lock locks rows or tables until release is called.
 func (w world) lock(t *testing.T, sql string) (release func()) {
 	t.Helper()
 	tx, err := w.admin.Begin(t.Context())
@@ -33,7 +33,7 @@ func (w world) lock(t *testing.T, sql string) (release func()) {
 	}
 }
 
-// The clock is read when the row is locked: who waited for it may have waited too long.
+// The extension reads the clock after it has locked the row, since the lease may end during the wait.
 func TestALeaseThatEndsWhileItsExtensionWaitsIsNotExtended(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

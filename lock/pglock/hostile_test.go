@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// A place with a name that is no channel would fail each release.
+// A waiter whose name is not a valid channel would fail each release.
 func TestAPlaceInTheLineHasAPlainNameAndIsKeptForAnHourAtMost(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -28,7 +28,7 @@ func TestAPlaceInTheLineHasAPlainNameAndIsKeptForAnHourAtMost(t *testing.T) {
 	}
 }
 
-// An open transaction of anybody's holds up a lease for 5 seconds, and no longer.
+// Any open transaction blocks a lease for at most 5 seconds.
 func TestWhatAnotherHasLockedIsBusy(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -43,7 +43,7 @@ func TestWhatAnotherHasLockedIsBusy(t *testing.T) {
 	}()
 	go func() {
 		_, err := w.process(t).TryAcquire(ctx, leasing.Request{Resource: "r", TTL: ttl})
-		if errors.Is(err, leasing.ErrHeld) { // the group saw who holds it
+		if errors.Is(err, leasing.ErrHeld) { // the group saw the holder
 			_, err = pool(t, w.locker).Exec(ctx, `SELECT fence.take_lease('r', 'o', 60000000, sha256('x'), '', 0, true)`)
 			if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "55P03" {
 				err = leasing.ErrUnavailable
@@ -65,7 +65,8 @@ func TestWhatAnotherHasLockedIsBusy(t *testing.T) {
 	}
 }
 
-// Who changes a fence has its turn: a lease is not freed beside that, and not held to be over, and others of its group are freed.
+// While another transaction has a resource's turn, a release of it is busy: it neither frees the lease nor reports it
+// lost. Other releases of its group succeed.
 func TestAReleaseTakesNobodysTurn(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -84,7 +85,7 @@ func TestAReleaseTakesNobodysTurn(t *testing.T) {
 	}
 }
 
-// Nobody has taken the resource since, and all the same the holder hears that it came too late.
+// Nobody has taken the resource since. The release still reports that it came too late.
 func TestAReleaseAfterTheEndSaysSo(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -95,7 +96,7 @@ func TestAReleaseAfterTheEndSaysSo(t *testing.T) {
 	}
 }
 
-// The source can't be set on a server that was not accepted.
+// Setting the source fails on a server that was not accepted.
 func TestSettingTheSourceDoesNotAcceptAServerThatMayHaveForgotten(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -21,11 +21,11 @@ const (
 	asWorker    = "TEST_BINARY_AS_WORKER" // the locker's address: this process is a worker
 	workerWrite = "TEST_WORKER_WRITES_AS"
 
-	turns = 20 // of each worker
+	turns = 20 // per worker
 )
 
-// Two processes of the operating system add to one number. Each reads it, and writes it in another transaction. Nothing
-// is lost, and each turn's token is its own and above those before.
+// Two operating-system processes increment one number. Each reads it, and writes it in another transaction. No
+// increment is lost, and each turn's token is unique and above those before.
 func TestTwoProcessesTakeTurns(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -100,7 +100,7 @@ func work() error {
 	return source.Close()
 }
 
-// turn adds one, under a lease.
+// turn adds one under a lease.
 func turn(ctx context.Context, source *pglock.Source, writer *pgxpool.Pool) error {
 	lease, err := source.Acquire(ctx, leasing.Request{Resource: "counter", TTL: 2 * time.Minute})
 	if err != nil {

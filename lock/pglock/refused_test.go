@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/lock/pglock"
 )
 
-// refused: one line that says why, and nothing is granted.
+// refused checks that nothing is granted, and that the error is one line that contains want.
 func refused(t *testing.T, s *pglock.Source, want string) {
 	t.Helper()
 	_, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
@@ -59,7 +59,7 @@ func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 	}
 }
 
-// older is a database of before leases of PostgreSQL.
+// older is a database whose schema predates leases in PostgreSQL.
 func older(t *testing.T) string {
 	t.Helper()
 	pg := testenv.Postgres(t)
@@ -74,7 +74,7 @@ func older(t *testing.T) string {
 	return pg.GatewayURL
 }
 
-// A login that may take leases may do nothing else to the fence.
+// A login with the role fence_locker may change nothing else in the fence.
 func TestALockerMayTakeLeasesAndNoMore(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -90,7 +90,7 @@ func TestALockerMayTakeLeasesAndNoMore(t *testing.T) {
 	}
 }
 
-// The database remembers which server it is, also where no process does.
+// The database records its server, so a change is detected even if no process remembers it.
 func TestAServerThatMayHaveForgottenGivesNoLease(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -132,7 +132,7 @@ func TestLeasesComeFromOneSource(t *testing.T) {
 	refused(t, w.Source, "come from redis")
 }
 
-// Retiring takes the row of the lease, too, and leaves alone what is held.
+// Retiring deletes the lease's row too, and leaves held leases alone.
 func TestRetiringTakesTheLeasesRow(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -26,37 +26,38 @@ import (
 const (
 	// DefaultMaxTTL is the longest lease unless [Config] says otherwise.
 	DefaultMaxTTL = 5 * time.Minute
-	// MinTTL is the shortest: below it the safety margin leaves nothing.
+	// MinTTL is the shortest lease: below it the safety margin leaves no time.
 	MinTTL = 5 * time.Millisecond
 
 	maxHolderBytes = 256
 )
 
-// Config says where the leases are. It is validated once, by [New].
+// Config configures a [Source]. [New] validates it.
 type Config struct {
-	// Pool leads to the database, as a login in the role fence_locker or fence_gateway. It stays the caller's, who closes it after
-	// the [Source]. Where a standby is synchronous, its configuration must have been through [pgfence.Configure]. While callers
-	// wait, one more connection with the same configuration listens. Required.
+	// Pool connects to the database with a login in the role fence_locker or fence_gateway. The caller owns it, and
+	// closes it after the [Source]. With a synchronous standby, its configuration must have been passed to
+	// [pgfence.Configure]. While callers wait, the Source opens one more connection with the same configuration to
+	// listen. Required.
 	Pool *pgxpool.Pool
-	// Armer is a fence elsewhere, which is armed after PostgreSQL's own. Defaults to nil: there is none.
+	// Armer is another fence, which is armed after PostgreSQL's own. Defaults to nil: there is none.
 	Armer leasing.Armer
-	// Armed is told of each token to which PostgreSQL's fence was raised. Defaults to nil: nobody is.
+	// Armed is called with each token to which PostgreSQL's fence was raised. Defaults to nil.
 	Armed func(resource string, token fence.Token)
-	// OnAccepted calls take, which raises fences, if PostgreSQL is the accepted one, and returns its error. Otherwise it
-	// returns an error of its own. Defaults to nil: what the database knows of itself is enough.
+	// OnAccepted calls take, which raises fences, if PostgreSQL is the accepted server, and returns take's error.
+	// Otherwise it returns an error of its own. Defaults to nil: only the database's own record is checked.
 	OnAccepted func(ctx context.Context, take func() error) error
 	// MaxTTL is the longest lease. Defaults to [DefaultMaxTTL].
 	MaxTTL time.Duration
-	// Holder names this process for people where a request does not. Defaults to host name and process id.
+	// Holder names this process if a request does not. Defaults to host name and process id.
 	Holder string
-	// Logger receives what no caller is told. Defaults to discarding it.
+	// Logger logs what no caller receives as an error. Defaults to discarding it.
 	Logger *slog.Logger
 }
 
-// Source gives the leases of one database. It is safe for concurrent use.
+// Source provides the leases of one database. It is safe for concurrent use.
 type Source struct {
 	cfg     Config
-	id      string // of this process among those who wait
+	id      string // of this process in the queue
 	takes   groups.Groups[*attempt]
 	extends groups.Groups[*extension]
 	frees   groups.Groups[*freeing]
@@ -72,7 +73,7 @@ type Source struct {
 
 var _ leasing.AllSource = (*Source)(nil)
 
-// New makes a Source. It connects when it is used. The error is a [*fence.InvalidError].
+// New returns a Source, which connects on first use. The error is a [*fence.InvalidError].
 func New(cfg Config) (*Source, error) {
 	cfg.MaxTTL = cmp.Or(cfg.MaxTTL, DefaultMaxTTL)
 	if cfg.Logger == nil {
@@ -105,7 +106,7 @@ func New(cfg Config) (*Source, error) {
 	return s, nil
 }
 
-// Close gives up waiting callers. Leases that are held stay held until they end.
+// Close ends all waits. Held leases stay held until they expire.
 func (s *Source) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -115,7 +116,7 @@ func (s *Source) Close() error {
 	return nil
 }
 
-// inBackground runs f where Close waits for it; it does nothing after Close.
+// inBackground runs f in a goroutine for which Close waits. After Close it does nothing.
 func (s *Source) inBackground(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +125,7 @@ func (s *Source) inBackground(f func()) {
 	}
 }
 
-// open returns a context that also ends with the Source, by ErrClosed.
+// open returns a context that also ends with the Source, with the cause ErrClosed.
 func (s *Source) open(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	if s.ctx.Err() != nil {
 		return nil, nil, leasing.ErrClosed
@@ -134,7 +135,7 @@ func (s *Source) open(ctx context.Context) (context.Context, context.CancelFunc,
 	return ctx, func() { stop(); cancel(nil) }, nil
 }
 
-// Inspect says who holds a resource.
+// Inspect reports who holds a resource.
 func (s *Source) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
 	ins := leasing.Inspection{Resource: resource}
 	if err := fence.ValidateResource(resource); err != nil {
@@ -169,7 +170,7 @@ func scanned(row pgx.Row, ins *leasing.Inspection) error {
 
 var _ leasing.Surveyor = (*Source)(nil)
 
-// InspectAll says in one statement who holds each of several resources.
+// InspectAll reports who holds each of several resources, in one statement.
 func (s *Source) InspectAll(ctx context.Context, resources []string) ([]leasing.Inspection, error) {
 	for _, resource := range resources {
 		if err := fence.ValidateResource(resource); err != nil {
@@ -181,7 +182,7 @@ func (s *Source) InspectAll(ctx context.Context, resources []string) ([]leasing.
 		return nil, err
 	}
 	defer cancel()
-	rows, _ := s.cfg.Pool.Query(ctx, sqlSurvey, resources) // the error comes again from rows
+	rows, _ := s.cfg.Pool.Query(ctx, sqlSurvey, resources) // rows returns the error again
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (ins leasing.Inspection, err error) {
 		return ins, scanned(row, &ins)
 	})
@@ -194,7 +195,7 @@ func (s *Source) InspectAll(ctx context.Context, resources []string) ([]leasing.
 	return all, nil
 }
 
-// Ready reports whether leases can be had.
+// Ready reports whether leases are available.
 func (s *Source) Ready(ctx context.Context) error {
 	ctx, cancel, err := s.open(ctx)
 	if err != nil {
@@ -207,7 +208,7 @@ func (s *Source) Ready(ctx context.Context) error {
 	return nil
 }
 
-// validate reads a request; the TTL comes back in whole microseconds.
+// validate checks a request and rounds its TTL to whole microseconds.
 func (s *Source) validate(r leasing.Request) (leasing.Request, error) {
 	r.Holder = cmp.Or(r.Holder, s.cfg.Holder)
 	r.TTL = r.TTL.Truncate(time.Microsecond)
@@ -251,12 +252,12 @@ func validateRef(ref leasing.Ref) error {
 	return fence.ValidateResource(ref.Resource)
 }
 
-// good is the end of a lease as its holder counts it: from before the first message, less what the clocks may run apart.
+// good is a lease's deadline as its holder counts it: from before the first message, minus the margin for clock drift.
 func good(start time.Time, ttl time.Duration) time.Time {
 	return start.Add(ttl - ttl/100 - 2*time.Millisecond)
 }
 
-// isHeld finds out who has the resource.
+// isHeld returns the HeldError in err.
 func isHeld(err error) (held *leasing.HeldError, ok bool) {
 	return held, errors.As(err, &held)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/lock/pglock"
 )
 
-// pool is one of a process: a login's that may take leases, and no more.
+// pool is a process's pool, with a login that may only take leases.
 func pool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
@@ -29,7 +29,7 @@ func pool(t testing.TB, url string) *pgxpool.Pool {
 	return p
 }
 
-// source is that of one process.
+// source is the Source of one process.
 func source(t testing.TB, cfg pglock.Config) *pglock.Source {
 	t.Helper()
 	s, err := pglock.New(cfg)

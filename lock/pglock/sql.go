@@ -21,7 +21,7 @@ const (
 	sqlReady   = `SELECT fence.leases_ready()`
 )
 
-// mode keeps hashes out of a statement's text, which a server may log.
+// mode keeps seal hashes out of the statement's text, which a server may log.
 func mode(conn *pgx.Conn) pgx.QueryExecMode {
 	if m := conn.Config().DefaultQueryExecMode; m != pgx.QueryExecModeSimpleProtocol {
 		return m
@@ -34,8 +34,8 @@ func (s *Source) on(ctx context.Context, f func(conn *pgx.Conn) error) error {
 	return s.cfg.Pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return f(conn.Conn()) })
 }
 
-// twice calls f, which may be repeated, and once more where the connection was lost: on another one, as those of a pool
-// may have died together.
+// twice calls f, which may be repeated, and calls it once more on another connection if the connection was lost. The
+// pool's other connections may have died with it.
 func (s *Source) twice(ctx context.Context, f func(conn *pgx.Conn) error) error {
 	err := s.on(ctx, f)
 	for tries := int32(0); lost(err) && ctx.Err() == nil && tries <= s.cfg.Pool.Config().MaxConns; tries++ {
@@ -51,7 +51,7 @@ func (s *Source) twice(ctx context.Context, f func(conn *pgx.Conn) error) error 
 		case again:
 			return next
 		case !lost(next):
-			return err // no connection can be had: the first error says more
+			return err // no connection is available: the first error says more
 		}
 	}
 	return err

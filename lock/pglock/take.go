@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// turnLimit bounds how long taking or freeing a lease waits for others that change the fence.
+	// turnLimit bounds how long taking or freeing a lease waits for other transactions that change the fence.
 	turnLimit = 5 * time.Second
-	// armTries bounds how often a lease is taken anew because the other fence stands higher.
+	// armTries bounds how often a lease is taken again because the other fence is higher.
 	armTries = 3
 )
 
@@ -27,27 +27,27 @@ const (
 type attempt struct {
 	resource, owner, holder string
 	ttl                     time.Duration
-	seal                    fence.Seal // zero where the caller has it
+	seal                    fence.Seal // zero if the caller has it
 	sealHash, nonceHash     []byte
-	above                   fence.Token // which the token must exceed
-	behind                  bool        // comes behind who waits
-	waiter                  string      // the process waits where the resource is held; "": it does not
+	above                   fence.Token // the token must exceed it
+	behind                  bool        // queues behind the waiters
+	waiter                  string      // the process that waits if the resource is held; "": none
 	start                   time.Time
 
-	token atomic.Int64 // of the lease, if it was given: the group sets it, also where the caller has left
+	token atomic.Int64 // of the lease, if it was given; the group sets it even if the caller has left
 }
 
 func (a *attempt) given() fence.Token { return fence.Token(a.token.Load()) }
 
 func (a *attempt) doing() string { return fmt.Sprintf("acquire %q", a.resource) }
 
-// way is how an attempt meets those who wait.
+// way says how an attempt treats the queue.
 type way struct {
-	behind bool   // it comes behind them
-	waiter string // and joins them, under this name; "": it does not
+	behind bool   // it queues behind the waiters
+	waiter string // and joins them under this name; "": it does not
 }
 
-// TryAcquire takes the lease of a resource if nobody holds it, also where others wait for it.
+// TryAcquire takes the lease of a resource if it is free, even if others wait for it.
 func (s *Source) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	r, err := s.validate(r)
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *Source) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lea
 	return s.acquire(ctx, r, way{})
 }
 
-// acquire takes a lease and arms the other fence, where there is one.
+// acquire takes a lease and arms the other fence if there is one.
 func (s *Source) acquire(ctx context.Context, r leasing.Request, w way) (leasing.Lease, error) {
 	var above fence.Token
 	for try := 1; ; try++ {
@@ -95,7 +95,7 @@ func (s *Source) acquire(ctx context.Context, r leasing.Request, w way) (leasing
 		case !ok:
 			return leasing.Lease{}, err
 		}
-		if freed, _ := s.freeBack(a); !freed { // now: the next one wants it
+		if freed, _ := s.freeBack(a); !freed { // now, because the next attempt needs it
 			s.inBackground(func() { s.giveBack(a) })
 		}
 		if above = low.Recorded; try == armTries {
@@ -104,7 +104,7 @@ func (s *Source) acquire(ctx context.Context, r leasing.Request, w way) (leasing
 	}
 }
 
-// armOther arms the fence that is not PostgreSQL's.
+// armOther arms the other fence.
 func (s *Source) armOther(ctx context.Context, a *attempt) error {
 	if s.cfg.Armer == nil {
 		return nil
@@ -112,7 +112,7 @@ func (s *Source) armOther(ctx context.Context, a *attempt) error {
 	return s.cfg.Armer.Arm(ctx, fence.Arming{Resource: a.resource, Token: a.given(), SealHash: a.sealHash, Holder: a.holder, NonceHash: a.nonceHash})
 }
 
-// take has PostgreSQL give the lease and raise its fence: together with others where nobody has to be waited for.
+// take has PostgreSQL give the lease and raise its fence, grouped with others if no waiting is needed.
 func (s *Source) take(ctx context.Context, a *attempt) error {
 	if a.nonceHash != nil || a.waiter != "" {
 		return s.takeAlone(ctx, a)
@@ -131,7 +131,7 @@ func (s *Source) take(ctx context.Context, a *attempt) error {
 	return err
 }
 
-// takeGroup takes what is free, in one transaction that waits for nobody.
+// takeGroup takes what is free, in one transaction that waits for no lock.
 func (s *Source) takeGroup(ctx context.Context, all []*attempt) []groups.Settled {
 	answers, asked := groups.Unsettled(len(all), false), false
 	err := s.on(ctx, func(conn *pgx.Conn) error {
@@ -161,7 +161,7 @@ func (s *Source) takeOn(ctx context.Context, conn *pgx.Conn, all []*attempt, war
 		resources[i], owners[i], holders[i] = a.resource, a.owner, a.holder
 		ttls[i], above[i], hashes[i], behind[i] = a.ttl.Microseconds(), int64(a.above), a.sealHash, a.behind
 	}
-	rows, _ := conn.Query(ctx, sqlTakeAll, mode(conn), resources, owners, ttls, hashes, holders, above, behind) // the error comes again from rows
+	rows, _ := conn.Query(ctx, sqlTakeAll, mode(conn), resources, owners, ttls, hashes, holders, above, behind)
 	var n int
 	var taken, held *bool
 	var token, left *int64
@@ -204,8 +204,8 @@ func heldError(resource string, holder *string, left *int64) *leasing.HeldError 
 	return held
 }
 
-// takeAlone takes one lease, once it is its turn, and drains the superseded writers after that commit. Asking again finds what was
-// taken by a call whose answer was lost.
+// takeAlone takes one lease when it is its turn, and drains the superseded writers after that commit. A repeated call
+// finds the lease that a call with a lost answer took.
 func (s *Source) takeAlone(ctx context.Context, a *attempt) error {
 	asked := false
 	err := s.twice(ctx, func(conn *pgx.Conn) error {
@@ -247,11 +247,11 @@ func (s *Source) takeAloneOn(ctx context.Context, conn *pgx.Conn, a *attempt) er
 	a.token.Store(*token)
 	s.cfg.Armed(a.resource, a.given())
 	var ours bool
-	// Draining must begin after that commit.
+	// Draining must begin after the commit that raised the fence.
 	if err := conn.QueryRow(ctx, sqlDrain, mode(conn), a.resource, *token, a.sealHash).Scan(&ours); err != nil {
 		return err
 	}
-	if !ours { // somebody raised the fence further in between, such as a revocation
+	if !ours { // the fence was raised further meanwhile, for example by a revocation
 		return fmt.Errorf("%s: the fence was raised above its token %d meanwhile: %w", a.doing(), *token, leasing.ErrLost)
 	}
 	return nil
@@ -263,8 +263,8 @@ const (
 	backTimeout = 5 * time.Second
 )
 
-// giveBack frees what an attempt may have taken that gives no lease. It looks again for a while where it finds nothing: the
-// attempt may still be on its way. While PostgreSQL does not answer it goes on, for as long as the lease may live.
+// giveBack frees what a failed attempt may have taken. If it finds nothing it looks again for a while, since the
+// attempt may still be on its way. If PostgreSQL does not answer, it retries for as long as the lease may live.
 func (s *Source) giveBack(a *attempt) {
 	end := a.start.Add(a.ttl + backTimeout)
 	pause := backPause
@@ -279,14 +279,14 @@ func (s *Source) giveBack(a *attempt) {
 			pause = min(2*pause, lookEvery)
 		}
 		select {
-		case <-s.ctx.Done(): // its time to live ends it
+		case <-s.ctx.Done(): // the lease expires
 			return
 		case <-time.After(pause):
 		}
 	}
 }
 
-// freeBack tries once, and reports whether nothing is left to free, and whether PostgreSQL answered.
+// freeBack tries once. It reports whether nothing is left to free, and whether PostgreSQL answered.
 func (s *Source) freeBack(a *attempt) (freed, answered bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), backTimeout)
 	defer cancel()

@@ -36,7 +36,7 @@ func setup(t *testing.T) world {
 	return w
 }
 
-// process is one more.
+// process is another process.
 func (w world) process(t *testing.T) *pglock.Source {
 	t.Helper()
 	s := source(t, pglock.Config{Pool: pool(t, w.locker)})
@@ -47,7 +47,7 @@ func (w world) process(t *testing.T) *pglock.Source {
 func (w world) take(t *testing.T, resource string, ttl time.Duration) leasing.Lease {
 	t.Helper()
 	lease, err := w.TryAcquire(t.Context(), leasing.Request{Resource: resource, TTL: ttl})
-	for errors.Is(err, leasing.ErrLost) || ttl < time.Minute && errors.Is(err, leasing.ErrHeld) { // a short TTL ran out on the way, on a busy machine
+	for errors.Is(err, leasing.ErrLost) || ttl < time.Minute && errors.Is(err, leasing.ErrHeld) { // the TTL ran out
 		lease, err = w.TryAcquire(t.Context(), leasing.Request{Resource: resource, TTL: ttl})
 	}
 	if err != nil {
@@ -138,7 +138,7 @@ func TestAReleaseEndsTheGrant(t *testing.T) {
 	}
 }
 
-// No lease is given while a writer of the older grant may still commit.
+// No lease is given while a writer with the older grant may still commit.
 func TestAWriterInFlightIsDrainedBeforeTheLeaseIsGiven(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -157,7 +157,7 @@ func TestWhatCannotBeDrainedGivesNoLease(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	old := w.take(t, "r", ttl)
-	tx := writing(t, w.pg.URL, old.Grant) // a superuser's session, which the fence's owner may not end
+	tx := writing(t, w.pg.URL, old.Grant) // a superuser's session, which the fence's owner may not terminate
 	if err := w.Release(t.Context(), old.Ref()); err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestConnectionsThatBrokeAreReplaced(t *testing.T) {
 	w.Source = source(t, pglock.Config{Pool: p})
 	pglock.GiveTime(w.Source)
 	lease := w.take(t, "r", ttl)
-	end := func() { // all that the pool may have
+	end := func() { // all sessions that the pool may have
 		conns := make([]*pgxpool.Conn, p.Config().MaxConns)
 		for i := range conns {
 			var err error
@@ -210,7 +210,7 @@ func TestConnectionsThatBrokeAreReplaced(t *testing.T) {
 	}
 }
 
-// An answer that was lost is asked for again, by the same owner.
+// The same owner repeats a call whose answer was lost.
 func TestAskingAgainFindsTheLease(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -224,13 +224,13 @@ func TestAskingAgainFindsTheLease(t *testing.T) {
 	}
 }
 
-// hold is one lease, from when it was had until it was given up.
+// hold is the time of one lease, from its acquisition until it was given up.
 type hold struct {
 	token    fence.Token
 	from, to time.Time
 }
 
-// Leases of processes that race never overlap, and their tokens rise, also where holders vanish and leases run out.
+// Leases of racing processes never overlap, and their tokens rise, even if holders vanish and leases expire.
 func TestRacingProcessesHaveOneHolderAtATime(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -252,7 +252,7 @@ func TestRacingProcessesHaveOneHolderAtATime(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					if rand.N(4) > 0 { // else the holder vanishes
+					if rand.N(4) > 0 { // otherwise the holder vanishes
 						if now := time.Now(); now.Before(h.to) {
 							h.to = now
 						}

@@ -24,7 +24,8 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// No token twice, none that falls and no two holders, while PostgreSQL freezes for longer than leases live, or crashes.
+// No token repeats or falls, and no resource has two holders, while
+// PostgreSQL freezes for longer than a lease's TTL, or crashes.
 func TestTortureOfPostgreSQL(t *testing.T) {
 	t.Parallel()
 	s := crashable(t)
@@ -46,7 +47,7 @@ func TestTortureOfPostgreSQL(t *testing.T) {
 	})
 }
 
-// server is a PostgreSQL of the test's own.
+// server is the test's own PostgreSQL.
 type server struct {
 	*pgserver.Server
 	dir, url string
@@ -69,7 +70,7 @@ func crashable(t *testing.T, env ...string) *server {
 	return s
 }
 
-// start runs it, again on its address; it goes on where the test's time is over.
+// start runs the server on its address again. It does nothing once the test's time is over.
 func (s *server) start() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -81,7 +82,7 @@ func (s *server) start() (err error) {
 	return err
 }
 
-// kill ends the server and its children at once. A backend that still ran would keep the next start waiting.
+// kill kills the server and its children at once. A surviving backend would delay the next start.
 func (s *server) kill() error {
 	if err := s.freeze(); err != nil {
 		return err
@@ -93,7 +94,7 @@ func (s *server) kill() error {
 	return s.Kill()
 }
 
-// freeze stops the server, which then starts no more children, and those that it has.
+// freeze stops the server first, so that it starts no more children, and then its children.
 func (s *server) freeze() error {
 	if err := child.Freeze(s.Pid()); err != nil {
 		return err
@@ -102,14 +103,14 @@ func (s *server) freeze() error {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", s.Pid(), s.Pid()))
 	for field := range bytes.FieldsSeq(text) {
 		pid, bad := strconv.Atoi(string(field))
-		err = errors.Join(err, bad, child.Adopt(pid, syscall.SIGKILL)) // a frozen one would outlive the test
-		_ = syscall.Kill(pid, syscall.SIGSTOP)                         // it may have ended
+		err = errors.Join(err, bad, child.Adopt(pid, syscall.SIGKILL)) // a frozen process would outlive the test
+		_ = syscall.Kill(pid, syscall.SIGSTOP)                         // it may have exited
 		s.frozen = append(s.frozen, pid)
 	}
 	return err
 }
 
-// thaw lets them go on, the server last: it would take them for hung.
+// thaw resumes the children first: otherwise the server would consider them hung.
 func (s *server) thaw() error {
 	for _, pid := range s.frozen {
 		_ = syscall.Kill(pid, syscall.SIGCONT)

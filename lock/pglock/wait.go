@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	// lookEvery is how often who waits looks by itself, as notifications may be lost.
+	// lookEvery is how often a waiter polls, as notifications may be lost.
 	lookEvery = time.Second
-	// keepPlace is how long a place in the line is kept for a process that does not look.
+	// keepPlace is how long a place in the queue is kept for a process that does not poll.
 	keepPlace = 5 * time.Second
-	// leaveTimeout bounds giving a place up.
+	// leaveTimeout bounds leaving the queue.
 	leaveTimeout = 2 * time.Second
-	// shortest is the least pause between two looks.
+	// shortest is the least pause between two polls.
 	shortest = 2 * time.Millisecond
 )
 
-// Acquire takes the lease of a resource, waiting while another holds it, and while PostgreSQL restarts, until ctx ends. Callers of
-// this Source are served in the order in which they asked; the first of them stands in a line with those of other
-// processes.
+// Acquire takes the lease of a resource. It waits while another holds it, and while
+// PostgreSQL restarts, until ctx ends. Callers of this Source are served in the
+// order in which they asked. The first of them queues with those of other processes.
 func (s *Source) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	r, err := s.validate(r)
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *Source) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease,
 	return s.first(ctx, r, w)
 }
 
-// first is for the first caller of this process.
+// first acquires for the first waiter of this process.
 func (s *Source) first(ctx context.Context, r leasing.Request, w *waiter) (leasing.Lease, error) {
 	how := way{behind: true}
 	var why error
@@ -56,7 +56,7 @@ func (s *Source) first(ctx context.Context, r leasing.Request, w *waiter) (leasi
 		if err == nil {
 			return lease, nil
 		}
-		if why != nil && ctx.Err() != nil { // it ended while it looked again
+		if why != nil && ctx.Err() != nil { // ctx ended during the retry
 			s.leave(r.Resource, how)
 			return leasing.Lease{}, ended(why, context.Cause(ctx))
 		}
@@ -66,7 +66,7 @@ func (s *Source) first(ctx context.Context, r leasing.Request, w *waiter) (leasi
 		}
 		why = err
 		s.lines.waits(r.Resource, why)
-		if how.waiter == "" && isHeld { // it joins the line at once, when it can be called
+		if how.waiter == "" && isHeld { // join the queue at once, after starting to listen
 			s.listen(ctx)
 			how.waiter = s.id
 			continue
@@ -82,10 +82,10 @@ func (s *Source) first(ctx context.Context, r leasing.Request, w *waiter) (leasi
 	}
 }
 
-// ended is why a wait was in vain.
+// ended returns the error of a wait that failed.
 func ended(why, err error) error {
 	if errors.Is(err, leasing.ErrClosed) {
-		return err // the holder is of no interest any more
+		return err // the holder no longer matters
 	}
 	if why == nil {
 		return err
@@ -93,7 +93,7 @@ func ended(why, err error) error {
 	return fmt.Errorf("%w: %w", why, err)
 }
 
-// leave gives the process's place up.
+// leave leaves the queue.
 func (s *Source) leave(resource string, how way) {
 	if how.waiter == "" {
 		return
@@ -105,7 +105,7 @@ func (s *Source) leave(resource string, how way) {
 	}
 }
 
-// lines keeps this process's callers of one resource in the order in which they came.
+// lines keeps this process's waiters for each resource in the order in which they came.
 type lines struct {
 	mu sync.Mutex
 	of map[string]*line
@@ -113,7 +113,7 @@ type lines struct {
 
 type line struct {
 	waiters []*waiter
-	why     error // the first waits; nil: it has not asked yet
+	why     error // why the first waits; nil: it has not asked yet
 }
 
 type waiter struct {
@@ -151,14 +151,14 @@ func (q *lines) leave(resource string, w *waiter) {
 	}
 }
 
-// waits notes why the first waits.
+// waits records why the first waits.
 func (q *lines) waits(resource string, why error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.of[resource].why = why
 }
 
-// why is why the first waits, as far as it knows.
+// why returns why the first waits, if it has asked.
 func (q *lines) why(resource string) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -168,7 +168,7 @@ func (q *lines) why(resource string) error {
 	return &leasing.HeldError{Resource: resource}
 }
 
-// call tells the first who waits for a resource that it may be free; for "", the first of each.
+// call wakes the first waiter for a resource, because it may be free; for "", the first of each.
 func (q *lines) call(resource string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -198,7 +198,7 @@ func (w *waiter) await(ctx context.Context) error {
 	}
 }
 
-// wait blocks until the waiter is called, or the pause is over.
+// wait blocks until the waiter is woken, or the pause is over.
 func (w *waiter) wait(ctx context.Context, pause time.Duration) error {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -218,7 +218,7 @@ type listener struct {
 	ready chan struct{} // closed when it has begun to listen
 }
 
-// listen returns when the process receives its notifications, or without them when that takes too long.
+// listen returns when the process receives its notifications. If that takes too long it returns without them.
 func (s *Source) listen(ctx context.Context) {
 	s.notices.once.Do(func() {
 		s.notices.ready = make(chan struct{})
@@ -233,7 +233,7 @@ func (s *Source) listen(ctx context.Context) {
 	}
 }
 
-// receive takes notifications until the Source is closed.
+// receive handles notifications until the Source is closed.
 func (s *Source) receive() {
 	begun := sync.OnceFunc(func() { close(s.notices.ready) })
 	for s.ctx.Err() == nil {
@@ -267,7 +267,7 @@ func (s *Source) hearOn(begun func()) error {
 		return err
 	}
 	begun()
-	s.lines.call("") // what was said before
+	s.lines.call("") // notifications sent before this were missed
 	for {
 		n, err := conn.WaitForNotification(s.ctx)
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// waiters is how many processes wait for r.
+// waiters returns how many processes wait for r.
 func (w world) waiters(t *testing.T) int {
 	t.Helper()
 	ins, err := w.Inspect(t.Context(), "r")
@@ -53,7 +53,7 @@ func TestProcessesAreServedInTheOrderInWhichTheyCame(t *testing.T) {
 	done.Wait()
 }
 
-// Who waits comes before who asks later, though the resource is free for a moment.
+// A waiter comes before a later caller, even if the resource is free for a moment.
 func TestWhoAcquiresComesBehindThoseWhoWait(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -81,7 +81,7 @@ func TestWhoAcquiresComesBehindThoseWhoWait(t *testing.T) {
 	}
 }
 
-// A process that is gone holds nobody up for long.
+// A dead process delays the others only briefly.
 func TestAPlaceThatNobodyKeepsIsLost(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -95,7 +95,7 @@ func TestAPlaceThatNobodyKeepsIsLost(t *testing.T) {
 	}
 }
 
-// A NOTIFY takes a lock of the whole server at its COMMIT.
+// NOTIFY takes a server-wide lock at COMMIT.
 func TestOnlyTheFirstWhoWaitsIsNotified(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -23,7 +23,7 @@ func clocksOf(t testing.TB, n int) []*clockshim.Clock {
 	return clocks
 }
 
-// ZooKeeper counts sessions by its monotonic clock.
+// ZooKeeper measures session timeouts with its monotonic clock.
 func TestAServersWallClockThatJumpsEndsNoLeaseAndKeepsNone(t *testing.T) {
 	t.Parallel()
 	clock := clocksOf(t, 1)[0]
@@ -53,7 +53,7 @@ func TestAServersWallClockThatJumpsEndsNoLeaseAndKeepsNone(t *testing.T) {
 	}
 }
 
-// timeOf is when the server says that a new node was made.
+// timeOf returns a server's time, from the creation of a new node.
 func timeOf(t *testing.T, servers []string) time.Time {
 	t.Helper()
 	conn, _, err := zk.Connect(servers, 30*time.Second, zk.WithLogInfo(false))

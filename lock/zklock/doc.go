@@ -1,9 +1,9 @@
-// Package zklock gives leases over a ZooKeeper ensemble, with fencing tokens from its transaction ids.
+// Package zklock provides leases over a ZooKeeper ensemble, with fencing tokens from its transaction ids.
 //
-// The guarantee: a lease is given by a transaction that changes the resource's node, if nobody has done so since it was
-// seen to be free, and creates an ephemeral child of it. The token is a base plus the child's czxid. So tokens are unique
-// and rise, over all resources of a prefix, as long as the ensemble keeps what it acknowledged; with an Armer, arming
-// refuses tokens that have fallen, and the Source raises the base. Without one: [Source.RaiseTokens].
+// The guarantee: a lease is given by a transaction that creates an ephemeral child of the resource's node, and changes
+// the node if it is unchanged since it was seen to be free. The token is a base plus the child's czxid. Tokens are
+// unique and rise, over all resources of a prefix, as long as the ensemble keeps what it acknowledged. With an Armer,
+// arming refuses tokens that have fallen, and the Source raises the base. Without one, call [Source.RaiseTokens].
 //
 //	source, err := zklock.New(zklock.Config{Servers: servers, Prefix: "/orders", Armer: pgfence.New(pool)})
 //	if err != nil {
@@ -16,7 +16,7 @@
 //	}
 //	defer source.Release(ctx, lease.Ref())
 //
-// A lease ends at its deadline, by the holder's own clock, or with the session of the process that took or last extended
-// it: the session outlives every deadline that it has given out. A process that died holds its resources up until its
-// session has expired.
+// A lease ends at its deadline, by the holder's own clock, or with the session of the process that took or last
+// extended it. The session outlives every deadline that it has given out. A process that died blocks its resources
+// until its session has expired.
 package zklock

@@ -16,10 +16,11 @@ import (
 // callTimeout bounds one call: a few elections.
 const callTimeout = 4 * time.Second
 
-// unimplemented is what the client says of an answer to a request that the server doesn't know. It has no error for it.
+// unimplemented is the client's error text if the server does
+// not know the request. The client has no error value for it.
 const unimplemented = "unknown error: -6"
 
-// errNoAnswer is why a call was given up.
+// errNoAnswer is the cause of a call that timed out.
 var errNoAnswer = fmt.Errorf("no answer within %v", callTimeout)
 
 // UnavailableError says why ZooKeeper gives no lease. It is a [leasing.ErrUnavailable].
@@ -42,10 +43,10 @@ func (e *UnavailableError) Error() string {
 // Is matches [leasing.ErrUnavailable].
 func (e *UnavailableError) Is(target error) bool { return target == leasing.ErrUnavailable }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// failure says what an error of ZooKeeper's means: the context's own, or [UnavailableError].
+// failure classifies an error of ZooKeeper: the context's own, or [UnavailableError].
 func failure(ctx context.Context, doing string, err error) error {
 	switch {
 	case err == nil:
@@ -58,7 +59,7 @@ func failure(ctx context.Context, doing string, err error) error {
 	return &UnavailableError{Doing: doing, Err: err}
 }
 
-// mayPass reports whether waiting helps: the connection comes back, or another session does.
+// mayPass reports whether waiting helps: the client reconnects, or starts a new session.
 func mayPass(err error) bool {
 	for _, one := range []error{errNoAnswer, zk.ErrConnectionClosed, zk.ErrNoServer, zk.ErrSessionExpired, zk.ErrSessionMoved} {
 		if errors.Is(err, one) {

@@ -18,7 +18,8 @@ import (
 func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 	t.Parallel()
 	e := ensemble(t, 1)
-	take(t, source(t, zklock.Config{Servers: e.Addrs(), Prefix: "/own", Digest: "locker:secret"}), "r", ttl) // it can serve
+	// it works
+	take(t, source(t, zklock.Config{Servers: e.Addrs(), Prefix: "/own", Digest: "locker:secret"}), "r", ttl)
 	for name, one := range map[string]struct {
 		cfg  zklock.Config
 		want string
@@ -42,7 +43,7 @@ func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 	}
 }
 
-// older is a server that answers each request as a ZooKeeper does which doesn't know it.
+// older is a server that answers each request as a ZooKeeper that does not know it.
 func older(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -87,7 +88,7 @@ func older(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// frame reads what one length says.
+// frame reads one length-prefixed frame.
 func frame(from io.Reader) ([]byte, error) {
 	var length [4]byte
 	if _, err := io.ReadFull(from, length[:]); err != nil {

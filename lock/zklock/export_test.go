@@ -7,7 +7,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Vanish ends the source as a process that is killed: nothing more is said to ZooKeeper.
+// Vanish stops the source like a killed process: nothing more is sent to ZooKeeper.
 func Vanish(s *Source) {
 	s.store.mu.Lock()
 	for _, h := range s.store.holds {
@@ -18,7 +18,7 @@ func Vanish(s *Source) {
 	_ = s.common.Close()
 }
 
-// Create looks at a resource, and takes it after something has happened.
+// Create looks at a resource, and takes it after between has run.
 func Create(ctx context.Context, s *Source, r leasing.Request, between func()) error {
 	at, err := s.store.look(ctx, r.Resource)
 	if err == nil {
@@ -28,7 +28,7 @@ func Create(ctx context.Context, s *Source, r leasing.Request, between func()) e
 	return err
 }
 
-// Ends is when the node of a lease that this process holds is deleted.
+// Ends returns when the node of a lease that this process holds is deleted.
 func Ends(s *Source, owner string) time.Time {
 	h := s.store.own(owner)
 	s.store.mu.Lock()

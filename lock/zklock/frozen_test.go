@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/lock/zklock"
 )
 
-// A server that freezes keeps its connections: the client would wait for most of the session, here 60 s.
+// A frozen server keeps its connections open: the client alone would wait for most of the session timeout, here 60 s.
 func TestAFrozenServerIsLeft(t *testing.T) {
 	t.Parallel()
 	e := ensemble(t, 3)

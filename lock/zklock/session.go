@@ -16,20 +16,20 @@ import (
 	"github.com/fencegate/fencegate/internal/leases"
 )
 
-// session is one with the ensemble. The client keeps it alive, and makes another where it has expired.
+// session is a session with the ensemble. The client keeps it alive, and starts another when it has expired.
 type session struct {
 	conn    *zk.Conn
 	servers []string
 	wanted  time.Duration
-	allowed atomic.Int64 // what a server said, in milliseconds; 0: none has
+	allowed atomic.Int64 // the session timeout that a server granted, in milliseconds; 0: unknown
 	acl     []zk.ACL
-	known   chan struct{}   // closed when the digest is: calls wait for it
-	ctx     context.Context // ends with it
+	known   chan struct{}   // closed when a server has accepted the digest; calls wait for it
+	ctx     context.Context // ends with the session
 	end     context.CancelFunc
 	login   sync.WaitGroup
 
 	mu  sync.Mutex
-	cut bool // nothing is sent any more
+	cut bool // nothing more is sent
 	on  net.Conn
 }
 
@@ -51,11 +51,11 @@ func open(servers []string, timeout time.Duration, digest string) (*session, err
 	return s, nil
 }
 
-// authenticate tells a server the digest, until one has answered: the client sends with each later connection what was
-// answered once, and forgets what was on its way when a connection broke.
+// authenticate sends the digest until a server has accepted it. The client repeats an accepted digest on each later
+// connection, but forgets one that was in flight when its connection broke.
 func (s *session) authenticate(digest string) {
 	for s.ctx.Err() == nil {
-		if s.conn.AddAuth("digest", []byte(digest)) == nil { // it waits for a connection
+		if s.conn.AddAuth("digest", []byte(digest)) == nil { // AddAuth waits for a connection
 			close(s.known)
 			return
 		}
@@ -81,7 +81,7 @@ func (s *session) dial(network, address string, timeout time.Duration) (net.Conn
 	return &greeted{Conn: conn, s: s}, nil
 }
 
-// greeted reads from a server's greeting for how long it lets the session live: the client does not tell.
+// greeted reads the granted session timeout from a server's greeting. The client does not report it.
 type greeted struct {
 	net.Conn
 	s    *session
@@ -99,7 +99,7 @@ func (g *greeted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// short is an error where the servers let sessions live for less than the leases need.
+// short returns an error if the servers' session timeout is shorter than the leases need.
 func (s *session) short() error {
 	allowed := time.Duration(s.allowed.Load()) * time.Millisecond
 	if allowed > 0 && allowed < s.wanted {
@@ -108,7 +108,7 @@ func (s *session) short() error {
 	return nil
 }
 
-// close ends the session; where leases are to stay held, it only falls silent.
+// close ends the session. If silently is set, it only stops sending, so that held leases stay.
 func (s *session) close(silently bool) {
 	if silently {
 		s.mu.Lock()
@@ -129,8 +129,8 @@ func (s *session) connection() net.Conn {
 	return s.on
 }
 
-// leave has the client go to the next server, where a call got no answer from this one: by itself it does so after two
-// thirds of the session's time only. The session goes on.
+// leave makes the client reconnect to the next server after a call got no answer from this one. By itself the client
+// does so only after two thirds of the session timeout. The session goes on.
 func (s *session) leave(on net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,8 +139,8 @@ func (s *session) leave(on net.Conn) {
 	}
 }
 
-// call makes one call, which knows no context: where it is given up, it goes on until it has an answer, or its connection
-// ends, and late is called with it then.
+// call makes one call of the client, which takes no context. If ctx ends, the call goes on in the background until it
+// is answered, or its connection ends.
 func call[T any](ctx context.Context, s *session, f func(*zk.Conn) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errNoAnswer)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/lock/zklock"
 )
 
-// breaking leads to a server, but its first connections end with what comes after the client's greeting.
+// breaking proxies a server. It breaks the first connections at the message after the client's greeting.
 func breaking(t *testing.T, server string, first int) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -47,7 +47,7 @@ func breaking(t *testing.T, server string, first int) (addr string) {
 				if n > first {
 					_, _ = io.Copy(out, in)
 				} else if greeting := make([]byte, 4096); pass(out, in, greeting) {
-					_, _ = in.Read(greeting) // it is lost, with its connection
+					_, _ = in.Read(greeting) // it is lost with its connection
 				}
 			})
 		}
@@ -63,7 +63,7 @@ func pass(to io.Writer, from io.Reader, buffer []byte) bool {
 	return err == nil
 }
 
-// The client forgets a digest that was on its way when its connection broke.
+// The client forgets a digest that was in flight when its connection broke.
 func TestADigestOutlivesTheFirstConnections(t *testing.T) {
 	t.Parallel()
 	e := ensemble(t, 1)
@@ -83,7 +83,7 @@ func TestADigestOutlivesTheFirstConnections(t *testing.T) {
 	})
 }
 
-// Nobody answers: closing waits for no digest.
+// No server answers. Closing does not wait for the digest.
 func TestASourceWithADigestCloses(t *testing.T) {
 	t.Parallel()
 	s := source(t, zklock.Config{Servers: []string{testenv.DeadAddr(t)}, Digest: "locker:secret"})

@@ -14,34 +14,34 @@ import (
 )
 
 const (
-	// DefaultMaxTTL is the longest lease unless [Config] says otherwise: its session fits what a server allows by default.
+	// DefaultMaxTTL is the longest lease unless [Config] says otherwise. Its session fits the servers' default limit.
 	DefaultMaxTTL = 25 * time.Second
-	// MinTTL is the shortest.
+	// MinTTL is the shortest lease.
 	MinTTL = 50 * time.Millisecond
-	// DefaultPrefix is the node of everything unless [Config] says otherwise.
+	// DefaultPrefix is the root node unless [Config] says otherwise.
 	DefaultPrefix = "/fencegate"
 )
 
-// Config says where the leases are. It is validated once, by [New].
+// Config configures a [Source]. [New] validates it.
 type Config struct {
-	// Servers are the ensemble's, as host:port, ZooKeeper 3.5 or later. Required.
+	// Servers lists the ensemble's servers, as host:port, ZooKeeper 3.5 or later. Required.
 	Servers []string
-	// Prefix is the node below which everything is. Sources with the same prefix are of one group. Defaults to [DefaultPrefix].
+	// Prefix is the root node. Sources with the same prefix form one group. Defaults to [DefaultPrefix].
 	Prefix string
-	// Digest is user:password, for servers whose nodes are to be this user's only. Defaults to "": anybody's.
+	// Digest is user:password; only this user may then access the nodes. Defaults to "": anyone may.
 	Digest string
 	// Armer raises the fence before a lease is given. Defaults to nil: there is none.
 	Armer leasing.Armer
-	// MaxTTL is the longest lease; the session lives half as long again, which the servers' maxSessionTimeout must allow.
-	// Defaults to [DefaultMaxTTL].
+	// MaxTTL is the longest lease. The session lives half as long again, which the servers' maxSessionTimeout must
+	// allow. Defaults to [DefaultMaxTTL].
 	MaxTTL time.Duration
-	// Holder names this process for people where a request does not. Defaults to host name and process id.
+	// Holder names this process if a request does not. Defaults to host name and process id.
 	Holder string
-	// Logger receives what no caller is told. Defaults to discarding it.
+	// Logger logs what no caller receives as an error. Defaults to discarding it.
 	Logger *slog.Logger
 }
 
-// Source gives the leases of one prefix, over one session. It is safe for concurrent use.
+// Source provides the leases of one prefix, over one session. It is safe for concurrent use.
 type Source struct {
 	common *leases.Source
 	store  *store
@@ -49,7 +49,7 @@ type Source struct {
 
 var _ leasing.AllSource = (*Source)(nil)
 
-// New makes a Source, which connects in the background. The error is a [*fence.InvalidError].
+// New returns a Source, which connects in the background. The error is a [*fence.InvalidError].
 func New(cfg Config) (*Source, error) {
 	cfg.Prefix = strings.TrimSuffix(cmp.Or(cfg.Prefix, DefaultPrefix), "/")
 	cfg.MaxTTL = cmp.Or(cfg.MaxTTL, DefaultMaxTTL)
@@ -78,18 +78,19 @@ func New(cfg Config) (*Source, error) {
 	return &Source{common: common, store: st}, nil
 }
 
-// TryAcquire takes the lease of a resource if nobody holds it, also where others wait for it.
+// TryAcquire takes the lease of a resource if it is free, even if others wait for it.
 func (s *Source) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	return s.common.TryAcquire(ctx, r)
 }
 
-// Acquire takes the lease of a resource, waiting while another holds it and while ZooKeeper is away, until ctx ends. Callers of
-// this Source are served in the order in which they asked; the first of them stands in a line with those of other processes.
+// Acquire takes the lease of a resource. It waits while another holds it, and while
+// ZooKeeper is unavailable, until ctx ends. Callers of this Source are served in the
+// order in which they asked. The first of them queues with those of other processes.
 func (s *Source) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	return s.common.Acquire(ctx, r)
 }
 
-// TryAcquireAll takes the leases if nobody holds any of them.
+// TryAcquireAll takes the leases if all of them are free.
 func (s *Source) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
 	return s.common.TryAcquireAll(ctx, all)
 }
@@ -104,25 +105,24 @@ func (s *Source) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration)
 	return s.common.Extend(ctx, ref, ttl)
 }
 
-// Release has the fence end the grant and frees the resource, also where ctx has ended.
+// Release ends the grant in the fence and frees the resource, even if ctx has ended.
 func (s *Source) Release(ctx context.Context, ref leasing.Ref) error {
 	return s.common.Release(ctx, ref)
 }
 
-// Inspect says who holds a resource.
+// Inspect reports who holds a resource.
 func (s *Source) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
 	return s.common.Inspect(ctx, resource)
 }
 
-// Ready reports whether leases can be had.
+// Ready reports whether leases are available.
 func (s *Source) Ready(ctx context.Context) error { return s.common.Ready(ctx) }
 
-// RaiseTokens has every later token of the prefix exceed one: for an ensemble that was restored from an older state, where
-// no Armer sees to it. It never lowers anything.
+// RaiseTokens makes every later token of the prefix exceed above. Call it after the ensemble was restored from an older
+// state and there is no Armer. It never lowers tokens.
 func (s *Source) RaiseTokens(ctx context.Context, above fence.Token) error {
 	return s.common.RaiseTokens(ctx, above)
 }
 
-// Close gives up waiting callers, and takes their places out of the line; that is bounded by a few seconds. Leases that are
-// held stay held until they end.
+// Close ends all waits and leaves the queues, within a few seconds. Held leases stay held until they expire.
 func (s *Source) Close() error { return s.common.Close() }

@@ -17,7 +17,7 @@ import (
 
 const ttl = 2 * time.Minute
 
-// ensemble is one of the test's own.
+// ensemble is the test's own ensemble.
 func ensemble(t testing.TB, n int) *zkserver.Ensemble {
 	t.Helper()
 	return ensembleWith(t, n, func(int) []string { return nil })
@@ -39,7 +39,7 @@ func ensembleWith(t testing.TB, n int, env func(i int) []string) *zkserver.Ensem
 	return e
 }
 
-// source is that of one process.
+// source is the Source of one process.
 func source(t testing.TB, cfg zklock.Config) *zklock.Source {
 	t.Helper()
 	if cfg.MaxTTL == 0 {
@@ -60,7 +60,8 @@ func source(t testing.TB, cfg zklock.Config) *zklock.Source {
 func take(t testing.TB, s *zklock.Source, resource string, ttl time.Duration) leasing.Lease {
 	t.Helper()
 	lease, err := s.TryAcquire(t.Context(), leasing.Request{Resource: resource, TTL: ttl})
-	for errors.Is(err, leasing.ErrLost) || ttl < time.Minute && errors.Is(err, leasing.ErrHeld) { // a short TTL ran out on the way, on a busy machine
+	// a short TTL ran out on a busy machine
+	for errors.Is(err, leasing.ErrLost) || ttl < time.Minute && errors.Is(err, leasing.ErrHeld) {
 		lease, err = s.TryAcquire(t.Context(), leasing.Request{Resource: resource, TTL: ttl})
 	}
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 //	  NONCE.…       ephemeral: the lease of the owner with this nonce lives. Its data is the deadline, for people
 //	  wait.…        ephemeral, sequential: one for each process that waits
 //
-// A resource's node stays: were it removed, its version would begin anew, and a change could be mistaken for none.
+// A resource's node is never removed: its version would restart, and a change could go unnoticed.
 type store struct {
 	session      *session
 	prefix       string
@@ -41,7 +41,7 @@ type store struct {
 
 var _ leases.Store = (*store)(nil)
 
-// maxBase leaves room: tokens stay below 2^53, so that every client can read them.
+// maxBase keeps tokens below 2^53, so that every client can represent them.
 const maxBase = 1 << 52
 
 // base is what czxids are added to.
@@ -54,7 +54,7 @@ func (s *store) baseNode() string { return s.prefix + "/base" }
 
 func (s *store) node(resource string) string { return s.prefix + "/r:" + url.PathEscape(resource) }
 
-// Close ends the session. Where leases are held it falls silent, and they live as long as the session does.
+// Close ends the session. If leases are held it only stops sending, and they live as long as the session does.
 func (s *store) Close() error {
 	s.mu.Lock()
 	held := 0
@@ -69,7 +69,7 @@ func (s *store) Close() error {
 	return nil
 }
 
-// exists makes nodes that are absent.
+// make creates nodes that are absent.
 func (s *store) make(ctx context.Context, nodes ...string) error {
 	for _, node := range nodes {
 		data := []byte(nil)
@@ -89,7 +89,7 @@ type read struct {
 	stat *zk.Stat
 }
 
-// get reads a node below the prefix, and makes it where it is absent.
+// get reads a node below the prefix, and creates it if it is absent.
 func (s *store) get(ctx context.Context, node string) (read, error) {
 	for try := 0; ; try++ {
 		r, err := call(ctx, s.session, func(c *zk.Conn) (read, error) {
@@ -105,7 +105,7 @@ func (s *store) get(ctx context.Context, node string) (read, error) {
 	}
 }
 
-// readBase asks ZooKeeper, unless it is known.
+// readBase returns the base. It asks ZooKeeper if the base is unknown or fresh is set.
 func (s *store) readBase(ctx context.Context, fresh bool) (*base, error) {
 	if b := s.base.Load(); b != nil && !fresh {
 		return b, nil
@@ -123,7 +123,7 @@ func (s *store) readBase(ctx context.Context, fresh bool) (*base, error) {
 	return b, nil
 }
 
-// Raise puts the base where every later token exceeds one.
+// Raise raises the base so that every later token exceeds above.
 func (s *store) Raise(ctx context.Context, above fence.Token) error {
 	doing := fmt.Sprintf("raise the base of tokens above %d", above)
 	if above > maxBase {
@@ -146,17 +146,17 @@ func (s *store) Raise(ctx context.Context, above fence.Token) error {
 	}
 }
 
-// seen is what ZooKeeper says of a resource.
+// seen is what ZooKeeper reports about a resource.
 type seen struct {
 	owner   owner
-	text    string // the owner as it is written
+	text    string // the owner, unparsed
 	version int32
 	changed int64    // the zxid of the last lease
-	lease   string   // the name of the child by which it lives; "": it is over
-	waiting []string // children of those who wait
+	lease   string   // the name of the lease's child; "": the lease is over
+	waiting []string // children of the waiters
 }
 
-// look reads a resource's node, and then its children: what is over by then is over for that owner.
+// look reads a resource's node, and then its children: a lease whose child is gone by then is over.
 func (s *store) look(ctx context.Context, resource string) (*seen, error) {
 	node := s.node(resource)
 	r, err := s.get(ctx, node)
@@ -183,14 +183,14 @@ func (s *store) look(ctx context.Context, resource string) (*seen, error) {
 	return at, nil
 }
 
-// sync has the server catch up with the leader: it may not know yet what another process was told.
+// sync makes the server catch up with the leader: it may lag behind what another process was answered.
 func (s *store) sync(ctx context.Context, resource string) error {
 	_, err := call(ctx, s.session, func(c *zk.Conn) (string, error) { return c.Sync(s.node(resource)) })
 	return err
 }
 
-// find looks for an owner's lease, and has do work on what it saw. Where there is no such lease, or do's node is gone, the
-// server may be behind: it looks once more before it says that the lease is lost.
+// find looks for an owner's lease, and calls do with it. If there is no such lease, or do's node is gone, the server
+// may lag behind: find syncs and looks once more before it reports the lease lost.
 func (s *store) find(ctx context.Context, ref leasing.Ref, do func(at *seen) error) error {
 	for try := 1; ; try++ {
 		at, err := s.look(ctx, ref.Resource)
@@ -212,14 +212,14 @@ func (s *store) find(ctx context.Context, ref leasing.Ref, do func(at *seen) err
 	}
 }
 
-// left is how long a lease lives by its holder's clock, for people.
+// left returns how long a lease lives by its holder's clock, as a hint.
 func (s *store) left(ctx context.Context, child string) time.Duration {
 	r, err := call(ctx, s.session, func(c *zk.Conn) (read, error) {
 		data, stat, err := c.Get(child)
 		return read{data, stat}, err
 	})
 	if err != nil {
-		return time.Millisecond // it has ended meanwhile, or will be asked for again
+		return time.Millisecond // it has ended, or the caller asks again
 	}
 	ms, _ := strconv.ParseInt(string(r.data), 10, 64)
 	return min(max(time.Until(time.UnixMilli(ms)), time.Millisecond), s.session.wanted)
@@ -229,7 +229,7 @@ func until(deadline time.Time) []byte {
 	return []byte(strconv.FormatInt(deadline.UnixMilli(), 10))
 }
 
-// Inspect says who holds a resource.
+// Inspect reports who holds a resource.
 func (s *store) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
 	ins := leasing.Inspection{Resource: resource}
 	at, err := s.look(ctx, resource)
@@ -247,7 +247,7 @@ func (s *store) Inspect(ctx context.Context, resource string) (leasing.Inspectio
 	return ins, nil
 }
 
-// Ready writes: that a server answers does not say that a quorum does.
+// Ready makes a write, because a server can answer reads without a quorum.
 func (s *store) Ready(ctx context.Context) error {
 	b, err := s.readBase(ctx, true)
 	if err == nil {
@@ -256,7 +256,7 @@ func (s *store) Ready(ctx context.Context) error {
 		})
 	}
 	if errors.Is(err, zk.ErrBadVersion) {
-		err = nil // it was raised meanwhile
+		err = nil // the base was raised meanwhile
 	}
 	return failure(ctx, "leases of ZooKeeper", err)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/lock/zklock"
 )
 
-// An ensemble that begins anew has forgotten leases, and its transaction ids have fallen.
+// An ensemble that starts empty has lost leases, and its transaction ids have fallen.
 func TestAnEnsembleThatForgotGivesNoTokenTwice(t *testing.T) {
 	t.Parallel()
 	pg, before := testenv.Postgres(t), ensemble(t, 1)

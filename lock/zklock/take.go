@@ -21,7 +21,7 @@ const (
 	takePause = 50 * time.Millisecond
 )
 
-// hold is a lease of this process's session, or what may be one. Its timer deletes its node at the deadline.
+// hold is a lease of this process's session, or an attempt to take one. Its timer deletes its node at the deadline.
 type hold struct {
 	child    string
 	owner    string
@@ -30,7 +30,7 @@ type hold struct {
 	timer    *time.Timer
 }
 
-// keep notes what lives in this session, before it is asked for: whatever becomes of the answer, the node is deleted.
+// keep records a node of this session before it is requested, so that it is deleted whatever the answer is.
 func (s *store) keep(owner, child string, deadline time.Time) *hold {
 	h := &hold{child: child, owner: owner, deadline: deadline}
 	s.mu.Lock()
@@ -50,7 +50,7 @@ func (s *store) drop(h *hold) {
 	}
 }
 
-// expire deletes the node of a lease that is over, until ZooKeeper says that it is gone.
+// expire deletes the node of an expired lease, and retries until ZooKeeper confirms that it is gone.
 func (s *store) expire(h *hold) {
 	s.mu.Lock()
 	left := time.Until(h.deadline)
@@ -72,9 +72,9 @@ func (s *store) giveUp(h *hold) {
 	s.inBackground(func(ctx context.Context) { s.remove(ctx, h) })
 }
 
-// remove goes on until the node is gone for good: the session answers in the order in which it was asked, also over
-// another connection, so that a node which is absent then was not created and will not be. Where this user may not delete
-// it, it stays until it is released, or the session ends.
+// remove retries until the node is gone for good. A session's requests are answered in order, even over another
+// connection, so a node that is absent then will not be created later. If this user may not delete the node, it stays
+// until it is released, or the session ends.
 func (s *store) remove(ctx context.Context, h *hold) {
 	for pause := takePause; ctx.Err() == nil; pause = min(2*pause, lookEvery) {
 		err := s.delete(ctx, h.child)
@@ -105,7 +105,7 @@ func (s *store) Take(ctx context.Context, r leasing.Request) (leases.Taken, erro
 	return taken, err
 }
 
-// take looks, and takes what is free; who waits comes behind those before it.
+// take looks, and takes what is free. A waiter takes it only after those before it.
 func (s *store) take(ctx context.Context, r leasing.Request, p *place) (leases.Taken, *seen, error) {
 	doing := fmt.Sprintf("acquire %q", r.Resource)
 	look := s.lookUpToDate
@@ -124,11 +124,12 @@ func (s *store) take(ctx context.Context, r leasing.Request, p *place) (leases.T
 			}
 		}
 		switch {
-		case errors.Is(err, zk.ErrBadVersion) && try == takeTries: // by others who were faster
+		case errors.Is(err, zk.ErrBadVersion) && try == takeTries: // others were faster
 			return leases.Taken{}, at, &leasing.HeldError{Resource: r.Resource}
-		case errors.Is(err, zk.ErrBadVersion): // another was faster, the server is behind, or the base was raised
+		// another was faster, the server lags behind, or the base was raised
+		case errors.Is(err, zk.ErrBadVersion):
 			_, err = s.readBase(ctx, true)
-		case errors.Is(err, zk.ErrNoNode) && p != nil: // its place was lost with its session
+		case errors.Is(err, zk.ErrNoNode) && p != nil: // the place was lost with its session
 			p.name = ""
 			return leases.Taken{}, at, &leasing.HeldError{Resource: r.Resource}
 		case mayPass(err):
@@ -140,7 +141,7 @@ func (s *store) take(ctx context.Context, r leasing.Request, p *place) (leases.T
 	}
 }
 
-// lookUpToDate looks again where it finds a lease, once the server has caught up: the lease may be over.
+// lookUpToDate looks again after a sync if it finds a lease: the lease may be over.
 func (s *store) lookUpToDate(ctx context.Context, resource string) (*seen, error) {
 	at, err := s.look(ctx, resource)
 	if err != nil || at.lease == "" {
@@ -152,7 +153,7 @@ func (s *store) lookUpToDate(ctx context.Context, resource string) (*seen, error
 	return s.look(ctx, resource)
 }
 
-// create makes the lease's node, where the resource is as it was seen.
+// create creates the lease's node if the resource is unchanged since at.
 func (s *store) create(ctx context.Context, r leasing.Request, at *seen, p *place) (leases.Taken, error) {
 	b, err := s.readBase(ctx, false)
 	if err != nil {
@@ -184,14 +185,14 @@ func (s *store) create(ctx context.Context, r leasing.Request, at *seen, p *plac
 	return leases.Taken{}, err
 }
 
-// own is what this session holds under an owner.
+// own returns this session's hold of an owner.
 func (s *store) own(owner string) *hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.holds[owner]
 }
 
-// Extend moves the deadline. A lease of another process is moved to this one's session.
+// Extend extends the deadline. A lease of another process is moved to this one's session.
 func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Time, error) {
 	doing := fmt.Sprintf("extend %q", ref.Resource)
 	deadline := leases.Good(time.Now(), ttl)
@@ -217,7 +218,7 @@ func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) 
 	case errors.Is(err, leasing.ErrLost):
 		return time.Time{}, fmt.Errorf("%s: %w", doing, err)
 	}
-	return time.Time{}, failure(ctx, doing, err) // where it was carried out, it lives until the new deadline
+	return time.Time{}, failure(ctx, doing, err) // if it was carried out, the lease lives until the new deadline
 }
 
 // adopt moves a lease to this process's session.
@@ -247,8 +248,8 @@ func (s *store) alive(h *hold) bool {
 	return !h.vain && time.Now().Before(h.deadline)
 }
 
-// move gives a hold a later deadline, unless it is being deleted. Never an earlier one: answers that come together are
-// handled in any order, and each caller relies on the deadline that it was given.
+// move extends a hold's deadline, unless it is being deleted. It never shortens it: concurrent answers are handled in
+// any order, and each caller relies on the deadline that it was given.
 func (s *store) move(h *hold, deadline time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -262,10 +263,10 @@ func (s *store) move(h *hold, deadline time.Time) bool {
 	return true
 }
 
-// Free deletes the lease's node, whichever session has it.
+// Free deletes the lease's node, in whichever session it is.
 func (s *store) Free(ctx context.Context, ref leasing.Ref) error {
 	doing := fmt.Sprintf("release %q", ref.Resource)
-	lost := false // an answer: the node may be gone
+	lost := false // an answer was lost: the node may be gone
 	for try := 1; ; try++ {
 		err := s.free(ctx, ref)
 		switch {

@@ -20,7 +20,7 @@ import (
 	"github.com/fencegate/fencegate/lock/zklock"
 )
 
-// pool is one of a login that arms, or writes.
+// pool is a pool with a login that arms, or writes.
 func pool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	p, err := pgxpool.New(t.Context(), url)
@@ -31,7 +31,7 @@ func pool(t testing.TB, url string) *pgxpool.Pool {
 	return p
 }
 
-// The session of a process that was killed outlives the deadline of its lease, and ends it.
+// The session of a killed process outlives its lease's deadline, and then frees the resource.
 func TestADeadHoldersWriteIsRefused(t *testing.T) {
 	t.Parallel()
 	pg, e := testenv.Postgres(t), ensemble(t, 1)
@@ -57,7 +57,7 @@ func TestADeadHoldersWriteIsRefused(t *testing.T) {
 	}
 }
 
-// What was asked for while ZooKeeper did not answer is carried out later, and stays with nobody.
+// Requests that ZooKeeper did not answer are carried out later, and leave no lease behind.
 func TestAnUnansweredAcquisitionLeavesNothing(t *testing.T) {
 	t.Parallel()
 	e := ensemble(t, 1)
@@ -91,7 +91,7 @@ func TestTokensCanBeRaised(t *testing.T) {
 	e := ensemble(t, 1)
 	s, other := source(t, zklock.Config{Servers: e.Addrs()}), source(t, zklock.Config{Servers: e.Addrs()})
 	take(t, other, "before", ttl)
-	for _, above := range []fence.Token{1 << 41, 5} { // it never lowers anything
+	for _, above := range []fence.Token{1 << 41, 5} { // it never lowers tokens
 		if err := s.RaiseTokens(t.Context(), above); err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestTokensCanBeRaised(t *testing.T) {
 	}
 }
 
-// Answers that come together are handled in any order.
+// Concurrent answers are handled in any order.
 func TestAnExtensionThatIsHandledLateShortensNothing(t *testing.T) {
 	t.Parallel()
 	e := ensemble(t, 1)
@@ -130,7 +130,7 @@ func TestAnExtensionThatIsHandledLateShortensNothing(t *testing.T) {
 	}
 }
 
-// An operator took the right to delete away from the digest's user.
+// An operator revoked the digest user's right to delete.
 func TestANodeThatCannotBeDeletedIsSaidOnce(t *testing.T) {
 	t.Parallel()
 	e := ensemble(t, 1)
@@ -173,7 +173,7 @@ func TestANodeThatCannotBeDeletedIsSaidOnce(t *testing.T) {
 	}
 }
 
-// lines are those of a log.
+// lines are the lines of a log.
 type lines chan string
 
 func (l lines) Write(p []byte) (int, error) {
@@ -181,7 +181,7 @@ func (l lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A server may be behind the one that the lease was taken from, and does not know it when it is asked.
+// A server may lag behind the one that gave the lease, and not know the lease yet.
 func TestALeaseIsFoundThroughEachServer(t *testing.T) {
 	t.Parallel()
 	var sources []*zklock.Source

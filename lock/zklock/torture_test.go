@@ -11,8 +11,8 @@ import (
 	"github.com/fencegate/fencegate/lock/zklock"
 )
 
-// No token twice, none that falls and no two holders, while servers of three freeze for longer than an election, or
-// die, and their clocks jump.
+// No token repeats or falls, and no resource has two holders, while servers of three freeze for longer than an
+// election, or die, and their clocks jump.
 func TestTortureOfZooKeeper(t *testing.T) {
 	t.Parallel()
 	const lives = 1500 * time.Millisecond

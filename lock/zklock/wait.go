@@ -16,27 +16,27 @@ import (
 )
 
 const (
-	// waitPrefix begins the names of those who wait: wait.GUID-SEQUENCE.
+	// waitPrefix begins the names of the waiters: wait.GUID-SEQUENCE.
 	waitPrefix = "wait."
-	// lookEvery is how often who waits looks by itself, as a watch may break.
+	// lookEvery is how often a waiter polls, as a watch may break.
 	lookEvery = 3 * time.Second
-	// awayPause is between two looks while ZooKeeper is away.
+	// awayPause is the pause between two polls while ZooKeeper is unavailable.
 	awayPause = 200 * time.Millisecond
 )
 
-// place is where a process stands in a resource's line.
+// place is a process's place in a resource's queue.
 type place struct {
-	guid string // by which it finds its node again, where it does not know whether it was created
-	name string // "": it does not stand, as far as it knows
+	guid string // finds its node again if its creation was not confirmed
+	name string // "": not in the queue, as far as known
 
 	watched string
 	fired   <-chan zk.Event
 }
 
-// sequence is what ZooKeeper appended; it rises.
+// sequence is the number that ZooKeeper appended; it rises.
 func sequence(name string) string { return name[strings.LastIndexByte(name, '-')+1:] }
 
-// find looks for the place among those who wait.
+// find looks for the place among the waiters.
 func (p *place) find(at *seen) {
 	p.name = ""
 	for _, name := range at.waiting {
@@ -46,7 +46,7 @@ func (p *place) find(at *seen) {
 	}
 }
 
-// ahead is who is just before the place; "": nobody.
+// ahead returns the waiter just before the place, or "".
 func (p *place) ahead(at *seen) (before string) {
 	for _, name := range at.waiting {
 		if (p.name == "" || sequence(name) < sequence(p.name)) && (before == "" || sequence(name) > sequence(before)) {
@@ -87,7 +87,7 @@ func (s *store) Wait(ctx context.Context, r leasing.Request, why func(error)) (l
 				return leases.Taken{}, failure(ctx, "wait for "+r.Resource, err)
 			}
 			if err == nil {
-				continue // what was seen is older than the place
+				continue // at is older than the place
 			}
 		}
 		if !held || err != nil && !errors.Is(err, leasing.ErrHeld) {
@@ -108,7 +108,7 @@ func (s *store) stand(ctx context.Context, resource string, p *place) error {
 	return err
 }
 
-// watch returns when who is just before the place has gone, or, for the first, the lease; or when it is time to look.
+// watch returns when the waiter just before the place has gone, or, for the first, the lease; or at the next poll.
 func (s *store) watch(ctx context.Context, resource string, p *place, at *seen) {
 	before := p.ahead(at)
 	if before == "" {
@@ -145,7 +145,7 @@ func (s *store) watch(ctx context.Context, resource string, p *place, at *seen) 
 	}
 }
 
-// leave gives the place up: also one of which it does not know whether it stands.
+// leave removes the place, even if it is not known whether it exists.
 func (s *store) leave(resource string, p *place) {
 	s.inBackground(func(ctx context.Context) {
 		for pause := awayPause; ctx.Err() == nil; pause = min(2*pause, lookEvery) {

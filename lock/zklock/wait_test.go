@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/lock/zklock"
 )
 
-// Its session lives on where it holds a lease, and so would its places.
+// The session lives on if it holds a lease, and its places in the queues would, too.
 func TestAClosedSourceLeavesTheLine(t *testing.T) {
 	t.Parallel()
 	e := ensemble(t, 1)

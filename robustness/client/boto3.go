@@ -14,7 +14,7 @@ func init() { //nolint:gochecknoinits // a table of surfaces whose parts are in 
 }
 
 // boto3Surface is a lease by HTTP whose objects are written and read by a Python process that lives as long as the
-// client: boto3 with its own settings.
+// client: boto3 with its default settings.
 type boto3Surface struct {
 	*s3Surface
 
@@ -47,8 +47,8 @@ func (s *boto3Surface) close() {
 	s.s3Surface.close()
 }
 
-// write puts the object from a file of the client's folder: with put_object, at times with a pause in the middle of the
-// body, or with the transfer manager's upload_file.
+// write puts the object from a file in the client's folder: with put_object, sometimes with a pause in the middle of
+// the body, or with the transfer manager's upload_file.
 func (s *boto3Surface) write(ctx context.Context, h *s3Holding, w write) error {
 	if err := h.prepare(ctx); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (s *boto3Surface) write(ctx context.Context, h *s3Holding, w write) error {
 	defer remove()
 	size := 100 + s.env.dice.below(2*reserved)
 	if s.env.dice.chance(4) {
-		size = mebibyte + s.env.dice.below(6*mebibyte) // less than what the transfer manager cuts into parts
+		size = mebibyte + s.env.dice.below(6*mebibyte) // below the transfer manager's multipart threshold
 	}
 	if err := store(file, bodyOf(w.id, size)); err != nil {
 		return h.failed(err)
@@ -77,7 +77,7 @@ func (s *boto3Surface) write(ctx context.Context, h *s3Holding, w write) error {
 	return h.scrub(a.failure())
 }
 
-// boto3Holding reads with boto3, too.
+// boto3Holding also reads with boto3.
 type boto3Holding struct {
 	*s3Holding
 
@@ -85,7 +85,7 @@ type boto3Holding struct {
 }
 
 func (h *boto3Holding) read(ctx context.Context, register string) (saw, wrong string, err error) {
-	if h.s.env.dice.chance(4) { // the other library's reads are of the same object
+	if h.s.env.dice.chance(4) { // sometimes the other library reads the same object
 		return h.s3Holding.read(ctx, register)
 	}
 	if err := h.prepare(ctx); err != nil {
@@ -111,7 +111,7 @@ func (h *boto3Holding) read(ctx context.Context, register string) (saw, wrong st
 	return check(got, a.Op)
 }
 
-// ask is a request to Python; the next one asks another gateway.
+// ask returns a request to Python. The next request uses another gateway.
 func (h *s3Holding) ask(do, file string) pythonRequest {
 	at := h.at
 	h.at = (h.at + 1) % len(h.clients)

@@ -65,7 +65,7 @@ func (e pythonError) failure() *failure {
 	return f
 }
 
-// failure is what the call's error says of its outcome, beside those of its attempts: see attempts.
+// failure classifies the call's error, together with its attempts: see attempts.
 func (a pythonAnswer) failure() *failure {
 	if a.Failure == nil {
 		return nil
@@ -79,8 +79,8 @@ func (a pythonAnswer) failure() *failure {
 	return f
 }
 
-// python is a Python process, started with the first request and again after its end. It ends with its input, so also
-// when this process is killed.
+// python is a Python process that starts with the first request, and restarts with the next one after its end. It ends
+// with its input, so also when this process is killed.
 type python struct {
 	path, dir string
 
@@ -95,14 +95,14 @@ type pythonProcess struct {
 	in    io.WriteCloser
 	ready chan pythonAnswer
 	ended chan struct{}
-	said  firstWords // on its standard error
+	said  firstWords // its standard error
 
 	writing sync.Mutex
 	mu      sync.Mutex
 	waiting map[int]chan pythonAnswer
 }
 
-// newPython starts one, and waits until it has loaded boto3.
+// newPython starts a process, and waits until it has loaded boto3.
 func newPython(path, dir string) (*python, error) {
 	p := &python{path: path, dir: dir}
 	err := os.MkdirAll(dir, 0o700)
@@ -123,7 +123,7 @@ func newPython(path, dir string) (*python, error) {
 	}
 }
 
-// file names a file of the client's folder, and removes it.
+// file returns the name of a file in the client's folder, and a function that removes it.
 func (p *python) file(name string) (path string, remove func()) {
 	p.mu.Lock()
 	p.last++
@@ -132,7 +132,7 @@ func (p *python) file(name string) (path string, remove func()) {
 	return path, func() { _ = os.Remove(path) }
 }
 
-// ask makes a request and waits for its answer. Where ctx ends first, the request is given up; it may have been carried
+// ask makes a request and waits for its answer. If ctx ends first, the request is abandoned; it may have been carried
 // out.
 func (p *python) ask(ctx context.Context, r pythonRequest, pause func(context.Context)) (pythonAnswer, error) {
 	process, answers, n, err := p.begin()
@@ -202,7 +202,7 @@ func startPython(path, dir string) (*pythonProcess, error) {
 	p.ready, p.ended = make(chan pythonAnswer, 1), make(chan struct{})
 	p.waiting = map[int]chan pythonAnswer{0: p.ready}
 	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "AWS_EC2_METADATA_DISABLED=true"}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is the client's
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the client
 	p.cmd.Stderr = &p.said
 	var err error
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
@@ -215,7 +215,7 @@ func startPython(path, dir string) (*pythonProcess, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
-	// One that is stopped does not see its input's end.
+	// A stopped process does not notice the end of its input.
 	if err := child.Adopt(p.cmd.Process.Pid, syscall.SIGKILL); err != nil {
 		return nil, errors.Join(err, p.cmd.Process.Kill(), p.cmd.Wait())
 	}
@@ -223,7 +223,7 @@ func startPython(path, dir string) (*pythonProcess, error) {
 	return p, nil
 }
 
-// listen hands the answers out, until the process's end.
+// listen passes on the answers until the process ends.
 func (p *pythonProcess) listen(out io.Reader) {
 	defer close(p.ended)
 	in := bufio.NewScanner(out)
@@ -240,7 +240,7 @@ func (p *pythonProcess) listen(out io.Reader) {
 		p.mu.Unlock()
 	}
 	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait() // how it ended is told by its requests
+	_ = p.cmd.Wait() // requests report how it ended
 	child.Disown(p.cmd.Process.Pid)
 }
 
@@ -261,7 +261,7 @@ func (p *pythonProcess) forget(n int) {
 	delete(p.waiting, n)
 }
 
-// lost says how it ended.
+// lost returns how the process ended.
 func (p *pythonProcess) lost() error {
 	return fmt.Errorf("the Python process ended: %v: %s", p.cmd.ProcessState, p.said.text())
 }

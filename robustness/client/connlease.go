@@ -18,7 +18,7 @@ func init() { //nolint:gochecknoinits // a table of surfaces whose parts are in 
 	makers["conn-lease"] = func(e *env) (surface, error) { return &connLease{env: e}, nil }
 }
 
-// connLease is a lease in the connection string of the PostgreSQL port: it lives as long as its connection.
+// connLease is a lease in the connection string of the PostgreSQL port. It lives as long as its connection.
 type connLease struct {
 	rows
 
@@ -27,7 +27,8 @@ type connLease struct {
 
 func (c *connLease) close() {}
 
-// acquire connects, each time as a run of its own: it reads again what is stored. A login without an answer may have been given the lease, which ends with the connection then.
+// acquire connects, each time as a separate run, which reads the stored values again. A login without an answer may
+// have received the lease, which then ends with the connection.
 func (c *connLease) acquire(ctx context.Context, a ask) (holding, error) {
 	option := fence.EscapeResource(a.resource) + ";once=" + rand.Text() + ";ttl=" + a.ttl.String()
 	if end, ok := ctx.Deadline(); ok && !a.try {
@@ -45,7 +46,7 @@ func (c *connLease) acquire(ctx context.Context, a ask) (holding, error) {
 	return h, nil
 }
 
-// leaseFailure is what the answer to a login with fence.lease says (docs/pgwire.md).
+// leaseFailure classifies the answer to a login with fence.lease (docs/pgwire.md).
 func leaseFailure(err error) error {
 	answer, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
@@ -55,7 +56,7 @@ func leaseFailure(err error) error {
 	switch answer.Code {
 	case "55P03":
 		var facts struct{ Holder string }
-		_ = json.Unmarshal([]byte(answer.Detail), &facts) // for people: it may be missing
+		_ = json.Unmarshal([]byte(answer.Detail), &facts) // the detail is optional
 		f.outcome, f.code, f.holder = history.Refused, "held", facts.Holder
 	case "42501", "53300":
 		f.outcome = history.Refused
@@ -66,7 +67,7 @@ func leaseFailure(err error) error {
 	return f
 }
 
-// connHolding is one connection, and never another one.
+// connHolding uses a single connection.
 type connHolding struct {
 	session  *session
 	resource string
@@ -87,7 +88,7 @@ func (h *connHolding) write(ctx context.Context, w write) error {
 	return h.session.write(ctx, rowWrite{write: w, resource: h.resource, token: h.number})
 }
 
-// release ends the connection. Nothing acknowledges that the lease ended with it.
+// release closes the connection. No answer confirms that the lease ended with it.
 func (h *connHolding) release(context.Context) error {
 	h.forget()
 	return &failure{outcome: history.Unknown, code: "disconnected", err: errors.New("the end of a connection is not answered")}

@@ -12,19 +12,19 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// cutter is a way to a server that breaks where a client says a word.
+// cutter is a proxy that breaks the connection when a client sends a word.
 type cutter struct {
 	addr   string
 	target string
 
-	cut atomic.Int64 // how often it broke
+	cut atomic.Int64 // number of breaks
 
 	mu    sync.Mutex
 	word  string
-	after bool // the server has heard the word, and answered
+	after bool // break after the server has answered the word
 }
 
-// cutBefore puts a cutter before the server of an address.
+// cutBefore puts a cutter before the server at an address.
 func cutBefore(t *testing.T, address string) (*cutter, string) {
 	t.Helper()
 	at, err := url.Parse(address)
@@ -51,7 +51,7 @@ func cutBefore(t *testing.T, address string) (*cutter, string) {
 	return c, at.String()
 }
 
-// at has it break at the word; "" lets everything pass.
+// at sets the word for the break; "" lets everything pass.
 func (c *cutter) at(word string, after bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// play has a client work on the memory for a time, and returns what it recorded.
-// atRest is how many of the records were there when it was told to rest.
+// play runs a client on the memory for a time, and returns its records. atRest is the number of records when it
+// received the order to rest.
 func play(t *testing.T, seed uint64, d time.Duration) (m *memory, ops []history.Op, atRest int, rested Report) {
 	t.Helper()
 	m = &memory{dice: newDice(seed, 7), at: map[string]*shelf{}}

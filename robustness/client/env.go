@@ -11,19 +11,19 @@ import (
 	"github.com/fencegate/fencegate/client"
 )
 
-// makers are the surfaces by name: each makes the one that all workers of a client share.
+// makers makes the surfaces by name. All workers of a client share one of each.
 var makers = map[string]func(*env) (surface, error){}
 
 // env is what surfaces are made from. It is safe for concurrent use.
 type env struct {
 	cfg  Config
 	dice *dice
-	http *http.Client     // without a timeout: each call has one of its own
-	apis []*client.Client // one for each of cfg.Gateways
+	http *http.Client     // without a timeout: each call has its own
+	apis []*client.Client // one for each gateway in cfg.Gateways
 	idle []func()         // close a surface's idle connections
 }
 
-// newEnv makes one. turn tells the lives of a client that is started again apart, so that it does other things.
+// newEnv returns an env. turn distinguishes the lives of a restarted client, so that each acts differently.
 func newEnv(cfg Config, turn uint64) (*env, error) {
 	if len(cfg.Gateways) == 0 {
 		return nil, errors.New("a client needs a gateway")
@@ -43,7 +43,7 @@ func newEnv(cfg Config, turn uint64) (*env, error) {
 	return e, nil
 }
 
-// gateway picks one: cfg.Gateways[i] and apis[i].
+// gateway picks the index of a gateway in cfg.Gateways and apis.
 func (e *env) gateway() int { return e.dice.below(len(e.apis)) }
 
 func (e *env) close() {
@@ -53,7 +53,7 @@ func (e *env) close() {
 	}
 }
 
-// dice are random numbers from a seed, for several goroutines.
+// dice are random numbers from a seed, safe for concurrent use.
 type dice struct {
 	mu   sync.Mutex
 	rand *rand.Rand
@@ -63,17 +63,17 @@ func newDice(seed, stream uint64) *dice {
 	return &dice{rand: rand.New(rand.NewPCG(seed, stream))}
 }
 
-// below is a number from 0 to n-1.
+// below returns a number from 0 to n-1.
 func (d *dice) below(n int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.rand.IntN(n)
 }
 
-// chance is true once in so many times.
+// chance is true once in the given number of times.
 func (d *dice) chance(in int) bool { return d.below(in) == 0 }
 
-// between is a time from lo to hi.
+// between returns a duration from lo to hi.
 func (d *dice) between(lo, hi time.Duration) time.Duration {
 	if hi <= lo {
 		return lo

@@ -15,13 +15,14 @@ func init() { //nolint:gochecknoinits // a table of surfaces whose parts are in 
 	makers["http-direct"] = newHTTPDirect
 }
 
-// grantConn is a lease by HTTP, whose grant a connection presents: to a gateway's PostgreSQL port, or to PostgreSQL.
+// grantConn is a lease by HTTP whose grant is presented by a
+// connection to a gateway's PostgreSQL port, or to PostgreSQL.
 type grantConn struct {
 	rows
 
 	env     *env
 	address func() string
-	pool    *pgxpool.Pool // for pgfence.InTx; nil: connections only
+	pool    *pgxpool.Pool // for pgfence.InTx; nil: single connections only
 }
 
 func newHTTPPort(e *env) (surface, error) {
@@ -50,17 +51,17 @@ func (g *grantConn) acquire(ctx context.Context, a ask) (holding, error) {
 	return h, nil
 }
 
-// grantHolding has one connection at a time, and opens another where that is over.
+// grantHolding uses one connection at a time, and opens another when that has ended.
 type grantHolding struct {
 	*httpLease
 
 	from    *grantConn
-	startup bool // the grant comes with the connection, else with each transaction
-	pooled  bool // writes by pgfence.InTx
+	startup bool // the connection presents the grant; false: each transaction does
+	pooled  bool // writes with pgfence.InTx
 	session *session
 }
 
-// open returns the connection. An error is one of before a transaction.
+// open returns the connection. An error means that no transaction began.
 func (h *grantHolding) open(ctx context.Context) (*session, error) {
 	if h.session != nil && !h.session.conn.IsClosed() {
 		return h.session, nil
@@ -77,7 +78,7 @@ func (h *grantHolding) open(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// connectFailure is an error of a login: nothing was done by it.
+// connectFailure classifies an error of a login, which changed nothing.
 func connectFailure(err error) error {
 	if answer, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return sqlFailure(answer, false)

@@ -11,17 +11,17 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// httpLease is a lease by the HTTP API: the part of a holding that does not read or write. Surfaces embed it.
+// httpLease is a lease by the HTTP API: the part of a holding that neither reads nor writes. Surfaces embed it.
 type httpLease struct {
 	env     *env
 	lease   client.Lease
 	grant   fence.Grant
 	ttl     time.Duration
 	until   client.Deadline
-	gateway int // that gave it
+	gateway int // the gateway that gave it
 }
 
-// lease acquires by the HTTP API of some gateway. Its errors are those of apiFailure.
+// lease acquires by the HTTP API of any gateway. Its errors are those of apiFailure.
 func (e *env) lease(ctx context.Context, a ask) (*httpLease, error) {
 	r := client.AcquireRequest{Resource: a.resource, TTL: a.ttl, Holder: a.id}
 	if end, ok := ctx.Deadline(); ok && !a.try {
@@ -42,7 +42,7 @@ func (e *env) lease(ctx context.Context, a ask) (*httpLease, error) {
 func (l *httpLease) token() int64        { return int64(l.lease.Token) }
 func (l *httpLease) deadline() time.Time { return time.Now().Add(l.until.Remaining()) }
 
-// renew asks any gateway, as release does: a handle is good for all.
+// renew uses any gateway, and so does release: a handle is valid on all.
 func (l *httpLease) renew(ctx context.Context) error {
 	until, err := l.env.apis[l.env.gateway()].Renew(ctx, l.lease.Handle, l.ttl)
 	if err != nil {
@@ -60,8 +60,8 @@ func (l *httpLease) giveBack(ctx context.Context) error {
 
 func (l *httpLease) forget() {}
 
-// apiFailure is what an answer of the HTTP API says of the outcome: its code decides (docs/http-api.md). No answer is
-// Unknown, as the client's documentation has it.
+// apiFailure classifies an answer of the HTTP API by its code (docs/http-api.md). A missing answer is Unknown, as
+// documented for the client.
 func apiFailure(err error) error {
 	if err == nil {
 		return nil

@@ -20,7 +20,7 @@ func init() { //nolint:gochecknoinits // a table of surfaces whose parts are in 
 	makers["http-sql"] = func(e *env) (surface, error) { return &httpSQL{env: e}, nil }
 }
 
-// httpSQL is a lease by HTTP, whose holder sends its statements by POST /v1/sql.
+// httpSQL is a lease by HTTP whose holder sends its statements by POST /v1/sql.
 type httpSQL struct {
 	rows
 
@@ -51,7 +51,7 @@ func (h *sqlHolding) read(ctx context.Context, register string) (saw, wrong stri
 	return row[0], "", nil
 }
 
-// write is one request: its pauses are before it, and between its statements in PostgreSQL.
+// write is one request. Its pauses are before it, and between its statements in PostgreSQL.
 func (h *sqlHolding) write(ctx context.Context, w write) error {
 	var statements []wire.Statement
 	if w.chance(3) {
@@ -74,7 +74,7 @@ func (h *sqlHolding) write(ctx context.Context, w write) error {
 	return nil
 }
 
-// nap is a pause in PostgreSQL, where there is one here.
+// nap returns the statement for a pause in PostgreSQL, if the plan has one here.
 func nap(w write) []wire.Statement {
 	if d := w.nap(); d > 0 {
 		return []wire.Statement{statement("SELECT pg_sleep($1)::text", d.Seconds())}
@@ -87,14 +87,14 @@ func statement(sql string, args ...any) wire.Statement {
 	for _, arg := range args {
 		raw, err := json.Marshal(arg)
 		if err != nil {
-			panic(err) // strings and numbers can't fail
+			panic(err) // strings and numbers always encode
 		}
 		s.Args = append(s.Args, raw)
 	}
 	return s
 }
 
-// run is a request. Its errors are those of apiFailure.
+// run sends a request. Its errors are those of apiFailure.
 func (h *sqlHolding) run(ctx context.Context, statements ...wire.Statement) ([]wire.Result, error) {
 	body, err := json.Marshal(wire.SQLRequest{Statements: statements})
 	if err != nil {
@@ -105,7 +105,7 @@ func (h *sqlHolding) run(ctx context.Context, statements ...wire.Statement) ([]w
 	if err != nil {
 		return nil, err
 	}
-	r.GetBody = nil // so that nothing sends it twice
+	r.GetBody = nil // the transport must not send it twice
 	r.Header.Set("Content-Type", "application/json")
 	if h.env.cfg.Token != "" {
 		r.Header.Set("Authorization", "Bearer "+h.env.cfg.Token)

@@ -19,7 +19,7 @@ func init() { //nolint:gochecknoinits // a table of surfaces whose parts are in 
 	makers["library"] = newLibrary
 }
 
-// nodeTimeout is how long the library waits for a Redis: more than its default, for machines that are busy.
+// nodeTimeout is how long the library waits for a Redis node. It exceeds the default, because the machine is busy.
 const nodeTimeout = 250 * time.Millisecond
 
 // library is a program without a gateway: package lock with a pgfence Armer, and pgfence.InTx.
@@ -56,7 +56,7 @@ func newLibrary(e *env) (_ surface, err error) {
 	return l, err
 }
 
-// pool is prepared as docs/library.md says; it connects later.
+// pool is configured as in docs/library.md. It connects on first use.
 func pool(address string, most int) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
@@ -103,7 +103,8 @@ func (l *library) acquire(ctx context.Context, a ask) (holding, error) {
 	return &libraryLease{library: l, lease: lease, grant: grant, ttl: a.ttl}, nil
 }
 
-// lockFailure is what package lock's errors say: but for fence.ErrUnknown, nothing was acquired, extended or confirmed.
+// lockFailure classifies package lock's errors: except for
+// fence.ErrUnknown, nothing was acquired, extended or confirmed.
 func lockFailure(err error) error {
 	if err == nil {
 		return nil
@@ -129,7 +130,7 @@ func lockFailure(err error) error {
 	return f
 }
 
-// libraryLease keeps the grant of its beginning, so that its holder can go on after the end.
+// libraryLease keeps its first grant, so that its holder can write after the end.
 type libraryLease struct {
 	*library
 
@@ -169,10 +170,10 @@ func (h *libraryLease) write(ctx context.Context, w write) error {
 	return poolWrite(ctx, h.writing, rowWrite{write: w, resource: h.grant.Resource, token: h.token(), grant: &h.grant})
 }
 
-// resolve is how long a program asks what became of a COMMIT that was not answered.
+// resolve is how long a program tries to find out the outcome of a COMMIT without an answer.
 const resolve = time.Second
 
-// poolWrite is a write by pgfence, in any of its ways.
+// poolWrite writes with pgfence, in any of its ways.
 func poolWrite(ctx context.Context, pool *pgxpool.Pool, w rowWrite) error {
 	if w.chance(5) {
 		w.pause(ctx)

@@ -9,12 +9,12 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// memory is a surface without faults of its own: a store that fences, and that answers as one behind a bad network does.
+// memory is a surface without faults: a store with a fence, which answers as if behind an unreliable network.
 type memory struct {
 	mu      sync.Mutex
 	dice    *dice
 	at      map[string]*shelf // by resource
-	late    sync.WaitGroup    // writes that take effect after they were given up
+	late    sync.WaitGroup    // writes that take effect after they were abandoned
 	effects []effect
 }
 

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// shortestTTL is that of the shortest lease.
+// shortestTTL is the TTL of the shortest lease.
 const shortestTTL = 400 * time.Millisecond
 
-// pause is one pause of a program, at whichever of the places that a write offers.
+// pause is one pause of a program, at any of the places that a write offers.
 type pause struct {
 	w      *worker
-	until  time.Time // zero: there is none
-	tended bool      // the lease is renewed as long as the write lasts
+	until  time.Time // zero: none
+	tended bool      // the lease is renewed during the write
 }
 
-// plan draws the pause for a write: none, a short one, to the lease's end or nearly,
-// to the end of its lock, or well past it.
+// plan draws the pause for a write: none, a short one, up to
+// about the lease's end, to the end of its lock, or well past it.
 func (w *worker) plan(end time.Time) *pause {
 	now := time.Now()
 	p := &pause{w: w}
@@ -26,7 +26,7 @@ func (w *worker) plan(end time.Time) *pause {
 		p.until = now.Add(w.dice.between(time.Millisecond, 50*time.Millisecond))
 	case 4:
 		p.until = end.Add(w.dice.between(-25*time.Millisecond, 25*time.Millisecond))
-	case 5: // the lock lasts longer than its holder may believe in it
+	case 5: // the lock outlasts the holder's deadline
 		p.until = end.Add(w.dice.between(0, 120*time.Millisecond))
 	case 6:
 		p.until = end.Add(w.dice.between(25*time.Millisecond, 400*time.Millisecond))
@@ -36,13 +36,13 @@ func (w *worker) plan(end time.Time) *pause {
 	return p
 }
 
-// long draws a pause that outlasts most leases, of a program that renews its own meanwhile.
+// long draws a pause that outlasts most leases, for a program that renews its own meanwhile.
 func (w *worker) long() *pause {
 	d := w.dice.between(300*time.Millisecond, 5*time.Second>>w.dice.below(3))
 	return &pause{w: w, until: time.Now().Add(d), tended: true}
 }
 
-// left is how long it is still to take.
+// left is how long the pause still lasts.
 func (p *pause) left() time.Duration {
 	if p.until.IsZero() {
 		return 0
@@ -50,14 +50,14 @@ func (p *pause) left() time.Duration {
 	return max(time.Until(p.until), 0)
 }
 
-// take takes the pause here, or leaves it to a later place.
+// take pauses here, or leaves the pause to a later place.
 func (p *pause) take(ctx context.Context) {
 	if d := p.nap(); d > 0 {
 		p.w.sleep(ctx, d)
 	}
 }
 
-// nap is take, for a pause that another program makes: how long it is.
+// nap is take for a pause in another program. It returns the pause's length.
 func (p *pause) nap() time.Duration {
 	d := p.left()
 	if d == 0 || p.w.dice.chance(2) {

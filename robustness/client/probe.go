@@ -9,14 +9,13 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// Prober asks in the judge's name: whether every surface works again, whether
-// every resource is free, and what the registers hold in the end. It is used by
-// one goroutine at a time.
+// Prober makes calls for the judge: whether every surface works again, whether every resource is free, and what the
+// registers hold in the end. Only one goroutine may use it at a time.
 type Prober struct {
 	p *process
 }
 
-// NewProber makes a prober. Its Config has the surfaces that it may be asked for, and one worker.
+// NewProber returns a prober. Its Config has the surfaces that it may use, and one worker.
 func NewProber(cfg Config) (*Prober, error) {
 	cfg.Workers = 1
 	p, err := start(cfg, nil)
@@ -26,23 +25,23 @@ func NewProber(cfg Config) (*Prober, error) {
 	return &Prober{p}, nil
 }
 
-// Close frees what it holds.
+// Close frees its resources.
 func (p *Prober) Close() error {
-	for _, name := range p.p.cfg.Surfaces { // they are the same
+	for _, name := range p.p.cfg.Surfaces { // only these exist
 		delete(p.p.surfaces, "probe "+name)
 		delete(p.p.surfaces, "audit "+name)
 	}
 	return p.p.close()
 }
 
-// ErrUnreadable says that a register could not be read under a lease, although nothing is at fault any more.
+// ErrUnreadable reports that a register could not be read under a lease after all faults have ended.
 var ErrUnreadable = errors.New("could not read")
 
-// probeTTL is that of the prober's leases.
+// probeTTL is the TTL of the prober's leases.
 const probeTTL = 3 * time.Second
 
-// Turn acquires, reads, writes, reads again and releases by the surface, again and again until all of that was done or the
-// limit has passed. The calls are recorded as of the surface "probe SURFACE".
+// Turn acquires, reads, writes, reads again and releases with the surface. It repeats this until all succeeded or the
+// limit has passed. The calls are recorded with the surface "probe SURFACE".
 func (p *Prober) Turn(ctx context.Context, round int, surface, resource string, limit time.Time) error {
 	return p.until(ctx, limit, func(ctx context.Context) error {
 		w, l, err := p.lease(ctx, round, "probe ", surface, resource)
@@ -59,15 +58,15 @@ func (p *Prober) Turn(ctx context.Context, round int, surface, resource string, 
 		if l.known = nil; !w.read(ctx, l) {
 			return errors.New("could not be read again")
 		}
-		if surface != "conn-lease" && !w.release(ctx, l) { // the end of a connection is not answered
+		if surface != "conn-lease" && !w.release(ctx, l) { // the end of a connection has no answer
 			return errors.New("was not released")
 		}
 		return nil
 	})
 }
 
-// Audit acquires the resource by the surface and reads its registers, until that was done or the limit has passed. The
-// calls are recorded as of the surface "audit SURFACE".
+// Audit acquires the resource with the surface and reads its registers. It retries until that succeeded or the limit
+// has passed. The calls are recorded with the surface "audit SURFACE".
 func (p *Prober) Audit(ctx context.Context, round int, surface, resource string, limit time.Time) error {
 	return p.until(ctx, limit, func(ctx context.Context) error {
 		w, l, err := p.lease(ctx, round, "audit ", surface, resource)

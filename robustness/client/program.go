@@ -13,17 +13,17 @@ import (
 	"time"
 )
 
-// program is a process that is spoken to line by line. It does not outlive this one.
+// program is a process that exchanges lines with this one. It does not outlive this process.
 type program struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
-	lines chan string   // of its standard output; closed at its end
+	lines chan string   // lines of its standard output; closed at its end
 	gone  chan struct{} // closed when it has ended
 	err   firstWords    // its standard error
 	once  sync.Once
 }
 
-// errEnded says that the program ended, or closed its output.
+// errEnded reports that the program ended, or closed its output.
 var errEnded = errors.New("the program ended")
 
 func startProgram(path string, args, environ []string) (*program, error) {
@@ -48,7 +48,7 @@ func startProgram(path string, args, environ []string) (*program, error) {
 		for scan := bufio.NewScanner(out); scan.Scan(); {
 			select {
 			case p.lines <- scan.Text():
-			default: // more than anybody asked for
+			default: // more than are read
 			}
 		}
 		close(p.lines)
@@ -57,7 +57,7 @@ func startProgram(path string, args, environ []string) (*program, error) {
 	return p, nil
 }
 
-// line is the next line of output.
+// line returns the next line of output.
 func (p *program) line(ctx context.Context) (string, error) {
 	select {
 	case line, ok := <-p.lines:
@@ -79,7 +79,7 @@ func (p *program) hangUp() { p.once.Do(func() { _ = p.in.Close() }) }
 
 func (p *program) signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 
-// ended waits for the end as long as ctx lasts.
+// ended waits for the end until ctx ends.
 func (p *program) ended(ctx context.Context) bool {
 	select {
 	case <-p.gone:
@@ -89,10 +89,10 @@ func (p *program) ended(ctx context.Context) bool {
 	}
 }
 
-// killTimeout bounds the wait for what the program started: that may be stopped.
+// killTimeout bounds the wait for the program's children, which may be stopped.
 const killTimeout = 5 * time.Second
 
-// kill ends it, and waits for that.
+// kill kills the program, and waits for its end.
 func (p *program) kill() {
 	p.hangUp()
 	_ = p.cmd.Process.Kill()
@@ -101,7 +101,7 @@ func (p *program) kill() {
 	p.ended(ctx)
 }
 
-// code is the exit code; -1 while it runs, and where a signal ended it.
+// code is the exit code; -1 while it runs, and if a signal ended it.
 func (p *program) code() int {
 	select {
 	case <-p.gone:
@@ -111,10 +111,10 @@ func (p *program) code() int {
 	}
 }
 
-// said is what it wrote to standard error.
+// said returns its standard error.
 func (p *program) said() string { return strings.Join(strings.Fields(p.err.text()), " ") }
 
-// firstWords keeps the beginning of what is written to it.
+// firstWords keeps the beginning of the text written to it.
 type firstWords struct {
 	limit int // bytes; 0: maxError
 

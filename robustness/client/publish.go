@@ -120,7 +120,7 @@ func (h *publishHolding) stage(ctx context.Context, w write) (s3fence.Staged, er
 	return staged, err
 }
 
-// stageBySDK stages with the header that any S3 client can send.
+// stageBySDK stages with a header that any S3 client can send.
 func (h *publishHolding) stageBySDK(ctx context.Context, b *body) (staged s3fence.Staged, err error) {
 	staged = s3fence.Staged{Bucket: h.s.env.cfg.Bucket, Key: h.key, Size: b.size}
 	err = h.call(ctx, func(ctx context.Context, c *s3.Client) error {
@@ -161,8 +161,8 @@ func (h *publishHolding) publish(ctx context.Context, w write, staged s3fence.St
 	})
 }
 
-// settle finds out what became of a transaction, as programs do: not at all, by asking, or by running it again, which
-// is safe since a stage is published once. A refusal of the second run says nothing of the first.
+// settle handles a transaction of unknown outcome as programs do: it ignores it, looks it up, or runs it again, which
+// is safe since a stage is published once. A refusal of the second run leaves the first one's outcome open.
 func (h *publishHolding) settle(
 	ctx context.Context, w write, staged s3fence.Staged, options pgx.TxOptions, unknown error,
 ) error {
@@ -183,8 +183,8 @@ func (h *publishHolding) settle(
 	return unknown
 }
 
-// publishFailure is what an error of InTx says: unknown where it says so, and where the transaction was ended by other
-// hands; else nothing was written.
+// publishFailure classifies an error of InTx: unknown if it says so, or if another session ended the transaction;
+// otherwise nothing was written.
 func publishFailure(err error) *failure {
 	if err == nil {
 		return nil

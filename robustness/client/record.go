@@ -10,13 +10,13 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// maxError bounds the text of an error in a history, in bytes.
+// maxError bounds an error's text in a history, in bytes.
 const maxError = 300
 
-// secret is what a seal or another key looks like: errors of the product have none, and a history must not.
+// secret matches seals and other keys. Errors of the product contain none, and a history must not.
 var secret = regexp.MustCompile(`[0-9a-f]{32,}|[A-Za-z0-9_+/=-]{48,}`)
 
-// call makes a call that changes something and records it before and after: fn may add to op what it learns.
+// call makes a call that changes something and records it before and after. fn may add its results to op.
 func (w *worker) call(
 	ctx context.Context, op history.Op, limit time.Duration, fn func(context.Context, *history.Op) error,
 ) history.Op {
@@ -31,7 +31,7 @@ func (w *worker) call(
 	return op
 }
 
-// opening is an op that begins now.
+// opening returns op, beginning now.
 func (w *worker) opening(op history.Op, limit time.Duration) history.Op {
 	if op.ID == "" {
 		op.ID = w.id()
@@ -42,7 +42,7 @@ func (w *worker) opening(op history.Op, limit time.Duration) history.Op {
 	return op
 }
 
-// id is a new one.
+// id returns a new ID.
 func (w *worker) id() string {
 	process := fmt.Sprint("c", w.cfg.Number)
 	if w.cfg.Life > 1 {
@@ -51,7 +51,7 @@ func (w *worker) id() string {
 	return fmt.Sprintf("%s.%d-%d", process, w.worker, w.sequence.Add(1))
 }
 
-// told is what err says of op.
+// told records in op what err says of the outcome.
 func (w *worker) told(op *history.Op, err error) {
 	if err == nil {
 		op.Outcome = history.Done
@@ -77,13 +77,13 @@ func (w *worker) told(op *history.Op, err error) {
 	}
 }
 
-// plain is an error's text without secrets.
+// plain returns an error's text without secrets.
 func plain(err error) string {
 	text := secret.ReplaceAllString(err.Error(), "…")
 	return text[:min(len(text), maxError)]
 }
 
-// put records the end of a call, and counts it.
+// put records and counts the end of a call.
 func (w *worker) put(op history.Op) {
 	w.history.Put(op)
 	w.mu.Lock()
@@ -95,7 +95,7 @@ func (w *worker) put(op history.Op) {
 	}
 }
 
-// until is a deadline in the history's time; 0 for none.
+// until is a deadline in the history's time; 0: none.
 func until(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

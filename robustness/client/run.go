@@ -14,8 +14,8 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// Run is a client process: it reads its Config and Orders from in, and answers each Order with a Report on out. It
-// returns when in or ctx ends, after what was under way.
+// Run runs a client process: it reads its Config and Orders from in, and answers each Order with a Report on out. When
+// in or ctx ends, it finishes the running calls and returns.
 func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	read := json.NewDecoder(in)
 	var cfg Config
@@ -60,22 +60,22 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	}
 }
 
-// process is what the workers of a client share.
+// process is the state that the workers of a client share.
 type process struct {
 	cfg      Config
 	env      *env
 	history  *history.Writer
 	surfaces map[string]surface
 	sequence atomic.Int64 // of IDs
-	round    *round       // that is worked on; nil: at rest
+	round    *round       // the current one; nil: at rest
 
 	mu     sync.Mutex
 	calls  int
 	counts map[string]int
-	tokens map[string]int64 // of the leases that this client got, by the ID of the acquisition
+	tokens map[string]int64 // this client's leases: ID of the acquisition → token
 }
 
-// start makes one. Surfaces that are given are used instead of those of the Config.
+// start starts a process. Given surfaces replace those of the Config.
 func start(cfg Config, given map[string]surface) (p *process, err error) {
 	p = &process{cfg: cfg, counts: map[string]int{}, tokens: map[string]int64{}, surfaces: map[string]surface{}}
 	defer func() {
@@ -83,7 +83,7 @@ func start(cfg Config, given map[string]surface) (p *process, err error) {
 			err = errors.Join(err, p.close())
 		}
 	}()
-	// A client that was killed goes on behind its last ID.
+	// A client that was killed continues after its last ID.
 	before, err := (&history.Reader{Path: cfg.History}).Next()
 	if err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func (p *process) obey(ctx context.Context, order Order) Report {
 		p.round = p.begin(ctx, order)
 	case Rest:
 		p.rest()
-		p.env.close() // idle connections, which would be counted as goroutines
+		p.env.close() // idle connections would count as goroutines
 	default:
 		report.Error = fmt.Sprintf("no order is called %q", order.Do)
 	}

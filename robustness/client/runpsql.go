@@ -20,7 +20,7 @@ func init() { //nolint:gochecknoinits // a table of surfaces whose parts are in 
 	makers["run-psql"] = newRunPSQL
 }
 
-// runPSQL is psql under `fencegate run`: its lease begins and ends with the command, which gets its statements by
+// runPSQL is psql under `fencegate run`. The lease begins and ends with the command, which reads its statements from
 // standard input, one after the other, as from a script.
 type runPSQL struct {
 	rows
@@ -37,12 +37,12 @@ func newRunPSQL(e *env) (surface, error) {
 
 func (r *runPSQL) close() {}
 
-// command names the lease's token, and has psql connect by this client's own way to the gateway.
+// command prints the lease's token, and makes psql connect by this client's own address of the gateway.
 const command = `echo "token ${FENCE_TOKEN%%.*}"
 export PGHOST="$ROBUST_HOST" PGPORT="$ROBUST_PORT"
 exec "$ROBUST_PSQL" -XAtq 2>&1`
 
-// releaseTold is what `run` says where its release failed.
+// releaseTold is part of the message of `run` for a failed release.
 const releaseTold = "could not release"
 
 // Exit codes of `run` (docs/cli.md).
@@ -85,19 +85,19 @@ func (r *runPSQL) acquire(ctx context.Context, a ask) (holding, error) {
 	return h, nil
 }
 
-// environ is what the program inherits.
+// environ is the environment that the program inherits.
 func (r *runPSQL) environ(g Gateway) ([]string, error) {
 	at, err := pgx.ParseConfig(g.PGURL)
 	if err != nil {
 		return nil, err
 	}
 	return append(os.Environ(), "FENCEGATE_TOKEN="+r.env.cfg.Token, "ROBUST_PSQL="+r.env.cfg.PSQL, "ROBUST_HOST="+at.Host,
-		"TMPDIR="+cmp.Or(r.env.cfg.Dir, os.TempDir()), // a program that is killed leaves a folder there
+		"TMPDIR="+cmp.Or(r.env.cfg.Dir, os.TempDir()), // a killed program leaves a folder there
 		"ROBUST_PORT="+strconv.Itoa(int(at.Port)), "PGUSER="+at.User, "PGPASSWORD="+at.Password, "PGDATABASE="+at.Database,
 		"PGSSLMODE=disable", "PGCONNECT_TIMEOUT=5"), nil
 }
 
-// runFailure is an acquisition that ended with `run`.
+// runFailure classifies an acquisition that failed and ended `run`.
 func runFailure(p *program, err error) error {
 	f := &failure{outcome: history.Unknown, err: fmt.Errorf("%w: exit code %d: %s", err, p.code(), p.said())}
 	switch p.code() {
@@ -111,7 +111,7 @@ func runFailure(p *program, err error) error {
 	return f
 }
 
-// holderTold is the holder that `run` names in its message: … is held by "c7.2-123".
+// holderTold extracts the holder from the message of `run`: … is held by "c7.2-123".
 func holderTold(said string) string {
 	_, rest, _ := strings.Cut(said, `is held by "`)
 	name, _, _ := strings.Cut(rest, `"`)
@@ -124,14 +124,14 @@ type psqlHolding struct {
 	resource string
 	number   int64
 	steps    int
-	stops    bool // `run` is stopped in pauses: it neither renews then nor notices the end of its lease
+	stops    bool // pauses also stop `run`: it then neither renews nor notices the end of its lease
 }
 
 func (h *psqlHolding) token() int64                { return h.number }
-func (h *psqlHolding) deadline() time.Time         { return time.Time{} } // `run` tells nobody
+func (h *psqlHolding) deadline() time.Time         { return time.Time{} } // `run` does not report it
 func (h *psqlHolding) renew(context.Context) error { return errNoRenewal }
 
-// answer is what psql printed for one statement.
+// answer is psql's output for one statement.
 type answer struct {
 	lines    []string
 	sqlstate string
@@ -139,8 +139,8 @@ type answer struct {
 	warned   bool
 }
 
-// say has psql run a statement, and reads what it answers. Where no answer comes in time psql is killed: its
-// transaction would go on into the next one.
+// say sends psql a statement, and reads the answer. Without a timely answer it kills psql, because the transaction
+// would continue into the next one.
 func (h *psqlHolding) say(ctx context.Context, sql string) (a answer, err error) {
 	defer func() {
 		if _, answered := errors.AsType[*failure](err); err != nil && !answered {
@@ -172,8 +172,8 @@ func (h *psqlHolding) say(ctx context.Context, sql string) (a answer, err error)
 	}
 }
 
-// psqlFailure is what say's error means: an answer is an ERROR of a transaction that is undone; without one, psql
-// or its connection is gone.
+// psqlFailure classifies say's error: an answer is an ERROR of a transaction that is rolled back; without one, psql or
+// its connection is gone.
 func psqlFailure(err error, committing bool) error {
 	f, answered := errors.AsType[*failure](err)
 	switch {
@@ -199,8 +199,8 @@ func (h *psqlHolding) read(ctx context.Context, register string) (saw, wrong str
 	return values[0], "", nil
 }
 
-// withoutEnd leaves out that the session was ended, FATAL. Where that came right behind the answer, psql prints it
-// before the answer's rows, and the statement was done.
+// withoutEnd removes a FATAL end of the session. If that arrives right after the answer, psql prints it before the
+// answer's rows, although the statement was executed.
 func withoutEnd(lines []string) (values []string) {
 	ended := false
 	for _, line := range lines {
@@ -212,7 +212,7 @@ func withoutEnd(lines []string) (values []string) {
 	return values
 }
 
-// write is a transaction, or a statement by itself. A pause is psql's, or of whoever feeds it.
+// write is a transaction, or a single statement. Either psql pauses, or its input does.
 func (h *psqlHolding) write(ctx context.Context, w write) error {
 	update := fmt.Sprintf("UPDATE judged.registers SET value = %s, token = %d WHERE resource = %s",
 		quoted(w.id), h.number, quoted(h.resource))
@@ -237,7 +237,7 @@ func (h *psqlHolding) write(ctx context.Context, w write) error {
 	return a.committed(true)
 }
 
-// prepare begins a transaction and does all that comes before COMMIT.
+// prepare begins a transaction and executes everything before COMMIT.
 func (h *psqlHolding) prepare(ctx context.Context, w write, update string) error {
 	if _, err := h.say(ctx, begin(w)); err != nil {
 		return err
@@ -265,7 +265,7 @@ func (a answer) committed(set bool) error {
 	return nil
 }
 
-// wait is a pause: of psql, or of whoever feeds it, and at times of `run` too.
+// wait is a pause of psql, or of its input, and sometimes of `run` too.
 func (h *psqlHolding) wait(ctx context.Context, w write) error {
 	if w.chance(4) {
 		_, err := h.say(ctx, fmt.Sprintf("SELECT pg_sleep(%f)", w.nap().Seconds()))
@@ -280,7 +280,7 @@ func (h *psqlHolding) wait(ctx context.Context, w write) error {
 
 func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-// release ends psql's input: psql and `run` end by themselves, and `run` releases.
+// release ends psql's input. psql and `run` then end, and `run` releases.
 func (h *psqlHolding) release(ctx context.Context) error {
 	h.program.hangUp()
 	if !h.program.ended(ctx) {
@@ -296,5 +296,5 @@ func (h *psqlHolding) release(ctx context.Context) error {
 	return nil
 }
 
-// forget kills `run`: its command is ended with it, and the lease is left to its TTL.
+// forget kills `run`. Its command ends with it, and the lease is left to its TTL.
 func (h *psqlHolding) forget() { h.program.kill() }

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// endedAfter is a PostgreSQL that answers one query with a value, and ends the session right behind the answer.
+// endedAfter is a PostgreSQL that answers one query with a value, and ends the session right after the answer.
 func endedAfter(conn net.Conn, value string) error {
 	defer func() { _ = conn.Close() }()
 	b := pgproto3.NewBackend(conn, conn)
@@ -34,7 +34,7 @@ func endedAfter(conn net.Conn, value string) error {
 	if err := b.Flush(); err != nil {
 		return err
 	}
-	_, err := b.Receive() // until psql leaves
+	_, err := b.Receive() // until psql disconnects
 	return err
 }
 

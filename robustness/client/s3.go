@@ -26,9 +26,8 @@ func init() { //nolint:gochecknoinits // a table of surfaces whose parts are in 
 	makers["s3-slow"] = newS3(putSlow)
 }
 
-// s3Surface is a lease by HTTP and its S3 credentials: aws-sdk-go-v2 with its
-// default settings, but for the endpoint, the region and path style. How an object
-// is written is its put.
+// s3Surface is a lease by HTTP with its S3 credentials: aws-sdk-go-v2 with its default settings, except for the
+// endpoint, the region and path style. put writes an object.
 type s3Surface struct {
 	env       *env
 	transport *http.Transport
@@ -41,7 +40,7 @@ func newS3(put func(context.Context, *s3Holding, write) error) func(*env) (surfa
 }
 
 func newS3Surface(e *env, put func(context.Context, *s3Holding, write) error) *s3Surface {
-	transport := awshttp.NewBuildableClient().GetTransport() // the default one of the SDK
+	transport := awshttp.NewBuildableClient().GetTransport() // the SDK's default transport
 	e.idle = append(e.idle, transport.CloseIdleConnections)
 	return &s3Surface{env: e, transport: transport, http: &http.Client{Transport: paced{transport}}, put: put}
 }
@@ -58,7 +57,7 @@ func (s *s3Surface) hold(ctx context.Context, a ask) (*s3Holding, error) {
 	h := &s3Holding{httpLease: lease, s: s, key: objectKey(a.resource), at: s.env.gateway()}
 	asking, cancel := context.WithTimeout(ctx, time.Until(lease.deadline()))
 	defer cancel()
-	_ = h.prepare(asking) // else whoever reads or writes asks again
+	_ = h.prepare(asking) // after an error, the next read or write tries again
 	return h, nil
 }
 
@@ -67,7 +66,7 @@ func (s *s3Surface) close() { s.transport.CloseIdleConnections() }
 // fileRegister is the register of the object of a resource BUCKET/NAME: BUCKET/NAME/data.
 func fileRegister(resource string) string { return "file:" + resource + "/data" }
 
-// objectKey is its key in the bucket.
+// objectKey is the key of the resource's object in the bucket.
 func objectKey(resource string) string {
 	_, name, _ := strings.Cut(resource, "/")
 	return name + "/data"
@@ -80,11 +79,11 @@ type s3Holding struct {
 	s       *s3Surface
 	key     string
 	creds   wire.Credentials
-	clients []*s3.Client // one for each gateway, once there are credentials
-	at      int          // the gateway that is asked; the next one after an error
+	clients []*s3.Client // one for each gateway, after prepare
+	at      int          // the gateway in use; an error switches to the next
 }
 
-// prepare asks some gateway for the lease's credentials, once.
+// prepare requests the lease's credentials from any gateway, once.
 func (h *s3Holding) prepare(ctx context.Context) error {
 	if h.clients != nil {
 		return nil
@@ -101,7 +100,7 @@ func (h *s3Holding) prepare(ctx context.Context) error {
 			Credentials:  credentials.NewStaticCredentialsProvider(creds.AccessKeyID, creds.SecretAccessKey, creds.SessionToken),
 			HTTPClient:   h.s.http,
 			APIOptions:   []func(*middleware.Stack) error{noteAttempts},
-			// What the SDK's own loading of a configuration sets.
+			// The SDK's own loading of a configuration sets this.
 			RequestChecksumCalculation: aws.RequestChecksumCalculationWhenSupported,
 			ResponseChecksumValidation: aws.ResponseChecksumValidationWhenSupported,
 		}, func(o *s3.Options) { o.UsePathStyle = true }))
@@ -109,7 +108,7 @@ func (h *s3Holding) prepare(ctx context.Context) error {
 	return nil
 }
 
-// failed is a failure of what was not begun: asking for credentials or staging writes nothing.
+// failed is for a call that writes nothing, such as requesting credentials or staging.
 func (h *s3Holding) failed(err error) error {
 	f, ok := errors.AsType[*failure](err)
 	if !ok {
@@ -126,7 +125,7 @@ func (h *s3Holding) scrub(f *failure) error {
 		h.grant.Seal.Reveal())
 }
 
-// call makes one call of the SDK, with its attempts, and says what its error says of the outcome.
+// call makes one call of the SDK, with its attempts, and classifies its error.
 func (h *s3Holding) call(ctx context.Context, call func(context.Context, *s3.Client) error) error {
 	if err := h.prepare(ctx); err != nil {
 		return err
@@ -149,7 +148,7 @@ func (h *s3Holding) read(ctx context.Context, register string) (saw, wrong strin
 	return h.readObject(ctx)
 }
 
-// object is the holding itself, also of what embeds it.
+// object returns the holding itself, also from types that embed it.
 func (h *s3Holding) object() *s3Holding { return h }
 
 var _ holding = (*s3Holding)(nil)

@@ -19,7 +19,7 @@ import (
 
 var s3Surfaces = []string{"s3-small", "s3-large", "s3-multipart", "s3-slow", "s3-boto3", "publish"}
 
-// TestS3Surfaces runs the rules of each surface on one stack.
+// TestS3Surfaces runs these rules for each surface on one stack.
 func TestS3Surfaces(t *testing.T) {
 	t.Parallel()
 	w := newS3World(t)
@@ -73,7 +73,7 @@ func writtenIsRead(t *testing.T, w *s3World, name string) {
 	}
 }
 
-// staleIsRefused has another acquire in each of the pauses of a write.
+// staleIsRefused lets another client acquire in each of a write's pauses.
 func staleIsRefused(t *testing.T, w *s3World, name string) {
 	t.Helper()
 	for i := range 8 {
@@ -101,7 +101,7 @@ func staleIsRefused(t *testing.T, w *s3World, name string) {
 	}
 }
 
-// halfIsNothing gives the write up in its first pause: what was not begun is Failed, what was is Unknown.
+// halfIsNothing abandons the write in its first pause. A write that has not begun is Failed, otherwise Unknown.
 func halfIsNothing(t *testing.T, w *s3World, name string) {
 	t.Helper()
 	for i := range 6 {
@@ -113,7 +113,7 @@ func halfIsNothing(t *testing.T, w *s3World, name string) {
 			t.Errorf("choice %d: %s %s: %v", i, outcome, code, err)
 		}
 		giveUp()
-		if _, err := w.api(t).Revoke(t.Context(), resource, "test"); err != nil { // whatever is under way is too late now
+		if _, err := w.api(t).Revoke(t.Context(), resource, "test"); err != nil { // the write is too late from now on
 			t.Fatal(err)
 		}
 		for _, r := range s.registers(resource) {
@@ -124,8 +124,8 @@ func halfIsNothing(t *testing.T, w *s3World, name string) {
 	}
 }
 
-// lostAnswer cuts the connection in place of the first answer to what changes an object. Either the library repeats the
-// call, which then counts once, or the outcome is unknown.
+// lostAnswer cuts the connection instead of the first answer to a mutating call. Either the library repeats the call,
+// which then counts once, or the outcome is unknown.
 func lostAnswer(t *testing.T, w *s3World, name string) {
 	t.Helper()
 	for i := range 6 {
@@ -142,7 +142,7 @@ func lostAnswer(t *testing.T, w *s3World, name string) {
 	}
 }
 
-// agree compares what the writer was told with what was done.
+// agree compares the writer's outcome with the effects.
 func (w *s3World) agree(t *testing.T, s surface, resource, id string, outcome history.Outcome) {
 	t.Helper()
 	for _, r := range s.registers(resource) {
@@ -154,7 +154,7 @@ func (w *s3World) agree(t *testing.T, s surface, resource, id string, outcome hi
 	}
 }
 
-// losing puts a proxy before each S3 port, all of which lose one answer: the one that commits.
+// losing puts a proxy before each S3 port. Together they lose one answer: the one that commits.
 func (w *s3World) losing(t *testing.T) *atomic.Bool {
 	t.Helper()
 	lost := new(atomic.Bool)
@@ -175,7 +175,7 @@ func (w *s3World) losing(t *testing.T) *atomic.Bool {
 		}
 		proxy := httptest.NewServer(&httputil.ReverseProxy{
 			Rewrite: func(r *httputil.ProxyRequest) {
-				r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = upstream.Scheme, upstream.Host, r.In.Host // which is signed
+				r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = upstream.Scheme, upstream.Host, r.In.Host // it is signed
 			},
 			ModifyResponse: cut,
 			ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
@@ -186,7 +186,7 @@ func (w *s3World) losing(t *testing.T) *atomic.Bool {
 	return lost
 }
 
-// damageIsSeen reads an object whose bytes are another's than its metadata says.
+// damageIsSeen reads an object whose bytes do not match its metadata.
 func damageIsSeen(t *testing.T, w *s3World, name string) {
 	t.Helper()
 	s, resource := w.surface(t, name, 1), w.resource(t)
@@ -216,7 +216,7 @@ func damageIsSeen(t *testing.T, w *s3World, name string) {
 			found++
 		}
 	}
-	if found < 10 { // some reads are of the metadata alone
+	if found < 10 { // some reads are only of the metadata
 		t.Errorf("%d of 20 reads saw that", found)
 	}
 }
@@ -229,7 +229,7 @@ func lostCommit(t *testing.T, w *s3World) {
 		h := acquire(t, s, resource)
 		pauses := 0
 		err := h.write(bounded(t), to("torn", func(ctx context.Context) {
-			if pauses++; pauses != 4 { // in the body, before BEGIN, before and after the publication
+			if pauses++; pauses != 4 { // the pauses are in the body, before BEGIN, before and after the publication
 				return
 			}
 			const end = `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -245,7 +245,7 @@ func lostCommit(t *testing.T, w *s3World) {
 		w.agree(t, s, resource, "torn", outcome)
 		outcomes[outcome]++
 	}
-	if len(outcomes) != 3 { // not looked up; found not to be committed; run again
+	if len(outcomes) != 3 { // the three: not looked up; found not committed; run again
 		t.Errorf("the outcomes are %v", outcomes)
 	}
 }

@@ -10,18 +10,18 @@ import (
 	"math/rand/v2"
 )
 
-// block is how many bytes of a body come from one seed, so that a body can be read from anywhere.
+// block is how many bytes of a body derive from one seed, so that a body can be read from any offset.
 const block = 4 << 10
 
-// body is the object that the write op makes of size bytes: a first line with op
-// and size, then bytes that only this op and size have. It implements io.ReadSeeker.
+// body is the object of size bytes that the write op makes: a first line with op and size, then bytes that are unique
+// to them. It implements io.ReadSeeker.
 type body struct {
 	op     string
 	size   int64
 	head   []byte
 	seed   uint64
 	offset int64
-	at     int64 // which block made holds; -1: none
+	at     int64 // the block in made; -1: none
 	made   [block]byte
 }
 
@@ -93,8 +93,8 @@ func (b *body) ReadAt(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// check reads an object whose metadata names op, and returns whose value it is
-// and what is wrong with its bytes. An error is one of reading alone.
+// check reads an object whose metadata names op. It returns whose value it is and what is wrong with its bytes. An
+// error means only that reading failed.
 func check(r io.Reader, op string) (saw, wrong string, err error) {
 	if op == "" {
 		return "", "an object without the metadata op", nil
@@ -122,7 +122,7 @@ func check(r io.Reader, op string) (saw, wrong string, err error) {
 	return op, wrong, err
 }
 
-// checkRange is check of a range: length bytes from an offset on, of an object of size bytes.
+// checkRange is check for a range: length bytes from an offset on, of an object of size bytes.
 func checkRange(r io.Reader, op string, from, length, size int64) (saw, wrong string, err error) {
 	if op == "" {
 		return "", "an object without the metadata op", nil
@@ -133,7 +133,7 @@ func checkRange(r io.Reader, op string, from, length, size int64) (saw, wrong st
 	return op, wrong, err
 }
 
-// compare reads to the end what is to be the next length bytes of want.
+// compare reads to the end and compares with the next length bytes of want.
 func compare(r io.Reader, want *body, length int64) (wrong string, err error) {
 	start := want.offset
 	got, expected := make([]byte, 32<<10), make([]byte, 32<<10)
@@ -160,7 +160,7 @@ func compare(r io.Reader, want *body, length int64) (wrong string, err error) {
 	}
 }
 
-// differs is where two slices of one length first differ; -1: nowhere.
+// differs is the first difference of two slices of equal length; -1: none.
 func differs(a, b []byte) int {
 	if bytes.Equal(a, b) {
 		return -1

@@ -16,9 +16,8 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// s3Outcome is what an answer of the S3 port says of the outcome (docs/s3.md).
-// The port answers 503 ServiceUnavailable both where nothing was changed and where
-// the outcome is unknown; its message says which.
+// s3Outcome classifies an answer of the S3 port (docs/s3.md). The port answers 503 ServiceUnavailable both if nothing
+// was changed and if the outcome is unknown; its message distinguishes them.
 func s3Outcome(status int, code, message string) history.Outcome {
 	switch {
 	case status == http.StatusServiceUnavailable && code == "SlowDown":
@@ -31,7 +30,7 @@ func s3Outcome(status int, code, message string) history.Outcome {
 	return history.Unknown
 }
 
-// s3Failure is the failure that one attempt, or a call of one attempt, ended with; nil for nil.
+// s3Failure classifies the error of one attempt, or of a call with one attempt; nil for nil.
 func s3Failure(err error) *failure {
 	if err == nil {
 		return nil
@@ -50,26 +49,26 @@ func s3Failure(err error) *failure {
 	return f
 }
 
-// notDialed says that there was no connection, so that nothing was sent.
+// notDialed reports that there was no connection, so that nothing was sent.
 func notDialed(err error) bool {
 	e, ok := errors.AsType[*net.OpError](err)
 	return ok && e.Op == "dial"
 }
 
-// fenced says that an S3 code is a refusal by the fence.
+// fenced reports that an S3 code is a refusal by the fence.
 func fenced(code string) bool {
 	for _, c := range fence.Codes {
-		if c.S3Code == code && !errors.Is(c.Err, fence.ErrUndrained) { // whose code is that of any server that is away
+		// ErrUndrained shares its code with unavailable servers.
+		if c.S3Code == code && !errors.Is(c.Err, fence.ErrUndrained) {
 			return true
 		}
 	}
 	return false
 }
 
-// attempts are those that a client library made of one call. The last one's
-// answer is the call's, and says nothing of an earlier one that was not
-// answered, unless the fence refused it: the attempts of a call are one write
-// (docs/s3.md, "Late attempts"), and what is stale stays so.
+// attempts are the attempts that a client library made for one call. The last one's answer is the call's. It does not
+// decide an earlier attempt without an answer, unless the fence refused it: the attempts of a call are one write
+// (docs/s3.md, "Late attempts"), and a stale write stays stale.
 type attempts struct {
 	mu      sync.Mutex
 	made    int
@@ -83,7 +82,7 @@ func (a *attempts) add(f *failure) {
 	a.unknown = a.unknown || f != nil && f.outcome == history.Unknown
 }
 
-// failure is what the call's error says of its outcome.
+// failure classifies the call's error.
 func (a *attempts) failure(err error) *failure {
 	f := s3Failure(err)
 	if f == nil {
@@ -103,7 +102,7 @@ func (a *attempts) failure(err error) *failure {
 
 type attemptsKey struct{}
 
-// noteAttempts has the attempts of each call added to the attempts in its context.
+// noteAttempts adds the attempts of each call to the attempts in its context.
 func noteAttempts(stack *middleware.Stack) error {
 	note := middleware.FinalizeMiddlewareFunc("noteAttempts", func(
 		ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler,
@@ -117,7 +116,7 @@ func noteAttempts(stack *middleware.Stack) error {
 	return stack.Finalize.Insert(note, "Retry", middleware.After)
 }
 
-// scrubbed is a failure whose text shows none of the secrets.
+// scrubbed removes the secrets from a failure's text.
 func scrubbed(f *failure, secrets ...string) error {
 	if f == nil {
 		return nil

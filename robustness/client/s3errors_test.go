@@ -31,8 +31,8 @@ func TestAnAnswerOfTheS3PortSaysWhatWasDone(t *testing.T) {
 		{503, "ServiceUnavailable", "PostgreSQL was lost …, so its outcome is unknown.", history.Unknown},
 		{503, "", "", history.Unknown},
 		{500, "InternalError", "We encountered an internal error.", history.Unknown},
-		{400, "", "", history.Unknown}, // not the port's
-		{200, "", "", history.Unknown}, // cut short
+		{400, "", "", history.Unknown}, // not from the port
+		{200, "", "", history.Unknown}, // truncated
 	} {
 		if got := s3Outcome(c.status, c.code, c.message); got != c.want {
 			t.Errorf("%d %s %s: got %s, want %s", c.status, c.code, c.message, got, c.want)
@@ -49,7 +49,8 @@ func TestPythonThatFoundNoServerChangedNothing(t *testing.T) {
 	}
 }
 
-// What was not answered may have been done, whatever a later attempt was answered, unless that was refused as stale.
+// An attempt without an answer may have been done, whatever the
+// answer to a later attempt, unless that was refused as stale.
 func TestALaterAttemptsAnswerSaysNothingOfAnEarlierOne(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -90,7 +91,7 @@ func TestTheAttemptsOfACallAreJudgedTogether(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		attempts []error
-		call     error // that the call ends with; by default the last attempt's
+		call     error // the call's error; by default the last attempt's
 		want     history.Outcome
 	}{
 		{"a refusal", []error{stale}, nil, history.Refused},

@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-const leastPart = 5 * mebibyte // that the port takes, but for the last one
+const leastPart = 5 * mebibyte // the port's minimum, except for the last part
 
 // multipart is one upload in parts.
 type multipart struct {
@@ -25,8 +25,8 @@ type multipart struct {
 	parts []types.CompletedPart
 }
 
-// putMultipart writes an object of two or three parts. Nothing is visible before the completion, so that what fails
-// earlier is Failed; now and then it is given up there.
+// putMultipart writes an object of two or three parts. Nothing is visible before the completion, so an earlier failure
+// is Failed. Sometimes the upload is aborted there.
 func putMultipart(ctx context.Context, h *s3Holding, w write) error {
 	dice := h.s.env.dice
 	count := 2 + dice.below(4)/3
@@ -62,7 +62,7 @@ func (m *multipart) begin(ctx context.Context) error {
 	})
 }
 
-// upload sends the parts, one after the other with pauses between them, or all at once.
+// upload sends the parts, one after the other with pauses between them, or concurrently.
 func (m *multipart) upload(ctx context.Context, w write) error {
 	if m.h.s.env.dice.chance(2) {
 		for i := range m.parts {
@@ -98,8 +98,9 @@ func (m *multipart) partTo(ctx context.Context, c *s3.Client, i int) error {
 	return nil
 }
 
-// complete completes the upload, and again where that was not answered, or at times all the same: a repetition gets the
-// first answer. What is refused as stale then was not done before, and can't be any more.
+// complete completes the upload. It repeats the call if it was not answered, and
+// sometimes otherwise: a repetition returns the first answer. If the fence refuses
+// a repetition, the upload was not completed before, and can't be any more.
 func (m *multipart) complete(ctx context.Context) error {
 	first := m.completeOnce(ctx)
 	f, _ := errors.AsType[*failure](first)
@@ -127,7 +128,7 @@ func (m *multipart) completeOnce(ctx context.Context) error {
 	})
 }
 
-// abort gives the upload up, as far as the gateway hears it; else it is the sweep's.
+// abort aborts the upload if the gateway can be reached; otherwise the sweep removes it.
 func (m *multipart) abort(ctx context.Context) {
 	if m.id == nil {
 		return

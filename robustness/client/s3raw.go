@@ -22,13 +22,13 @@ type form string
 
 const (
 	unsignedPayload form = "UNSIGNED-PAYLOAD"
-	chunkedTrailer  form = "STREAMING-UNSIGNED-PAYLOAD-TRAILER" // aws-chunked, with a checksum behind the bytes
+	chunkedTrailer  form = "STREAMING-UNSIGNED-PAYLOAD-TRAILER" // aws-chunked, with a trailing checksum
 )
 
-// chunk is how many bytes each of a body's chunks holds.
+// chunk is the size of a body's chunks.
 const chunk = 64 << 10
 
-// putRaw sends one signed request, once, whose declared length is that of the body.
+// putRaw sends one signed request, once, with the body's length declared.
 func (h *s3Holding) putRaw(ctx context.Context, b *body, pause func(context.Context), pauses int, as form) error {
 	if err := h.prepare(ctx); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (h *s3Holding) putRaw(ctx context.Context, b *body, pause func(context.Cont
 	}
 	var e struct{ Code, Message string }
 	text, _ := io.ReadAll(io.LimitReader(res.Body, reserved))
-	_ = xml.Unmarshal(text, &e) // what is no S3 error has no code
+	_ = xml.Unmarshal(text, &e) // other answers have no code
 	return h.scrub(&failure{
 		outcome: s3Outcome(res.StatusCode, e.Code, e.Message), code: e.Code,
 		err: fmt.Errorf("%s: %s: %s", res.Status, e.Code, e.Message),
@@ -83,7 +83,7 @@ func (h *s3Holding) rawRequest(ctx context.Context, endpoint string, b *body, as
 	return req, signer.SignHTTP(ctx, creds, req, string(as), "s3", h.creds.Region, time.Now())
 }
 
-// chunked is the body as aws-chunked with a CRC-32 in its trailer, and its length.
+// chunked returns the body as aws-chunked with a CRC-32 in its trailer, and the length.
 func chunked(b *body) (io.Reader, int64) {
 	sum := crc32.NewIEEE()
 	_, _ = io.Copy(sum, bodyOf(b.op, int(b.size))) // neither fails

@@ -10,8 +10,7 @@ import (
 	"github.com/aws/smithy-go"
 )
 
-// readObject reads the object in one of the ways that programs have: whole, in part, its metadata alone, or whole and
-// listed.
+// readObject reads the object in one of the ways of programs: whole, in part, its metadata alone, or whole and listed.
 func (h *s3Holding) readObject(ctx context.Context) (saw, wrong string, err error) {
 	err = h.call(ctx, func(ctx context.Context, c *s3.Client) error {
 		switch h.s.env.dice.below(8) {
@@ -34,10 +33,10 @@ func (h *s3Holding) readObject(ctx context.Context) (saw, wrong string, err erro
 
 func missing(err error) bool {
 	e, ok := errors.AsType[smithy.APIError](err)
-	return ok && (e.ErrorCode() == "NoSuchKey" || e.ErrorCode() == "NotFound") // HEAD's answer has no code of its own
+	return ok && (e.ErrorCode() == "NoSuchKey" || e.ErrorCode() == "NotFound") // HEAD's answer has no code
 }
 
-// seen is how an object that was read is listed.
+// seen is a read object's expected list entry.
 type seen struct {
 	etag string
 	size int64
@@ -64,7 +63,7 @@ func (h *s3Holding) head(ctx context.Context, c *s3.Client) (saw, wrong string, 
 	return out.Metadata["op"], "", nil
 }
 
-// part reads a range: from an offset on, or the last bytes. An object that is too small for it is read whole.
+// part reads a range: from an offset on, or the last bytes. If the object is too small, it reads the whole.
 func (h *s3Holding) part(ctx context.Context, c *s3.Client) (saw, wrong string, err error) {
 	from, length := int64(h.s.env.dice.below(100<<10)), int64(1+h.s.env.dice.below(300<<10))
 	asked, last := fmt.Sprintf("bytes=%d-%d", from, from+length-1), h.s.env.dice.chance(3)
@@ -93,7 +92,7 @@ func (h *s3Holding) part(ctx context.Context, c *s3.Client) (saw, wrong string, 
 	return checkRange(out.Body, out.Metadata["op"], from, length, size)
 }
 
-// listed reads the object and looks for it in the list: nobody deletes any, and one of the same ETag has the same size.
+// listed reads the object and looks it up in the list. No object is deleted, and an equal ETag implies an equal size.
 func (h *s3Holding) listed(ctx context.Context, c *s3.Client) (saw, wrong string, err error) {
 	saw, wrong, as, err := h.whole(ctx, c)
 	if err != nil || wrong != "" {

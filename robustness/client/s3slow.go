@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// putSlow writes an object whose body comes in pieces, with the pauses of the plan between them: by the SDK; with
-// chunks and a trailer, as SDKs send them over TLS; or unsigned, as curl does.
+// putSlow writes an object whose body is sent in pieces, with the plan's pauses between them: by the SDK; with chunks
+// and a trailer, as SDKs send them over TLS; or unsigned, as curl does.
 func putSlow(ctx context.Context, h *s3Holding, w write) error {
 	size := 4<<10 + h.s.env.dice.below(3*mebibyte)
 	if h.s.env.dice.chance(3) {
@@ -24,21 +24,21 @@ func putSlow(ctx context.Context, h *s3Holding, w write) error {
 	return h.putPaced(ctx, bodyOf(w.id, size), w.pause, pauses)
 }
 
-// putPaced is putObject with pauses in the body as it is sent.
+// putPaced is putObject with pauses while the body is sent.
 func (h *s3Holding) putPaced(ctx context.Context, b *body, pause func(context.Context), pauses int) error {
 	ctx, p := withPace(ctx, b.size, pause, pauses)
 	defer p.end()
 	return h.putObject(ctx, b)
 }
 
-// pace has one request stop several times in the middle of its body. Its pauses run on the transport's goroutine: end
-// waits for the one that is under way.
+// pace makes one request stop several times in the middle of its body. Its pauses run on the transport's goroutine. end
+// waits for a running pause.
 type pace struct {
 	mu    sync.Mutex
 	ctx   context.Context //nolint:containedctx // of the pauses
 	stop  context.CancelFunc
 	pause func(context.Context)
-	after []int64 // bytes after which it pauses, rising
+	after []int64 // ascending numbers of bytes after which it pauses
 	sent  int64
 }
 
@@ -60,7 +60,7 @@ func (p *pace) end() {
 	p.after = nil
 }
 
-// reached is called after each piece of the body. Nothing more is to be sent where the call was given up in a pause.
+// reached is called after each piece of the body. It fails if the call was abandoned during a pause.
 func (p *pace) reached(n int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,7 +72,7 @@ func (p *pace) reached(n int) error {
 	return p.ctx.Err()
 }
 
-// next is how many bytes may be sent until the next pause; p is the caller's room.
+// next is how many bytes may be sent until the next pause, at most room.
 func (p *pace) next(room int) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +82,8 @@ func (p *pace) next(room int) int {
 	return int(min(int64(room), p.after[0]-p.sent))
 }
 
-// paced is a transport that sends bodies as the pace in their context says. The first attempt that gets so far pauses.
+// paced is a transport that sends bodies with the pace in their
+// context. The first attempt that reaches a pause takes it.
 type paced struct{ *http.Transport }
 
 func (t paced) RoundTrip(r *http.Request) (*http.Response, error) {

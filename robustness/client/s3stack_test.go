@@ -23,7 +23,7 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 )
 
-// s3World is the product as processes on loopback, with what a run's judge needs, and surfaces on it.
+// s3World is the product as processes on loopback, with the tables for a run's judge, and surfaces on it.
 type s3World struct {
 	t     *testing.T
 	dir   string
@@ -118,7 +118,7 @@ func (w *s3World) start(spec child.Spec) {
 	})
 }
 
-// postgresFolder is where its programs are: on the path, or where Debian has them.
+// postgresFolder is the folder of PostgreSQL's programs: in PATH, or Debian's.
 func (w *s3World) postgresFolder() string {
 	w.t.Helper()
 	if path, err := exec.LookPath("postgres"); err == nil {
@@ -131,7 +131,7 @@ func (w *s3World) postgresFolder() string {
 	return found[len(found)-1]
 }
 
-// postgres starts one whose logins need no password, and returns its address.
+// postgres starts a server whose logins need no password, and returns its address.
 func (w *s3World) postgres() string {
 	w.t.Helper()
 	bin := w.postgresFolder()
@@ -181,7 +181,7 @@ func (w *s3World) eventually(try func(context.Context) error) {
 	}
 }
 
-// gateway adds one.
+// gateway starts another gateway.
 func (w *s3World) gateway(server, redis string) {
 	w.t.Helper()
 	master := filepath.Join(w.dir, "master")
@@ -216,7 +216,7 @@ func (w *s3World) gateway(server, redis string) {
 
 var resources atomic.Int64
 
-// resource is a new one, with its row.
+// resource returns a new resource with its row.
 func (w *s3World) resource(t *testing.T) string {
 	t.Helper()
 	name := fmt.Sprintf("robust/r0-%d", resources.Add(1))
@@ -248,7 +248,7 @@ func (w *s3World) api(t *testing.T) *client.Client {
 	return c
 }
 
-// effects are the values that a register took, in their order.
+// effects returns the values of a register, in order.
 func (w *s3World) effects(t *testing.T, register string) (values []string) {
 	t.Helper()
 	const inOrder = "SELECT COALESCE(array_agg(value ORDER BY seq), '{}') FROM judged.effects WHERE register = $1"

@@ -8,7 +8,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// surface makes one, whose choices are those of the seed.
+// surface creates a surface whose choices depend on the seed.
 func (w *s3World) surface(t *testing.T, name string, seed uint64) surface {
 	t.Helper()
 	cfg := w.cfg
@@ -42,7 +42,7 @@ func acquire(t *testing.T, s surface, resource string) holding {
 	return h
 }
 
-// to is a write without a pause, or with one.
+// to is a write with an optional pause.
 func to(id string, pause func(context.Context)) write {
 	if pause == nil {
 		pause = func(context.Context) {}

@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	reserved = 64 << 10 // bytes: up to here the port takes an upload whole
+	reserved = 64 << 10 // bytes: the port buffers an upload up to this size
 	mebibyte = 1 << 20
 )
 
-// putSmall writes an object that the port takes whole, at times of exactly the largest such size.
+// putSmall writes an object that the port buffers whole, sometimes of exactly the largest such size.
 func putSmall(ctx context.Context, h *s3Holding, w write) error {
 	size := 100 + h.s.env.dice.below(reserved-99)
 	if h.s.env.dice.chance(6) {
-		size = reserved + h.s.env.dice.below(2) // and the smallest that is streamed
+		size = reserved + h.s.env.dice.below(2) // or the smallest that is streamed
 	}
 	w.pause(ctx)
 	return h.putObject(ctx, bodyOf(w.id, size))

@@ -16,7 +16,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// What the surfaces of rows say to PostgreSQL.
+// The statements of the surfaces for rows.
 const (
 	rowKind   = "row:"
 	selectRow = `SELECT value FROM judged.registers WHERE resource = $1`
@@ -24,25 +24,25 @@ const (
 	useGrant  = `SELECT fence.use($1, $2)`
 )
 
-// connectTimeout is that of each host of an address which does not say one.
+// connectTimeout is for each host of an address that does not set one.
 const connectTimeout = 2 * time.Second
 
-// errNoRow says that the UPDATE found nothing to change.
+// errNoRow reports that the UPDATE matched no row.
 var errNoRow = &failure{outcome: history.Failed, code: "no-row", err: errors.New("the register is not there")}
 
-// rows is the part of a surface whose leases read and write the row of their resource.
+// rows is embedded in surfaces whose leases read and write the row of their resource.
 type rows struct{}
 
 func (rows) registers(resource string) []string { return []string{rowKind + resource} }
 
-// session is one connection to PostgreSQL, or to a gateway's port, as a driver has it.
+// session is one connection to PostgreSQL, or to a gateway's port.
 type session struct {
 	conn   *pgx.Conn
-	warned atomic.Bool // that a COMMIT did not wait for its standby
+	warned atomic.Bool // a COMMIT did not wait for its standby
 }
 
-// connect opens a session with further startup options, which may hold a seal. Where the address does not bound the
-// time for one host, patience does; 0: only ctx.
+// connect opens a session with further startup options, which may hold a seal. If the address does not bound the time
+// for one host, patience does; 0: only ctx.
 func connect(ctx context.Context, address string, options map[string]string, patience time.Duration) (*session, error) {
 	config, err := pgx.ParseConfig(address)
 	if err != nil {
@@ -62,10 +62,10 @@ func connect(ctx context.Context, address string, options map[string]string, pat
 	return s, nil
 }
 
-// closeTimeout bounds taking leave.
+// closeTimeout bounds the Terminate message.
 const closeTimeout = time.Second
 
-// close takes leave, and ends the session.
+// close sends Terminate, and closes the session.
 func (s *session) close() {
 	if s == nil {
 		return
@@ -87,10 +87,10 @@ type rowWrite struct {
 
 	resource string
 	token    int64
-	grant    *fence.Grant // nil: the session has it already
+	grant    *fence.Grant // nil: the session already presents it
 }
 
-// write sets the row by one statement, or in a transaction of its own.
+// write sets the row with one statement, or in its own transaction.
 func (s *session) write(ctx context.Context, w rowWrite) error {
 	if w.grant == nil && w.chance(4) {
 		w.pause(ctx)
@@ -107,10 +107,10 @@ func (s *session) write(ctx context.Context, w rowWrite) error {
 	return err
 }
 
-// errGone says that the connection was closed before anything was sent.
+// errGone reports that the connection was closed before anything was sent.
 var errGone = &failure{outcome: history.Failed, code: "closed", err: errors.New("the connection is closed")}
 
-// commit sends what commits. want is the tag by which it says that it did.
+// commit sends the committing statement. want is the command tag of a commit.
 func (s *session) commit(ctx context.Context, want, sql string, args ...any) error {
 	if s.conn.IsClosed() {
 		return errGone
@@ -130,7 +130,7 @@ func (s *session) commit(ctx context.Context, want, sql string, args ...any) err
 	return nil
 }
 
-// prepare begins a transaction and does all that comes before COMMIT.
+// prepare begins a transaction and executes everything before COMMIT.
 func (s *session) prepare(ctx context.Context, w rowWrite) error {
 	began := history.Now()
 	if _, err := s.conn.Exec(ctx, begin(w.write)); err != nil {
@@ -144,7 +144,7 @@ func (s *session) prepare(ctx context.Context, w rowWrite) error {
 	return sqlFailure(change(ctx, s.conn, w, began), false)
 }
 
-// begin is how the transaction begins.
+// begin returns the statement that begins the transaction.
 func begin(w write) string {
 	switch {
 	case w.chance(6):
@@ -155,14 +155,14 @@ func begin(w write) string {
 	return "BEGIN"
 }
 
-// querier is what change needs of a connection or a transaction.
+// querier is a connection or a transaction.
 type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// change is what a program does in its transaction: at times it looks at the row first, at times it goes back to a
-// savepoint; it pauses between its statements.
+// change runs a program's transaction: sometimes it reads the row first, sometimes it rolls back to a savepoint, and it
+// pauses between its statements.
 func change(ctx context.Context, in querier, w rowWrite, began int64) error {
 	if w.chance(2) {
 		var saw string
@@ -178,14 +178,14 @@ func change(ctx context.Context, in querier, w rowWrite, began int64) error {
 				return err
 			}
 		}
-		if w.grant != nil && w.chance(2) { // the presented grant was before the savepoint: it counts still
+		if w.grant != nil && w.chance(2) { // a grant presented before the savepoint still applies
 			w.pause(ctx)
 		}
 	}
 	return step(ctx, in, w, "")
 }
 
-// step is one statement; "" is the UPDATE.
+// step runs one statement; "" is the UPDATE.
 func step(ctx context.Context, in querier, w rowWrite, sql string) error {
 	if sql != "" {
 		_, err := in.Exec(ctx, sql)

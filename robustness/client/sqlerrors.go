@@ -10,9 +10,10 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// sqlFailure is what an error of a connection says of a transaction: by PostgreSQL's rules an ERROR undoes it, and
-// nothing is done before COMMIT is sent. committing says that COMMIT was sent, or a statement that commits by itself.
-// pgconn.SafeToRetry does not count: pgx 5.12.0 says so too of a simple query that was sent and whose answer was lost.
+// sqlFailure classifies a connection's error for the transaction: by PostgreSQL's rules an
+// ERROR rolls it back, and nothing is committed before COMMIT is sent. committing means that
+// COMMIT, or a statement that commits by itself, was sent. pgconn.SafeToRetry does not suffice:
+// pgx 5.12.0 also returns it for a simple query that was sent and whose answer was lost.
 func sqlFailure(err error, committing bool) error {
 	if err == nil {
 		return nil
@@ -34,7 +35,7 @@ func sqlFailure(err error, committing bool) error {
 	return f
 }
 
-// fatal says that the answer is the end of the connection, of which a statement before it need not know.
+// fatal reports that the answer ends the connection. It does not decide the statement before it.
 func fatal(answer *pgconn.PgError) bool {
 	severity := answer.SeverityUnlocalized
 	if severity == "" {
@@ -43,7 +44,7 @@ func fatal(answer *pgconn.PgError) bool {
 	return severity != "ERROR"
 }
 
-// inTxFailure is what an error of pgfence.InTx says, by its documentation.
+// inTxFailure classifies an error of pgfence.InTx, by its documentation.
 func inTxFailure(err error) error {
 	if err == nil {
 		return nil

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { testenv.VerifyMain(m) }
 // stackTTL is the longest lease of a stack.
 const stackTTL = 10 * time.Second
 
-// newStack is an s3World with three Redis nodes and a gateway that gives leases to connections as well.
+// newStack is an s3World with three Redis nodes and a gateway that also gives leases to connections.
 func newStack(t *testing.T) *s3World {
 	t.Helper()
 	w := newS3World(t)
@@ -61,10 +61,10 @@ func newStack(t *testing.T) *s3World {
 	return w
 }
 
-// sqlSurfaces are those that read and write a row alone.
+// sqlSurfaces are those that only read and write a row.
 var sqlSurfaces = []string{"library", "conn-lease", "http-port", "http-direct", "http-sql", "run-psql"}
 
-// freely is a write whose choices are those of dice.
+// freely is a write whose choices depend on dice.
 func freely(id string, d *dice) write {
 	w := to(id, nil)
 	w.chance, w.noted = d.chance, func(int64, string, string) {}
@@ -133,7 +133,7 @@ func writesUnderItsLeaseOnly(t *testing.T, world *s3World, name string, seed uin
 	}
 }
 
-// revoke takes the resource from its holder, as an operator does.
+// revoke revokes the resource's lease, as an operator does.
 func (w *s3World) revoke(t *testing.T, resource string) {
 	t.Helper()
 	if _, err := w.api(t).Revoke(bounded(t), resource, "test"); err != nil {
@@ -172,7 +172,7 @@ func TestWhatAClientRecordsIsWhatHappenedWhileSessionsAreEnded(t *testing.T) {
 const endOne = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE usename IN ('client', 'for_sql', 'gateway') ORDER BY random() LIMIT 1`
 
-// worked waits until each surface has written several times, and ends a session of PostgreSQL now and then.
+// worked waits until each surface has written several times, and ends a PostgreSQL session now and then.
 func (w *s3World) worked(t *testing.T, cfg Config) {
 	t.Helper()
 	r, wrote, ctx := &history.Reader{Path: cfg.History}, map[string]int{}, bounded(t)
@@ -242,7 +242,7 @@ func agree(t *testing.T, world *s3World, ops []history.Op, resources []string) {
 	}
 }
 
-// exec says something to PostgreSQL as the superuser.
+// exec executes a statement as the superuser.
 func (w *s3World) exec(t *testing.T, sql string) {
 	t.Helper()
 	if _, err := w.admin.Exec(t.Context(), sql); err != nil {

@@ -8,66 +8,65 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// surface is one way to lease, read and write, as a user's program would go it:
-// it shows what the product says and corrects nothing. Its methods bound their
-// time by ctx alone. It is safe for concurrent use.
+// surface is one way to lease, read and write, as a user's program would. It reports the product's answers and corrects
+// nothing. Only ctx bounds the time of its methods. It is safe for concurrent use.
 type surface interface {
-	// registers are those of the resource that a lease reads and writes: one, or the row and the file.
+	// registers returns the resource's registers that a lease reads and writes: one, or the row and the file.
 	registers(resource string) []string
-	// acquire waits for the lease as long as ctx lasts, or with ask.try only tries once.
+	// acquire waits for the lease until ctx ends, or with ask.try only tries once.
 	acquire(ctx context.Context, a ask) (holding, error)
 	close()
 }
 
-// ask is for a lease.
+// ask is a request for a lease.
 type ask struct {
-	id       string // of the acquisition's Op: the name of the holder, wherever the product takes one
+	id       string // of the acquisition's Op; used as the holder's name if the product accepts one
 	resource string
 	ttl      time.Duration
 	try      bool
 }
 
-// holding is one lease. One goroutine at a time uses it, but for renew and the giveBack of one that is hasty, which may
-// come while it writes or reads.
+// holding is one lease. One goroutine at a time uses it, except that renew, and giveBack of a hasty one, may run while
+// it writes or reads.
 type holding interface {
 	token() int64
-	deadline() time.Time // until when its holder may believe in it; zero: it is renewed by itself, as long as it can be
-	// read returns the value of the register, and what is wrong with what was read, if anything.
+	deadline() time.Time // the end of the lease for its holder; zero: it is renewed automatically while possible
+	// read returns the register's value, and what is wrong with it, if anything.
 	read(ctx context.Context, register string) (saw, wrong string, err error)
 	write(ctx context.Context, w write) error
-	renew(ctx context.Context) error // not called where the deadline is zero
+	renew(ctx context.Context) error // not called if the deadline is zero
 	release(ctx context.Context) error
-	forget() // frees what the client holds of it; the lease is left to its TTL
+	forget() // frees the client's resources; the lease is left to its TTL
 }
 
-// hasty is a holding whose lease can be given back while a write under it is under way: they share no connection.
+// hasty is a holding whose lease can be released during a write, because the two use different connections.
 type hasty interface {
 	giveBack(ctx context.Context) error
 }
 
-// errNoRenewal is what a holding answers that renews by itself.
+// errNoRenewal is returned by holdings that renew automatically.
 var errNoRenewal = errors.New("the lease is renewed by itself")
 
-// write is to set every register of the holding to the value id.
+// write sets every register of the holding to the value id.
 type write struct {
 	id string
 	// pause is called where a program may be stopped: between statements, before COMMIT, in the middle of a body. It
-	// takes as long as the plan of this write says, and ends early with ctx.
+	// lasts as long as the write's plan says, and ends early with ctx.
 	pause func(ctx context.Context)
-	// nap is pause, for one that another program makes: how long it is, or 0.
+	// nap is pause for another program: it returns the length, or 0.
 	nap func() time.Duration
-	// noted records that a register was read on the way, in a transaction that began then (history.Now).
+	// noted records that a register was read in a transaction that began then (history.Now).
 	noted func(began int64, register, saw string)
-	// chance is true once in so many times: for the choices of a write.
+	// chance is true once in the given number of times, for the choices of a write.
 	chance func(in int) bool
 }
 
-// failure is an error of a surface, with what it says of the outcome. Every other error is Unknown for what changes something.
+// failure is a surface's error with its outcome. Any other error of a mutating call is Unknown.
 type failure struct {
 	outcome history.Outcome // Refused, Failed or Unknown
 	code    string          // ZF001, held, …
-	heldBy  int64           // the token of the lease that stood in the way, where it is told
-	holder  string          // the name of its holder, where it is told: the ID of an acquisition
+	heldBy  int64           // the token of the blocking lease, if known
+	holder  string          // the name of its holder, if known: the ID of an acquisition
 	err     error
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// Bounds of single calls, beyond what they are to wait or pause.
+// The bounds of single calls, on top of their own waits and pauses.
 const (
 	shortCall = 2 * time.Second
 	longCall  = 8 * time.Second
@@ -26,7 +26,7 @@ type round struct {
 	graves    chan struct{}  // places for zombies
 }
 
-// worker is one of the programs of a client, or a zombie that it left.
+// worker is one of a client's programs, or a zombie that it left.
 type worker struct {
 	*round
 
@@ -34,15 +34,15 @@ type worker struct {
 	dice   *dice
 }
 
-// lease is what a worker holds, and knows.
+// lease is a worker's lease and its state.
 type lease struct {
 	holding
 
 	surface  string
 	resource string
 	ttl      time.Duration
-	known    map[string]string // values that it read under this lease, or wrote: complete, or nil
-	doubt    string            // ID of a write that may have been done
+	known    map[string]string // values read or written under this lease; complete, or nil
+	doubt    string            // ID of a write of unknown outcome
 }
 
 func (p *process) begin(ctx context.Context, order Order) *round {
@@ -67,7 +67,7 @@ func (w *worker) stopped(ctx context.Context) bool {
 }
 
 func (w *worker) work(ctx context.Context) {
-	next := "" // the resource that was released a moment ago, and is asked for again at once
+	next := "" // the resource just released, which is acquired again at once
 	for !w.stopped(ctx) {
 		resource, try := next, true
 		if resource == "" {
@@ -104,7 +104,7 @@ func (w *worker) acquire(ctx context.Context, resource string, try bool) (*lease
 	return l, op.Outcome == history.Done
 }
 
-// use reads and writes under the lease. It is true where the lease was given back meanwhile.
+// use reads and writes under the lease. It returns true if the lease was released meanwhile.
 func (w *worker) use(ctx context.Context, l *lease) (over bool) {
 	for range 1 + w.dice.below(3) {
 		if w.dice.chance(6) {
@@ -131,7 +131,7 @@ func (w *worker) use(ctx context.Context, l *lease) (over bool) {
 	return false
 }
 
-// end is when the lease ends, as far as its holder can guess.
+// end is the holder's estimate of the lease's end.
 func (l *lease) end() time.Time {
 	if end := l.deadline(); !end.IsZero() {
 		return end
@@ -139,7 +139,7 @@ func (l *lease) end() time.Time {
 	return time.Now().Add(l.ttl)
 }
 
-// read reads every register under the lease. It is false where there is no ground to write from.
+// read reads every register under the lease. It returns false if there is no basis for a write.
 func (w *worker) read(ctx context.Context, l *lease) bool {
 	known := map[string]string{}
 	for _, register := range w.surfaces[l.surface].registers(l.resource) {
@@ -151,7 +151,7 @@ func (w *worker) read(ctx context.Context, l *lease) bool {
 		known[register] = saw
 	}
 	if l.doubt != "" {
-		for _, saw := range known { // a write that is not there may still come
+		for _, saw := range known { // a missing write may still arrive
 			if saw != l.doubt {
 				l.known = nil
 				return false
@@ -178,8 +178,8 @@ func (w *worker) look(ctx context.Context, l *lease, register string) (saw strin
 	return op.Saw, op.Outcome == history.Done && op.Wrong == ""
 }
 
-// write sets the registers to the ID of this write, at times again where it was not done. It is false where the program
-// has nothing more to write from.
+// write sets the registers to this write's ID, sometimes again if that failed. It returns false if the program has no
+// basis for another write.
 func (w *worker) write(ctx context.Context, l *lease, p *pause) bool {
 	for try := 0; ; try++ {
 		op := w.put1(ctx, l, p)
@@ -219,8 +219,7 @@ func (w *worker) putTelling(ctx context.Context, l *lease, p *pause, begun func(
 	})
 }
 
-// tend renews the lease in the background, as a program does whose write may take long, until the returned function
-// was called.
+// tend renews the lease in the background, as a program with long writes does, until end is called.
 func (w *worker) tend(ctx context.Context, l *lease) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	keeper := &worker{round: w.round, worker: w.worker, dice: newDice(uint64(w.dice.below(1<<62)), 0)}
@@ -243,15 +242,15 @@ func (w *worker) tend(ctx context.Context, l *lease) (end func()) {
 	}
 }
 
-// linger keeps the lease for a while and reads again, as a program does that looks whether what it wrote lasts. It is
-// false where there is no ground to write from.
+// linger keeps the lease for a while and reads again, as a program does that checks its write. It returns false if
+// there is no basis for a write.
 func (w *worker) linger(ctx context.Context, l *lease) bool {
 	defer w.tend(ctx, l)()
 	w.sleep(ctx, w.dice.between(0, 4*time.Second))
 	return w.read(ctx, l)
 }
 
-// noter records reads that are made on the way of a write.
+// noter records reads within a write.
 func (w *worker) noter(l *lease) func(int64, string, string) {
 	return func(began int64, register, saw string) {
 		op := w.opening(history.Op{
@@ -265,7 +264,7 @@ func (w *worker) noter(l *lease) func(int64, string, string) {
 
 func (w *worker) renew(ctx context.Context, l *lease) {
 	if l.deadline().IsZero() {
-		return // it is renewed by itself
+		return // it is renewed automatically
 	}
 	op := history.Op{Surface: l.surface, Action: history.Renew, Resource: l.resource, Token: l.token()}
 	w.call(ctx, op, longCall, func(ctx context.Context, op *history.Op) error {

@@ -8,15 +8,15 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// leave ends the work under a lease: it is released, left to its TTL, or kept by a zombie. It is true where the lease
-// was released and that was acknowledged.
+// leave ends the work under a lease: it is released, left to its TTL, or kept by a zombie. It returns true if a release
+// was acknowledged.
 func (w *worker) leave(ctx context.Context, l *lease) bool {
 	switch w.dice.below(10) {
 	case 0:
 		l.forget()
 		return false
 	case 1, 2, 3:
-		// A lease that renews itself is kept from everybody else as long as its zombie lives.
+		// A zombie with a lease that renews itself would block the resource as long as it lives.
 		if l.known != nil && (!l.deadline().IsZero() || w.dice.chance(4)) && w.rise(ctx, l) {
 			return false
 		}
@@ -36,8 +36,8 @@ func (w *worker) free(ctx context.Context, l *lease, release func(context.Contex
 	return op.Outcome == history.Done
 }
 
-// flush writes in the background and gives the lease back before that is through, as a program does that waits for
-// nothing at its end: whoever waits for the lease has it while the write is under way.
+// flush writes in the background and releases the lease before the write has ended, as a program does that does not
+// wait at its end. A waiter gets the lease while the write is running.
 func (w *worker) flush(ctx context.Context, l *lease, h hasty) {
 	b := &worker{round: w.round, worker: w.worker, dice: newDice(uint64(w.dice.below(1<<62)), 0)}
 	p := &pause{w: b}
@@ -54,7 +54,7 @@ func (w *worker) flush(ctx context.Context, l *lease, h hasty) {
 	l.forget()
 }
 
-// rise makes a zombie of the lease's holder, where there is a place for one.
+// rise makes a zombie of the lease's holder, if there is a place for one.
 func (w *worker) rise(ctx context.Context, l *lease) bool {
 	select {
 	case w.graves <- struct{}{}:
@@ -70,7 +70,7 @@ func (w *worker) rise(ctx context.Context, l *lease) bool {
 	return true
 }
 
-// haunt writes what was read long ago, several times, whatever it is told; and once more at rest.
+// haunt writes values based on old reads, several times, whatever the answers; and once more at rest.
 func (w *worker) haunt(ctx context.Context, l *lease) {
 	times, longest, lingers := 2+w.dice.below(5), 8*time.Second, w.dice.chance(2)
 	if l.deadline().IsZero() {

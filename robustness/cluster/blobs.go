@@ -18,17 +18,17 @@ import (
 // Blobs is the S3 service that keeps the gateways' blobs, on the file system of [Disk].
 type Blobs struct {
 	Name    string // "blobs"
-	Addr    string // host:port, past every relay
+	Addr    string // host:port, without a relay
 	LogFile string
 
-	spec child.Spec // without its log
+	spec child.Spec // without its log file
 
 	mu     sync.Mutex
 	proc   process
 	starts int
 }
 
-// As package s3posix has them: a gateway that is told others does not start.
+// As in package s3posix: with others, a gateway does not start.
 const (
 	blobsAccess = "upstream"
 	blobsSecret = "upstream-secret"
@@ -53,13 +53,13 @@ func (c *Cluster) startService(ctx context.Context, folder string) error {
 	return b.Restart(ctx)
 }
 
-// location is as serve's --blobs where the way to the service leads over addr.
+// location is the value of serve's --blobs for a service at addr.
 func (b *Blobs) location(addr string) string {
 	query := url.Values{"endpoint": {"http://" + addr}, "region": {"us-east-1"}, "path-style": {"true"}}
 	return "s3://" + blobsBucket + "/fencegate?" + query.Encode()
 }
 
-// Kill ends the service as kill -9 does. It stays down until [Blobs.Restart].
+// Kill ends the service like kill -9. It stays down until [Blobs.Restart].
 func (b *Blobs) Kill() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,7 +73,7 @@ func (b *Blobs) kill() {
 	}
 }
 
-// Restart kills the service where it runs, and returns when the new one answers.
+// Restart kills the service if it runs, starts it, and returns when it answers.
 func (b *Blobs) Restart(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,7 +93,7 @@ func (b *Blobs) Restart(ctx context.Context) error {
 	return nil
 }
 
-// answers says that the service answers, whatever it says to somebody without credentials.
+// answers checks that the service answers a request without credentials, in any way.
 func (b *Blobs) answers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -109,28 +109,28 @@ func (b *Blobs) answers(ctx context.Context) error {
 	return res.Body.Close()
 }
 
-// Freeze stops the service where it stands.
+// Freeze stops the service (SIGSTOP).
 func (b *Blobs) Freeze() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.proc.freeze()
 }
 
-// Thaw lets it go on.
+// Thaw resumes it.
 func (b *Blobs) Thaw() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.proc.thaw()
 }
 
-// Pid is the process's id, of the last one where none runs.
+// Pid is the process's id, of the last one if none runs.
 func (b *Blobs) Pid() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.proc.Pid()
 }
 
-// heal brings the service to where it runs, thawed.
+// heal starts or thaws the service.
 func (b *Blobs) heal(ctx context.Context) error {
 	if b == nil {
 		return nil

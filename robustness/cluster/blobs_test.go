@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/relay"
 )
 
-// upload writes an object through the first gateway, reads it again, and says what failed.
+// upload writes an object through the first gateway, and reads it again.
 func (w *world) upload(key string, size int) error {
 	dir := w.t.TempDir()
 	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
@@ -71,7 +71,7 @@ func TestBlobsOnAnS3ServiceAndItsFaults(t *testing.T) {
 	for n := 0; roomy(); n++ { // all of them are current
 		must(t, w.upload(fmt.Sprintf("r1-2/data%d", n), 8<<20))
 	}
-	if _, err := w.Failover(t.Context(), cluster.Failover{}); err != nil { // every age begins anew
+	if _, err := w.Failover(t.Context(), cluster.Failover{}); err != nil { // every age restarts
 		t.Fatal(err)
 	}
 	was := w.values()

@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// clockFile is added to package time: a wall clock that follows the file which FENCEGATE_CLOCK names, as the
-// shim of package clockshim does for C. The monotonic clock stays.
+// clockFile is added to package time: a wall clock with the offset in the file that FENCEGATE_CLOCK names, as in
+// package clockshim's shim for C. The monotonic clock is unchanged.
 const clockFile = `package time
 
 import (
@@ -59,8 +59,8 @@ func shiftedNow() (sec int64, nsec int32, mono int64) {
 }
 `
 
-// ClockOverlay writes to a folder what gives a Go program a wall clock that can be set while it runs, and
-// returns what replaces what, for [Build].
+// ClockOverlay writes to a folder the sources that give a Go program a settable wall clock, and returns the
+// replacements for [Build].
 func ClockOverlay(ctx context.Context, dir string) (map[string]string, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
@@ -88,8 +88,8 @@ func ClockOverlay(ctx context.Context, dir string) (map[string]string, error) {
 	return overlay, nil
 }
 
-// Build builds the package in the current folder's module tree, with what the overlays replace: path → path.
-// The program is named after the package and lies in dir; source is the package's folder.
+// Build builds the package in the current folder's module tree, with the overlays' replacements: path → path. The
+// program is named after the package and placed in dir; source is the package's folder.
 func Build(ctx context.Context, source, dir string, overlays ...map[string]string) (program string, err error) {
 	all := map[string]string{}
 	for _, overlay := range overlays {

@@ -12,24 +12,24 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 )
 
-// LogFile is what its processes wrote to standard error.
+// LogFile is the file with the standard error of its processes.
 func (k *Client) LogFile() string { return filepath.Join(k.Config.Dir, "log") }
 
-// Histories are the files that its processes wrote, in their order.
+// Histories returns the files that its processes wrote, in order.
 func (k *Client) Histories() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return append([]string{}, k.histories...)
 }
 
-// Pid is its process's id, of the last one where none runs.
+// Pid is its process's id, of the last one if none runs.
 func (k *Client) Pid() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.cmd.Process.Pid
 }
 
-// Alive says that its process runs, or stands.
+// Alive reports that its process has not ended.
 func (k *Client) Alive() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -41,14 +41,14 @@ func (k *Client) Alive() bool {
 	}
 }
 
-// Err says how its process ended.
+// Err returns how its process ended.
 func (k *Client) Err() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.err
 }
 
-// Freeze stops the process where it stands, and what it runs.
+// Freeze stops the process and its children.
 func (k *Client) Freeze() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -64,7 +64,7 @@ func (k *Client) Freeze() error {
 	return child.Freeze(k.cmd.Process.Pid)
 }
 
-// Thaw lets it go on.
+// Thaw resumes them.
 func (k *Client) Thaw() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -75,7 +75,7 @@ func (k *Client) Thaw() error {
 	return ended(syscall.Kill(-k.cmd.Process.Pid, syscall.SIGCONT))
 }
 
-// ended passes over that a process has ended meanwhile.
+// ended ignores the error of a process that has ended meanwhile.
 func ended(err error) error {
 	if errors.Is(err, syscall.ESRCH) {
 		return nil
@@ -83,7 +83,7 @@ func ended(err error) error {
 	return err
 }
 
-// Kill ends the process as kill -9 does, with what it runs, and returns when it is gone.
+// Kill ends the process and its children like kill -9, and returns when it is gone.
 func (k *Client) Kill() error {
 	k.mu.Lock()
 	pid, done := k.cmd.Process.Pid, k.done
@@ -99,8 +99,8 @@ func (k *Client) Kill() error {
 	return err
 }
 
-// Restart kills the process where it runs and starts another under the same number, with a history of its own. It
-// waits for orders.
+// Restart kills the process if it runs and starts another with
+// the same number and its own history. It waits for orders.
 func (k *Client) Restart(ctx context.Context) error {
 	if err := k.Kill(); err != nil {
 		return err
@@ -110,10 +110,10 @@ func (k *Client) Restart(ctx context.Context) error {
 	return k.start(ctx)
 }
 
-// SetClock sets its wall clock to d from what is right. It takes a program that was built with [ClockOverlay].
+// SetClock sets the offset of its wall clock. Its program must be built with [ClockOverlay].
 func (k *Client) SetClock(d time.Duration) error { return k.clock.Set(d) }
 
-// Stop ends its input and waits for its end, at most so long.
+// Stop ends its input and waits for its end, at most for patience.
 func (k *Client) Stop(patience time.Duration) error {
 	k.mu.Lock()
 	in, done := k.in, k.done
@@ -133,7 +133,7 @@ func (k *Client) heal() error { return errors.Join(k.clock.Set(0), k.Thaw()) }
 
 func (k *Client) close() error { return errors.Join(k.Kill(), k.clock.Close()) }
 
-// Remove ends a client, with its relays.
+// Remove stops a client and removes its relays.
 func (c *Cluster) Remove(k *Client) error {
 	c.mu.Lock()
 	for i, other := range c.clients {

@@ -33,7 +33,7 @@ type Client struct {
 	in        io.WriteCloser
 	answers   chan answer
 	done      chan struct{} // closed at its end
-	err       error         // how it ended, after done
+	err       error         // how it ended, valid after done
 	frozen    bool
 	histories []string
 }
@@ -43,8 +43,8 @@ type answer struct {
 	err    error
 }
 
-// ClientConfig is what client n is told: every way leads through a relay of its own. Surfaces and workers are left to
-// the caller, and the history to [Cluster.StartClient].
+// ClientConfig is the configuration of client n: every address is one of its own relays. The caller sets surfaces and
+// workers, and [Cluster.StartClient] the history.
 func (c *Cluster) ClientConfig(n int, seed uint64) (client.Config, error) {
 	name := fmt.Sprintf("client-%d", n)
 	nodes, servers, err := c.ways(name)
@@ -73,7 +73,7 @@ func (c *Cluster) ClientConfig(n int, seed uint64) (client.Config, error) {
 	return cfg, nil
 }
 
-// StartClient starts a client process, with a clock and a folder of its own.
+// StartClient starts a client process with its own clock and folder.
 func (c *Cluster) StartClient(ctx context.Context, cfg client.Config) (*Client, error) {
 	if c.opts.Client == "" {
 		return nil, errors.New("Options.Client is required for clients")
@@ -95,14 +95,14 @@ func (c *Cluster) StartClient(ctx context.Context, cfg client.Config) (*Client, 
 	return k, nil
 }
 
-// Clients are those that were started, in their order.
+// Clients returns the clients in the order of their start.
 func (c *Cluster) Clients() []*Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]*Client{}, c.clients...)
 }
 
-// start starts a process with a history of its own: PATH/history/client-7.1.jsonl is that of client 7's first one.
+// start starts a process with its own history: PATH/history/client-7.1.jsonl is that of client 7's first one.
 func (k *Client) start(context.Context) error {
 	c := k.cluster
 	c.mu.Lock()
@@ -116,7 +116,7 @@ func (k *Client) start(context.Context) error {
 	cfg := k.Config
 	cfg.History = filepath.Join(histories, fmt.Sprintf("%s.%d.jsonl", k.Name, nth))
 	cfg.Life = nth
-	cfg.Seed += uint64(nth-1) << 32 // another process draws otherwise
+	cfg.Seed += uint64(nth-1) << 32 // another process draws different numbers
 	first, err := json.Marshal(cfg)
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (k *Client) start(context.Context) error {
 	defer log.Close()
 	cmd := exec.Command(c.opts.Client, "client")
 	cmd.Env, cmd.Dir, cmd.Stderr = append(os.Environ(), k.clock.Env()...), cfg.Dir, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is for us
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is for this process
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -141,14 +141,15 @@ func (k *Client) start(context.Context) error {
 		return err
 	}
 	k.run(cmd, in, out, cfg.History)
-	if err := child.Adopt(-cmd.Process.Pid, syscall.SIGKILL); err != nil { // with what it runs, and though it stands
+	// The signal reaches the whole group, stopped processes included.
+	if err := child.Adopt(-cmd.Process.Pid, syscall.SIGKILL); err != nil {
 		return errors.Join(err, k.Kill())
 	}
 	_, err = in.Write(append(first, '\n'))
 	return err
 }
 
-// run reads what a process says until it ends.
+// run reads a process's output until it ends.
 func (k *Client) run(cmd *exec.Cmd, in io.WriteCloser, out io.Reader, history string) {
 	answers, done := make(chan answer, 16), make(chan struct{})
 	k.mu.Lock()
@@ -168,12 +169,12 @@ func (k *Client) run(cmd *exec.Cmd, in io.WriteCloser, out io.Reader, history st
 			}
 			select {
 			case answers <- a:
-			default: // nobody asked for so many
+			default: // more answers than orders
 			}
 		}
 		err := cmd.Wait()
 		child.Disown(-cmd.Process.Pid)
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it had started
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // its children
 		k.mu.Lock()
 		if k.done == done {
 			k.err = err
@@ -183,7 +184,7 @@ func (k *Client) run(cmd *exec.Cmd, in io.WriteCloser, out io.Reader, history st
 	}()
 }
 
-// Order gives an order and waits for its report, at most so long.
+// Order gives an order and waits for its report, at most for patience.
 func (k *Client) Order(ctx context.Context, order client.Order, patience time.Duration) (client.Report, error) {
 	k.talk.Lock()
 	defer k.talk.Unlock()
@@ -194,7 +195,7 @@ func (k *Client) Order(ctx context.Context, order client.Order, patience time.Du
 	if err != nil {
 		return client.Report{}, err
 	}
-	for len(answers) > 0 { // to an order that was not waited for
+	for len(answers) > 0 { // answers to orders that were not waited for
 		<-answers
 	}
 	if _, err := in.Write(append(line, '\n')); err != nil {
@@ -209,7 +210,7 @@ func (k *Client) Order(ctx context.Context, order client.Order, patience time.Du
 				a.err = fmt.Errorf("%s: %s", k.Name, a.report.Error)
 			}
 			if a.err == nil && a.report.Done != order.Do {
-				continue // late, to an order of before
+				continue // late, for an earlier order
 			}
 			return a.report, a.err
 		case <-done:

@@ -1,11 +1,8 @@
-// Package cluster runs the whole product as processes on loopback: Redis nodes,
-// a PostgreSQL with a streaming standby, gateways with a supervisor, and
-// clients, with a relay between each two that talk to each other.
+// Package cluster runs the whole product as processes on loopback: Redis nodes, a PostgreSQL with a streaming standby,
+// gateways with a supervisor, and clients, with a relay for each connected pair.
 //
-// The guarantee: what [Start] returned serves leases through every gateway;
-// each server keeps its address whatever happens to it; [Cluster.Heal] brings
-// everything back to where it runs; and nothing outlives this process, or
-// [Cluster.Close].
+// The guarantee: after [Start] every gateway serves leases. Each server keeps its address through all faults.
+// [Cluster.Heal] brings everything back up. Nothing outlives this process, or [Cluster.Close].
 //
 //	c, err := cluster.Start(ctx, cluster.Options{Redis: 3, Gateways: 2, Program: program})
 //	if err != nil {
@@ -18,8 +15,8 @@
 //	c.Heal(ctx)
 //
 // Names are those of the relays' ends: "redis-1", "postgres-a", "gateway-1", "client-7". A gateway's three ports have
-// relays of their own: "gateway-1/api", "gateway-1/pg", "gateway-1/s3". "blobs" is the S3 service that keeps the
-// blobs, where there is one.
+// their own relays: "gateway-1/api", "gateway-1/pg", "gateway-1/s3". "blobs" is the S3 service that keeps the blobs, if
+// there is one.
 package cluster
 
 import (
@@ -39,7 +36,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/relay"
 )
 
-// Options say what runs.
+// Options configure the cluster.
 type Options struct {
 	Redis    int       // nodes: 3 (default) or 5
 	Gateways int       // 2 (default) or 3
@@ -47,15 +44,15 @@ type Options struct {
 	Program  string    // of fencegate, built with [ClockOverlay]: required
 	Client   string    // program of the clients, for [Cluster.StartClient]
 	SQL      []string  // run by the superuser after `migrate up`: judged.effects, then mutants
-	Seed     uint64    // which node keeps its data how
-	BlobS3   string    // program of the S3 service that keeps the blobs; "": they are files in a folder
-	Disk     int64     // bytes of the blobs' own file system; default 256 MiB
+	Seed     uint64    // decides how each node persists its data
+	BlobS3   string    // program of the S3 service for the blobs; "": they are files in a folder
+	Disk     int64     // size of the blobs' own file system; default 256 MiB
 	Python   string    // for clients; see client.Config
-	PSQL     string    // the same
-	Log      io.Writer // of what is done; default: none
+	PSQL     string    // for clients; see client.Config
+	Log      io.Writer // for actions; default: none
 }
 
-// Logins of the guarded database, and what else gateways and clients must know.
+// Logins of the guarded database, and other settings of gateways and clients.
 const (
 	WriterLogin  = "robust_writer"  // in fence_writer
 	GatewayLogin = "robust_gateway" // in fence_gateway
@@ -72,7 +69,7 @@ const (
 	nodePatience = "250ms" // of serve: the default of 50 ms is too short where two cores run thirty processes
 )
 
-// Cluster is what runs.
+// Cluster is a running cluster.
 type Cluster struct {
 	Net      *relay.Net
 	Nodes    []*Node
@@ -83,19 +80,19 @@ type Cluster struct {
 	opts    Options
 	log     *slog.Logger
 	dir     string
-	files   string   // the folder that the blobs lie in
-	blobEnv []string // that a process needs to reach them
+	files   string   // the folder of the blobs
+	blobEnv []string // environment for processes that use them
 	shim    *clockshim.Clock
 	pg      [2]*Postgres
 
-	prefix   string     // of the keys in Redis: the database's own
+	prefix   string     // of the keys in Redis; the database's own
 	failing  sync.Mutex // one failover at a time
-	attached bool       // there is a standby that may be promoted
+	attached bool       // there is a standby that can be promoted
 
 	mu      sync.Mutex
 	primary int
 	clients []*Client
-	starts  map[int]int // of a client's number
+	starts  map[int]int // by client number
 	scanned map[string]int64
 	closed  bool
 }
@@ -141,7 +138,7 @@ func Start(ctx context.Context, opts Options) (c *Cluster, err error) {
 	if err = child.RemoveAtDeath(c.dir); err != nil {
 		return c, err
 	}
-	if err = os.Chmod(c.dir, 0o711); err != nil { // PostgreSQL's user passes through it
+	if err = os.Chmod(c.dir, 0o711); err != nil { // PostgreSQL's user must traverse it
 		return c, err
 	}
 	for _, step := range []func(context.Context) error{c.startRedis, c.startPostgres, c.startBlobs, c.startGateways} {
@@ -152,10 +149,10 @@ func Start(ctx context.Context, opts Options) (c *Cluster, err error) {
 	return c, nil
 }
 
-// Dir is the folder that everything lies in; it goes with Close.
+// Dir is the folder of all files; Close removes it.
 func (c *Cluster) Dir() string { return c.dir }
 
-// Async says that the primary does not wait for its standby.
+// Async reports that the primary does not wait for its standby.
 func (c *Cluster) Async() bool { return c.opts.Async }
 
 func (c *Cluster) startRedis(ctx context.Context) (err error) {
@@ -215,7 +212,7 @@ func (c *Cluster) startPostgres(ctx context.Context) (err error) {
 	return nil
 }
 
-// learnPrefix asks which keys on the nodes are the database's, as gateways do.
+// learnPrefix asks the database for its key prefix, as gateways do.
 func (c *Cluster) learnPrefix(ctx context.Context, primary *Postgres) error {
 	conn, err := primary.Connect(ctx)
 	if err != nil {
@@ -245,7 +242,7 @@ func (c *Cluster) startGateways(ctx context.Context) error {
 	return c.ready(ctx)
 }
 
-// ready waits until every gateway is.
+// ready waits until every gateway is ready.
 func (c *Cluster) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -258,7 +255,7 @@ func (c *Cluster) ready(ctx context.Context) error {
 	return nil
 }
 
-// Close ends everything and removes it. It may be called more than once.
+// Close stops everything and removes its files. It may be called more than once.
 func (c *Cluster) Close() error {
 	c.mu.Lock()
 	again, clients := c.closed, c.clients

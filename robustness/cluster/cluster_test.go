@@ -78,7 +78,7 @@ func buildS3(t *testing.T) string {
 	return programs.s3
 }
 
-// world is a cluster, and client 1 of it.
+// world is a cluster with client 1.
 type world struct {
 	*cluster.Cluster
 
@@ -107,7 +107,7 @@ func setup(t *testing.T, opts cluster.Options) *world {
 	return w
 }
 
-// wantNothingLeft: no process that was told a path below the folder, no mount and no folder.
+// wantNothingLeft expects no process with a path below the folder, no mount and no folder.
 func wantNothingLeft(t *testing.T, dir string) {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -122,7 +122,7 @@ func wantNothingLeft(t *testing.T, dir string) {
 	}
 }
 
-// eventually waits until there is no error.
+// eventually waits until ask returns no error.
 func (w *world) eventually(what string, ask func() error) {
 	w.t.Helper()
 	tick, limit := time.NewTicker(50*time.Millisecond), time.NewTimer(60*time.Second)
@@ -148,7 +148,7 @@ type lease struct {
 	Handle   string `json:"handle"`
 }
 
-// acquire takes a lease through a gateway and its relay, and gives it back at once where it is not to be kept.
+// acquire takes a lease through a gateway and its relay. Unless it is to be kept, it is released at once.
 func (w *world) acquire(gateway int, resource string) (l lease, err error) {
 	body, err := json.Marshal(map[string]string{"resource": resource, "ttl": "3s", "wait": "4s"})
 	if err != nil {
@@ -183,7 +183,7 @@ func (w *world) post(gateway int, path string, body []byte) ([]byte, error) {
 	return text, err
 }
 
-// write writes a row under a lease, past the gateways and through the relays.
+// write writes a row under a lease, directly to PostgreSQL and through the relays.
 func (w *world) write(l lease, value string) error {
 	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
 	defer cancel()
@@ -202,7 +202,7 @@ func (w *world) write(l lease, value string) error {
 	})
 }
 
-// works asks every gateway for a lease and writes under it.
+// works acquires a lease from every gateway and writes under it.
 func (w *world) works(value string) (last lease) {
 	w.t.Helper()
 	for i := range w.Gateways {

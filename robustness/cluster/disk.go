@@ -14,14 +14,14 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 )
 
-// Disk is the file system of the blobs: in memory, of a size of its own.
+// Disk is the blobs' own file system: in memory, with a limited size.
 type Disk struct {
 	Path string
 
 	mu sync.Mutex
 }
 
-// startBlobs makes the place of the blobs and the files that gateways read secrets from.
+// startBlobs creates the storage for the blobs and the gateways' secret files.
 func (c *Cluster) startBlobs(ctx context.Context) error {
 	for name, text := range map[string]string{"master": masterKey, "token": Token, "s3secret": rootSecret} {
 		if err := os.WriteFile(c.secret(name), []byte(text), 0o600); err != nil {
@@ -59,7 +59,7 @@ func (c *Cluster) mountDisk(path string) error {
 
 const filler = "filler"
 
-// Fill leaves so many bytes free.
+// Fill leaves the given number of bytes free.
 func (d *Disk) Fill(_ context.Context, leave int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -78,7 +78,7 @@ func (d *Disk) Fill(_ context.Context, leave int64) error {
 		if err != nil && !errors.Is(err, syscall.ENOSPC) {
 			return err
 		}
-		if err != nil { // somebody else was faster
+		if err != nil { // another writer was faster
 			return nil //nolint:nilerr // the disk is full, as asked
 		}
 	}
@@ -93,7 +93,7 @@ func (d *Disk) Left() (int64, error) {
 	return int64(fs.Bfree) * fs.Bsize, nil
 }
 
-// Free ends what Fill did.
+// Free removes the file of Fill.
 func (d *Disk) Free() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -109,7 +109,7 @@ func (d *Disk) unmount() error {
 	}
 	err := unix.Unmount(d.Path, unix.MNT_DETACH)
 	child.Unmounted(d.Path)
-	if errors.Is(err, unix.EINVAL) { // it is no more
+	if errors.Is(err, unix.EINVAL) { // it is not mounted
 		return nil
 	}
 	return err

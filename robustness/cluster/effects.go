@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/judge"
 )
 
-// Setup makes the rows of a round's resources, with the value "".
+// Setup creates the rows of a round's resources, with the value "".
 func (c *Cluster) Setup(ctx context.Context, resources []string) error {
 	conn, err := c.Primary().Connect(ctx)
 	if err != nil {
@@ -29,7 +29,7 @@ func (c *Cluster) Setup(ctx context.Context, resources []string) error {
 	})
 }
 
-// The guards are ALWAYS, so a replica's role does not silence them. The lock keeps every other writer out meanwhile.
+// The guards are ALWAYS, so a replica's role does not disable them. The lock keeps out every other writer meanwhile.
 const (
 	newRows   = "INSERT INTO judged.registers (resource) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING"
 	guardsOff = `SET LOCAL lock_timeout = '20s';
@@ -74,8 +74,8 @@ func effectsOf(ctx context.Context, p *Postgres, after int64) ([]judge.Effect, e
 	return effects, nil
 }
 
-// missing are the effects of one list that another has not: seq may be given out again after a failover, but not at
-// the same place of the WAL with the same content.
+// missing returns the effects in one list that are not in the other. A seq may be given again after a failover, but not
+// at the same WAL position with the same content.
 func missing(from, in []judge.Effect) []judge.Effect {
 	has := make(map[judge.Effect]bool, len(in))
 	for _, e := range in {

@@ -15,37 +15,37 @@ import (
 
 // Failover says how a failover goes.
 type Failover struct {
-	// InOrder stops the old primary as a service manager does. Otherwise it is killed, where it still runs.
+	// InOrder stops the old primary as a service manager does. Otherwise it is killed if it still runs.
 	InOrder bool
-	// OldReturns is for how long the old primary is up again, as a primary that clients can reach, after the other one
-	// was promoted and its fences were raised. Its commits wait for a standby that will not come, so nothing that it
-	// does is acknowledged; what clients read there is old. With Async it must be 0: there the procedure is to fence
-	// it off first.
+	// OldReturns is how long the old primary runs again, as a primary that clients can reach,
+	// after the standby was promoted and its fences were raised. Its commits wait for a
+	// standby that will not come, so no write there is acknowledged; reads there are
+	// outdated. With Async it must be 0: the procedure then fences the old primary off first.
 	OldReturns time.Duration
 }
 
-// Switch is a failover that was done.
+// Switch describes a completed failover.
 type Switch struct {
 	judge.Loss
 
-	// Returned is while the old primary was up again, and could be read; zero where it was not.
+	// Returned is when the old primary ran again, and could be read; zero if it did not.
 	Returned history.Span
 
 	Primary  string // its name
-	LSN      string // where the new timeline begins
+	LSN      string // the start of the new timeline
 	Timeline int
 }
 
-// ErrNoStandby means that the standby has not been made anew since the last failover.
+// ErrNoStandby reports that there has been no new standby since the last failover.
 var ErrNoStandby = errors.New("there is no standby to promote")
 
 const failoverPatience = 3 * time.Minute
 
 // Failover promotes the standby by the procedure of docs/operations.md: the old primary is fenced off, the standby is
-// promoted, `fence invalidate-all` raises every fence, and a new standby is made in the old primary's place. What the
-// old primary had and the new one has not is read from its data before they go. It goes on after ctx has ended.
+// promoted, `fence invalidate-all` raises every fence, and a new standby replaces the old primary. Before that, the
+// data that only the old primary has is read from it. Failover continues after ctx has ended.
 func (c *Cluster) Failover(ctx context.Context, how Failover) (Switch, error) {
-	// What was begun is done: there is no way back to the old primary.
+	// Once begun, the failover is completed: there is no way back to the old primary.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), failoverPatience)
 	defer cancel()
 	if how.OldReturns > 0 && c.opts.Async {
@@ -86,11 +86,11 @@ func (c *Cluster) Failover(ctx context.Context, how Failover) (Switch, error) {
 	return s, nil
 }
 
-// promote fences the old primary off, makes the other one the primary, and returns what that had when it began.
+// promote fences off the old primary, promotes the other server, and returns the old primary's data.
 func (c *Cluster) promote(ctx context.Context, how Failover, s *Switch) (had evidence, err error) {
 	old, next := c.Primary(), c.Standby()
-	// Stale grants look current where fences may have been forgotten, so clients come after the fences are raised.
-	// With a synchronous standby nothing is forgotten.
+	// If fences may have been lost, stale grants look current. So clients may connect only after the fences are raised.
+	// With a synchronous standby nothing is lost.
 	links := c.Net.Find("", next.Name)
 	if c.opts.Async {
 		for _, link := range links {
@@ -105,7 +105,7 @@ func (c *Cluster) promote(ctx context.Context, how Failover, s *Switch) (had evi
 	if how.InOrder {
 		err = old.Stop()
 	}
-	if err = errors.Join(err, old.Kill()); err != nil { // one that stands hears nothing else
+	if err = errors.Join(err, old.Kill()); err != nil { // a frozen process handles no other signal
 		return had, err
 	}
 	s.From = history.Now()
@@ -145,7 +145,7 @@ func (c *Cluster) timeline(ctx context.Context, p *Postgres, s *Switch) error {
 	return nil
 }
 
-// comesBack lets the old primary run as one, for a while.
+// comesBack runs the old primary as a primary again, for a while.
 func (c *Cluster) comesBack(ctx context.Context, old *Postgres, d time.Duration) error {
 	if err := old.start(ctx); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (c *Cluster) comesBack(ctx context.Context, old *Postgres, d time.Duration)
 	return old.Kill()
 }
 
-// evidence is what a server holds that a failover may take back.
+// evidence is a server's data that a failover may take back.
 type evidence struct {
 	effects []judge.Effect
 	fences  map[string]int64
@@ -173,7 +173,7 @@ func read(ctx context.Context, p *Postgres) (e evidence, err error) {
 	return e, err
 }
 
-// evidenceOf runs the data of a server that is down at an address that nobody knows, and reads it.
+// evidenceOf starts a stopped server on its data at an unused address, and reads it.
 func evidenceOf(ctx context.Context, p *Postgres) (e evidence, err error) {
 	cfg := p.cfg
 	if cfg.Port, err = child.FreePort(); err != nil {
@@ -188,7 +188,7 @@ func evidenceOf(ctx context.Context, p *Postgres) (e evidence, err error) {
 	return e, errors.Join(err, alone.Kill())
 }
 
-// fallen are the fences that are lower than they were.
+// fallen returns the fences that are lower than before.
 func fallen(was, is map[string]int64) []judge.Fence {
 	var fell []judge.Fence
 	for resource, token := range was {

@@ -40,7 +40,7 @@ func failoverBack(t *testing.T, w *world) {
 	must(t, err)
 }
 
-// Heal ends a failover that could not make the new standby: something has its port.
+// Heal completes a failover that could not start the new standby, because its port was taken.
 func failoverFailed(t *testing.T, w *world) {
 	old := w.Primary()
 	taken := make(chan net.Listener, 1)
@@ -68,7 +68,7 @@ func failoverFailed(t *testing.T, w *world) {
 	must(t, w.CaughtUp(t.Context()))
 }
 
-// What the standby had not received is lost, and named exactly.
+// The failover reports exactly what the standby had not received.
 func TestAnAsynchronousFailoverNamesWhatIsLost(t *testing.T) {
 	t.Parallel()
 	w := setup(t, cluster.Options{Async: true})

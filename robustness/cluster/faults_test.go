@@ -73,7 +73,7 @@ func relays(t *testing.T, w *world) {
 }
 
 func redisFaults(t *testing.T, w *world) {
-	n := w.Nodes[0] // appends always
+	n := w.Nodes[0] // it has appendfsync always
 	direct := redis.NewClient(&redis.Options{Addr: n.Addr, MaxRetries: -1, ReadTimeout: time.Second})
 	defer direct.Close()
 	ctx := t.Context()
@@ -130,7 +130,7 @@ func gatewayFaults(t *testing.T, w *world) {
 	must(t, g.SetClock(-time.Hour))
 	must(t, w.Spin(t.Context(), 1, 100*time.Millisecond))
 	g.Absent(true)
-	must(t, g.Kill()) // Heal lets it start
+	must(t, g.Kill()) // Heal restarts it
 }
 
 func diskFull(t *testing.T, w *world) {
@@ -174,7 +174,7 @@ func clientFaults(t *testing.T, w *world) {
 		t.Error("a frozen client answers")
 	}
 	must(t, k.Thaw())
-	must(t, order(client.Work, 10*time.Second)) // what comes late is not its answer
+	must(t, order(client.Work, 10*time.Second)) // a late answer is not taken for this one
 	must(t, k.Kill())
 	if k.Alive() || order(client.Rest, time.Second) == nil {
 		t.Error("a killed client answers")
@@ -216,7 +216,7 @@ func postgresFaults(t *testing.T, w *world) {
 		t.Error("a commit did not wait for the standby")
 	}
 	must(t, w.Standby().Thaw())
-	must(t, p.Kill()) // Heal starts it
+	must(t, p.Kill()) // Heal restarts it
 }
 
 func sizes(t *testing.T, w *world) {

@@ -16,13 +16,13 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv/clockshim"
 )
 
-// Gateway is one fencegate serve. Its supervisor starts it again, 100 ms after it ended, in whatever way.
+// Gateway is a fencegate serve with a supervisor, which restarts it 100 ms after any end.
 type Gateway struct {
 	Name        string // "gateway-1" …
-	API, PG, S3 string // host:port, past every relay
+	API, PG, S3 string // host:port, without a relay
 	LogFile     string
 
-	spec  child.Spec // without its log
+	spec  child.Spec // without its log file
 	clock *clockshim.Clock
 	ended sync.WaitGroup
 	quit  chan struct{}
@@ -31,13 +31,13 @@ type Gateway struct {
 	mu       sync.Mutex
 	proc     process
 	starts   int
-	absent   bool          // it is to stay down
+	absent   bool          // it stays down
 	changed  chan struct{} // closed when absent ends
-	endings  []string      // how it ended, when nobody had ended it
-	expected bool          // somebody ends it
+	endings  []string      // unexpected ends
+	expected bool          // the next end is expected
 }
 
-// restartAfter is how long the supervisor waits, as systemd does by default.
+// restartAfter is the supervisor's delay, as systemd's default.
 const restartAfter = 100 * time.Millisecond
 
 func (g *Gateway) supervise() error {
@@ -74,7 +74,7 @@ func (g *Gateway) start() (*child.Process, error) {
 	return proc, nil
 }
 
-// note keeps how the process ended, where nobody had asked for it.
+// note records how the process ended if that was not expected.
 func (g *Gateway) note(proc *child.Process) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -83,7 +83,7 @@ func (g *Gateway) note(proc *child.Process) {
 	}
 }
 
-// again starts the gateway when it may run; nil: the supervision is over.
+// again starts the gateway when it may run; nil: the supervision has ended.
 func (g *Gateway) again() *child.Process {
 	timer := time.NewTimer(restartAfter)
 	defer timer.Stop()
@@ -116,7 +116,7 @@ func (g *Gateway) process() *child.Process {
 	return g.proc.Process
 }
 
-// expect says that the process's end is wanted.
+// expect marks the process's end as expected.
 func (g *Gateway) expect() *child.Process {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -124,17 +124,17 @@ func (g *Gateway) expect() *child.Process {
 	return g.proc.Process
 }
 
-// Pid is the process's id, of the last one where none runs.
+// Pid is the process's id, of the last one if none runs.
 func (g *Gateway) Pid() int { return g.process().Pid() }
 
-// Starts is how often the gateway was started: one more than its restarts.
+// Starts returns how often the gateway was started: one more than its restarts.
 func (g *Gateway) Starts() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.starts
 }
 
-// Kill ends the process as kill -9 does. The supervisor starts it again.
+// Kill ends the process like kill -9. The supervisor restarts it.
 func (g *Gateway) Kill() error {
 	g.expect().Kill()
 	return nil
@@ -143,13 +143,13 @@ func (g *Gateway) Kill() error {
 // stopPatience is longer than serve's drain timeout.
 const stopPatience = 15 * time.Second
 
-// Stop asks the process to end, by SIGTERM, and returns when it has. The supervisor starts it again.
+// Stop sends SIGTERM, and returns when the process has ended. The supervisor restarts it.
 func (g *Gateway) Stop(ctx context.Context) error {
 	if err := g.Thaw(); err != nil {
 		return err
 	}
 	proc := g.expect()
-	_ = proc.Signal(syscall.SIGTERM) // one that has ended needs none
+	_ = proc.Signal(syscall.SIGTERM) // it may have ended already
 	ctx, cancel := context.WithTimeout(ctx, stopPatience)
 	defer cancel()
 	select {
@@ -160,7 +160,7 @@ func (g *Gateway) Stop(ctx context.Context) error {
 	}
 }
 
-// Absent lets the gateway stay down after its next end, until it is off.
+// Absent keeps the gateway down after its next end, until it is called with false.
 func (g *Gateway) Absent(on bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -173,24 +173,24 @@ func (g *Gateway) Absent(on bool) {
 	g.absent = on
 }
 
-// Freeze stops the process where it stands.
+// Freeze stops the process (SIGSTOP).
 func (g *Gateway) Freeze() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.proc.freeze()
 }
 
-// Thaw lets it go on.
+// Thaw resumes it.
 func (g *Gateway) Thaw() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.proc.thaw()
 }
 
-// SetClock sets its wall clock to d from what is right. It takes a program that was built with [ClockOverlay].
+// SetClock sets the offset of its wall clock. Its program must be built with [ClockOverlay].
 func (g *Gateway) SetClock(d time.Duration) error { return g.clock.Set(d) }
 
-// Ready asks /readyz, past every relay.
+// Ready requests /readyz, without a relay.
 func (g *Gateway) Ready(ctx context.Context) error {
 	_, err := g.get(ctx, "/readyz")
 	return err
@@ -217,7 +217,7 @@ func (g *Gateway) get(ctx context.Context, path string) ([]byte, error) {
 	return text, err
 }
 
-// heal brings the gateway to where it runs, thawed and at the right time.
+// heal starts or thaws the gateway and corrects its clock.
 func (g *Gateway) heal() error {
 	g.Absent(false)
 	return errors.Join(g.clock.Set(0), g.Thaw())
@@ -233,7 +233,7 @@ func (g *Gateway) close() error {
 	return g.clock.Close()
 }
 
-// newGateway makes a gateway whose ways to PostgreSQL, Redis and an S3 service lead through relays of its own.
+// newGateway creates a gateway with its own relays to PostgreSQL, Redis and an S3 service.
 func (c *Cluster) newGateway(number int) (*Gateway, error) {
 	g := &Gateway{Name: fmt.Sprintf("gateway-%d", number)}
 	dir := filepath.Join(c.dir, g.Name)

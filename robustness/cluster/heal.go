@@ -10,8 +10,8 @@ import (
 	"regexp"
 )
 
-// Heal ends every fault and brings everything back to where it runs: relays open, processes thawed and started, clocks
-// right, the disk free. It does not wait for readiness: that is what a run measures.
+// Heal ends every fault: it opens relays, thaws and starts processes, corrects clocks and frees the disk. It does not
+// wait for readiness, which a run measures.
 func (c *Cluster) Heal(ctx context.Context) error {
 	var errs []error
 	c.Net.Heal()
@@ -44,8 +44,8 @@ var (
 	worse = regexp.MustCompile(`PANIC: |TRAP: |was terminated by signal (6|11)`)
 )
 
-// Faulty are what gateways, clients and PostgreSQL wrote since the last call that no fault excuses: panics, fatal
-// errors of the Go runtime, data races, failed assertions; and how gateways ended that nobody had ended.
+// Faulty returns log lines of gateways, clients and PostgreSQL since the last call that no fault excuses: panics, fatal
+// errors of the Go runtime, data races, failed assertions. It also returns the unexpected ends of gateways.
 func (c *Cluster) Faulty() ([]string, error) {
 	var found []string
 	var errs []error
@@ -69,7 +69,7 @@ func (c *Cluster) Faulty() ([]string, error) {
 	return found, errors.Join(errs...)
 }
 
-// scan reads the lines of a log that came since and match.
+// scan returns a log's new lines that match.
 func (c *Cluster) scan(path string, pattern *regexp.Regexp) ([]string, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -86,7 +86,7 @@ func (c *Cluster) scan(path string, pattern *regexp.Regexp) ([]string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	offset := c.scanned[path]
-	if info.Size() < offset { // begun anew
+	if info.Size() < offset { // the log was started anew
 		offset = 0
 	}
 	if _, err := file.Seek(offset, io.SeekStart); err != nil {
@@ -95,7 +95,7 @@ func (c *Cluster) scan(path string, pattern *regexp.Regexp) ([]string, error) {
 	var found []string
 	for in := bufio.NewReader(file); ; {
 		line, err := in.ReadBytes('\n')
-		if err != nil { // the last one is not complete
+		if err != nil { // the last line is incomplete
 			break
 		}
 		offset += int64(len(line))

@@ -16,29 +16,29 @@ import (
 	"github.com/fencegate/fencegate/internal/pgserver"
 )
 
-// Postgres is one of the two PostgreSQL servers. Which one is the primary, [Cluster.Primary] says.
+// Postgres is one of the two PostgreSQL servers. [Cluster.Primary] returns the primary.
 type Postgres struct {
 	Name string // "postgres-a", "postgres-b"
-	Addr string // of the server itself, past every relay
+	Addr string // the server's own, without a relay
 
 	mu     sync.Mutex
 	cfg    pgserver.Config
 	server *pgserver.Server // nil: down
-	frozen []int            // its children that stand with it; nil: none
+	frozen []int            // its frozen children; nil: none
 	url    string           // the superuser's, of the guarded database
 }
 
 // Database is the guarded database.
 const Database = "robust"
 
-// ErrDown means that the server was killed or stopped.
+// ErrDown reports that the server was killed or stopped.
 var ErrDown = errors.New("the server is down")
 
-// settings of both servers. A kill takes nothing from the page cache, so fsync is not needed; a page that is
+// settings are for both servers. A kill loses nothing from the page cache, so fsync is not needed. A page that is
 // written in two parts may be torn, so full_page_writes is.
 func settings(name string) map[string]string {
 	return map[string]string{
-		"cluster_name":                   name, // what its replication connection is called, too
+		"cluster_name":                   name, // also the name of its replication connection
 		"full_page_writes":               "on",
 		"max_connections":                "400",
 		"superuser_reserved_connections": "10",
@@ -54,7 +54,7 @@ func settings(name string) map[string]string {
 		"timezone":                       "UTC",
 		"log_timezone":                   "UTC",
 		"log_line_prefix":                "%m [%p] %u ",
-		"log_parameter_max_length":       "0", // seals travel as parameters
+		"log_parameter_max_length":       "0", // parameters may contain seals
 	}
 }
 
@@ -86,14 +86,14 @@ func (p *Postgres) start(ctx context.Context) error {
 	return nil
 }
 
-// URL is the superuser's address of a database, past every relay. It holds the password.
+// URL is the superuser's address of a database, without a relay. It holds the password.
 func (p *Postgres) URL() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.url
 }
 
-// Pid is the postmaster's; 0 where the server is down.
+// Pid is the postmaster's; 0 if the server is down.
 func (p *Postgres) Pid() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,13 +103,13 @@ func (p *Postgres) Pid() int {
 	return p.server.Pid()
 }
 
-// running says that the server was not ended here, and has not ended by itself.
+// running reports that the server was not stopped here, and has not ended by itself.
 func (p *Postgres) running() bool {
 	pid := p.Pid()
 	return pid != 0 && alive(pid)
 }
 
-// Kill ends all processes of the server as kill -9 does. It stays down until [Postgres.Start].
+// Kill ends all processes of the server like kill -9. It stays down until [Postgres.Start].
 func (p *Postgres) Kill() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,8 +125,7 @@ func (p *Postgres) Kill() error {
 	return err
 }
 
-// Stop ends the server in order, as a service manager does: sessions end, and what the standby
-// misses is sent to it first.
+// Stop shuts the server down as a service manager does: sessions end, and the standby receives the missing WAL first.
 func (p *Postgres) Stop() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,7 +138,7 @@ func (p *Postgres) Stop() error {
 	return err
 }
 
-// Start starts the server on what it has on its disk, as what it was, and returns when it answers.
+// Start starts the server on its data, in its previous role, and returns when it answers.
 func (p *Postgres) Start(ctx context.Context) error {
 	if p.Pid() != 0 && !p.running() { // it ended by itself
 		if err := p.Kill(); err != nil {
@@ -149,7 +148,7 @@ func (p *Postgres) Start(ctx context.Context) error {
 	return p.start(ctx)
 }
 
-// Freeze stops all processes of the server where they stand.
+// Freeze stops all processes of the server (SIGSTOP).
 func (p *Postgres) Freeze() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,7 +163,7 @@ func (p *Postgres) Freeze() error {
 	return err
 }
 
-// Thaw lets them go on.
+// Thaw resumes them.
 func (p *Postgres) Thaw() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -179,10 +178,10 @@ func (p *Postgres) thaw() {
 	p.frozen = nil
 }
 
-// heal brings the server to where it runs, as what it was.
+// heal thaws and starts the server in its previous role.
 func (p *Postgres) heal(ctx context.Context) error { return errors.Join(p.Thaw(), p.Start(ctx)) }
 
-// Connect opens a superuser's session on the guarded database, past every relay.
+// Connect opens a superuser's session on the guarded database, without a relay.
 func (p *Postgres) Connect(ctx context.Context) (*pgx.Conn, error) {
 	address := p.URL()
 	if address == "" {
@@ -211,7 +210,7 @@ func (p *Postgres) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// says asks for one value as the superuser.
+// says queries one value as the superuser.
 func says[T any](ctx context.Context, p *Postgres, sql string, args ...any) (T, error) {
 	var value T
 	conn, err := p.Connect(ctx)
@@ -223,7 +222,7 @@ func says[T any](ctx context.Context, p *Postgres, sql string, args ...any) (T, 
 	return value, err
 }
 
-// url of the guarded database at these addresses, for a login.
+// address is the URL of the guarded database at these hosts, for a login.
 func address(login string, hosts string) string {
 	u := url.URL{Scheme: "postgres", User: url.UserPassword(login, password), Host: hosts, Path: "/" + Database}
 	u.RawQuery = "sslmode=disable&connect_timeout=3"

@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 )
 
-// stat is what /proc says of a process: its state and its parent.
+// stat reads a process's state and parent from /proc.
 func stat(pid int) (state byte, parent int, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -28,14 +28,14 @@ func stat(pid int) (state byte, parent int, err error) {
 	return state, parent, err
 }
 
-// process is one that was started last, and whether it stands still. Whoever holds it guards it.
+// process is the last process that was started, and whether it is frozen. Its owner synchronizes the access.
 type process struct {
 	*child.Process
 
 	frozen bool
 }
 
-// startLogged starts a program whose output goes to the end of a file.
+// startLogged starts a program whose output is appended to a file.
 func startLogged(spec child.Spec, file string) (*child.Process, error) {
 	log, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -63,29 +63,29 @@ func (p *process) thaw() error {
 	return nil
 }
 
-// alive says that the process runs, or stands.
+// alive reports that the process has not ended.
 func alive(pid int) bool {
 	state, _, err := stat(pid)
 	return err == nil && state != 'Z'
 }
 
-// children are the processes that a process started and that run.
+// children returns the running children of a process.
 func children(pid int) []int {
-	entries, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
+	entries, _ := filepath.Glob("/proc/[0-9]*") // the pattern is valid
 	var found []int
 	for _, entry := range entries {
 		n, err := strconv.Atoi(filepath.Base(entry))
 		if err != nil {
 			continue
 		}
-		if _, parent, err := stat(n); err == nil && parent == pid { // else it has ended meanwhile
+		if _, parent, err := stat(n); err == nil && parent == pid { // otherwise it has ended meanwhile
 			found = append(found, n)
 		}
 	}
 	return found
 }
 
-// until asks again until the condition holds or ctx ends.
+// until retries until the condition holds or ctx ends.
 func until(ctx context.Context, every time.Duration, what string, holds func() error) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -102,9 +102,9 @@ func until(ctx context.Context, every time.Duration, what string, holds func() e
 	}
 }
 
-// freezeTree stops a process and its children, which get SIGKILL should this process end meanwhile.
+// freezeTree stops a process and its children. They get SIGKILL if this process ends meanwhile.
 func freezeTree(pid int) ([]int, error) {
-	if err := child.Freeze(pid); err != nil { // first: it starts no more of them
+	if err := child.Freeze(pid); err != nil { // first, so that it starts no more children
 		return nil, err
 	}
 	frozen := children(pid)
@@ -130,7 +130,7 @@ func freezeTree(pid int) ([]int, error) {
 	return frozen, nil
 }
 
-// thawTree lets what freezeTree stopped go on, the parent last: it would take them for hung.
+// thawTree resumes what freezeTree stopped, the parent last: otherwise it would consider its children hung.
 func thawTree(pid int, frozen []int) {
 	for _, p := range frozen {
 		_ = syscall.Kill(p, syscall.SIGCONT)
@@ -139,7 +139,8 @@ func thawTree(pid int, frozen []int) {
 	_ = syscall.Kill(pid, syscall.SIGCONT)
 }
 
-// killChildren ends what a process started, which is stopped so that it starts no more, and waits until they are gone.
+// killChildren kills a process's children and waits until they
+// are gone. It stops the parent, so that it starts no more.
 func killChildren(pid int) error {
 	if err := child.Freeze(pid); err != nil {
 		if errors.Is(err, os.ErrProcessDone) {
@@ -163,7 +164,7 @@ func killChildren(pid int) error {
 	})
 }
 
-// Spin keeps n processes busy, beside the others, for d or until ctx ends.
+// Spin keeps n additional processes busy, for d or until ctx ends.
 func (c *Cluster) Spin(ctx context.Context, n int, d time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()

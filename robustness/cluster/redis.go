@@ -16,15 +16,15 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv/clockshim"
 )
 
-// Node is a Redis node, with a clock and a persistence of its own.
+// Node is a Redis node with its own clock and persistence.
 type Node struct {
 	Name        string // "redis-1" …
-	Addr        string // of the node itself, past every relay
+	Addr        string // the node's own, without a relay
 	Persistence redisserver.Persistence
 	hash        string // the key of the lock's counters
 
 	mu     sync.Mutex
-	dir    string // data, of which kept is a copy
+	dir    string // its data, of which kept is a copy
 	kept   string
 	server *redisserver.Server
 	clock  *clockshim.Clock
@@ -32,17 +32,17 @@ type Node struct {
 	down   bool
 }
 
-// Data is what a node starts with.
+// Data is the data with which a node starts.
 type Data int
 
 // The data that there may be.
 const (
-	Own   Data = iota // what is on its disk
-	Older             // what [Node.Keep] copied the last time; nothing where it never did
+	Own   Data = iota // the data on its disk
+	Older             // the copy of the last [Node.Keep]; nothing without one
 	Empty
 )
 
-// Part is what a node loses while it runs on.
+// Part is a part of its data that a running node loses.
 type Part string
 
 // The parts.
@@ -76,7 +76,7 @@ func (c *Cluster) startNode(ctx context.Context, number int, shim *clockshim.Clo
 	return n, nil
 }
 
-// Freeze stops the node where it stands.
+// Freeze stops the node (SIGSTOP).
 func (n *Node) Freeze() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -87,7 +87,7 @@ func (n *Node) Freeze() error {
 	return n.server.Freeze()
 }
 
-// Thaw lets it go on.
+// Thaw resumes it.
 func (n *Node) Thaw() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -102,7 +102,7 @@ func (n *Node) thaw() error {
 	return n.server.Thaw()
 }
 
-// Kill ends the node as kill -9 does. It stays down until [Node.Restart].
+// Kill ends the node like kill -9. It stays down until [Node.Restart].
 func (n *Node) Kill() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -114,15 +114,15 @@ func (n *Node) kill() error {
 	return n.server.Kill()
 }
 
-// Keep copies the node's data as it is at this moment, for a restart with [Older].
+// Keep copies the node's current data, for a restart with [Older].
 func (n *Node) Keep() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.down && !n.frozen { // between two writes
+	if !n.down && !n.frozen { // copy between two writes
 		if err := n.server.Freeze(); err != nil {
 			return err
 		}
-		defer func() { _ = n.server.Thaw() }() // one that can't be thawed has ended, which is seen
+		defer func() { _ = n.server.Thaw() }() // an error means that it has ended, which is noticed
 	}
 	return replace(n.kept, n.dir)
 }
@@ -135,7 +135,7 @@ func replace(to, from string) error {
 	return os.CopyFS(to, os.DirFS(from))
 }
 
-// Restart kills the node where it runs and starts it with the data.
+// Restart kills the node if it runs and starts it with the data.
 func (n *Node) Restart(ctx context.Context, data Data) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -164,17 +164,17 @@ func (n *Node) change(data Data) error {
 	return os.Mkdir(n.dir, 0o700)
 }
 
-// SetClock sets the node's wall clock to d from what is right.
+// SetClock sets the offset of the node's wall clock.
 func (n *Node) SetClock(d time.Duration) error { return n.clock.Set(d) }
 
-// client asks the node itself; it is to be closed.
+// client connects to the node itself. The caller closes it.
 func (n *Node) client() *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr: n.Addr, MaxRetries: -1, DialTimeout: time.Second, ReadTimeout: 2 * time.Second,
 	})
 }
 
-// Flush loses a part of what the node has while it runs on.
+// Flush removes a part of a running node's data.
 func (n *Node) Flush(ctx context.Context, part Part) error {
 	client := n.client()
 	defer func() { _ = client.Close() }()
@@ -205,14 +205,14 @@ func (n *Node) Info(ctx context.Context, section string) (map[string]string, err
 	return info, nil
 }
 
-// Keys is how many the node has.
+// Keys returns the node's number of keys.
 func (n *Node) Keys(ctx context.Context) (int64, error) {
 	client := n.client()
 	defer func() { _ = client.Close() }()
 	return client.DBSize(ctx).Result()
 }
 
-// heal brings the node to where it runs, thawed and at the right time.
+// heal starts or thaws the node and corrects its clock.
 func (n *Node) heal(ctx context.Context) error {
 	n.mu.Lock()
 	err := errors.Join(n.clock.Set(0), n.thaw())

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Sizes samples what must stay flat, by name: "gateway-1#3 goroutines" is that of gateway 1's third process. Units are
-// fds, kB, threads, goroutines, sessions, locks, keys and files.
+// Sizes samples the sizes that must not grow, by name: "gateway-1#3 goroutines" is that of gateway 1's third process.
+// Units are fds, kB, threads, goroutines, sessions, locks, keys and files.
 func (c *Cluster) Sizes(ctx context.Context) (map[string]float64, error) {
 	sizes := map[string]float64{}
 	var errs []error
@@ -48,7 +48,7 @@ func (c *Cluster) Sizes(ctx context.Context) (map[string]float64, error) {
 	}
 	files, err := countFiles(c.files)
 	live, liveErr := says[float64](ctx, c.Primary(), "SELECT count(*)::float8 FROM objects.blobs WHERE state = 'live'")
-	sizes["blobs files"], errs = max(0, files-live), append(errs, liveErr) // that no version needs
+	sizes["blobs files"], errs = max(0, files-live), append(errs, liveErr) // files that no version references
 	return sizes, errors.Join(append(errs, err)...)
 }
 
@@ -93,7 +93,7 @@ func (g *Gateway) goroutines(ctx context.Context, sizes map[string]float64, name
 	return fmt.Errorf("%s tells no goroutines", g.Name)
 }
 
-// Metrics reads /metrics, past every relay.
+// Metrics returns /metrics, without a relay.
 func (g *Gateway) Metrics(ctx context.Context) ([]byte, error) { return g.get(ctx, "/metrics") }
 
 func countFiles(root string) (float64, error) {

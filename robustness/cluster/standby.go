@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Primary is the server that is the primary, whether it runs or not.
+// Primary is the current primary, whether it runs or not.
 func (c *Cluster) Primary() *Postgres {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -24,10 +24,10 @@ func (c *Cluster) Standby() *Postgres {
 	return c.pg[1-c.primary]
 }
 
-// Servers are both, in the order of their names.
+// Servers returns both, sorted by name.
 func (c *Cluster) Servers() []*Postgres { return c.pg[:] }
 
-// repair ends a failover that failed on its way. What the old primary had is not known then.
+// repair completes a failover that failed. The old primary's data is then unknown.
 func (c *Cluster) repair(ctx context.Context) error {
 	primary := c.Primary()
 	standing, err := says[bool](ctx, primary, "SELECT NOT pg_is_in_recovery() OR pg_promote(true, 60)")
@@ -46,8 +46,8 @@ func (c *Cluster) repair(ctx context.Context) error {
 
 var primaryPort = regexp.MustCompile(`port=\d+`)
 
-// attach makes a new standby of the primary in the folder of the other server, whatever that held, and returns when
-// it streams and commits wait for it.
+// attach makes a new standby of the primary in the other server's folder, whatever that held. It returns when the
+// standby streams and commits wait for it.
 func (c *Cluster) attach(ctx context.Context) error {
 	primary, standby := c.Primary(), c.Standby()
 	if err := os.RemoveAll(standby.cfg.Dir); err != nil {
@@ -75,7 +75,7 @@ func (c *Cluster) attach(ctx context.Context) error {
 	return c.waitForStandby(ctx, true)
 }
 
-// redirect leads the standby of a configuration to its primary by way of a relay. The file's owner stays.
+// redirect points a standby's configuration to its primary through a relay. The file's owner is unchanged.
 func redirect(file, port string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -93,7 +93,7 @@ const (
 	hasReached   = `SELECT coalesce(least(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) >= $1::text::pg_lsn, false)`
 )
 
-// waitForStandby lets commits on the primary wait for the standby, or not, and returns when it is so.
+// waitForStandby makes commits on the primary wait for the standby, or not, and returns when that applies.
 func (c *Cluster) waitForStandby(ctx context.Context, wait bool) error {
 	primary, name := c.Primary(), ""
 	if wait {
@@ -113,11 +113,11 @@ func (c *Cluster) waitForStandby(ctx context.Context, wait bool) error {
 	if err != nil {
 		return err
 	}
-	// What was committed by sessions that had not read the setting is there, too.
+	// Sessions that had not read the setting may have committed without waiting.
 	return c.CaughtUp(ctx)
 }
 
-// CaughtUp waits until the standby has what the primary has written by now.
+// CaughtUp waits until the standby has everything that the primary has written so far.
 func (c *Cluster) CaughtUp(ctx context.Context) error {
 	position, err := says[string](ctx, c.Primary(), "SELECT pg_current_wal_flush_lsn()::text")
 	if err != nil {

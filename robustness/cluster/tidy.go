@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Earlier rounds' objects stop being current, as a deletion does it. Neither the fence nor the judge has a part in it.
+// Earlier rounds' objects stop being current, as with a deletion. Neither the fence nor the judge is involved.
 const retireObjects = `SET LOCAL lock_timeout = '20s';
 ALTER TABLE objects.pointers DISABLE TRIGGER judged;
 CREATE TEMPORARY TABLE gone ON COMMIT DROP AS SELECT bucket, version FROM objects.pointers;
@@ -15,13 +15,14 @@ DELETE FROM objects.pointers;
 DO $$ BEGIN PERFORM objects.retire(g.bucket, g.version) FROM gone g; END $$;
 ALTER TABLE objects.pointers ENABLE ALWAYS TRIGGER judged;`
 
-// tidyAge is how old a blob is that nobody names any more when it is swept between rounds.
+// tidyAge is the age at which an unreferenced blob is swept between rounds.
 const tidyAge = "1s"
 
-// Tidy sweeps once, so that what stays of a round's blobs is what no sweep takes. Where less than two thirds of the disk
-// are free, it makes room for another round: every object goes, and its bytes. Nobody writes meanwhile.
+// Tidy sweeps once, so that only blobs that no sweep removes remain of a round. If less than two thirds of the disk are
+// free, it makes room for another round: it deletes every object with its bytes. Nothing is written meanwhile.
 func (c *Cluster) Tidy(ctx context.Context) error {
-	if err := c.CaughtUp(ctx); err != nil { // a standby that is promoted later must not name what is swept now
+	// A standby that is promoted later must not reference the swept blobs.
+	if err := c.CaughtUp(ctx); err != nil {
 		return err
 	}
 	if err := c.sweep(ctx); err != nil {
@@ -47,7 +48,7 @@ func (c *Cluster) Tidy(ctx context.Context) error {
 	}
 	tick := time.NewTicker(2 * time.Second) // longer than the age
 	defer tick.Stop()
-	for range 5 { // after a failover every age begins with the first sweep
+	for range 5 { // after a failover every age restarts with the first sweep
 		if err := c.sweep(ctx); err != nil {
 			return err
 		}
@@ -69,7 +70,7 @@ func (c *Cluster) sweep(ctx context.Context) error {
 	return err
 }
 
-// roomy says that there is room for another round.
+// roomy reports that there is room for another round.
 func (c *Cluster) roomy() (bool, error) {
 	if c.Disk == nil {
 		return true, nil

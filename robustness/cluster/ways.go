@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 )
 
-// ways makes the relays from a process to every node and to both PostgreSQL servers.
+// ways creates the relays from a process to every node and to both PostgreSQL servers.
 func (c *Cluster) ways(from string) (nodes, servers []string, err error) {
 	for _, n := range c.Nodes {
 		link, err := c.Net.Between(from, n.Name, n.Addr)
@@ -34,7 +34,7 @@ func (c *Cluster) ways(from string) (nodes, servers []string, err error) {
 	return nodes, servers, nil
 }
 
-// wayToBlobs is as serve's --blobs for a process; it makes the relay to the service, where there is one.
+// wayToBlobs returns the value of serve's --blobs for a process. It creates the relay to the service if there is one.
 func (c *Cluster) wayToBlobs(from string) (string, error) {
 	if c.Blobs == nil {
 		return c.files, nil
@@ -46,17 +46,17 @@ func (c *Cluster) wayToBlobs(from string) (string, error) {
 	return c.Blobs.location(link.Addr()), nil
 }
 
-// primaryOf is the address of whichever of the servers is the primary.
+// primaryOf is an address that leads to the current primary among the servers.
 func primaryOf(login string, servers []string) string {
 	return address(login, strings.Join(servers, ",")) + "&target_session_attrs=read-write"
 }
 
 func portOf(addr string) string {
-	_, port, _ := net.SplitHostPort(addr) // a listener's own
+	_, port, _ := net.SplitHostPort(addr) // a listener's own address is valid
 	return port
 }
 
-// serve is the command line of a gateway.
+// serve returns the command line of a gateway.
 func (c *Cluster) serve(g *Gateway, nodes []string, blobs string) []string {
 	return []string{
 		"serve", "--redis", strings.Join(nodes, ","), "--init", "--node-timeout", nodePatience,
@@ -71,8 +71,8 @@ func (c *Cluster) serve(g *Gateway, nodes []string, blobs string) []string {
 
 func (c *Cluster) secret(name string) string { return filepath.Join(c.dir, name) }
 
-// Tool runs a fencegate command as the operator, past every relay: the address of the primary, the nodes, the blobs and
-// the HTTP API's token are in its environment. It returns what it printed, which an error holds, too.
+// Tool runs a fencegate command as the operator, without relays: its environment has the primary's address, the nodes,
+// the blobs and the HTTP API's token. It returns the output, which is also part of an error.
 func (c *Cluster) Tool(ctx context.Context, args ...string) (string, error) {
 	var nodes []string
 	for _, n := range c.Nodes {

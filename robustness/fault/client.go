@@ -43,7 +43,7 @@ func names[T Process](of []T) []string {
 	return all
 }
 
-// freeze stops what is given for d, as far as it can be stopped, and lets it go on.
+// freeze stops the processes for d, if they can be stopped, and resumes them.
 func freeze[T Process](ctx context.Context, of []T, d time.Duration) error {
 	var failed []error
 	for _, p := range of {
@@ -139,13 +139,13 @@ var reaches = []time.Duration{
 	2 * time.Millisecond, 20 * time.Millisecond, 200 * time.Millisecond, 3 * time.Second, time.Minute, far,
 }
 
-// jump draws how far a clock jumps: back or ahead, up to a reach that is drawn first.
+// jump draws the offset of a clock: back or ahead, up to a limit that is drawn first.
 func (s *Stage) jump(limit time.Duration) time.Duration {
 	reach := min(reaches[s.Rand.IntN(len(reaches))], limit)
 	return s.between(-reach, reach)
 }
 
-// setClocks sets the clocks off by d, and right again.
+// setClocks sets the clocks' offset to d, and later back to zero.
 func setClocks[T clocked](ctx context.Context, s *Stage, of []T, d time.Duration) error {
 	s.logf("%v by %v", names(of), d)
 	set := func(d time.Duration, sort error) error {

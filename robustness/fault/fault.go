@@ -1,8 +1,7 @@
-// Package fault is what a run does to the product, and when.
+// Package fault defines the faults of a run and plans when they happen.
 //
-// The guarantee: a fault that began is healed when [Play] returns, whether it lasted as long as planned or its context
-// ended; what could not be done is told and never silent; and a plan follows from its seed alone, so that a run can be
-// played again.
+// The guarantee: a fault that began is healed when [Play] returns, whether it lasted as planned or its context ended. A
+// fault that could not be done is reported. A plan follows from its seed alone, so that a run can be repeated.
 //
 //	plan, err := fault.Plan(fault.Wish{Seed: seed, Round: 3, Length: 30 * time.Second})
 //	…
@@ -18,40 +17,40 @@ import (
 	"time"
 )
 
-// Fault is one thing that can happen to a cluster. It heals itself: when Run returns, nothing of it is left.
+// Fault is a fault of a cluster. It heals itself: when Run returns, nothing of it remains.
 type Fault struct {
-	Name   string // such as "redis-kill" or "net-hold/client-gateway"
+	Name   string // for example "redis-kill" or "net-hold/client-gateway"
 	What   string
-	Weight int  // how often it is drawn, compared with the others
+	Weight int  // how often it is drawn, relative to the others
 	Needs  Need // what a cluster must have for it
-	// Shortest and Longest bound how long it lasts. A plan draws the time between them, short times more often.
+	// Shortest and Longest bound its duration. A plan draws a duration between them, short ones more often.
 	Shortest, Longest time.Duration
-	// Tail bounds what comes after that: a restart, an admission, a drain.
+	// Tail bounds what follows: a restart, an admission, a drain.
 	Tail time.Duration
-	// Run begins the fault, waits, and heals it: at once when ctx ends, which is no error.
+	// Run begins the fault, waits, and heals it. If ctx ends it heals at once, which is no error.
 	Run func(ctx context.Context, s *Stage) error
 }
 
-// Need is what not every cluster has.
+// Need is a part that not every cluster has.
 type Need string
 
 // The needs.
 const (
-	NeedsDisk    Need = "disk"    // a small file system for the blobs
-	NeedsBlobs   Need = "blobs"   // an S3 service that keeps the blobs
-	NeedsStandby Need = "standby" // a PostgreSQL that streams
+	NeedsDisk    Need = "disk"    // a limited file system for the blobs
+	NeedsBlobs   Need = "blobs"   // an S3 service for the blobs
+	NeedsStandby Need = "standby" // a streaming standby
 )
 
 var (
-	// ErrNotDone means that a fault could not be done: the part of the system that it needs was away.
+	// ErrNotDone reports that a fault could not be done: the part that it needs was unavailable.
 	ErrNotDone = errors.New("the fault could not be done")
-	// ErrNotHealed means that something did not come back within its time.
+	// ErrNotHealed reports that a part did not recover within its time.
 	ErrNotHealed = errors.New("not healed")
-	// ErrWrong means that the product itself reported damage, such as objects verify.
+	// ErrWrong reports that the product itself reported damage, for example objects verify.
 	ErrWrong = errors.New("the product reports damage")
 )
 
-// All are the faults, in the order of their names.
+// All lists the faults, sorted by name.
 var All = sorted(
 	clientFaults, gatewayFaults, redisFaults, netFaults(), postgresFaults, blobsFaults, machineFaults, operatorFaults, rollingFaults,
 )
@@ -68,7 +67,7 @@ func Named(name string) (Fault, bool) {
 	return f, ok
 }
 
-// named finds faults by their names: a plan asks for thousands.
+// named indexes faults by name: a plan looks up thousands.
 var named = sync.OnceValue(func() map[string]Fault {
 	found := map[string]Fault{}
 	for _, f := range All {
@@ -77,7 +76,7 @@ var named = sync.OnceValue(func() map[string]Fault {
 	return found
 })
 
-// is says whether the fault has this name, or a name that goes on after it: "net" is each net-…, and "net-hold" each
+// is reports whether the fault has this name, or a name below it: "net" matches each net-…, and "net-hold" each
 // net-hold/….
 func is(fault, name string) bool {
 	rest, ok := strings.CutPrefix(fault, name)

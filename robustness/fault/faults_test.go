@@ -22,8 +22,8 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// Each fault, once, on a real cluster: go test -tags faults -run RealCluster ./fault. FAULTS names some of them,
-// ASYNC=1 lets the standby replicate asynchronously.
+// The test plays each fault once on a real cluster: go test -tags faults -run RealCluster ./fault. FAULTS selects some
+// of them; ASYNC=1 makes the standby replicate asynchronously.
 func TestEveryFaultOnARealCluster(t *testing.T) {
 	c := realCluster(t)
 	resources := []string{"robust/r1-1", "robust/r1-2", "robust/r1-3"}
@@ -63,10 +63,10 @@ func TestEveryFaultOnARealCluster(t *testing.T) {
 	}
 }
 
-// TestPlansOnARealCluster plays whole rounds, of the seed SEED.
+// TestPlansOnARealCluster plays whole rounds with the seed SEED.
 func TestPlansOnARealCluster(t *testing.T) {
 	c := realCluster(t)
-	seed, _ := strconv.ParseUint(os.Getenv("SEED"), 10, 64) // 0 is one, too
+	seed, _ := strconv.ParseUint(os.Getenv("SEED"), 10, 64) // 0 is a valid seed
 	for round := range 3 {
 		plan, err := Plan(Wish{Seed: seed, Round: round, Length: 30 * time.Second, Async: c.Async(), Lacks: Lacks(c)})
 		if err != nil {
@@ -125,8 +125,8 @@ func realCluster(t *testing.T) *cluster.Cluster {
 	return c
 }
 
-// traffic is that of a system in use: a node that was lost is admitted when a lease is asked of it. It goes on until
-// the returned function is called.
+// traffic uses the system: a lost node is admitted when a lease is requested from it. It continues until the returned
+// function is called.
 func traffic(t *testing.T, c *cluster.Cluster) func() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
@@ -141,7 +141,7 @@ func traffic(t *testing.T, c *cluster.Cluster) func() {
 				ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 				lease, err := api.Acquire(ctx, product.AcquireRequest{Resource: "robust/r1-1", Holder: g.Name(), TTL: time.Second})
 				if err == nil {
-					_ = api.Release(ctx, lease.Handle) // it ends by itself
+					_ = api.Release(ctx, lease.Handle) // otherwise it expires
 				}
 				cancel()
 			}
@@ -153,7 +153,7 @@ func traffic(t *testing.T, c *cluster.Cluster) func() {
 	}
 }
 
-// works waits until leases can be had through every gateway.
+// works waits until every gateway gives leases.
 func works(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -189,7 +189,7 @@ func (l lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// A client here answers its orders and does nothing else.
+// A client here only answers its orders.
 func init() { //nolint:gochecknoinits // the test's binary is the clients' program
 	if len(os.Args) < 2 || os.Args[1] != "client" {
 		return

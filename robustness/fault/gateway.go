@@ -34,7 +34,7 @@ func (s *Stage) someGateways(ctx context.Context, aspect string) ([]Gateway, fun
 	return claim(ctx, s, of, nameOf, aspect, s.many(len(of)))
 }
 
-// gatewayKill kills once or more often: a gateway may die while it starts.
+// gatewayKill kills once or several times, so that a gateway may die during its start.
 func gatewayKill(ctx context.Context, s *Stage) error {
 	of, release := s.someGateways(ctx, "run")
 	defer release()
@@ -52,12 +52,12 @@ func gatewayKill(ctx context.Context, s *Stage) error {
 	}
 }
 
-// gatewayStop returns when the gateways have ended; the supervisor sees to the rest.
+// gatewayStop returns when the gateways have ended; the supervisor restarts them.
 func gatewayStop(ctx context.Context, s *Stage) error {
 	of, release := s.someGateways(ctx, "run")
 	defer release()
 	s.logf("%v", names(of))
-	after, cancel := healing(ctx) // a stop that was asked for goes on whatever happens
+	after, cancel := healing(ctx) // a requested stop is completed in any case
 	defer cancel()
 	var all errgroup.Group
 	for _, g := range of {
@@ -88,7 +88,7 @@ func gatewayClock(ctx context.Context, s *Stage) error {
 	return setClocks(ctx, s, of, s.jump(far))
 }
 
-// anyGateway draws a gateway that an operator reaches, and asks the others where it is away.
+// anyGateway draws a gateway that an operator reaches, and tries the others if it is unavailable.
 func anyGateway(ctx context.Context, s *Stage, ask func(ctx context.Context, g Gateway) error) error {
 	of := slices.Clone(s.Gateways())
 	s.Rand.Shuffle(len(of), func(i, j int) { of[i], of[j] = of[j], of[i] })

@@ -46,7 +46,7 @@ func diskFull(ctx context.Context, s *Stage) error {
 	return err
 }
 
-// everyProcess is whom a span concerns that slows the whole machine.
+// everyProcess is the client of a span that slows the whole machine.
 const everyProcess = -1
 
 func busy(ctx context.Context, s *Stage) error {

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/relay"
 )
 
-// legs are the ways that the parts of the product talk over.
+// legs are the connections between the product's parts.
 var legs = []leg{
 	{"client", "gateway", ""},
 	{"client", "postgres", ""},
@@ -26,12 +26,12 @@ type leg struct {
 	needs    Need
 }
 
-// netKind is one thing that a network does.
+// netKind is one kind of network fault.
 type netKind struct {
 	name, what        string
 	weight            int
 	shortest, longest time.Duration
-	every             time.Duration // how often it is done again while it lasts; 0: once
+	every             time.Duration // how often it is repeated while it lasts; 0: once
 	begin             func(s *Stage, links []*relay.Relay) (drawn string)
 }
 
@@ -70,7 +70,7 @@ var netKinds = []netKind{
 	},
 }
 
-// netFaults are every kind on every leg.
+// netFaults returns every kind on every leg.
 func netFaults() []Fault {
 	var all []Fault
 	for _, kind := range netKinds {
@@ -112,8 +112,8 @@ func runNet(ctx context.Context, s *Stage, kind netKind, way leg) error {
 	return nil
 }
 
-// partition draws which links it meets: one, all of one end, or all. Mostly it is one that is in use: nobody talks
-// to a standby.
+// partition draws the affected links: one, all of one end, or all. It usually starts from a link in use, since no
+// client uses a standby.
 func (s *Stage) partition(on []*relay.Relay) []*relay.Relay {
 	from := slices.Clone(on)
 	if !s.odds(4) {
@@ -135,7 +135,7 @@ func (s *Stage) partition(on []*relay.Relay) []*relay.Relay {
 	}
 }
 
-// ends names the ends of links.
+// ends returns the names of the links' ends.
 func ends(of []*relay.Relay) string {
 	var from, to []string
 	for _, r := range of {

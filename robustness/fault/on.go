@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/relay"
 )
 
-// On is the world of a cluster. The auditor, client 0, and its relays are not part of it.
+// On returns a cluster as a World. The auditor, client 0, and its relays are not part of it.
 func On(c *cluster.Cluster) World { return on{c} }
 
 type on struct{ c *cluster.Cluster }
@@ -86,7 +86,7 @@ func (o on) Async() bool { return o.c.Async() }
 
 func (o on) Bucket() Bucket { return Bucket{Name: cluster.Bucket, Rule: cluster.Rule, Keep: "none"} }
 
-// Lacks are the needs that the cluster does not meet.
+// Lacks returns the needs that the cluster does not meet.
 func Lacks(c *cluster.Cluster) []Need {
 	var lacks []Need
 	if c.Disk == nil {
@@ -124,13 +124,13 @@ type onNode struct {
 
 func (n onNode) Name() string { return n.Node.Name }
 
-// Admitted asks as an operator does.
+// Admitted uses the operator's command.
 func (n onNode) Admitted(ctx context.Context) error {
-	text, err := n.c.Tool(ctx, "nodes", "status") // it also fails where others are not admitted
+	text, err := n.c.Tool(ctx, "nodes", "status") // it also fails if other nodes are not admitted
 	return admitted(text, n.Addr, err)
 }
 
-// admitted reads what nodes status printed of the node at addr.
+// admitted parses the output of nodes status for the node at addr.
 func admitted(text, addr string, failed error) error {
 	var nodes []struct {
 		Name     string  `json:"name"`

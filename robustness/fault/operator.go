@@ -17,7 +17,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// operatorFaults are what people do to a system that runs.
+// operatorFaults are an operator's actions on a running system.
 var operatorFaults = []Fault{
 	{
 		Name: "revoke", What: "an operator takes resources from their holders", Weight: 5,
@@ -45,7 +45,7 @@ var operatorFaults = []Fault{
 	},
 }
 
-// Operator is the client number of what an operator did, in its history.
+// Operator is the operator's client number in a history.
 const Operator = -1
 
 func apiOf(g Gateway) (*product.Client, error) {
@@ -53,12 +53,12 @@ func apiOf(g Gateway) (*product.Client, error) {
 	return product.New(product.Config{URL: url, Token: token})
 }
 
-// damage is what the operator's commands print where bytes are gone or wrong. Everything else that they fail for is
-// a part that is away.
+// damage matches the output of the operator's commands if bytes are missing or wrong. Any other failure is due to an
+// unavailable part.
 var damage = regexp.MustCompile(`(?m)^(MISSING|SIZE|CONTENT|UNREADABLE)\t|blobs that versions list have no row`)
 
-// repeat does a thing within the fault's time, and notes where it could not be done: the operator's gateway may be
-// away.
+// repeat repeats an action within the fault's time, and records if
+// it could not be done: the operator's gateway may be unavailable.
 func (s *Stage) repeat(ctx context.Context, pause time.Duration, do func() error) error {
 	end := time.Now().Add(s.For)
 	done := 0
@@ -96,7 +96,7 @@ func revoke(ctx context.Context, s *Stage) error {
 	})
 }
 
-// revokeOne takes one resource from its holder. Each try is a call of its own in the history: it may have been done.
+// revokeOne revokes one resource's lease. Each try is a separate call in the history, since it may have been done.
 func (s *Stage) revokeOne(ctx context.Context, id string) error {
 	resource := s.Scene.Resources[s.Rand.IntN(len(s.Scene.Resources))]
 	tries := 0
@@ -116,7 +116,7 @@ func (s *Stage) revokeOne(ctx context.Context, id string) error {
 			op.Error = err.Error()
 		}
 		s.put(op)
-		if op.Outcome == history.Refused { // such as a resource that nobody has had yet
+		if op.Outcome == history.Refused { // for example a resource that was never held
 			return nil
 		}
 		return err
@@ -143,7 +143,7 @@ func revokeAt(ctx context.Context, g Gateway, resource string) (int64, error) {
 	return int64(answer.Token), err
 }
 
-// outcomeOf believes an answer that refuses what was asked. A server's failure leaves open what was done.
+// outcomeOf accepts a refusal as such. A server's failure leaves the outcome unknown.
 func outcomeOf(err error) history.Outcome {
 	var problem *product.Problem
 	switch {
@@ -182,8 +182,8 @@ func (s *Stage) endSession(ctx context.Context, g Gateway) error {
 	return err
 }
 
-// changeRules gives prefixes rules that no lease of the run satisfies, or that all do, and changes what is kept.
-// None of them lets a writer pass that the bucket's own rule refuses.
+// changeRules gives prefixes rules that no lease of the run satisfies, or that all satisfy, and changes how many
+// versions are kept. None of them accepts a writer whom the bucket's own rule refuses.
 func changeRules(ctx context.Context, s *Stage) error {
 	release, ok := s.one(ctx, "rules")
 	if !ok {
@@ -192,7 +192,7 @@ func changeRules(ctx context.Context, s *Stage) error {
 	defer release()
 	rule := []string{"bucket", "key", "prefix:2", "prefix:1"}[s.Rand.IntN(4)]
 	keep := []string{"none", "1", "3", "all", "2s"}[s.Rand.IntN(5)]
-	prefixes := []string{fmt.Sprintf("aside%x/", s.Event.Seed)} // nothing lies below it
+	prefixes := []string{fmt.Sprintf("aside%x/", s.Event.Seed)} // no object is below it
 	if len(s.Scene.Resources) > 0 {
 		resource := s.Scene.Resources[s.Rand.IntN(len(s.Scene.Resources))]
 		prefixes = append(prefixes, strings.TrimPrefix(resource, s.Bucket().Name+"/")+"/")
@@ -216,7 +216,7 @@ func (s *Stage) setRules(ctx context.Context, prefixes []string, rule, keep stri
 		}
 		for _, prefix := range prefixes {
 			_, err := api.SetPrefixRule(ctx, s.Bucket().Name, prefix, rule)
-			if err != nil && outcomeOf(err) != history.Refused { // an object lies below it
+			if err != nil && outcomeOf(err) != history.Refused { // an object is below it
 				return err
 			}
 		}
@@ -229,8 +229,8 @@ func (s *Stage) setRules(ctx context.Context, prefixes []string, rule, keep stri
 	return nil
 }
 
-// dropRules leaves the bucket as it should be. A rule that an object was written under meanwhile stays: that is one that all
-// leases of the run satisfy.
+// dropRules restores the bucket. A rule stays if an object was written under it meanwhile: all leases of the run
+// satisfy that rule.
 func (s *Stage) dropRules(ctx context.Context, prefixes []string) error {
 	return anyGateway(ctx, s, func(ctx context.Context, g Gateway) error {
 		api, err := apiOf(g)
@@ -249,7 +249,7 @@ func (s *Stage) dropRules(ctx context.Context, prefixes []string) error {
 	})
 }
 
-// sweep runs up to three sweeps side by side, again and again.
+// sweep runs up to three concurrent sweeps, repeatedly.
 func sweep(ctx context.Context, s *Stage) error {
 	n := 1 + s.Rand.IntN(3)
 	ages := make([]time.Duration, n)

@@ -14,18 +14,18 @@ import (
 
 // Event is one fault of a plan.
 type Event struct {
-	At    time.Duration // from the beginning of the round's work
+	At    time.Duration // since the beginning of the round's work
 	Fault string
-	Seed  uint64 // of what the fault draws
+	Seed  uint64 // seed of the fault's own draws
 	For   time.Duration
 }
 
-// String is one line, which ParseEvent reads.
+// String formats the event as a line for ParseEvent.
 func (e Event) String() string {
 	return fmt.Sprintf("%-7s %-28s for %-7s seed %016x", e.At, e.Fault, e.For, e.Seed)
 }
 
-// ParseEvent reads what String wrote.
+// ParseEvent parses String's format.
 func ParseEvent(line string) (Event, error) {
 	words := strings.Fields(line)
 	if len(words) != 6 || words[2] != "for" || words[4] != "seed" {
@@ -40,17 +40,17 @@ func ParseEvent(line string) (Event, error) {
 	return Event{At: at, Fault: words[1], For: lasts, Seed: seed}, errors.Join(err, err2, err3)
 }
 
-// Wish is what a plan is made from. The same wish has the same plan.
+// Wish is the input of a plan. Equal wishes have equal plans.
 type Wish struct {
 	Seed   uint64
 	Round  int
-	Length time.Duration // of the round's work: every fault is over then
-	Only   []string      // names of faults, or their beginnings, such as "redis"; none: all
+	Length time.Duration // of the round's work; every fault ends within it
+	Only   []string      // names of faults, or prefixes such as "redis"; none: all
 	Async  bool          // the standby replicates asynchronously
-	Lacks  []Need        // what the cluster has not
+	Lacks  []Need        // what the cluster does not have
 }
 
-// Plan draws what happens in a round: single faults, and two or three at once, with quiet between them.
+// Plan draws the faults of a round: single ones, and two or three at once, with quiet between them.
 func Plan(w Wish) ([]Event, error) {
 	from, err := w.choice()
 	if err != nil {
@@ -80,7 +80,7 @@ func Plan(w Wish) ([]Event, error) {
 	return plan, nil
 }
 
-// choice is the faults that the wish leaves.
+// choice returns the faults that the wish admits.
 func (w Wish) choice() ([]Fault, error) {
 	for _, name := range w.Only {
 		if !slices.ContainsFunc(All, func(f Fault) bool { return is(f.Name, name) }) {
@@ -107,8 +107,8 @@ type drawer struct {
 	heavy, light []Fault
 }
 
-// main draws the one fault of those that come once a round, around which the others are laid: in two rounds of five,
-// and always where there is nothing else.
+// main draws one of the faults that occur at most once a round, around which the others are placed: in two rounds of
+// five, and always if there are no others.
 func (d *drawer) main() []Event {
 	if len(d.heavy) == 0 || len(d.light) > 0 && d.rand.IntN(5) >= 2 {
 		return nil
@@ -124,10 +124,10 @@ func (d *drawer) main() []Event {
 	return nil
 }
 
-// tries bounds how often another fault is drawn where one is not allowed.
+// tries bounds how often another fault is drawn if one is not allowed.
 const tries = 12
 
-// burst draws up to three faults that begin close to each other.
+// burst draws up to three faults that begin close together.
 func (d *drawer) burst(plan []Event, at time.Duration) []Event {
 	size := 1
 	switch pick := d.rand.IntN(20); {
@@ -149,7 +149,7 @@ func (d *drawer) burst(plan []Event, at time.Duration) []Event {
 	return burst
 }
 
-// event lets a fault begin at that time, shorter where the round is nearly over; false: it does not fit.
+// event places a fault at that time, shortened near the round's end; false: it does not fit.
 func (d *drawer) event(f Fault, at time.Duration) (Event, bool) {
 	lasts := time.Duration(float64(f.Shortest) * math.Pow(float64(f.Longest)/float64(f.Shortest), d.rand.Float64()))
 	e := Event{At: at.Round(time.Millisecond), Fault: f.Name, Seed: d.rand.Uint64()}
@@ -176,7 +176,7 @@ func (d *drawer) between(low, high time.Duration) time.Duration {
 	return low + time.Duration(d.rand.Int64N(int64(high-low)+1))
 }
 
-// quiet is mostly short, and at times long enough for everything to be well again.
+// quiet draws a pause: usually short, sometimes long enough for everything to recover.
 func (d *drawer) quiet() time.Duration {
 	if d.rand.IntN(5) == 0 {
 		return d.between(3*time.Second, 7*time.Second)

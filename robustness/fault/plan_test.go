@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// plans are those of many seeds and rounds, of every length that a run may have.
+// plans calls each with the plans of many seeds and rounds, of every length that a run may have.
 func plans(t *testing.T, w Wish, each func(t *testing.T, plan []Event, w Wish)) {
 	t.Helper()
 	for seed := range uint64(60) {
@@ -112,7 +112,7 @@ func TestEveryFaultIsOverWhenTheRoundIs(t *testing.T) {
 	}
 }
 
-// span is when an event may have something off.
+// overlap reports whether both events may have effects at one time.
 func overlap(a, b Event) bool { return a.At < b.end() && b.At < a.end() }
 
 func TestNoPlanBreaksARule(t *testing.T) {
@@ -136,10 +136,10 @@ func TestNoPlanBreaksARule(t *testing.T) {
 	}
 }
 
-// beside a rolling restart there may be what does not keep the servers from coming back.
+// beside lists faults that may run during a rolling restart, because they do not keep the servers from coming back.
 var beside = []string{"client", "revoke", "session-end", "rules", "sweep", "verify", "nodes-sweep", "disk-full"}
 
-// checkPair says the rules once more, in other words, of two events of which a begins first.
+// checkPair checks the rules with independent code, for two events of which a begins first.
 func checkPair(t *testing.T, a, b Event, async bool) {
 	t.Helper()
 	server := func(e Event) bool {

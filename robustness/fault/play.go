@@ -13,23 +13,23 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// Result is what became of a plan.
+// Result is the result of a plan.
 type Result struct {
-	// Spans say when each fault lasted, from its beginning to the end of its healing: What begins with its name. Client is
-	// whom it stopped, -1 for everybody, and NoClient where it stopped no client.
+	// Spans are the faults' durations, from the beginning to the end of the healing. What begins with the fault's name.
+	// Client is the stopped client, -1 for all, and NoClient if none was stopped.
 	Spans  []history.Span
 	Counts map[string]int // how often each fault ran
-	// Switches are the failovers, with what each of them lost.
+	// Switches are the failovers, each with its losses.
 	Switches []cluster.Switch
-	Undone   []error // faults that could not be done, with their reasons
-	Found    []error // what did not come back in time, and damage that the product itself told of
+	Undone   []error // faults that could not be done, with the reasons
+	Found    []error // parts that did not recover in time, and damage that the product reported
 }
 
-// NoClient is a span's client where only servers, relays or clocks were met.
+// NoClient is the client of a span that affected only servers, relays or clocks.
 const NoClient = -2
 
-// Play does what the plan says, each thing at its time, and returns when all of it is healed. When ctx ends
-// everything is healed at once, and what has not begun is left out.
+// Play plays the plan, each event at its time, and returns when all of it is healed. If ctx ends, everything is healed
+// at once, and later events are omitted.
 func Play(ctx context.Context, plan []Event, w World, scene Scene) Result {
 	r := &record{begin: history.Now(), out: scene.Log, result: Result{Counts: map[string]int{}}}
 	for _, n := range w.Nodes() {
@@ -65,7 +65,7 @@ func runOne(ctx context.Context, s *Stage) {
 	s.record.end(s.Event, from, f.Run(ctx, s))
 }
 
-// record gathers what happens while a plan is played.
+// record collects the results while a plan is played.
 type record struct {
 	begin int64
 	out   io.Writer

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// well fails the test where something of the world is still off.
+// well fails the test if a part of the world is not in its normal state.
 func well(t *testing.T, w *world) {
 	t.Helper()
 	if off := w.state(); len(off) > 0 {
@@ -52,7 +52,7 @@ func healsItself(t *testing.T, w *world, f Fault, seed uint64) {
 	e := Event{Fault: f.Name, Seed: seed, For: 20 * time.Millisecond}
 	r := Play(t.Context(), []Event{e}, w, scene(w))
 	well(t, w)
-	if f.Name == "pg-terminate" { // there is no server to log in to
+	if f.Name == "pg-terminate" { // there is no server for a login
 		if len(r.Undone) != 1 || !errors.Is(r.Undone[0], errBroken) {
 			t.Errorf("a fault that could not be done: %v", r.Undone)
 		}
@@ -101,7 +101,7 @@ func TestAPlanIsPlayedAndHealed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i := range plan { // a minute, in half a second
+		for i := range plan { // it plays a minute in half a second
 			plan[i].At /= 120
 			plan[i].For /= 120
 		}
@@ -158,7 +158,7 @@ func TestTwoFaultsNeverStopTheSameProcess(t *testing.T) {
 		}
 	}
 	r := Play(t.Context(), plan, w, scene(w))
-	if len(r.Undone)+len(r.Found) > 0 { // the world refuses to stop what is stopped
+	if len(r.Undone)+len(r.Found) > 0 { // the world refuses to stop a stopped part
 		t.Errorf("%v; %v", r.Undone, r.Found)
 	}
 	well(t, w)
@@ -236,7 +236,7 @@ func TestOnlyOneNodeOfARoundJumpsFar(t *testing.T) {
 	}
 }
 
-// observe is told each line.
+// observe is called with each line.
 type observe func(line string)
 
 func (o observe) Write(line []byte) (int, error) {

@@ -84,10 +84,10 @@ func (s *Stage) standStill(ctx context.Context, stop, thaw func() error) error {
 	return err
 }
 
-// failoverPatience bounds a failover: a promotion, the raising of every fence, and a new standby.
+// failoverPatience bounds a failover: the promotion, the raising of every fence, and a new standby.
 const failoverPatience = 60 * time.Second
 
-// pgFailover is not interrupted once it has begun: half of a procedure is no fault that an operator heals.
+// pgFailover is not interrupted once it has begun: no operator heals half of a procedure.
 func pgFailover(ctx context.Context, s *Stage) error {
 	release, ok := s.one(ctx, "postgres/run")
 	if !ok {
@@ -95,7 +95,7 @@ func pgFailover(ctx context.Context, s *Stage) error {
 	}
 	defer release()
 	how := cluster.Failover{InOrder: s.odds(3)}
-	if s.odds(2) && !s.Async() { // else the procedure is to fence it off first
+	if s.odds(2) && !s.Async() { // otherwise the procedure fences the old primary off first
 		how.OldReturns = s.between(100*time.Millisecond, 3*time.Second)
 	}
 	s.logf("the old primary is stopped in order: %v, and comes back for %v", how.InOrder, how.OldReturns)
@@ -108,7 +108,7 @@ func pgFailover(ctx context.Context, s *Stage) error {
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), failoverPatience)
 	defer cancel()
 	done, err := s.Postgres().Failover(after, how)
-	if !errors.Is(err, cluster.ErrNoStandby) { // one that failed on its way may have lost something, too
+	if !errors.Is(err, cluster.ErrNoStandby) { // a failed one may have lost something, too
 		s.record.switched(done)
 	}
 	switch {
@@ -123,11 +123,11 @@ func pgFailover(ctx context.Context, s *Stage) error {
 	}
 }
 
-// longestLag is less than the ages at which blobs are swept: beyond that a failover loses bytes by design.
+// longestLag is below the ages at which blobs are swept: with more lag a failover loses bytes by design.
 const longestLag = 2 * time.Second
 
-// lag lets the standby hear nothing for a while, so that the failover loses what was acknowledged meanwhile. It lasts until
-// the returned function is called.
+// lag cuts off the standby for a while, so that the failover loses
+// what was acknowledged meanwhile. It lasts until end is called.
 func (s *Stage) lag(ctx context.Context) (end func()) {
 	var held []*relay.Relay
 	for _, link := range s.Links() {
@@ -148,8 +148,8 @@ func (s *Stage) lag(ctx context.Context) (end func()) {
 	return func() { hold(false) }
 }
 
-// A victim is a session of a client or gateway, never of the run itself, which logs in as a superuser. Those that
-// commit come first, then those in a transaction.
+// A victim is a session of a client or gateway, never of the run itself, which logs in as a superuser. Committing
+// sessions come first, then those in a transaction.
 const victimSQL = `
 SELECT CASE WHEN $1 THEN pg_terminate_backend(pid) ELSE pg_cancel_backend(pid) END
 FROM (
@@ -178,7 +178,7 @@ func pgTerminate(ctx context.Context, s *Stage) error {
 	for {
 		kill, busy, some := s.odds(2), !s.odds(4), 1+s.Rand.IntN(3)
 		if s.odds(20) {
-			some = 1000 // everybody
+			some = 1000 // all
 		}
 		tag, err := conn.Exec(ctx, victimSQL, kill, busy, some)
 		switch {
@@ -186,7 +186,7 @@ func pgTerminate(ctx context.Context, s *Stage) error {
 			return nil
 		case err != nil && asked == 0:
 			return fmt.Errorf("%w: %w", ErrNotDone, err)
-		case err != nil: // the server went, which is another fault's work
+		case err != nil: // the server went down by another fault
 			return nil
 		}
 		asked, met = asked+1, met+int(tag.RowsAffected())

@@ -56,7 +56,7 @@ func redisLoss(data Data) func(context.Context, *Stage) error {
 				}
 			}
 		}
-		if data == cluster.Older && s.odds(2) { // else the copy of the round's beginning
+		if data == cluster.Older && s.odds(2) { // otherwise the copy is from the round's beginning
 			each(Node.Keep)
 			wait(ctx, s.between(0, s.For))
 		}
@@ -72,7 +72,7 @@ func redisLoss(data Data) func(context.Context, *Stage) error {
 	}
 }
 
-// restartNode starts a node with the data, or where that can't be had with its own: it must not stay away.
+// restartNode starts a node with the data, or with its own if that fails, so that it does not stay down.
 func restartNode(ctx context.Context, n Node, data Data) error {
 	err := n.Restart(ctx, data)
 	if err == nil {
@@ -93,7 +93,7 @@ func redisFreeze(ctx context.Context, s *Stage) error {
 
 // redisFlush flushes one node after the other within its time, or all at once.
 func redisFlush(ctx context.Context, s *Stage) error {
-	of, release := s.someNodes(ctx, "run") // a node that is stopped can't be told
+	of, release := s.someNodes(ctx, "run") // a stopped node does not answer
 	defer release()
 	part := []Part{cluster.Everything, cluster.Hash, cluster.Scripts}[s.Rand.IntN(3)]
 	apart := time.Duration(0)
@@ -118,7 +118,7 @@ func redisFlush(ctx context.Context, s *Stage) error {
 	return all.Wait()
 }
 
-// redisClock sets the clocks of some nodes off by little, or that of the one node of the round by much.
+// redisClock gives some nodes a small clock offset, or the one node of the round a large one.
 func redisClock(ctx context.Context, s *Stage) error {
 	if d := s.jump(far); d.Abs() > near {
 		of := []Node{s.Nodes()[farNode(s.Scene.Round, len(s.Nodes()))]}

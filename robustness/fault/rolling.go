@@ -8,8 +8,8 @@ import (
 	"github.com/fencegate/fencegate/robustness/cluster"
 )
 
-// A rolling restart is the operator's, who takes the next only when the former is back. It ends where it is when its
-// context does, with what it has begun back in place.
+// A rolling restart is an operator's action that restarts the next part only when the previous one is back. If its
+// context ends it stops, with the current part back in place.
 var rollingFaults = []Fault{
 	{
 		Name: "rolling-gateways", What: "every gateway is stopped and started again, one after the other", Weight: 2,
@@ -91,7 +91,7 @@ func rollingPostgres(ctx context.Context, s *Stage) error {
 	return nil
 }
 
-// back waits until a part works again, so long as the round goes on: it is not told when ctx ended first.
+// back waits until a part works again. It reports no error if ctx ended first.
 func (s *Stage) back(ctx context.Context, name string, ask func(context.Context) error) error {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

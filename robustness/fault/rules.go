@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// rule says what must not come together, because the product promises nothing for it, or because one would undo the
-// other.
+// rule lists faults that must not overlap, because the product guarantees nothing for the combination, or because one
+// would undo the other.
 type rule struct {
-	first, then []string // names, or beginnings of names
-	// gap is how long after the end of every first a then may begin. They never overlap, whichever comes first.
+	first, then []string // names, or prefixes of names
+	// gap is how long after the end of every first a then may begin. They never overlap, in either order.
 	gap  time.Duration
 	mode mode
 	why  string
@@ -23,7 +23,7 @@ const (
 	asynchronous
 )
 
-// replication is every fault between the two servers, by which the standby falls behind.
+// replication lists the faults between the two servers that make the standby lag.
 var replication = func() []string {
 	var all []string
 	for _, kind := range netKinds {
@@ -37,8 +37,8 @@ var (
 	forgetful = []string{"redis-kill", "redis-older", "redis-empty", "redis-flush", "rolling-redis", "nodes-sweep"}
 )
 
-// rules are all of what a plan leaves out. What they leave in is everything that docs/lock.md and docs/operations.md
-// promise for: with arming, every node may lose everything at any time.
+// rules are all the combinations that a plan omits. It keeps everything for which docs/lock.md and docs/operations.md
+// give a guarantee: with arming, every node may lose everything at any time.
 var rules = []rule{
 	{
 		first: servers, then: servers, gap: time.Second,
@@ -72,29 +72,29 @@ var rules = []rule{
 	},
 }
 
-// onceARound are the faults of which a round has one at most: each takes most of a round.
+// onceARound lists the faults that a round has at most once: each takes most of a round.
 var onceARound = []string{"pg-failover", "rolling"}
 
-// near and far bound how far a clock may be set off.
+// near and far bound the offset of a clock.
 //
-// A lock that a node took while its clock was ahead stays for as long as the clock was, once that is right again,
-// unless it is released (docs/lock.md, known limits). For a quorum of nodes that would keep a resource from
-// everybody: so far jumps are for one node of a round, whose resources are its own.
+// A lock that a node took while its clock was ahead lasts longer by the offset once the clock is right again, unless it
+// is released (docs/lock.md, known limits). On a quorum of nodes that would block a resource. So only one node of a round
+// has a large offset, and each round has its own resources.
 const (
 	near = 3 * time.Second
 	far  = 6 * time.Hour
 )
 
-// farNode is the node whose clock may jump far in a round.
+// farNode is the node whose clock may have a large offset in a round.
 func farNode(round, nodes int) int { return round % nodes }
 
-// end is when an event is over at the latest, in a plan's eyes.
+// end is the latest end of an event, according to the plan.
 func (e Event) end() time.Duration {
 	f, _ := Named(e.Fault)
 	return e.At + e.For + f.Tail
 }
 
-// forbidden says why an event can't be part of the plan; "": it can.
+// forbidden returns why an event can't be part of the plan; "": it can.
 func forbidden(plan []Event, e Event, async bool) string {
 	for _, name := range onceARound {
 		for _, other := range plan {
@@ -116,7 +116,7 @@ func forbidden(plan []Event, e Event, async bool) string {
 	return ""
 }
 
-// parts says whether the rule keeps these two apart, in these roles.
+// parts reports whether the rule excludes these two, in these roles.
 func (r rule) parts(first, then Event) bool {
 	return isAny(first.Fault, r.first) && isAny(then.Fault, r.then) &&
 		first.At < then.end() && then.At < first.end()+r.gap

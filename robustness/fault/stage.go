@@ -12,12 +12,12 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// Stage is what a running fault has.
+// Stage is the context of a running fault.
 type Stage struct {
 	World
 
 	Rand  *rand.Rand
-	For   time.Duration // how long the fault is to last
+	For   time.Duration // how long the fault should last
 	Event Event
 	Scene Scene
 
@@ -25,23 +25,23 @@ type Stage struct {
 	record *record
 }
 
-// Scene is the round that faults are played in.
+// Scene is the round in which faults are played.
 type Scene struct {
 	Round     int
 	Resources []string
-	Operator  *history.Writer // what an operator did; nil: it is not recorded
-	Log       io.Writer       // a line for each beginning and end; nil: none
+	Operator  *history.Writer // the operator's history; nil: not recorded
+	Log       io.Writer       // gets a line for each beginning and end; nil: none
 }
 
-// patience bounds what heals: a process that has to start, a session that has to answer.
+// patience bounds healing: a process that has to start, a session that has to answer.
 const patience = 30 * time.Second
 
-// healing is a context for what must be done although ctx has ended.
+// healing returns a context for work that must be done although ctx has ended.
 func healing(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), patience)
 }
 
-// wait lasts for d, or until ctx ends; then it returns false.
+// wait waits for d. It returns false if ctx ends first.
 func wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -53,7 +53,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// until asks again and again until what is asked has no error any more.
+// until retries until ask returns no error.
 func until(ctx context.Context, ask func(context.Context) error) error {
 	for {
 		err := ask(ctx)
@@ -66,7 +66,7 @@ func until(ctx context.Context, ask func(context.Context) error) error {
 	}
 }
 
-// between draws a time.
+// between draws a duration.
 func (s *Stage) between(low, high time.Duration) time.Duration {
 	return low + time.Duration(s.Rand.Int64N(int64(high-low)+1))
 }
@@ -74,7 +74,7 @@ func (s *Stage) between(low, high time.Duration) time.Duration {
 // odds is true in one of n cases.
 func (s *Stage) odds(n int) bool { return s.Rand.IntN(n) == 0 }
 
-// many draws how many of n it meets: mostly one, at times several, at times all.
+// many draws how many of n are affected: usually one, sometimes several, sometimes all.
 func (s *Stage) many(n int) int {
 	switch pick := s.Rand.IntN(20); {
 	case pick < 12 || n < 2:
@@ -86,17 +86,17 @@ func (s *Stage) many(n int) int {
 	}
 }
 
-// stopped notes that a client did not run since from.
+// stopped records that a client has not run since from.
 func (s *Stage) stopped(client int, from int64) {
 	s.record.span(history.Span{Client: client, What: s.Event.Fault, From: from, To: history.Now()})
 }
 
-// logf writes what a fault drew.
+// logf logs what a fault drew.
 func (s *Stage) logf(format string, args ...any) {
 	s.record.logf("%s: %s", s.Event.Fault, fmt.Sprintf(format, args...))
 }
 
-// claims are what faults have taken: two that stop, start or hold the same thing would heal each other.
+// claims are the parts that faults have taken: two that stop, start or hold the same part would heal each other.
 type claims struct {
 	mu    sync.Mutex
 	taken map[string]bool
@@ -105,8 +105,8 @@ type claims struct {
 
 func newClaims() *claims { return &claims{taken: map[string]bool{}, freed: make(chan struct{})} }
 
-// take claims up to want of the names that are free, in their order, and waits until there is one. It returns which
-// ones, by index: none when ctx ended first.
+// take claims up to want of the free names, in order, and waits until
+// there is one. It returns their indexes; none if ctx ended first.
 func (c *claims) take(ctx context.Context, names []string, want int) []int {
 	for {
 		c.mu.Lock()
@@ -140,8 +140,8 @@ func (c *claims) release(names []string) {
 	c.freed = make(chan struct{})
 }
 
-// claim draws up to want of the things that no other fault has in the aspect, such as "run" or "clock". They are the
-// fault's until the returned function is called.
+// claim draws up to want of the parts that no other fault has claimed in the aspect, for example "run" or "clock". The
+// claim lasts until the returned function is called.
 func claim[T any](ctx context.Context, s *Stage, of []T, name func(T) string, aspect string, want int) ([]T, func()) {
 	of = slices.Clone(of)
 	s.Rand.Shuffle(len(of), func(i, j int) { of[i], of[j] = of[j], of[i] })
@@ -160,7 +160,7 @@ func claim[T any](ctx context.Context, s *Stage, of []T, name func(T) string, as
 	return got, func() { s.claims.release(taken) }
 }
 
-// one claims a thing by its name.
+// one claims a part by its name.
 func (s *Stage) one(ctx context.Context, name string) (release func(), ok bool) {
 	got := s.claims.take(ctx, []string{name}, 1)
 	return func() { s.claims.release([]string{name}) }, len(got) == 1

@@ -11,31 +11,31 @@ import (
 	"github.com/fencegate/fencegate/robustness/relay"
 )
 
-// World is what faults are done to: a running cluster.
+// World is the running cluster that faults affect.
 type World interface {
 	Clients() []Client
 	Gateways() []Gateway
 	Nodes() []Node
 	Postgres() Postgres
 	Blobs() Blobs // nil: the blobs are files in a folder
-	// Links are the relays. Their ends are named by what they are: client…, gateway…, redis…, postgres…, blobs.
+	// Links returns the relays. Their ends are named by kind: client…, gateway…, redis…, postgres…, blobs.
 	Links() []*relay.Relay
 	Disk() Disk // nil: the blobs have no file system of their own
 	// Spin keeps n processes busy for d.
 	Spin(ctx context.Context, n int, d time.Duration) error
-	// Tool runs a fencegate command as the operator: the database, the nodes and the blobs are in its environment. The
-	// error holds what it printed.
+	// Tool runs a fencegate command as the operator: its environment has the database, the nodes and the blobs. The
+	// error contains the output.
 	Tool(ctx context.Context, args ...string) error
 	Bucket() Bucket
 	Async() bool // the primary does not wait for its standby
 }
 
-// Bucket is the bucket that the clients write to, as it should be.
+// Bucket is the bucket that the clients write to, in its normal state.
 type Bucket struct{ Name, Rule, Keep string }
 
-// Process is one process. Its methods may be called at any time, whatever state it is in.
+// Process is one process. Its methods may be called at any time, in any state.
 type Process interface {
-	Name() string // such as "redis-2", unique in the world
+	Name() string // for example "redis-2", unique in the world
 	Freeze() error
 	Thaw() error
 }
@@ -46,17 +46,17 @@ type Client interface {
 
 	Number() int
 	Kill() error
-	Restart(ctx context.Context, work client.Order) error // starts it again, and to work
-	SetClock(d time.Duration) error                       // its wall clock, off what is right
+	Restart(ctx context.Context, work client.Order) error // starts it again, with the order
+	SetClock(d time.Duration) error                       // the offset of its wall clock
 }
 
-// Gateway is a fencegate serve. A supervisor starts it again when it has ended.
+// Gateway is a fencegate serve. A supervisor restarts it when it has ended.
 type Gateway interface {
 	Process
 
 	Kill() error
-	Stop(ctx context.Context) error  // as an operator does: SIGTERM, and returns when it has ended
-	Ready(ctx context.Context) error // nil: /readyz says so
+	Stop(ctx context.Context) error  // sends SIGTERM, and returns when it has ended
+	Ready(ctx context.Context) error // nil: /readyz reports ready
 	SetClock(d time.Duration) error
 	API() (url, token string)
 }
@@ -73,25 +73,25 @@ type Node interface {
 	Admitted(ctx context.Context) error // nil: it grants leases
 }
 
-// Data is what a node starts with.
+// Data is the data with which a node starts.
 type Data = cluster.Data
 
-// Part is what a node loses while it runs on.
+// Part is a part of its data that a running node loses.
 type Part = cluster.Part
 
 // Postgres is a primary with a standby.
 type Postgres interface {
-	Kill() error                     // the primary, as a crash does
+	Kill() error                     // the primary, like a crash
 	Start(ctx context.Context) error // returns when it answers
 	Freeze() error
 	Thaw() error
 	FreezeStandby() error
 	ThawStandby() error
-	Restart(ctx context.Context, standby bool) error // in order, as for an upgrade
+	Restart(ctx context.Context, standby bool) error // an orderly restart, as for an upgrade
 	// Failover follows the documented procedure and makes the old primary the new standby.
 	Failover(ctx context.Context, how cluster.Failover) (cluster.Switch, error)
 	CaughtUp(ctx context.Context) error               // waits for the standby
-	Superuser(ctx context.Context) (*pgx.Conn, error) // to the primary, past every relay
+	Superuser(ctx context.Context) (*pgx.Conn, error) // to the primary, without a relay
 }
 
 // Blobs is the S3 service that keeps the blobs.

@@ -24,14 +24,15 @@ import (
 
 var errBroken = errors.New("broken on purpose")
 
-// world is a cluster in memory: it knows what is off, and refuses what can't be done twice.
+// world is a cluster in memory: it records what is not in its
+// normal state, and refuses actions that can't be done twice.
 type world struct {
 	mu      sync.Mutex
-	off     map[string]string // what is not as it should be: "redis-1 run" → "frozen"
+	off     map[string]string // parts not in their normal state: "redis-1 run" → "frozen"
 	calls   []string
 	touched chan struct{} // closed at the first call
 	once    sync.Once
-	broken  string // the call that fails, such as "redis-1 restart"
+	broken  string // the call that fails, for example "redis-1 restart"
 
 	clients  []Client
 	gateways []Gateway
@@ -42,7 +43,7 @@ type world struct {
 	spins    atomic.Int64
 }
 
-// newWorld is 3 clients, 2 gateways and 3 nodes, whose servers are one that sends back what it gets.
+// newWorld is 3 clients, 2 gateways and 3 nodes, each served by an echo server.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{off: map[string]string{}, touched: make(chan struct{})}
@@ -71,7 +72,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// did notes a call, and what it left off: "" is in order.
+// did records a call, and the resulting state: "" is normal.
 func (w *world) did(name, call, aspect, state string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,9 +105,9 @@ func (w *world) called() string {
 	return strings.Join(w.calls, "\n")
 }
 
-// Write is told what the faults log: what it has no call for is seen by it.
+// Write receives the faults' log. The world notices there the faults for which it has no call.
 func (w *world) Write(line []byte) (int, error) {
-	if strings.Contains(string(line), ": ") { // what was drawn
+	if strings.Contains(string(line), ": ") { // a fault's draw
 		w.once.Do(func() { close(w.touched) })
 	}
 	return len(line), nil
@@ -133,7 +134,7 @@ func (w *world) Disk() Disk {
 	return &disk{w}
 }
 
-// Spin may be asked for while it spins.
+// Spin may be called while it spins.
 func (w *world) Spin(ctx context.Context, n int, d time.Duration) error {
 	aspect := fmt.Sprintf("spin %d", w.spins.Add(1))
 	if err := w.did("machine", "spin", aspect, "busy"); err != nil {
@@ -147,7 +148,7 @@ func (w *world) Tool(_ context.Context, args ...string) error {
 	return w.did("tool", strings.Join(args[:2], " "), "tool", "")
 }
 
-// api is as much of a gateway as an operator calls.
+// api implements the gateway's endpoints for an operator.
 func (w *world) api(out http.ResponseWriter, in *http.Request) {
 	answer := "{}"
 	var err error
@@ -190,7 +191,7 @@ func (p *part) Thaw() error           { return p.w.did(p.name, "thaw", "run", ""
 func (p *part) Keep() error           { return nil }
 
 func (p *part) Kill() error {
-	if strings.HasPrefix(p.name, "gateway") { // its supervisor starts it again
+	if strings.HasPrefix(p.name, "gateway") { // its supervisor restarts it
 		return p.w.did(p.name, "kill", "run", "")
 	}
 	return p.w.did(p.name, "kill", "run", "killed")
@@ -211,7 +212,7 @@ func (p *part) Flush(_ context.Context, what Part) error {
 	return p.w.did(p.name, "flush "+string(what), "", "")
 }
 
-// node tells the two restarts apart.
+// node distinguishes the two restarts.
 type node struct{ *part }
 
 func (n node) Restart(_ context.Context, data Data) error {
@@ -222,7 +223,7 @@ func (p *part) Restart(context.Context, client.Order) error {
 	return p.w.did(p.name, "restart", "run", "")
 }
 
-// service restarts without work to do.
+// service restarts without an order.
 type service struct{ *part }
 
 func (s service) Restart(context.Context) error { return s.w.did(s.name, "restart", "run", "") }
@@ -255,7 +256,7 @@ type disk struct{ w *world }
 func (d *disk) Fill(context.Context, int64) error { return d.w.did("disk", "fill", "room", "full") }
 func (d *disk) Free() error                       { return d.w.did("disk", "free", "room", "") }
 
-// echoServer sends back what it gets.
+// echoServer is a server that echoes.
 func echoServer(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -278,7 +279,7 @@ func echoServer(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// carries says that a relay carries a message there and back.
+// carries checks that a relay carries a message there and back.
 func carries(r *relay.Relay) error {
 	conn, err := net.DialTimeout("tcp", r.Addr(), time.Second)
 	if err != nil {

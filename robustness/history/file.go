@@ -22,14 +22,14 @@ func Now() int64 {
 	return ts.Nano()
 }
 
-// Writer appends to a history file, each record with one system call, so that a
-// kill leaves no call out. It is safe for concurrent use.
+// Writer appends to a history file, each record with one system call,
+// so that a kill loses no record. It is safe for concurrent use.
 type Writer struct {
 	mu   sync.Mutex
 	file *os.File
 }
 
-// Append opens a history file, and makes it where it is missing.
+// Append opens a history file, and creates it if it is missing.
 func Append(path string) (*Writer, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -38,7 +38,7 @@ func Append(path string) (*Writer, error) {
 	return &Writer{file: file}, nil
 }
 
-// Put records the call. A history that can't be written is worth nothing: Put panics then.
+// Put records the call. It panics if the history can't be written, because an incomplete history is useless.
 func (w *Writer) Put(op Op) {
 	line, err := json.Marshal(op)
 	if err == nil {
@@ -54,13 +54,13 @@ func (w *Writer) Put(op Op) {
 // Close closes the file.
 func (w *Writer) Close() error { return w.file.Close() }
 
-// Reader reads a file that grows, from where it stopped the last time.
+// Reader reads a growing file, from its last position.
 type Reader struct {
 	Path   string
 	offset int64
 }
 
-// Next returns the records that came since. A last line that is not complete yet is left for the next time.
+// Next returns the new records. An incomplete last line is left for the next call.
 func (r *Reader) Next() ([]Op, error) {
 	file, err := os.Open(r.Path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -92,7 +92,7 @@ func (r *Reader) Next() ([]Op, error) {
 	}
 }
 
-// Last keeps the last record of each ID, in the order of their beginnings in the input.
+// Last keeps the last record of each ID, in the order of their first records.
 func Last(ops []Op) []Op {
 	at := make(map[string]int, len(ops))
 	var last []Op

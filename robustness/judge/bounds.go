@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	grace    = int64(10 * time.Second) // beyond a call's own deadline
-	recovery = int64(30 * time.Second) // from the end of the last fault until everything works
-	auditor  = 0                       // the auditor's number
-	everyone = -1                      // the client of a span that stopped all
-	probe    = "probe "                // a surface's prefix
+	grace    = int64(10 * time.Second) // on top of a call's own deadline
+	recovery = int64(30 * time.Second) // from the end of the last fault until everything must work
+	auditor  = 0                       // the auditor's client number
+	everyone = -1                      // the client of a span that stopped all clients
+	probe    = "probe "                // prefix of a probe's surface
 )
 
-// notFree are resources that were released or expired and could not be acquired.
+// notFree reports resources that were released or expired and could not be acquired.
 func notFree(res *resource) []Finding {
 	released := map[int64]*history.Op{}
 	for _, op := range res.ops {
@@ -44,19 +44,18 @@ func notFree(res *resource) []Finding {
 	return append(found, auditorsWait(res)...)
 }
 
-// nodesReturn is how long after a fault a node of Redis may count for nothing yet: the longest lease, and its admission.
+// nodesReturn is how long after a fault a Redis node may not count yet: the longest lease, plus its admission.
 const nodesReturn = int64(6 * time.Second)
 
-// nodeAway says that a node of Redis was at fault for somebody. A release is done when a majority has it, so where one node
-// can't be reached, whoever tries to acquire in the same moment may hear of the lease from one that has not heard of the
-// release yet.
+// nodeAway reports that a fault affected a Redis node. A release is done when a majority has it. So if one node can't
+// be reached, a concurrent acquisition may see the lease on a node that has not received the release yet.
 func (r *resource) nodeAway(from, to int64) bool {
 	return slices.ContainsFunc(r.outages, func(s history.Span) bool {
 		return strings.Contains(s.What, "redis") && s.From <= to && s.To+nodesReturn >= from
 	})
 }
 
-// auditorsWait are resources that the auditor did not get in time, by the tries of each round.
+// auditorsWait reports resources that the auditor did not get in time, by the tries of each round.
 func auditorsWait(res *resource) []Finding {
 	first := map[int]*history.Op{}
 	got := map[int]*history.Op{}
@@ -87,8 +86,8 @@ func auditorsWait(res *resource) []Finding {
 	return found
 }
 
-// late says that a call took longer than its deadline and 10 s, or has no answer although its client is at rest. What
-// was stopped meanwhile does not count.
+// late reports a call that took 10 s longer than its deadline, or that has no answer although its client is at rest.
+// Time during which the client was stopped does not count.
 func (j *Judge) late(op *history.Op) (Finding, bool) {
 	where := fmt.Sprintf("client %d", op.Client)
 	if op.Outcome != history.Begun && op.End != 0 {
@@ -113,7 +112,7 @@ func (j *Judge) late(op *history.Op) (Finding, bool) {
 	return Finding{}, false
 }
 
-// killed says that the process that made the call was ended.
+// killed reports that the process that made the call was killed.
 func (j *Judge) killed(op *history.Op) bool {
 	return slices.ContainsFunc(j.stops, func(s history.Span) bool {
 		return s.What == Killed && (s.Client == op.Client || s.Client == everyone) && op.Begin <= max(s.From, s.To)
@@ -124,7 +123,7 @@ func (j *Judge) killed(op *history.Op) bool {
 func (j *Judge) stopped(client int, from, to int64) int64 {
 	var total int64
 	until := from
-	for _, s := range j.stops { // in the order of their beginnings
+	for _, s := range j.stops { // ordered by their beginnings
 		if s.Client != client && s.Client != everyone {
 			continue
 		}
@@ -137,8 +136,8 @@ func (j *Judge) stopped(client int, from, to int64) int64 {
 	return total
 }
 
-// notRecovered are the probes of a round of which some action was never done within 30 s after the last fault, or was
-// not done any more later.
+// notRecovered reports the probes of a round with an action that was not done within 30 s after the last fault, or that
+// failed again later.
 func (j *Judge) notRecovered() []Finding {
 	type key struct {
 		round   int
@@ -175,8 +174,8 @@ func (j *Judge) notRecovered() []Finding {
 	return found
 }
 
-// leaks are sizes that are not flat: the last two samples of at least four are above one and a half of the least of the
-// first three, and the slack of their unit.
+// leaks reports sizes that grow: of at least four samples, the last two exceed one and a half times the least of the
+// first three, plus the slack of their unit.
 func (j *Judge) leaks() []Finding {
 	var found []Finding
 	for _, name := range slices.Sorted(maps.Keys(j.sizes)) {

@@ -7,7 +7,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// A released lease that still stands in somebody's way is a finding, but where a node of Redis was at fault.
+// A released lease that blocks an acquisition is a finding, unless a Redis node was at fault.
 func TestAReleasedLeaseInTheWayIsAFinding(t *testing.T) {
 	t.Parallel()
 	const s = int64(time.Second)

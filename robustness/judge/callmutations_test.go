@@ -63,7 +63,7 @@ var callMutations = []mutation{
 	{"no answer at rest", Late, ofOp(func(m *tampered, op *history.Op) bool {
 		m.Stops = nil
 		ok := op.Outcome == history.Unknown && op.Action == history.Write
-		for i, other := range m.Ops { // those that were killed have none either
+		for i, other := range m.Ops { // calls of killed clients have none either
 			if other.Outcome == history.Begun {
 				m.Ops[i].Outcome, m.Ops[i].End = history.Unknown, other.Begin+1
 			}
@@ -107,7 +107,7 @@ func phantom(outcome history.Outcome) func(*tampered, int) bool {
 	})
 }
 
-// quietUntil says that the register's calls around the beginning of op say nothing about the order.
+// quietUntil reports that the register's calls around the beginning of op do not determine the order.
 func quietUntil(m *tampered, op *history.Op) bool {
 	end := op.End
 	if end == 0 {

@@ -2,8 +2,8 @@ package judge
 
 import "github.com/fencegate/fencegate/robustness/history"
 
-// compact leaves out what no later write can be judged by. Every write stays, and what is without an answer; of the
-// leases and of the reads those with the highest tokens stay, and the last read of each register.
+// compact removes calls that no later write can be judged by. It keeps every write and every call without an answer; of
+// the acquisitions and the reads it keeps those with the highest tokens, and the last read of each register.
 func (g *group) compact() {
 	keep := map[string]*history.Op{}
 	best := func(key string, op *history.Op, better bool) {

@@ -83,7 +83,7 @@ var effectMutations = []mutation{
 	})},
 }
 
-// lostUpdate puts a write that had no effect before a newer holder's first, whose reads are not known any more.
+// lostUpdate inserts an effectless write before a newer holder's first write, and removes that holder's reads.
 func lostUpdate(m *tampered, i int) bool {
 	if i >= len(m.Effects) {
 		return false
@@ -108,7 +108,7 @@ func lostUpdate(m *tampered, i int) bool {
 	return true
 }
 
-// swap exchanges two effects of one lease, and makes everybody see what follows from it.
+// swap exchanges two effects of one lease, and adapts the reads to the new order.
 func swap(m *tampered, i int, e *Effect) bool {
 	next := m.next(i)
 	if next == nil || next.Token != e.Token || m.used[e.Value] || !m.single(e.Register) {

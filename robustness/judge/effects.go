@@ -8,7 +8,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// lostWrites are those that were acknowledged and have no effect, and effects that were undone.
+// lostWrites reports acknowledged writes without an effect, and effects that were undone.
 func lostWrites(res *resource) []Finding {
 	var found []Finding
 	for _, reg := range res.registers {
@@ -32,7 +32,7 @@ func lostWrites(res *resource) []Finding {
 	return found
 }
 
-// standsElsewhere says that the write has an effect on another of its registers: it is torn, not lost.
+// standsElsewhere reports that the write has an effect on another of its registers: then it is torn, not lost.
 func standsElsewhere(res *resource, op *history.Op) bool {
 	return slices.ContainsFunc(res.registers, func(reg *register) bool {
 		_, its := op.Based[reg.name]
@@ -40,7 +40,7 @@ func standsElsewhere(res *resource, op *history.Op) bool {
 	})
 }
 
-// undone are effects that the next one did not find.
+// undone reports effects that the next effect did not overwrite.
 func undone(res *resource, reg *register) []Finding {
 	var found []Finding
 	before := ""
@@ -55,7 +55,7 @@ func undone(res *resource, reg *register) []Finding {
 	return found
 }
 
-// named is a value as people read it.
+// named formats a value for a message.
 func named(value string) string {
 	if value == "" {
 		return "nothing"
@@ -63,8 +63,8 @@ func named(value string) string {
 	return value
 }
 
-// doneAnyway are writes that have an effect although their caller was told that nothing was done. What a failover took
-// back counts where that was said before the failover: said after it, it is true.
+// doneAnyway reports writes with an effect whose caller was answered that nothing was done. For an effect that a
+// failover took back, only an answer before the failover counts: a later one is true.
 func doneAnyway(res *resource) []Finding {
 	kinds := map[history.Outcome]Kind{history.Refused: RefusedButDone, history.Failed: FailedButDone}
 	var found []Finding
@@ -82,8 +82,8 @@ func doneAnyway(res *resource) []Finding {
 	return found
 }
 
-// doneTwice are writes with two effects on one register. One that a failover took back does not count with one that
-// stands.
+// doneTwice reports writes with two effects on one register. An effect
+// that a failover took back does not count besides one that stands.
 func doneTwice(res *resource) []Finding {
 	var found []Finding
 	for _, reg := range res.registers {
@@ -99,7 +99,7 @@ func doneTwice(res *resource) []Finding {
 	return found
 }
 
-// fromNowhere are effects that no call wrote, or that it wrote otherwise, and values that no call wrote.
+// fromNowhere reports effects that no call wrote, or that differ from the call's write, and values that no call wrote.
 func fromNowhere(res *resource) []Finding {
 	var found []Finding
 	for _, reg := range res.registers {
@@ -126,7 +126,7 @@ func fromNowhere(res *resource) []Finding {
 	return found
 }
 
-// strange says what is wrong with an effect by itself.
+// strange returns what is wrong with a single effect.
 func strange(res *resource, reg *register, e Effect) string {
 	op := res.wrote(reg, e.Value)
 	switch {
@@ -142,7 +142,7 @@ func strange(res *resource, reg *register, e Effect) string {
 	return ""
 }
 
-// torn are writes of several registers that changed only some, and rows whose file is not there.
+// torn reports writes of several registers that changed only some, and rows whose file is missing.
 func torn(res *resource) []Finding {
 	var found []Finding
 	for _, op := range res.ops {
@@ -176,7 +176,7 @@ func torn(res *resource) []Finding {
 	return append(found, rowsWithoutFile(res)...)
 }
 
-// rowsWithoutFile are rows whose value was written together with a file that is not there.
+// rowsWithoutFile reports rows whose value was written together with a file that is missing.
 func rowsWithoutFile(res *resource) []Finding {
 	var found []Finding
 	for _, reg := range res.registers {

@@ -11,7 +11,7 @@ const (
 	rowName      = "row:" + resourceName
 )
 
-// story builds small histories, a millisecond for each step.
+// story builds small histories with one millisecond for each step.
 type story struct {
 	Evidence
 
@@ -56,7 +56,7 @@ func (s *story) stands(effects ...Effect) *story {
 	return s
 }
 
-// expect checks which kinds are found.
+// expect checks the kinds of the findings.
 func (s *story) expect(t *testing.T, want ...Kind) Report {
 	t.Helper()
 	r := Examine(s.Evidence)
@@ -92,7 +92,7 @@ func TestAWriteThatBeganBeforeANewerGrantMayCome(t *testing.T) {
 	s.stands(effect(1, "w1", "", 1)).expect(t)
 }
 
-// A holder whose fence a failover took back is protected no more.
+// A holder whose fence a failover set back is no longer protected.
 func TestAFenceThatFellExcusesExactlyItsTokens(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -114,7 +114,7 @@ func TestAFenceThatFellExcusesExactlyItsTokens(t *testing.T) {
 	}
 }
 
-// What a failover lost may be missing, and may have been read before it; not after it, and never with a
+// Effects that a failover lost may be missing, and may have been read before it; not after it, and never with a
 // synchronous standby.
 func TestALostWriteIsExcusedOnlyBeforeTheFailover(t *testing.T) {
 	t.Parallel()
@@ -138,7 +138,7 @@ func TestALostWriteIsExcusedOnlyBeforeTheFailover(t *testing.T) {
 	}
 }
 
-// A commit that waited for the synchronous standby was told as unknown. It may be gone.
+// A commit that waited for the synchronous standby has an unknown outcome. It may be lost.
 func TestAWriteOfUnknownOutcomeMayBeLost(t *testing.T) {
 	t.Parallel()
 	s := new(story).acquire("a1", 1).write("w1", 1, "", history.Unknown)
@@ -146,7 +146,7 @@ func TestAWriteOfUnknownOutcomeMayBeLost(t *testing.T) {
 	s.expect(t)
 }
 
-// The first attempt was committed on the old primary alone; the second asked the new one, where nothing is of it.
+// The first attempt committed only on the old primary. The second was refused by the new one, which does not have it.
 func TestARefusalAfterTheFailoverIsTrueOfWhatWasLost(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -11,11 +11,11 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// perKind is how many findings of a kind are told in full.
+// perKind is how many findings of a kind are reported in full.
 const perKind = 10
 
-// Format writes the report for people: the verdict, the findings with their calls in the order of time, and the counts.
-// Times are seconds since the beginning of the run.
+// Format writes the report as text: the verdict, the findings with their calls ordered by time, and the counts. Times
+// are seconds since the beginning of the run.
 func Format(w io.Writer, r Report) error {
 	var b strings.Builder
 	verdict(&b, r)
@@ -75,7 +75,7 @@ func (r Report) finding(b *strings.Builder, f Finding) {
 	}
 }
 
-// line is one call.
+// line formats one call.
 func (r Report) line(op history.Op) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s ", seconds(op.Begin-r.Start))

@@ -23,7 +23,7 @@ type group struct {
 	idle    int // rounds without a change
 }
 
-// effectKey tells effects apart, also where two primaries gave one number.
+// effectKey identifies an effect, also if two primaries gave the same number.
 type effectKey struct {
 	seq   int64
 	value string
@@ -37,7 +37,7 @@ type facts struct {
 	overBudget int
 }
 
-// grow keeps the larger of each fact: a resource that was compacted knows less than before.
+// grow keeps the larger of each count: a compacted resource has fewer calls than before.
 func (f *facts) grow(now facts) {
 	f.overlaps = max(f.overlaps, now.overlaps)
 	f.longest = max(f.longest, now.longest)
@@ -50,7 +50,7 @@ func (f *facts) grow(now facts) {
 	}
 }
 
-// resourceOf is the resource of a register: that of its row, or by the rule prefix:1 of its object.
+// resourceOf is a register's resource: that of its row, or, by the rule prefix:1, that of its object.
 func resourceOf(register string) string {
 	if resource, ok := strings.CutPrefix(register, "row:"); ok {
 		return resource
@@ -62,23 +62,23 @@ func resourceOf(register string) string {
 	return object
 }
 
-// resource is a group as the checks see it.
+// resource is a group prepared for the checks.
 type resource struct {
 	name      string
 	async     bool
 	start     int64
 	now       int64
-	ops       []*history.Op          // in the order of their beginnings
+	ops       []*history.Op          // ordered by their beginnings
 	writes    map[string]*history.Op // by ID
-	granted   []*history.Op          // acquisitions that were Done, in the order of their ends
-	losses    []Loss                 // in the order of time
+	granted   []*history.Op          // acquisitions that were Done, ordered by their ends
+	losses    []Loss                 // ordered by time
 	fell      []Fence                // of this resource
-	registers []*register            // in the order of their names
+	registers []*register            // sorted by name
 	files     map[string]bool        // as in Evidence
 	excused   map[string]int         // what was excused so far
-	outages   []history.Span         // in the order of their beginnings
+	outages   []history.Span         // ordered by their beginnings
 	olden     []history.Span         // when an old primary could be read
-	old       map[source]bool        // what was read then
+	old       map[source]bool        // values read then
 }
 
 func (g *group) resource(j *Judge) *resource {
@@ -118,12 +118,12 @@ func (g *group) resource(j *Judge) *resource {
 	return r
 }
 
-// outdated says of a read that an old primary may have answered it.
+// outdated reports that an old primary may have answered the read.
 func (r *resource) outdated(op *history.Op) bool {
 	return slices.ContainsFunc(r.olden, func(s history.Span) bool { return op.Begin <= s.To && op.End >= s.From })
 }
 
-// place puts a call where the checks look for it.
+// place adds a call to the lists that the checks use.
 func (r *resource) place(op *history.Op, get func(string) *register) {
 	switch op.Action {
 	case history.Write:
@@ -150,14 +150,14 @@ func (r *resource) place(op *history.Op, get func(string) *register) {
 	}
 }
 
-// source is where a lease had a value from.
+// source is the read from which a lease has a value.
 type source struct {
 	register string
 	token    int64
 	saw      string
 }
 
-// wrote is the write of a register that has the value as its ID.
+// wrote returns the write of the register whose ID is the value.
 func (r *resource) wrote(reg *register, value string) *history.Op {
 	op := r.writes[value]
 	if op == nil {
@@ -169,17 +169,17 @@ func (r *resource) wrote(reg *register, value string) *history.Op {
 	return op
 }
 
-// fallen says that a failover took the fence back below the token, so that nothing protects its holder.
+// fallen reports that a failover set the fence back below the token, so that its holder is not protected.
 func (r *resource) fallen(token int64) bool {
 	return r.async && slices.ContainsFunc(r.fell, func(f Fence) bool { return f.Token < token && token <= f.Was })
 }
 
-// at is a moment as people read it.
+// at formats a moment for a message.
 func (r *resource) at(moment int64) string { return seconds(moment - r.start) }
 
 func seconds(ns int64) string { return fmt.Sprintf("%.6f s", float64(ns)/1e9) }
 
-// tell builds a finding; nil ops are left out.
+// tell builds a finding. It omits nil ops.
 func tell(kind Kind, where, text string, ops ...*history.Op) Finding {
 	f := Finding{Kind: kind, Where: where, Text: text}
 	for _, op := range ops {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// text is a report for a test's message.
+// text formats a report for a test's message.
 func text(t *testing.T, r Report) string {
 	t.Helper()
 	var b strings.Builder

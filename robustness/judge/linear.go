@@ -10,13 +10,13 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// step is a call as the model of a register sees it.
+// step is a call in the model of a register.
 type step struct {
 	write bool
 	value string
 }
 
-// model is a register that holds one value. It knows nothing of leases, and nothing of the triggers' order.
+// model is a register that holds one value. It ignores leases and the triggers' order.
 var model = porcupine.Model{
 	Init: func() any { return "" },
 	Step: func(state, input, _ any) (bool, any) {
@@ -29,8 +29,8 @@ var model = porcupine.Model{
 	Equal: func(a, b any) bool { return a == b },
 }
 
-// notLinearizable searches an order of the calls of each register that explains every answer. It is asked last, and
-// only about registers of which no other check has a finding. It returns how many calls it had no time for.
+// notLinearizable searches an order of the calls of each register that explains every answer. It runs last, and only
+// for registers without other findings. It returns the number of calls for which there was no time.
 func notLinearizable(res *resource, guilty map[string]bool, left func() time.Duration) (found []Finding, over int) {
 	for _, reg := range res.registers {
 		if guilty[reg.name] {
@@ -57,7 +57,7 @@ func notLinearizable(res *resource, guilty map[string]bool, left func() time.Dur
 	return found, over
 }
 
-// culprits are the reads that saw what had not been asked for: the shortest explanation, where it is one.
+// culprits finds a read of a value whose write had not begun: the shortest explanation, if there is one.
 func (r *register) culprits() []*history.Op {
 	began := map[string]*history.Op{}
 	for _, op := range r.writes {
@@ -71,9 +71,9 @@ func (r *register) culprits() []*history.Op {
 	return nil
 }
 
-// calls are the register's history for the model. A write without a clear answer that was never seen may be left out:
-// it could always come last. One that was seen came before the end of the first read that saw it. A failover that lost
-// writes is one more write, of the value before them. Not ok: a value that was lost and stands, for which there is no
+// calls is the register's history for the model. A write of unknown outcome that no read saw is omitted: it could come
+// last. One that was seen took effect before the end of the first read that saw it. A failover that lost writes is
+// modelled as one more write, of the value before them. ok is false if a lost value also stands, since then there is no
 // such model.
 func (r *register) calls(res *resource) (calls []porcupine.Operation, ok bool) {
 	seen := map[string]int64{}

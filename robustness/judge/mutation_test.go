@@ -13,10 +13,10 @@ type tampered struct {
 	Evidence
 
 	byID map[string]int
-	used map[string]bool // values that were read, or that writes were computed from
+	used map[string]bool // values that were read, or on which writes are based
 }
 
-// tamperable has one record for each call, and room between the numbers of the effects.
+// tamperable has one record for each call, and gaps between the numbers of the effects.
 func tamperable(ev Evidence) *tampered {
 	m := &tampered{Evidence: ev, byID: map[string]int{}, used: map[string]bool{}}
 	m.Ops = history.Last(ev.Ops)
@@ -36,7 +36,7 @@ func tamperable(ev Evidence) *tampered {
 	return m
 }
 
-// reset makes m a copy of clean, in the memory that it has. It shares what is in Based.
+// reset makes m a copy of clean, in m's memory. They share the maps in Based.
 func (m *tampered) reset(clean *tampered) {
 	ops, effects := m.Ops[:0], m.Effects[:0]
 	*m = *clean
@@ -58,7 +58,7 @@ func (m *tampered) chain(register string) []int {
 	return at
 }
 
-// next is the effect that came after the one at i on its register.
+// next is the effect after the one at i on its register.
 func (m *tampered) next(i int) *Effect {
 	for k := i + 1; k < len(m.Effects); k++ {
 		if m.Effects[k].Register == m.Effects[i].Register {
@@ -68,7 +68,7 @@ func (m *tampered) next(i int) *Effect {
 	return nil
 }
 
-// insert adds an effect after the one at i, as if the next had found it.
+// insert adds an effect after the one at i. The next effect overwrites it.
 func (m *tampered) insert(i int, op *history.Op) {
 	e := m.Effects[i]
 	if next := m.next(i); next != nil {
@@ -79,7 +79,7 @@ func (m *tampered) insert(i int, op *history.Op) {
 	})
 }
 
-// unmake removes the effect at i, as if it had never been.
+// unmake removes the effect at i. The next effect overwrites the one before it.
 func (m *tampered) unmake(i int) {
 	if next := m.next(i); next != nil {
 		next.Overwrote = m.Effects[i].Overwrote
@@ -87,7 +87,7 @@ func (m *tampered) unmake(i int) {
 	m.Effects = slices.Delete(m.Effects, i, i+1)
 }
 
-// single says that the resource of the register has no other.
+// single reports that writes of the register set no other register.
 func (m *tampered) single(register string) bool {
 	for _, op := range m.Ops {
 		if _, ok := op.Based[register]; ok {
@@ -97,14 +97,15 @@ func (m *tampered) single(register string) bool {
 	return true
 }
 
-// quiet says that the effect at i was of a Done write that nobody saw, and that the same lease wrote the next.
+// quiet reports that the effect at i is of a Done write that
+// no call saw, and that the same lease wrote the next effect.
 func (m *tampered) quiet(i int) bool {
 	e, next := m.Effects[i], m.next(i)
 	return m.op(e.Value).Outcome == history.Done && !m.used[e.Value] && next != nil && next.Token == e.Token
 }
 
-// mutation changes a history at the candidate, the call or effect with that index, or says that it can't. Every
-// change must give the kind, and at least one nothing else.
+// mutation changes a history at the candidate, the call or effect with that index, or reports that it can't. Every
+// change must cause the kind, and at least one must cause no other.
 type mutation struct {
 	name   string
 	kind   Kind
@@ -147,7 +148,7 @@ func TestEveryMutationOfACleanHistoryIsFound(t *testing.T) {
 		})
 	}
 	for _, kind := range kinds {
-		if !had[kind] && kind != Overlap { // a test's of its own
+		if !had[kind] && kind != Overlap { // tested separately
 			t.Errorf("no mutation for %s", kind)
 		}
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// lease is how long its holder believed in it.
+// lease is a lease from its acquisition to the end of its validity for its holder.
 type lease struct {
 	from, to int64
-	op       *history.Op // that acquired it
+	op       *history.Op // the acquisition
 }
 
-// overlap is what the leases of a resource come to, of which one began while the holder of an older one believed in it.
+// overlap sums up a resource's leases that began during the validity of an older one.
 type overlap struct {
 	count         int
 	longest       time.Duration
@@ -38,19 +38,18 @@ func overlaps(res *resource) (o overlap) {
 	return o
 }
 
-// twoHolders is the finding of an overlap, where no clock of a node was set: locks exclude then. The fence is there
-// because clocks jump.
+// twoHolders reports an overlap if no node's clock was set: then locks exclude. With clock jumps, the fence protects.
 func (o overlap) twoHolders(res *resource) Finding {
 	return tell(Overlap, res.name, fmt.Sprintf("%s got token %d at %s, and %s believed in token %d until %s, %v longer; this happened %d times",
 		o.during.op.ID, o.during.op.Token, res.at(o.during.from), o.older.op.ID, o.older.op.Token, res.at(o.older.to),
 		o.longest, o.count), o.during.op, o.older.op)
 }
 
-// leaseLost is the code of a renewal that is refused because the lease is over.
+// leaseLost is the code of a renewal that is refused because the lease has ended.
 const leaseLost = "lease_lost"
 
-// leases are those that were granted, by their beginnings: each until it was released or revoked, until its holder was
-// told that it is lost, or until its last deadline.
+// leases returns the granted leases, ordered by beginning. Each lasts until it was released or revoked, until its
+// holder received an error that it is lost, or until its last deadline.
 func leases(res *resource) []lease {
 	byToken := map[int64]*lease{}
 	for _, op := range res.granted {
@@ -58,19 +57,19 @@ func leases(res *resource) []lease {
 			byToken[op.Token] = &lease{op.End, op.Until, op}
 		}
 	}
-	for _, op := range res.ops { // in the order of their beginnings
+	for _, op := range res.ops { // ordered by their beginnings
 		l := byToken[op.Token]
 		switch {
 		case l == nil || op.Begin > l.to:
 		case op.Action == history.Renew && op.Outcome == history.Done:
 			l.to = max(l.to, op.Until)
 		case op.Action == history.Renew && op.Outcome == history.Refused && op.Code == leaseLost:
-			l.to = min(l.to, op.End) // its holder is told, and stops: a failover's fences ended it
+			l.to = min(l.to, op.End) // its holder stops with the error: a failover's fences ended it
 		case op.Action == history.Release:
 			l.to = op.Begin
 		}
 	}
-	for _, op := range res.ops { // an operator takes a lease away before its time
+	for _, op := range res.ops { // an operator revokes a lease
 		for _, l := range byToken {
 			if op.Action == history.Revoke && op.Outcome != history.Refused && l.from < op.End {
 				l.to = min(l.to, op.Begin)

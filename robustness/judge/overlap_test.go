@@ -7,7 +7,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// Two believe in a lease at once: a finding where no clock was set, and none where the older one's belief had ended.
+// Two valid leases at once are a finding if no clock was set, unless the older one's validity had ended.
 func TestTwoHoldersAreAFindingWhereLocksExclude(t *testing.T) {
 	t.Parallel()
 	const s = int64(time.Second)

@@ -7,8 +7,8 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// lostUpdates are writes that overwrote what their holder had not read. What the same lease wrote in between
-// is its own.
+// lostUpdates reports writes that overwrote a value that their holder
+// had not read. Writes of the same lease in between do not count.
 func lostUpdates(res *resource) []Finding {
 	var found []Finding
 	for _, reg := range res.registers {
@@ -40,8 +40,8 @@ func lostUpdates(res *resource) []Finding {
 	return found
 }
 
-// between is the last effect of another lease between the one with the value and that at index i. Lost says that no
-// effect with the value stands.
+// between is the last effect of another lease between the value's effect and the one at index i. lost means that no
+// effect of the value stands.
 func between(reg *register, value string, i int) (other *Effect, lost bool) {
 	p := reg.at[value]
 	if p == nil || len(p.stands) == 0 {
@@ -53,12 +53,12 @@ func between(reg *register, value string, i int) (other *Effect, lost bool) {
 		}
 	}
 	if p.stands[0] > i {
-		return nil, false // it had read what came later: the order is broken, and says so
+		return nil, false // it had read a later value: orderBroken reports that
 	}
 	return other, false
 }
 
-// orderBroken are writes that come before what was there when they began.
+// orderBroken reports writes that are ordered before a value that existed when they began.
 func orderBroken(res *resource) []Finding {
 	var found []Finding
 	for _, reg := range res.registers {
@@ -74,7 +74,7 @@ func orderBroken(res *resource) []Finding {
 	return found
 }
 
-// staleReads are reads that saw less than what was certain when they began.
+// staleReads reports reads that saw an older value than the one that was certain when they began.
 func staleReads(res *resource) []Finding {
 	var found []Finding
 	for _, reg := range res.registers {
@@ -97,7 +97,7 @@ func (p place) String() string {
 	return fmt.Sprintf("%d+%d lost", p.main, p.off)
 }
 
-// did says what proves a position.
+// did describes the call that proves a position.
 func did(op *history.Op) string {
 	if op.Action == history.Read {
 		return op.ID + " saw"
@@ -105,7 +105,7 @@ func did(op *history.Op) string {
 	return op.ID + " had written"
 }
 
-// phantomReads saw a value that was refused, that failed, or that has no effect.
+// phantomReads reports reads of a value that was refused, that failed, or that has no effect.
 func phantomReads(res *resource) []Finding {
 	var found []Finding
 	for _, reg := range res.registers {
@@ -133,7 +133,7 @@ func phantomReads(res *resource) []Finding {
 	return found
 }
 
-// wrongBytes are reads that saw what nobody wrote, or a part of it.
+// wrongBytes reports reads of bytes that no client wrote, or of a part of an object.
 func wrongBytes(res *resource) []Finding {
 	var found []Finding
 	for _, op := range res.ops {
@@ -149,11 +149,11 @@ func wrongBytes(res *resource) []Finding {
 	return found
 }
 
-// unexplained is how the S3 port answers what it has no word for, such as an object whose bytes are gone. Where a server
-// is away it says so.
+// unexplained is the S3 port's code for unexpected errors, for example an object whose bytes are missing. For an
+// unavailable server it has another code.
 const unexplained = "InternalError"
 
-// unreadable are reads of an object that is listed and whose bytes are not there.
+// unreadable reports reads of an object that is listed and whose bytes are missing.
 func unreadable(res *resource) []Finding {
 	var found []Finding
 	for _, op := range res.ops {

@@ -7,17 +7,17 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// register is what happened to one register.
+// register is the evidence about one register.
 type register struct {
 	name   string
-	reads  []*history.Op // that were Done, in the order of their beginnings
-	writes []*history.Op // in the order of their beginnings
-	chain  []Effect      // that stand, in their order
-	lost   []lostEffect  // that failovers took back
+	reads  []*history.Op // Done, ordered by their beginnings
+	writes []*history.Op // ordered by their beginnings
+	chain  []Effect      // effects that stand, in order
+	lost   []lostEffect  // effects that failovers took back
 	at     map[string]*places
 }
 
-// lostEffect is an effect that the failover took back.
+// lostEffect is an effect that a failover took back.
 type lostEffect struct {
 	Effect
 
@@ -25,8 +25,8 @@ type lostEffect struct {
 	place place
 }
 
-// place is a position in the order of a register's effects. The effect that stands at index i is at {i+1, 0}. What a
-// failover took back after it is at {i+1, 1}, {i+1, 2} and so on. {0, 0} is before every effect.
+// place is a position in the order of a register's effects. The effect that stands at index i is at {i+1, 0}. Effects
+// after it that a failover took back are at {i+1, 1}, {i+1, 2} and so on. {0, 0} is before every effect.
 type place struct{ main, off int }
 
 func (p place) compare(q place) int {
@@ -35,7 +35,7 @@ func (p place) compare(q place) int {
 
 func (p place) before(q place) bool { return p.compare(q) < 0 }
 
-// places are where a value was.
+// places are the positions of a value.
 type places struct {
 	stands []int // main positions
 	lost   []int // indexes of register.lost
@@ -48,7 +48,7 @@ func (r *register) of(value string) *places {
 	return r.at[value]
 }
 
-// arrange brings the effects in order.
+// arrange orders the effects.
 func (r *register) arrange(losses []Loss) {
 	r.of("").stands = []int{0}
 	slices.SortFunc(r.chain, func(a, b Effect) int { return cmp.Compare(a.Seq, b.Seq) })
@@ -72,7 +72,7 @@ func (r *register) arrange(losses []Loss) {
 }
 
 // branch is the position of the effect after which the lost ones came. The value that the first of them overwrote
-// tells it. Its number does not: the new primary may give a number again.
+// determines it. Its number does not, because the new primary may give the number again.
 func (r *register) branch(first Effect) int {
 	if p := r.at[first.Overwrote]; p != nil && len(p.stands) > 0 {
 		return p.stands[len(p.stands)-1]
@@ -86,33 +86,33 @@ func (r *register) branch(first Effect) int {
 	return n
 }
 
-// stands says that the value has an effect that stands.
+// stands reports that the value has an effect that stands.
 func (r *register) stands(value string) bool {
 	p := r.at[value]
 	return p != nil && len(p.stands) > 0
 }
 
-// wasLost says that a failover took an effect of the value back.
+// wasLost reports that a failover took back an effect of the value.
 func (r *register) wasLost(value string) bool {
 	p := r.at[value]
 	return p != nil && len(p.lost) > 0
 }
 
-// lostAfter says that an effect of the value was still there at a moment, and was taken back by a failover after it.
+// lostAfter reports that an effect of the value existed at a moment, and that a later failover took it back.
 func (r *register) lostAfter(value string, at int64, losses []Loss) bool {
 	p := r.at[value]
 	return p != nil && slices.ContainsFunc(p.lost, func(i int) bool { return at < losses[r.lost[i].loss].From })
 }
 
-// sight is where a call may have been in the order of effects: from first to last. Both are the same but for values
-// that have several effects.
+// sight is where in the order of effects a call may have been: from
+// first to last. They differ only for values with several effects.
 type sight struct {
 	first, last place
-	loss        int // the failover that took back what was seen; -1: it stands
+	loss        int // the failover that took back the value; -1: it stands
 }
 
-// sighted finds the sight of a value for a call that began at a moment. What a failover took back can be seen
-// before the new primary answers only.
+// sighted returns the sight of a value for a call that began at a moment. A value that a failover took back can only be
+// seen before the new primary answers.
 func (r *register) sighted(value string, began int64, losses []Loss, async bool) (sight, bool) {
 	p := r.at[value]
 	if p == nil {
@@ -142,14 +142,14 @@ func (r *register) sighted(value string, began int64, losses []Loss, async bool)
 	return s, found
 }
 
-// bound is the latest position that is certain, and the call that proves it.
+// bound is the latest certain position, and the call that proves it.
 type bound struct {
 	place place
 	by    *history.Op
 }
 
 // floors calls visit for each op with the latest position that was reached before it began: by a write that was Done,
-// or by what a read saw. The ops are in the order of their beginnings.
+// or by a read. The ops are ordered by their beginnings.
 func (r *register) floors(ops []*history.Op, res *resource, visit func(op *history.Op, floor bound)) {
 	type proof struct {
 		op    *history.Op

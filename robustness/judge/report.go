@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// kinds are in the order of a report: what harms data first.
+// kinds is the order of a report: damage to data first.
 var kinds = []Kind{
 	LostWrite, RefusedButDone, FailedButDone, DoneTwice, FromNowhere, Stale, LostUpdate, OrderBroken, StaleRead,
 	PhantomRead, WrongBytes, Torn, Unreadable, TokenTwice, TokenFalls, Revoked, NotLinearizable, Overlap, Late, NotFree, NotRecovered, Leak,
 }
 
-// report tells findings once, in the order of kinds and then of time.
+// report returns each new finding once, ordered by kind and then by time.
 func (j *Judge) report(found []Finding) Report {
 	report := Report{Start: j.start, Outages: j.outages, Counts: j.total()}
 	for _, f := range found {
@@ -42,7 +42,7 @@ func (f Finding) begin() int64 {
 	return f.Ops[0].Begin
 }
 
-// total are the counts with those of each resource.
+// total sums the counts of all resources.
 func (j *Judge) total() Counts {
 	counts := j.counts
 	counts.Ops, counts.Refusals = nonzero(counts.Ops), nonzero(counts.Refusals)

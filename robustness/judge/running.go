@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// Judge judges a run while it goes on. Its zero value is ready. It is not safe for concurrent use.
+// Judge judges a run while it is going on. Its zero value is ready. It is not safe for concurrent use.
 type Judge struct {
 	groups   map[string]*group
 	open     map[string]*history.Op // without an answer
@@ -34,11 +34,11 @@ type Judge struct {
 	counts Counts
 }
 
-// idleRounds is after how many rounds without a change a resource keeps only what a later write must be judged by.
+// idleRounds is the number of rounds without a change after which a resource is compacted.
 const idleRounds = 3
 
-// Add takes new evidence and examines what it changed. The report has the findings that are new, and the counts of the
-// whole run.
+// Add takes new evidence and examines the resources that it changed.
+// The report has the new findings, and the counts of the whole run.
 func (j *Judge) Add(evidence Evidence) Report {
 	j.prepare()
 	changed := j.takeOps(evidence.Ops)
@@ -94,7 +94,7 @@ func (j *Judge) group(name string) *group {
 	return g
 }
 
-// takeOps files calls by their resources, and returns those that have an answer.
+// takeOps assigns calls to their resources, and returns those that have an answer.
 func (j *Judge) takeOps(ops []history.Op) []*history.Op {
 	var answered []*history.Op
 	for _, op := range history.Last(ops) {
@@ -105,7 +105,7 @@ func (j *Judge) takeOps(ops []history.Op) []*history.Op {
 		g := j.group(name)
 		if old := g.ops[op.ID]; old != nil {
 			if op.Outcome == history.Begun {
-				continue // it was there before, with or without its answer
+				continue // a known call, with or without its answer
 			}
 			j.count(old, -1)
 		}
@@ -138,7 +138,7 @@ func (j *Judge) count(op *history.Op, by int) {
 	}
 }
 
-// takeRest takes what belongs to no resource.
+// takeRest takes the evidence that belongs to no resource.
 func (j *Judge) takeRest(evidence Evidence) {
 	j.stops = append(j.stops, evidence.Stops...)
 	slices.SortFunc(j.stops, compareSpans)
@@ -162,7 +162,7 @@ func compareSpans(a, b history.Span) int {
 		cmp.Compare(a.What, b.What))
 }
 
-// takeLosses moves effects that a failover took back from the order to its loss.
+// takeLosses moves effects that a failover took back from the order to their loss.
 func (j *Judge) takeLosses(losses []Loss) {
 	for _, loss := range losses {
 		key := [2]int64{loss.From, loss.To}
@@ -209,13 +209,13 @@ func (j *Judge) takeEffect(e Effect) {
 	j.counts.Effects++
 }
 
-// checks are what a resource must pass.
+// checks are the checks of a resource.
 var checks = []func(*resource) []Finding{
 	lostWrites, doneAnyway, doneTwice, fromNowhere, torn, stale, tokenTwice, tokenFalls, revoked,
 	lostUpdates, orderBroken, staleReads, phantomReads, wrongBytes, unreadable, notFree,
 }
 
-// examine runs the checks on every resource that changed, and the search for linearizations after them.
+// examine runs the checks on every changed resource, and then the search for linearizations.
 func (j *Judge) examine(budget time.Duration) []Finding {
 	if budget == 0 {
 		budget = time.Second

@@ -59,12 +59,12 @@ func TestEvidenceMayComeInPiecesAndAgain(t *testing.T) {
 		ev := simulate(3, 1, 800, async)
 		whole := Examine(ev)
 		var j Judge
-		// The effects that a failover took back were there before it.
+		// The effects that a failover took back existed before it.
 		early := Evidence{Ops: ev.Ops[:len(ev.Ops)/2], Effects: ev.Effects[:len(ev.Effects)/2], Async: async}
 		for _, loss := range ev.Lost {
 			early.Effects = append(slices.Clip(early.Effects), loss.Effects...)
 		}
-		j.Add(early) // half of a round: what it finds means nothing
+		j.Add(early) // the findings of half a round are ignored
 		j.told = map[string]bool{}
 		for range 2 {
 			r := j.Add(ev)

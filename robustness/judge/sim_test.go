@@ -9,8 +9,8 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// sim is a correct product in virtual time: locks that expire too early at times, a fence that never lets a stale write
-// pass, answers that get lost, zombies, and failovers that lose the newest commits. Its histories must be found clean.
+// sim is a correct product in virtual time: locks that sometimes expire early, a fence that refuses every stale write,
+// lost answers, zombies, and failovers that lose the newest commits. The judge must find nothing in its histories.
 type sim struct {
 	rng     *rand.Rand
 	now     int64
@@ -21,7 +21,7 @@ type sim struct {
 	effects []timed
 	losses  []Loss
 	places  map[string]*simResource
-	down    int64 // until when no primary answers
+	down    int64 // no primary answers until then
 	counter int64
 	stops   []history.Span
 }
@@ -32,7 +32,7 @@ type timed struct {
 	at int64
 }
 
-// simResource is what the product knows of one resource.
+// simResource is the product's state of one resource.
 type simResource struct {
 	name      string
 	registers []string
@@ -44,7 +44,7 @@ type simResource struct {
 	past      []simState
 }
 
-// simState is what a standby may have.
+// simState is a state that a standby may have.
 type simState struct {
 	at     int64
 	fence  int64
@@ -53,7 +53,7 @@ type simState struct {
 
 const ms = int64(1_000_000)
 
-// simulate makes the evidence of one round.
+// simulate generates the evidence of one round.
 func simulate(seed uint64, round, calls int, async bool) Evidence {
 	s := &sim{
 		rng: rand.New(rand.NewPCG(seed, 1)), now: int64(round) * 1000_000 * ms, seq: int64(round) * 1e6,
@@ -117,7 +117,8 @@ func (s *sim) run() {
 func (s *sim) upTo(n int64) int64     { return 1 + s.rng.Int64N(n) }
 func (s *sim) chance(of float64) bool { return s.rng.Float64() < of }
 
-// call makes a call that takes effect between its beginning and its end, or, where the answer is lost, perhaps later.
+// call makes a call that takes effect between its beginning and
+// its end. If the answer is lost, it may take effect later.
 func (s *sim) call(op history.Op, effect func(op *history.Op), then func(op history.Op)) {
 	s.calls++
 	op.ID = fmt.Sprintf("c%d-%d", op.Client, s.calls)
@@ -184,7 +185,7 @@ func (s *sim) acquire(op history.Op, r *simResource, then func(history.Op)) {
 	op.Action = history.Acquire
 	op.Until = s.now + 60*ms
 	s.call(op, func(op *history.Op) {
-		early := s.rng.Int64N(20 * ms) // the clock of a lock runs fast
+		early := s.rng.Int64N(20 * ms) // the lock's clock runs fast
 		if r.holder != 0 && s.now < r.expires-early {
 			op.Outcome, op.Code, op.HeldBy = history.Refused, "held", r.holder
 			return
@@ -197,7 +198,7 @@ func (s *sim) acquire(op history.Op, r *simResource, then func(history.Op)) {
 	}, then)
 }
 
-// hold reads every register, writes some times, and releases, or leaves, or goes on as a zombie.
+// hold reads every register, writes some times, and then releases, leaves, or continues as a zombie.
 func (s *sim) hold(lease history.Op, r *simResource, writes int, again func()) {
 	op := history.Op{
 		Client: lease.Client, Round: lease.Round, Surface: lease.Surface, Resource: r.name, Token: lease.Token,
@@ -274,7 +275,7 @@ func (s *sim) apply(w *history.Op, r *simResource) {
 	}
 }
 
-// keep notes the state before a change, for a standby that lags.
+// keep records the state before a change, for a lagging standby.
 func (s *sim) keep(r *simResource) {
 	r.past = append(r.past, simState{s.now, r.fence, r.values})
 }

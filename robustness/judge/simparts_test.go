@@ -27,7 +27,7 @@ func (e *events) Pop() any {
 	return last
 }
 
-// failover takes back what was done in the last milliseconds.
+// failover takes back the effects of the last milliseconds.
 func (s *sim) failover() {
 	lag := s.now - s.upTo(60*ms)
 	loss := Loss{From: s.now, To: s.now + 10*ms}

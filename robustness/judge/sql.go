@@ -8,6 +8,6 @@ import _ "embed"
 //go:embed effects.sql
 var EffectsSQL string
 
-// GuardedOnceSQL guards the rows as a whole and not each for itself: a statement is checked before it and not again after
-// it. It is run after EffectsSQL.
+// GuardedOnceSQL guards the rows as a whole instead of each row: a statement is checked before it and not again after
+// it. It runs after EffectsSQL.
 const GuardedOnceSQL = `SELECT fence.unprotect('judged.registers'); SELECT fence.protect('judged.registers', under => 'robust/')`

@@ -18,7 +18,7 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// database is a server of its own with the migrations and the order of effects.
+// database is a test's own server with the migrations and the triggers for the order of effects.
 func database(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)

@@ -9,8 +9,8 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// stale are effects under a token when a newer holder could rely on them not to come: tokens fall along the order, a
-// newer holder had read, or the write began when a newer lease was granted.
+// stale reports effects under a token after a newer holder could rely on their absence: tokens fall in the order of
+// effects, a newer holder had read, or the write began when a newer lease had been granted.
 func stale(res *resource) []Finding {
 	var found []Finding
 	sure := newestBy(res.granted, func(op *history.Op) bool { return !res.fallen(op.Token) })
@@ -54,7 +54,7 @@ func stale(res *resource) []Finding {
 
 func over(op *history.Op, token int64) bool { return op != nil && op.Token > token }
 
-// staleAmongLost are effects whose tokens fell on a primary that failed.
+// staleAmongLost reports effects whose tokens fell on a failed primary.
 func staleAmongLost(res *resource, reg *register) []Finding {
 	var found []Finding
 	for i := 1; i < len(reg.lost); i++ {
@@ -69,7 +69,7 @@ func staleAmongLost(res *resource, reg *register) []Finding {
 	return found
 }
 
-// readers are, for each index of a register's order, the read before it under the highest token.
+// readers holds, for each index of a register's order, the earlier read with the highest token.
 type readers struct{ sure, fell []*history.Op }
 
 func readBefore(res *resource, reg *register) readers {
@@ -98,13 +98,13 @@ func readBefore(res *resource, reg *register) readers {
 	return r
 }
 
-// newest tells the call with the highest token among those that had ended by a moment.
+// newest finds the call with the highest token among those that had ended at a moment.
 type newest struct {
 	ends []int64
 	ops  []*history.Op
 }
 
-// newestBy takes calls in the order of their ends.
+// newestBy takes calls ordered by their ends.
 func newestBy(ops []*history.Op, which func(*history.Op) bool) newest {
 	var n newest
 	for _, op := range ops {
@@ -123,7 +123,7 @@ func newestBy(ops []*history.Op, which func(*history.Op) bool) newest {
 	return n
 }
 
-// before is the call with the highest token that had ended before op began.
+// before returns the call with the highest token that had ended before op began.
 func (n newest) before(op *history.Op) *history.Op {
 	if op == nil {
 		return nil
@@ -135,7 +135,7 @@ func (n newest) before(op *history.Op) *history.Op {
 	return n.ops[i-1]
 }
 
-// tokenTwice are tokens that were granted twice.
+// tokenTwice reports tokens that were granted twice.
 func tokenTwice(res *resource) []Finding {
 	var found []Finding
 	first := map[int64]*history.Op{}
@@ -154,7 +154,7 @@ func tokenTwice(res *resource) []Finding {
 	return found
 }
 
-// tokenFalls are tokens that are lower than one that was granted before they were asked for.
+// tokenFalls reports tokens below one that was granted before they were requested.
 func tokenFalls(res *resource) []Finding {
 	var found []Finding
 	sure := newestBy(res.granted, func(op *history.Op) bool { return !res.fallen(op.Token) })
@@ -172,7 +172,7 @@ func tokenFalls(res *resource) []Finding {
 	return found
 }
 
-// revoked are effects under a token below a revocation that was done before their writes began.
+// revoked reports effects under a token below a revocation that was done before their writes began.
 func revoked(res *resource) []Finding {
 	var done []*history.Op
 	for _, op := range res.ops {

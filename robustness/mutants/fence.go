@@ -12,9 +12,8 @@ const (
 	sweepSQL   = "migrations/objects/code/sweep.sql"
 )
 
-// tries is how long a run may take whose bug needs nothing but clients that pause; rarely is for one that
-// needs a fault at the right moment, and seldom for one that needs several. Each is four times what was
-// measured, or more.
+// tries bounds a run for a bug that clients with pauses can trigger; rarely is for one that needs a fault at the right
+// moment, and seldom for one that needs several. Each is at least four times the measured time.
 const (
 	tries  = 2 * time.Minute
 	rarely = 4 * time.Minute
@@ -26,7 +25,7 @@ const short = 1200 * time.Millisecond
 
 var (
 	stale  = []string{"stale", "lost-update", "order"}
-	direct = []string{"library", "http-direct"} // no port between that ends superseded sessions
+	direct = []string{"library", "http-direct"} // the gateway's port would end superseded sessions
 )
 
 // fenceMutants are bugs of the fence in PostgreSQL.

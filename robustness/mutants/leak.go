@@ -1,7 +1,7 @@
 package mutants
 
-// Leak is what a soak must find: each request leaves a goroutine behind. It is in no list of
-// mutants, for a run under faults restarts gateways too often to see it.
+// Leak is a bug for a soak: each request leaks a goroutine. It is in no list of mutants, because runs with faults
+// restart gateways too often to notice it.
 var Leak = Mutant{
 	Name:   "goroutine-leak",
 	What:   "Each request to the HTTP API leaves a goroutine.",

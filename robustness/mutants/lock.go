@@ -2,11 +2,11 @@ package mutants
 
 import "slices"
 
-// exclusion is what a lock promises as long as clocks run at one speed. No fault of these sets a clock.
+// exclusion is the guarantee of a lock while clocks run at the same speed. The runs' faults set no clock.
 var exclusion = []string{Overlap}
 
-// lockMutants are bugs of leases and of outcomes. Tokens are decided by PostgreSQL, so a lock that is given to two does
-// no harm to what is written; it is seen in the overlaps.
+// lockMutants are bugs of leases and of outcomes. PostgreSQL decides by tokens, so a lock with two holders does not
+// damage data; overlaps reveal it.
 var lockMutants = []Mutant{
 	{
 		Name: "quarantine-off",
@@ -136,5 +136,5 @@ var lockMutants = []Mutant{
 
 var answersLost = []string{"net-cut-after/client-postgres", "pg-terminate", "pg-crash"}
 
-// All are the mutants.
+// All lists the mutants.
 var All = slices.Concat(fenceMutants, objectMutants, lockMutants)

@@ -1,8 +1,7 @@
-// Package mutants holds bugs that are seeded into the product on purpose: what
-// the judge of a run must catch, or it would not catch a real one either.
+// Package mutants holds bugs that are seeded into the product on purpose. A run's judge must catch them, or it would
+// not catch a real bug either.
 //
-// The guarantee: a replacement that does not apply to the present text of the
-// product is an error and never a mutant that changes nothing.
+// The guarantee: a replacement that does not apply to the product's current text is an error.
 //
 //	for _, m := range mutants.All {
 //		statements, err := m.SQL(root)    // by a superuser, after `fencegate migrate up`
@@ -30,34 +29,34 @@ type Mutant struct {
 	Functions []Replace // of PostgreSQL
 	Files     []Replace // of the program
 
-	Surfaces []string      // to run; none: all
-	Faults   []string      // to run; names as of package fault
-	MaxTTL   time.Duration // of leases; 0: as in every run
+	Surfaces []string      // to use; none: all
+	Faults   []string      // to play, named as in package fault; none: all
+	MaxTTL   time.Duration // of the leases; 0: the default
 
-	GuardedOnce bool // the rows' guard checks a statement once
+	GuardedOnce bool // the rows' guard checks each statement only once
 
-	Expect []string      // kinds of findings, of which at least one must come
-	Within time.Duration // how long a run may take to find it
+	Expect []string      // kinds of findings, at least one of which must occur
+	Within time.Duration // time for a run to find it
 }
 
 // Replace is one change of a text.
 type Replace struct {
 	File     string // below the root of the repository
-	Function string // of SQL: its name, which the file defines once
+	Function string // name of the SQL function, which the file defines once
 	Old      string // occurs exactly once, in the function or the file
 	New      string
 }
 
-// Overlap is the kind of a round in which two holders believed in their leases at the same time. Where a clock of a
-// node jumps that is no fault. Without such a jump locks promise that it does not happen.
+// Overlap is the kind of a round in which two leases of a resource were valid at the same time. That is no fault if a
+// node's clock jumps. Without such a jump locks guarantee exclusion.
 const Overlap = "overlap"
 
-// Caught reports whether kinds has one that the mutant is expected to show.
+// Caught reports whether kinds contains one that the mutant should cause.
 func (m Mutant) Caught(kinds []string) bool {
 	return slices.ContainsFunc(kinds, func(kind string) bool { return slices.Contains(m.Expect, kind) })
 }
 
-// SQL returns the changed functions, each as the statement that replaces it.
+// SQL returns the changed functions, each as its CREATE OR REPLACE statement.
 func (m Mutant) SQL(root string) ([]string, error) {
 	var names, texts []string
 	for _, r := range m.Functions {
@@ -123,7 +122,7 @@ func (r Replace) apply(text string) (string, error) {
 	return strings.Replace(text, r.Old, r.New, 1), nil
 }
 
-// function is the statement of a file that makes a function.
+// function returns the statement in a file that creates a function.
 func function(root, file, name string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(root, file))
 	if err != nil {

@@ -49,7 +49,7 @@ func jumps(faults []string) bool {
 	return len(faults) == 0 || slices.Contains(faults, "redis") || slices.Contains(faults, "redis-clock")
 }
 
-// PostgreSQL takes each changed function, and it is another one than before.
+// PostgreSQL accepts each changed function, and the function differs from the original.
 func TestEachChangedFunctionReplacesTheOneThatIsThere(t *testing.T) {
 	t.Parallel()
 	admin := testenv.Postgres(t).Pool(t)
@@ -127,7 +127,7 @@ func TestATextThatIsNotThereOnceIsAnError(t *testing.T) {
 	}
 }
 
-// Building them takes minutes, so it needs FENCEGATE_BUILD_MUTANTS=all, or names with commas between.
+// Building them takes minutes, so it needs FENCEGATE_BUILD_MUTANTS=all, or names separated by commas.
 func TestEachChangedProgramCompiles(t *testing.T) {
 	t.Parallel()
 	wanted := strings.Split(os.Getenv("FENCEGATE_BUILD_MUTANTS"), ",")

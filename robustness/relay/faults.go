@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// gate holds up whatever comes while it is shut.
+// gate holds back data while it is shut.
 type gate struct {
 	mu   sync.Mutex
-	shut chan struct{} // nil: open; closed when it opens
+	shut chan struct{} // nil: open; closed when the gate opens
 }
 
 func (g *gate) set(shut bool) {
@@ -41,20 +41,20 @@ func (g *gate) pass(ctx context.Context) bool {
 	}
 }
 
-// cutters are the cuts that are armed.
+// cutters are the armed cuts.
 type cutters struct {
-	messages [2]atomic.Int64 // how many messages of the direction are still to be cut
+	messages [2]atomic.Int64 // how many messages of each direction are still to be cut
 	bodies   [2]bodyCutter
 }
 
 type bodyCutter struct {
 	mu    sync.Mutex
-	epoch int // of the arming: bytes count from it
+	epoch int // number of the arming, from which bytes count
 	after int64
 	left  int
 }
 
-// counter counts what one connection carried in a direction since a cut was armed.
+// counter counts the bytes of one connection and direction since a cut was armed.
 type counter struct {
 	dir     Direction
 	epoch   int
@@ -88,7 +88,7 @@ func (c *cutters) pending() int {
 	return n
 }
 
-// judge says how much of a message of that size goes on, and whether its connection is cut then.
+// judge returns how much of a message of that size passes, and whether its connection is cut then.
 func (c *cutters) judge(body *counter, size int) (pass int, cut bool) {
 	messages := &c.messages[body.dir]
 	for left := messages.Load(); left > 0; left = messages.Load() {

@@ -7,15 +7,14 @@ import (
 	"sync"
 )
 
-// Net hands out one relay for each pair of a client and a server. The zero value is ready.
+// Net holds one relay for each pair of a client and a server. The zero value is ready.
 type Net struct {
 	mu     sync.Mutex
 	relays map[[2]string]*Relay
 	order  []*Relay
 }
 
-// Between returns the relay that leads from one to the other, and makes it, to
-// the server's address, where there is none yet.
+// Between returns the relay between the two, and creates it with the server's address if there is none yet.
 func (n *Net) Between(from, to, server string) (*Relay, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -35,8 +34,7 @@ func (n *Net) Between(from, to, server string) (*Relay, error) {
 	return r, nil
 }
 
-// Find returns the relays, in the order of their making, whose ends begin with
-// these; "" is any.
+// Find returns the relays whose ends begin with from and to, in the order of their creation; "" matches any.
 func (n *Net) Find(from, to string) []*Relay {
 	n.mu.Lock()
 	defer n.mu.Unlock()

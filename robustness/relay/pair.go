@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// pair is a client's connection and the one to the server.
+// pair is a client's connection and the matching one to the server.
 type pair struct {
 	client, server net.Conn
 	cancel         context.CancelFunc
 }
 
-// dialPatience bounds how long a connection to a server takes.
+// dialPatience bounds dialling a server.
 const dialPatience = 5 * time.Second
 
-// reset closes both ends, so that each side sees an error and not an end in order.
+// reset resets both connections, so that each side gets an error instead of EOF.
 func (p *pair) reset() {
 	p.cancel()
 	reset(p.client)
@@ -29,7 +29,7 @@ func (p *pair) reset() {
 
 func reset(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // best effort: a close without it is an end too
+		_ = tcp.SetLinger(0) // best effort: a normal close also ends the connection
 	}
 	_ = conn.Close()
 }
@@ -68,7 +68,7 @@ func (r *Relay) add(p *pair) {
 	}
 }
 
-// complete notes the connection to the server; false: the pair was cut while it was dialled.
+// complete stores the connection to the server; false: the pair was cut during the dial.
 func (r *Relay) complete(p *pair, server net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,7 +98,7 @@ func (r *Relay) pump(ctx context.Context, p *pair, from, to net.Conn, dir Direct
 		if err == nil {
 			continue
 		}
-		if !r.ways[dir].pass(ctx) { // an end is a message too
+		if !r.ways[dir].pass(ctx) { // EOF counts as a message
 			return
 		}
 		if errors.Is(err, io.EOF) {
@@ -130,7 +130,7 @@ func (r *Relay) forward(ctx context.Context, p *pair, to net.Conn, message []byt
 	return !cut
 }
 
-// end closes in order towards who has been sent something, so that it arrives.
+// end closes the side that has received data in order, so that the data arrives.
 func (p *pair) end() {
 	p.cancel()
 	_ = p.client.Close()

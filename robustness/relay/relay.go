@@ -1,14 +1,12 @@
-// Package relay stands between processes on loopback and does to their
-// connections what networks do.
+// Package relay proxies connections between processes on loopback and injects network faults.
 //
-// The guarantee: a relay carries bytes unchanged and in order until a fault is
-// switched on; faults may be switched at any moment and combined; [Relay.Heal]
-// ends all of them; after [Relay.Close] no goroutine and no connection is left.
+// The guarantee: without faults a relay carries bytes unchanged and in order. Faults may be switched at any moment and
+// combined. [Relay.Heal] ends all of them. After [Relay.Close] no goroutine and no connection is left.
 //
 //	var net relay.Net
 //	defer net.Close()
 //	r, err := net.Between("client 7", "redis 1", "127.0.0.1:6379")
-//	r.Hold(relay.Replies, true) // half open: what is asked arrives, nobody hears of it
+//	r.Hold(relay.Replies, true) // half open: requests arrive, and replies do not
 //	r.Heal()
 package relay
 
@@ -21,7 +19,7 @@ import (
 	"time"
 )
 
-// Direction is a way through a relay.
+// Direction is a direction through a relay.
 type Direction int
 
 // The directions.
@@ -51,14 +49,14 @@ type Relay struct {
 	conns  map[*pair]struct{}
 }
 
-// way is what happens to one direction.
+// way holds the faults of one direction.
 type way struct {
 	held   gate
 	delay  atomic.Int64
 	jitter atomic.Int64
 }
 
-// New starts a relay to a server on a free port of loopback.
+// New starts a relay to a server on a free loopback port.
 func New(server string) (*Relay, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -70,38 +68,37 @@ func New(server string) (*Relay, error) {
 	return r, nil
 }
 
-// Addr is where clients connect to.
+// Addr is the address for clients.
 func (r *Relay) Addr() string { return r.listener.Addr().String() }
 
-// Server is where new connections lead.
+// Server is the target of new connections.
 func (r *Relay) Server() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.server
 }
 
-// Retarget leads new connections to another address. Those that are open stay.
+// Retarget changes the target of new connections. Open connections stay.
 func (r *Relay) Retarget(server string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.server = server
 }
 
-// Delay lets each message of a direction come later by d and up to jitter more.
+// Delay delays each message of a direction by d plus up to jitter.
 func (r *Relay) Delay(dir Direction, d, jitter time.Duration) {
 	r.ways[dir].delay.Store(int64(d))
 	r.ways[dir].jitter.Store(int64(jitter))
 }
 
-// Hold lets nothing pass in a direction, ends of connections included. The
-// connections stay, and what was held goes on afterwards.
+// Hold lets nothing pass in a direction, EOFs included. The connections stay, and held data passes afterwards.
 func (r *Relay) Hold(dir Direction, on bool) { r.ways[dir].held.set(on) }
 
 // Refuse resets each new connection.
 func (r *Relay) Refuse(on bool) { r.refuse.Store(on) }
 
-// Bar cuts all connections and resets each new one, as an operator does who takes an address away. It is no fault:
-// Heal leaves it.
+// Bar cuts all connections and resets each new one, as when an
+// operator removes an address. It is no fault: Heal leaves it.
 func (r *Relay) Bar(on bool) {
 	r.barred.Store(on)
 	if on {
@@ -109,10 +106,11 @@ func (r *Relay) Bar(on bool) {
 	}
 }
 
-// Absorb takes new connections and leads them nowhere, until it is off: those of before then go on.
+// Absorb accepts new connections without connecting them to the server, until it is called with false. Earlier
+// connections are not affected.
 func (r *Relay) Absorb(on bool) { r.absorb.set(on) }
 
-// Cut resets all connections and says how many there were.
+// Cut resets all connections and returns their number.
 func (r *Relay) Cut() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,28 +123,27 @@ func (r *Relay) Cut() int {
 // CutBefore cuts the connection of each of the next n requests before it reaches the server.
 func (r *Relay) CutBefore(n int) { r.cutters.messages[Requests].Store(int64(n)) }
 
-// CutAfter cuts the connection of each of the next n replies: the server has
-// answered, and the client never hears of it.
+// CutAfter cuts the connection of each of the next n replies:
+// the server has answered, and the client does not receive it.
 func (r *Relay) CutAfter(n int) { r.cutters.messages[Replies].Store(int64(n)) }
 
-// CutBody cuts the next n connections that carry more than k further bytes in
-// the direction, each after the k-th byte.
+// CutBody cuts the next n connections that carry more than k further bytes in the direction, each after the k-th byte.
 func (r *Relay) CutBody(dir Direction, k int64, n int) { r.cutters.armBody(dir, k, n) }
 
-// Pending is how many of the cuts that were armed are still to come.
+// Pending is how many armed cuts are left.
 func (r *Relay) Pending() int { return r.cutters.pending() }
 
-// Carried is how many bytes went through in a direction.
+// Carried is how many bytes passed in a direction.
 func (r *Relay) Carried(dir Direction) int64 { return r.carried[dir].Load() }
 
-// Connections is how many are open.
+// Connections is the number of open connections.
 func (r *Relay) Connections() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.conns)
 }
 
-// Heal ends every fault. Connections that are open stay.
+// Heal ends every fault. Open connections stay.
 func (r *Relay) Heal() {
 	r.cutters.disarm()
 	r.refuse.Store(false)
@@ -157,7 +154,7 @@ func (r *Relay) Heal() {
 	r.Absorb(false)
 }
 
-// Close ends all connections and returns when nothing of the relay runs any more.
+// Close closes all connections and returns when all goroutines have ended.
 func (r *Relay) Close() error {
 	r.stop()
 	err := r.listener.Close()
@@ -173,7 +170,7 @@ func (r *Relay) accept() {
 			if r.ctx.Err() != nil {
 				return
 			}
-			continue // such as too many open files: the next may do
+			continue // for example too many open files: the next accept may succeed
 		}
 		if r.refuse.Load() || r.barred.Load() {
 			reset(client)
@@ -183,7 +180,7 @@ func (r *Relay) accept() {
 	}
 }
 
-// lateness draws how much later a message comes.
+// lateness draws the delay of a message.
 func (w *way) lateness() time.Duration {
 	late := time.Duration(w.delay.Load())
 	if jitter := w.jitter.Load(); jitter > 0 {
@@ -192,7 +189,7 @@ func (w *way) lateness() time.Duration {
 	return late
 }
 
-// pass waits until the message may go on; false: the relay ends, or the connection.
+// pass waits until the message may pass; false: the relay or the connection has ended.
 func (w *way) pass(ctx context.Context) bool {
 	if late := w.lateness(); late > 0 {
 		timer := time.NewTimer(late)

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// echo is a server that says what it hears, and counts it.
+// echo is a server that echoes and counts.
 type echo struct {
 	addr  string
 	heard atomic.Int64
@@ -80,7 +80,7 @@ func dial(t *testing.T, r *relay.Relay) net.Conn {
 	return conn
 }
 
-// says sends and waits for the echo.
+// says sends text and waits for the echo.
 func says(conn net.Conn, text string) error {
 	if _, err := conn.Write([]byte(text)); err != nil {
 		return err
@@ -110,7 +110,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// silent reports that nothing comes within 50 ms.
+// silent reports that nothing is received within 50 ms.
 func silent(t *testing.T, conn net.Conn) bool {
 	t.Helper()
 	must(t, conn.SetReadDeadline(time.Now().Add(50*time.Millisecond)))

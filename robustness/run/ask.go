@@ -27,7 +27,7 @@ func probeResource(round, gateway, surface int) string {
 	return fmt.Sprintf("robust/r%d-probe-%d-%d", round, gateway, surface)
 }
 
-// probe asks whether everything works again: every surface through one gateway, and three of them through each.
+// probe checks whether everything works again: every surface through one gateway, and three of them through each.
 func (p *player) probe(ctx context.Context, round int) []judge.Finding {
 	limit := time.Now().Add(30 * time.Second)
 	var all sync.WaitGroup
@@ -54,7 +54,7 @@ func (p *player) probe(ctx context.Context, round int) []judge.Finding {
 	return found
 }
 
-// audit acquires every resource once more, and reads what it holds in the end. One that is not free is the judge's to find.
+// audit acquires every resource once more, and reads its final values. The judge reports resources that are not free.
 func (p *player) audit(ctx context.Context, round int, resources []string) []judge.Finding {
 	limit := time.Now().Add(30 * time.Second)
 	surface := "publish"

@@ -13,7 +13,7 @@ import (
 // again is how many of the last effects are read again each round.
 const again = 20000
 
-// examine gives the judge what came since the last round: first what was told, then what was done.
+// examine gives the judge the new evidence: first the histories, then the effects.
 func (p *player) examine(ctx context.Context, s *scene) (judge.Report, error) {
 	evidence := judge.Evidence{
 		Healed: map[int]int64{s.number: s.healed}, Resting: map[int]int64{}, Async: p.o.Async, Exclusion: s.played.Counts["redis-clock"] == 0, Sizes: p.sizes, Budget: 3 * time.Second,
@@ -27,7 +27,7 @@ func (p *player) examine(ctx context.Context, s *scene) (judge.Report, error) {
 		evidence.Resting[n] = s.resting
 	}
 	happened(&evidence, s.played)
-	// An effect may commit behind one of a higher seq: the last ones are read again.
+	// An effect may commit after one with a higher seq, so the last ones are read again.
 	effects, err := p.c.Effects(ctx, max(0, p.seen-again))
 	if err != nil {
 		return judge.Report{}, fmt.Errorf("effects: %w", err)
@@ -47,7 +47,7 @@ func (p *player) examine(ctx context.Context, s *scene) (judge.Report, error) {
 	return p.judge.Add(evidence), nil
 }
 
-// told is what came to the histories since the last round.
+// told returns the calls that were added to the histories since the last round.
 func (p *player) told() (ops []history.Op, err error) {
 	for _, c := range p.c.Clients() {
 		for _, path := range c.Histories() {
@@ -66,7 +66,7 @@ func (p *player) told() (ops []history.Op, err error) {
 	return ops, nil
 }
 
-// happened adds what the faults did.
+// happened adds the results of the faults.
 func happened(evidence *judge.Evidence, played fault.Result) {
 	for _, s := range played.Spans {
 		switch {

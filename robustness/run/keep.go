@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/judge"
 )
 
-// keep says what was found, and keeps the evidence.
+// keep prints the findings, and keeps the evidence.
 func (p *player) keep(round int, plan []fault.Event, report judge.Report) error {
 	var formatted strings.Builder
 	if err := judge.Format(&formatted, report); err != nil {

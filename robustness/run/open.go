@@ -51,7 +51,7 @@ func (p *player) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// build makes the programs and the SQL of the run.
+// build builds the run's programs and SQL.
 func (p *player) build(ctx context.Context) (cluster.Options, error) {
 	opts := cluster.Options{
 		Redis: p.o.Redis, Gateways: p.o.Gateways, Async: p.o.Async, Seed: p.o.Seed, Disk: 3 << 29, SQL: []string{judge.EffectsSQL},
@@ -92,7 +92,7 @@ func (p *player) build(ctx context.Context) (cluster.Options, error) {
 	return opts, err
 }
 
-// openProber makes the auditor's client of one gateway.
+// openProber creates the auditor's client for one gateway.
 func (p *player) openProber(gateway int) error {
 	cfg, err := p.c.ClientConfig(0, p.o.Seed+uint64(gateway))
 	if err != nil {
@@ -113,7 +113,7 @@ func (p *player) openProber(gateway int) error {
 	return nil
 }
 
-// surfaces of a client: half of the clients have all, the others four of them.
+// surfaces returns a client's surfaces: half of the clients have all, the others four.
 func (p *player) surfaces(n int) []string {
 	if n%2 == 0 || len(p.o.Surfaces) <= 4 {
 		return p.o.Surfaces

@@ -1,10 +1,7 @@
-// Package run plays a run: rounds of work under faults, each followed by a
-// recovery, an audit and a judgement.
+// Package run plays a run: rounds of work under faults, each followed by a recovery, an audit and a judgement.
 //
-// The guarantee: a run that passes has asked every client what it was told,
-// every register what it holds and every resource whether it is free, and has
-// found no promise of the product broken. A run that could not look is an
-// error.
+// The guarantee: a run that passes has collected every client's history, read every register and acquired every
+// resource, and found no violated guarantee. A run that could not check is an error.
 package run
 
 import (
@@ -18,26 +15,26 @@ import (
 	"github.com/fencegate/fencegate/robustness/mutants"
 )
 
-// Options say what is run.
+// Options configure a run.
 type Options struct {
-	For       time.Duration // rounds begin until it is over; at least one is played
-	Round     time.Duration // how long the clients work under faults in each; default 45s
+	For       time.Duration // rounds begin within this time; at least one is played
+	Round     time.Duration // how long the clients work under faults in a round; default 45s
 	Seed      uint64
 	Surfaces  []string // default: all
 	Faults    []string // default: all
-	Async     bool     // the standby does not hold up commits
-	BlobS3    bool     // the blobs are kept by an S3 service; default: they are files in a folder
+	Async     bool     // commits do not wait for the standby
+	BlobS3    bool     // an S3 service keeps the blobs; default: files in a folder
 	Redis     int      // nodes: 3 (default) or 5
 	Gateways  int      // default 3
 	Clients   int      // processes; default 12
-	Workers   int      // of each client; default 2
-	Resources int      // of each round; default 8
+	Workers   int      // per client; default 2
+	Resources int      // per round; default 8
 	MaxTTL    time.Duration
-	Soak      bool // no faults, but one gateway is restarted each minute: what must stay flat is measured
+	Soak      bool // no faults; one gateway is restarted each minute, and sizes that must not grow are measured
 	Mutant    *mutants.Mutant
-	Until     func(kinds []string) bool // with a mutant: enough was found
+	Until     func(kinds []string) bool // with a mutant: reports that enough was found
 	Root      string                    // the repository
-	Keep      string                    // folder that the evidence goes to where something was found; "": none is kept
+	Keep      string                    // folder for the evidence of findings; "": none is kept
 	Out       io.Writer
 }
 
@@ -72,7 +69,7 @@ func (o *Options) fill() error {
 	return nil
 }
 
-// guardedOnce says how the rows are guarded: as a whole, with every second seed, or each for itself.
+// guardedOnce returns how the rows are guarded: as a whole, with every second seed, or each for itself.
 func (o *Options) guardedOnce() bool {
 	if o.Mutant != nil {
 		return o.Mutant.GuardedOnce
@@ -80,7 +77,7 @@ func (o *Options) guardedOnce() bool {
 	return o.Seed%2 == 0
 }
 
-// mode is the name of what commits wait for.
+// mode names what commits wait for.
 func (o *Options) mode() string {
 	if o.Async {
 		return "asynchronous standby"

@@ -38,7 +38,7 @@ func (p *player) round(ctx context.Context, number int) error {
 	return nil
 }
 
-// prepare makes the rows and the plan.
+// prepare creates the rows and the plan.
 func (p *player) prepare(ctx context.Context, s *scene) (err error) {
 	if err := p.c.Tidy(ctx); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (p *player) work(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// recover sees that everything works again while the clients go on, lets them rest, and asks what every register holds.
+// recover checks that everything works again while the clients continue, lets them rest, and audits every register.
 func (p *player) recover(ctx context.Context, s *scene) error {
 	s.found = p.probe(ctx, s.number)
 	if err := p.order(ctx, client.Order{Do: client.Rest}); err != nil {
@@ -93,7 +93,7 @@ func (p *player) recover(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// judgement gathers what was found.
+// judgement collects the findings.
 func (p *player) judgement(ctx context.Context, s *scene) error {
 	report, err := p.examine(ctx, s)
 	if err != nil {
@@ -120,7 +120,7 @@ func (p *player) judgement(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// order tells every client, all at once.
+// order sends the order to every client concurrently.
 func (p *player) order(ctx context.Context, order client.Order) error {
 	var all sync.WaitGroup
 	var mu sync.Mutex

@@ -13,25 +13,25 @@ import (
 	"github.com/fencegate/fencegate/robustness/judge"
 )
 
-// ErrFound means that the judge found a promise broken.
+// ErrFound reports that the judge found a violated guarantee.
 var ErrFound = errors.New("a promise was broken")
 
-// Result is what became of a run.
+// Result is the result of a run.
 type Result struct {
 	Options  Options
 	Rounds   int
 	Lasted   time.Duration
-	Work     time.Duration  // of Lasted, with faults
-	Faults   map[string]int // how often each was done
+	Work     time.Duration  // the part of Lasted with faults
+	Faults   map[string]int // how often each was played
 	Undone   []error        // faults that could not be done
 	Findings []judge.Finding
 	Counts   judge.Counts
 	Caught   time.Duration // until enough was found
 	Restarts int           // of gateways, by their supervisor
-	Flat     []Size        // of a soak: what was measured each round
+	Flat     []Size        // of a soak: the sizes measured each round
 }
 
-// Kinds are the kinds of the findings, each once.
+// Kinds returns the kinds of the findings, each once.
 func (r Result) Kinds() []string {
 	var kinds []string
 	for _, f := range r.Findings {
@@ -42,23 +42,23 @@ func (r Result) Kinds() []string {
 	return kinds
 }
 
-// player is a run under way.
+// player is a running run.
 type player struct {
 	o        Options
 	c        *cluster.Cluster
-	dir      string // of histories
+	dir      string // of the histories
 	judge    judge.Judge
 	operator *history.Writer
 	probers  []*client.Prober // one for each gateway
 	readers  map[string]*history.Reader
-	seen     int64 // seq of the last effect that was read
+	seen     int64 // seq of the last effect read
 	sizes    map[string][]float64
 	result   Result
 	begun    time.Time
-	soaked   int // minutes whose gateway was restarted
+	soaked   int // number of restarts by the soak
 }
 
-// Run plays rounds until the time is over, something was found, or ctx ends.
+// Run plays rounds until the time is over, there are findings, or ctx ends.
 func Run(ctx context.Context, o Options) (result Result, err error) {
 	if err := o.fill(); err != nil {
 		return Result{}, err

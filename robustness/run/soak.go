@@ -12,14 +12,14 @@ import (
 const (
 	// soakRound is short enough for four samples of a gateway that is restarted every other minute.
 	soakRound = 20 * time.Second
-	// soakEach is after how long the next gateway is restarted.
+	// soakEach is the interval between the restarts of gateways.
 	soakEach = time.Minute
-	// readyWithin is how long a restarted gateway has.
+	// readyWithin bounds the time until a restarted gateway is ready.
 	readyWithin = 30 * time.Second
 )
 
-// soak lets the clients work, and restarts a gateway once a minute, draining: all but the last in turn, which lives as long
-// as the run, so that what grows slowly is seen.
+// soak lets the clients work, and restarts a gateway each minute, with a drain: all in turn except the last, which
+// lives as long as the run, so that slow growth is noticed.
 func (p *player) soak(ctx context.Context, s *scene) error {
 	over := time.NewTimer(p.o.Round)
 	defer over.Stop()
@@ -43,7 +43,7 @@ func (p *player) soak(ctx context.Context, s *scene) error {
 	}
 }
 
-// within asks until it is so.
+// within retries until is returns no error.
 func within(ctx context.Context, d time.Duration, is func() error) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -60,9 +60,9 @@ func within(ctx context.Context, d time.Duration, is func() error) error {
 	}
 }
 
-// Size is what was measured of one process of a gateway, once a round.
+// Size is a size of one gateway process, sampled once a round.
 type Size struct {
-	Name    string // with its unit
+	Name    string // including its unit
 	Samples []float64
 }
 
@@ -70,7 +70,7 @@ func (s Size) String() string {
 	return fmt.Sprintf("%-28s %8g %8g %8g  of %d", s.Name, s.Samples[0], s.Samples[len(s.Samples)-1], slices.Max(s.Samples), len(s.Samples))
 }
 
-// flat are the sizes of gateways.
+// flat returns the sizes of gateways.
 func flat(sizes map[string][]float64) (all []Size) {
 	for _, name := range slices.Sorted(maps.Keys(sizes)) {
 		if strings.HasPrefix(name, "gateway-") && len(sizes[name]) > 0 {

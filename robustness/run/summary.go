@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/judge"
 )
 
-// Summary is the run in lines for people, and for README.md.
+// Summary is the run's result as text, also for README.md.
 func (r Result) Summary() string {
 	o := r.Options
 	var b strings.Builder
@@ -43,7 +43,7 @@ func (r Result) Summary() string {
 	return b.String()
 }
 
-// bySurface splits "surface action outcome"; probes and audits go together.
+// bySurface splits "surface action outcome"; probes and audits are merged.
 func bySurface(ops map[string]int) map[string]map[string]int {
 	split := map[string]map[string]int{}
 	for name, n := range ops {
@@ -59,7 +59,7 @@ func bySurface(ops map[string]int) map[string]map[string]int {
 	return split
 }
 
-// numbers are counts in the order of their names.
+// numbers formats counts, sorted by name.
 func numbers(of map[string]int) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(of)) {
@@ -73,7 +73,7 @@ func numbers(of map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// total is what was done, in one line.
+// total formats the total counts in one line.
 func total(c judge.Counts) string {
 	calls, refused := 0, 0
 	for _, n := range c.Ops {

@@ -21,34 +21,34 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// settings are what a client of either kind is told.
+// settings configure a client of either kind.
 type settings struct {
 	Fenced   bool          `json:"fenced"`
 	Resource string        `json:"resource"`
 	Prefix   string        `json:"prefix"` // of keys
-	Nodes    []string      `json:"nodes"`  // as this client reaches them
+	Nodes    []string      `json:"nodes"`  // this client's addresses for them
 	Writer   string        `json:"writer"`
 	Gateway  string        `json:"gateway"` // for arming
 	TTL      time.Duration `json:"ttl"`
 	MaxTTL   time.Duration `json:"max_ttl"`
 }
 
-// client is a program that works under a lease. It is for one goroutine.
+// client is a program that works under a lease. Only one goroutine may use it.
 type client struct {
 	lessor
 
 	s    settings
 	conn *pgx.Conn
-	sent func() // hears of each message to PostgreSQL; nil: nobody does
+	sent func() // called for each message to PostgreSQL; may be nil
 }
 
 // lessor is the lock's side of a client.
 type lessor interface {
 	acquire(ctx context.Context) error // waits
 	try(ctx context.Context) error
-	check(ctx context.Context) error // whether the lease is still held, as the library tells it
-	left() time.Duration             // how long the client may believe in it
-	token() string                   // what tells this acquisition from others
+	check(ctx context.Context) error // whether the lease is still held, according to the library
+	left() time.Duration             // the remaining validity of the lease
+	token() string                   // identifies this acquisition
 	extend(ctx context.Context) error
 	release(ctx context.Context) error
 	write(ctx context.Context, conn *pgx.Conn, resource, value string) error
@@ -87,10 +87,10 @@ func (c *client) close() {
 	c.lessor.close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = c.conn.Close(ctx) // it may be cut
+	_ = c.conn.Close(ctx) // the connection may be cut
 }
 
-// heard tells of each message that has been sent.
+// heard calls a function for each message that has been sent.
 type heard struct {
 	net.Conn
 
@@ -127,7 +127,7 @@ func plainRedlock(s settings) *redlock {
 	return r
 }
 
-// dialRedis leaves out the notices of hosted Redis servers, which keep a goroutine after Close.
+// dialRedis turns off the notifications of hosted Redis servers, which leak a goroutine after Close.
 func dialRedis(o redis.Options) *redis.Client {
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return redis.NewClient(&o)
@@ -148,7 +148,7 @@ func (r *redlock) token() string                     { return r.mutex.Value() }
 func (r *redlock) extend(ctx context.Context) error  { return held(r.mutex.ExtendContext(ctx)) }
 func (r *redlock) release(ctx context.Context) error { return held(r.mutex.UnlockContext(ctx)) }
 
-// check asks the nodes. The library says by now that Until is the better question; this one is still what it offers.
+// check asks the nodes. The library now recommends Until instead, but still offers this.
 func (r *redlock) check(ctx context.Context) error {
 	return held(r.mutex.ValidContext(ctx)) //nolint:staticcheck // as above
 }
@@ -173,8 +173,8 @@ func (r *redlock) close() {
 	}
 }
 
-// fenced is a program that works under fencegate's leases, and as carelessly: it keeps
-// the grant, and writes with it whether or not it still holds the lease.
+// fenced is a program that works under fencegate's leases with the same carelessness: it keeps the grant, and writes
+// with it whether or not it still holds the lease.
 type fenced struct {
 	s      settings
 	pool   *pgxpool.Pool
@@ -183,7 +183,7 @@ type fenced struct {
 	grant  fence.Grant
 }
 
-// patient is a node timeout that a busy machine does not reach.
+// patient is a node timeout that is not reached on a busy machine.
 const patient = time.Second
 
 func fencegate(ctx context.Context, s settings) (*fenced, error) {
@@ -235,7 +235,7 @@ func (f *fenced) check(ctx context.Context) error   { return f.lease.Extend(ctx,
 func (f *fenced) extend(ctx context.Context) error  { return f.lease.Extend(ctx, f.s.TTL) }
 func (f *fenced) release(ctx context.Context) error { return f.lease.Release(ctx) }
 
-// write presents the grant, and writes, in one message and one transaction. The table's guard decides.
+// write presents the grant and writes, in one message and one transaction. The table's guard decides.
 func (f *fenced) write(ctx context.Context, conn *pgx.Conn, resource, value string) error {
 	batch := &pgx.Batch{}
 	batch.Queue("SELECT set_config('fence.resource', $1, true), set_config('fence.token', $2, true)",

@@ -16,10 +16,10 @@ func TestKleppmannAClientIsPausedAfterItGotTheLock(t *testing.T) {
 		first, second := w.process(w.addrs, ""), w.client(w.addrs)
 		first.send(order{Do: "acquire"})
 		if a := first.answer(); a.Error != "" || a.Left <= 0 {
-			t.Fatalf("the first client's lease: %+v", a) // it looked: there is time left
+			t.Fatalf("the first client's lease: %+v", a) // it checked: there is time left
 		}
 		first.freeze()
-		first.send(order{Do: "write", Value: "old"}) // what it does next
+		first.send(order{Do: "write", Value: "old"}) // its next step
 		must(t, second.acquire(w.bounded()))
 		must(t, second.write(t.Context(), "new"))
 		first.thaw()
@@ -46,7 +46,7 @@ func TestKleppmannAWriteIsDelayedInTheNetwork(t *testing.T) {
 
 // "Client 1 acquires the lock on A, B and C; because of the network, D and E can't be reached. The clock on C jumps
 // forward, and the lock expires. Client 2 acquires it on C, D and E; A and B can't be reached. Both believe that they
-// hold the lock." So they do with fencegate: its promise is about what they write.
+// hold the lock." With fencegate both do, too: its guarantee concerns what they write.
 func TestKleppmannAClockJumpsAndTwoClientsHoldMajorities(t *testing.T) {
 	besides(t, options{ttl: long, clock: true}, func(t *testing.T, w *world) {
 		first, second := w.client(w.only("ABC")), w.client(w.only("CDE"))
@@ -66,12 +66,12 @@ func TestKleppmannAClockJumpsAndTwoClientsHoldMajorities(t *testing.T) {
 
 // "While the responses to client 1 are in flight, client 1 goes into a pause. The locks expire on all nodes. Client 2
 // acquires. Client 1 finishes, and receives the responses, which were held in its kernel's buffers." An acquisition
-// that looks at the clock after its replies notices, in the plain library as well.
+// that checks the clock after its replies notices, also in the plain library.
 func TestKleppmannRepliesToAnAcquisitionAreReadAfterAPause(t *testing.T) {
 	besides(t, options{}, func(t *testing.T, w *world) {
 		network, addrs := w.relayed()
 		first, second := w.process(addrs, ""), w.client(w.addrs)
-		first.do(order{Do: "acquire"}) // it is connected then
+		first.do(order{Do: "acquire"}) // afterwards it is connected
 		first.do(order{Do: "release"})
 		hold(network, true)
 		first.send(order{Do: "try"})
@@ -90,8 +90,8 @@ func TestKleppmannRepliesToAnAcquisitionAreReadAfterAPause(t *testing.T) {
 	})
 }
 
-// The same replies to a client that asks, right before it writes, whether it still holds the lock: the plain library
-// says yes. A lease of fencegate has ended by its own clock, and a client that writes all the same is refused.
+// The same replies reach a client that checks, right before it writes, whether it still holds the lock: the plain
+// library confirms it. A lease of fencegate has ended by its own clock, and a client that writes anyway is refused.
 func TestKleppmannRepliesToACheckAreReadAfterAPause(t *testing.T) {
 	besides(t, options{}, func(t *testing.T, w *world) {
 		network, addrs := w.relayed()

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// asProgram lets the test binary be the program of a scenario instead.
+// asProgram makes the test binary act as the program of a scenario.
 const asProgram = "FENCEGATE_SCENARIO_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	testenv.VerifyMain(m)
 }
 
-// quiet keeps the driver's remarks on nodes that can't be reached out of the output.
+// quiet discards the driver's messages about unreachable nodes.
 type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}

@@ -24,7 +24,7 @@ type order struct {
 	Value string `json:"value,omitempty"`
 }
 
-// told is a line on its standard output: an order's answer, or that something was sent to PostgreSQL.
+// told is a line on its standard output: an order's answer, or a message that something was sent to PostgreSQL.
 type told struct {
 	Sent  bool          `json:"sent,omitempty"`
 	Left  time.Duration `json:"left"`
@@ -32,7 +32,7 @@ type told struct {
 	Code  string        `json:"code,omitempty"`
 }
 
-// program is a client as a process. Its exit code is returned.
+// program runs a client as a process, and returns its exit code.
 func program(in io.Reader, out io.Writer) int {
 	lines := json.NewDecoder(in)
 	var s settings
@@ -90,7 +90,7 @@ func answer(c *client, err error) told {
 	return t
 }
 
-// process is a program that runs.
+// process is a running program.
 type process struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -125,7 +125,7 @@ func (w *world) process(nodes []string, writer string) *process {
 	}()
 	t.Cleanup(func() {
 		p.kill()
-		for range p.lines { // what nobody waited for
+		for range p.lines { // lines that were not awaited
 		}
 		<-read
 		_ = p.cmd.Wait() // it was killed
@@ -172,7 +172,7 @@ func (p *process) next() told {
 	return told{}
 }
 
-// do gives an order and wants it done.
+// do gives an order that must succeed.
 func (p *process) do(o order) {
 	p.t.Helper()
 	p.send(o)

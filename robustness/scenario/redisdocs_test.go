@@ -29,7 +29,7 @@ func TestRedisDocsThePrimaryDiesBeforeTheReplicaHasTheLock(t *testing.T) {
 	besides(t, options{ttl: quarantine, plain: long}, func(t *testing.T, w *world) {
 		pair := w.replicated()
 		first, second := w.client(w.addrs), w.client(w.addrs)
-		pair.link.Hold(relay.Replies, true) // what the primary streams
+		pair.link.Hold(relay.Replies, true) // the primary's stream
 		must(t, first.acquire(w.bounded()))
 		pair.failover()
 		w.acquireAfterALoss(first, second)
@@ -47,7 +47,7 @@ func TestRedisDocsANodeRestartsEmpty(t *testing.T) {
 }
 
 // "If Redis is configured, as by default, to fsync on disk every second, it is possible that after a restart our key is
-// missing." The data folder of before is what a power failure leaves.
+// missing." A copy of the earlier data folder represents the state after a power failure.
 func TestRedisDocsAPowerFailureLosesTheLastSecond(t *testing.T) {
 	everySec := redisserver.Config{AppendOnly: redisserver.EverySec}
 	besides(t, options{own: true, ttl: quarantine, plain: long, redis: everySec}, func(t *testing.T, w *world) {
@@ -64,10 +64,9 @@ func TestRedisDocsAPowerFailureLosesTheLastSecond(t *testing.T) {
 	})
 }
 
-// "Delayed restarts: make an instance unavailable, after a crash, for at least a bit more than the max TTL we use."
-// The delay here is that of the usual locks, and one client has taken a longer one: nobody in the plain library says
-// how long it may be. Nodes of fencegate refuse leases that are longer than the longest of the group, and wait by
-// themselves.
+// "Delayed restarts: make an instance unavailable, after a crash, for at least a bit more than the max TTL we use." The
+// delay here suits the usual locks, and one client has taken a longer one: the plain library has no limit. Nodes of
+// fencegate refuse leases longer than the group's longest, and wait by themselves.
 func TestRedisDocsARestartIsDelayedForLessThanTheLongestLock(t *testing.T) {
 	besides(t, options{own: true, ttl: quarantine, plain: long}, func(t *testing.T, w *world) {
 		first, second := w.client(w.only("ABC")), w.client(w.only("CDE"))
@@ -80,7 +79,7 @@ func TestRedisDocsARestartIsDelayedForLessThanTheLongestLock(t *testing.T) {
 		usual.ttl, usual.prefix = 500*time.Millisecond, w.prefix+"-usual"
 		delay := plainRedlock(usual.settings(w.only("ABDE"), ""))
 		defer delay.close()
-		for range 2 { // the second time as soon as the first is over
+		for range 2 { // the second time as soon as the first has ended
 			must(t, delay.acquire(w.bounded()))
 		}
 		must(t, w.nodes[2].Restart(t.Context()))
@@ -101,8 +100,8 @@ func (w *world) wantNoLongerLease(c *client) {
 }
 
 // acquireAfterALoss lets the second client acquire what the first one holds, after a node lost that. With the plain
-// library it gets it at once. With fencegate it gets nothing before the first lease is over; and the first one's
-// grant is stale then.
+// library it succeeds at once. With fencegate it acquires nothing before the first lease has ended, and the first grant
+// is then stale.
 func (w *world) acquireAfterALoss(first, second *client) {
 	w.t.Helper()
 	ctx := w.bounded()
@@ -131,7 +130,7 @@ func TestRedisDocsALockIsReleasedThatAnotherHasAcquiredSince(t *testing.T) {
 	besides(t, options{}, func(t *testing.T, w *world) {
 		first, second, third := w.client(w.addrs), w.client(w.addrs), w.client(w.addrs)
 		must(t, first.acquire(w.bounded()))
-		must(t, second.acquire(w.bounded())) // as soon as the first lease is over
+		must(t, second.acquire(w.bounded())) // as soon as the first lease has ended
 		if err := first.release(t.Context()); err == nil && !w.fenced {
 			t.Error("the plain library released a lock that is another's")
 		}
@@ -147,8 +146,8 @@ func TestRedisDocsALockIsReleasedThatAnotherHasAcquiredSince(t *testing.T) {
 	})
 }
 
-// "The lock is auto-released when the client that holds it has crashed." What that client had sent is not taken back
-// by that.
+// "The lock is auto-released when the client that holds it has
+// crashed." That does not take back what the client had sent.
 func TestRedisDocsAClientDiesAndItsWriteIsStillUnderWay(t *testing.T) {
 	besides(t, options{}, func(t *testing.T, w *world) {
 		network, writer := w.relayedWriter()
@@ -158,7 +157,7 @@ func TestRedisDocsAClientDiesAndItsWriteIsStillUnderWay(t *testing.T) {
 		first.send(order{Do: "write", Value: "old"})
 		first.awaitSent()
 		first.kill()
-		must(t, second.acquire(w.bounded())) // nobody has to release it
+		must(t, second.acquire(w.bounded())) // no release is needed
 		must(t, second.write(t.Context(), "new"))
 		network.Hold(relay.Requests, false)
 		w.until("PostgreSQL has read what the dead client sent", func() bool { return network.Connections() == 0 })
@@ -205,7 +204,7 @@ func (w *world) wantACap(stuck, waiting *client) {
 	w.wantStaleWrite(stuck.write(t.Context(), "old"))
 }
 
-// deleteLocks is what a client does that releases without looking.
+// deleteLocks releases without a check, as a careless client does.
 func (w *world) deleteLocks() error {
 	for _, addr := range w.addrs {
 		err := w.on(addr, func(ctx context.Context, node *redis.Client) error {
@@ -222,7 +221,7 @@ func (w *world) deleteLocks() error {
 	return nil
 }
 
-// on asks a node without a relay between.
+// on connects to a node without a relay.
 func (w *world) on(addr string, ask func(context.Context, *redis.Client) error) error {
 	node := dialRedis(redis.Options{Addr: addr, MaxRetries: -1})
 	return errors.Join(ask(w.t.Context(), node), node.Close())
@@ -240,7 +239,7 @@ func (w *world) folder(i int) string {
 	return dir
 }
 
-// replica is a primary and its replica behind one address, as clients have it with a failover.
+// replica is a primary and its replica behind one address, as with a failover.
 type replica struct {
 	w       *world
 	primary *redisserver.Server
@@ -273,7 +272,7 @@ func (w *world) replicated() *replica {
 	return p
 }
 
-// failover is what a watchman does when the primary has died.
+// failover does what a failover manager does when the primary has died.
 func (p *replica) failover() {
 	p.w.t.Helper()
 	must(p.w.t, p.primary.Kill())

@@ -15,8 +15,8 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// "The algorithm does not produce any number that is guaranteed to increase every time a client acquires a lock."
-// What the plain library has is a random value.
+// "The algorithm does not produce any number that is guaranteed to increase every time a client acquires a lock." The
+// plain library has a random value.
 func TestKleppmannTheLockHasNoFencingToken(t *testing.T) {
 	besides(t, options{}, func(t *testing.T, w *world) {
 		c := w.client(w.addrs)
@@ -38,10 +38,9 @@ func TestKleppmannTheLockHasNoFencingToken(t *testing.T) {
 	})
 }
 
-// "It's not obvious to me how one would change the Redlock algorithm to start generating fencing tokens. Simply
-// keeping a counter on one Redis node would not be sufficient, because that node may fail." Here it fails, and comes
-// back empty: the new holder's token is lower than the one that the row knows, so the fence turns against it and lets
-// the stale one write.
+// "It's not obvious to me how one would change the Redlock algorithm to start generating fencing tokens. Simply keeping
+// a counter on one Redis node would not be sufficient, because that node may fail." Here it fails, and returns empty:
+// the new holder's token is lower than the row's, so the fence refuses it and accepts the stale holder's write.
 func TestKleppmannACounterOnOneNodeIsNoFencingToken(t *testing.T) {
 	besides(t, options{own: true}, func(t *testing.T, w *world) {
 		first, second := w.client(w.addrs), w.client(w.addrs)
@@ -51,7 +50,7 @@ func TestKleppmannACounterOnOneNodeIsNoFencingToken(t *testing.T) {
 			before = w.counted(first)
 		}
 		must(t, w.numbered(first, before, "begun"))
-		for _, node := range w.nodes { // the counter's with the others
+		for _, node := range w.nodes { // the counter's node among them
 			must(t, node.Restart(t.Context()))
 		}
 		after := w.counted(second)
@@ -71,11 +70,11 @@ func TestKleppmannACounterOnOneNodeIsNoFencingToken(t *testing.T) {
 	})
 }
 
-// counted acquires, and counts up: on node A, where the library has no token.
+// counted acquires, and increments a counter: on node A, because the plain library has no token.
 func (w *world) counted(c *client) (token int64) {
 	w.t.Helper()
 	ctx := w.bounded()
-	for err := errNotHeld; err != nil; { // nodes that were lost are admitted after a while
+	for err := errNotHeld; err != nil; { // lost nodes are admitted after a while
 		if err = c.acquire(ctx); ctx.Err() != nil {
 			w.t.Fatal(err)
 		}
@@ -92,7 +91,7 @@ func (w *world) counted(c *client) (token int64) {
 
 var errFenced = errors.New("the row has a higher token")
 
-// numbered writes with a token: to a row that knows the highest one, where the library has no fence.
+// numbered writes with a token. With the plain library, which has no fence, the row records the highest token.
 func (w *world) numbered(c *client, token int64, value string) error {
 	if w.fenced {
 		return c.write(w.t.Context(), value)
@@ -105,9 +104,9 @@ func (w *world) numbered(c *client, token int64, value string) error {
 	return err
 }
 
-// A write that passed the check is not out of the race: it may be in an open transaction when the next holder comes
-// and reads. Arming ends that transaction before the new holder is told that it holds the lease. With the plain
-// library it commits when it likes, and the new holder has computed from a value that is gone.
+// A write that passed the check may still be in an open transaction when the next holder reads. Arming ends that
+// transaction before the new holder gets the lease. With the plain library it commits at any time, and the new holder
+// has computed from an overwritten value.
 func TestKleppmannATransactionIsOpenWhenTheNextHolderReads(t *testing.T) {
 	besides(t, options{}, func(t *testing.T, w *world) {
 		first, second := w.client(w.addrs), w.client(w.addrs)
@@ -127,7 +126,7 @@ func TestKleppmannATransactionIsOpenWhenTheNextHolderReads(t *testing.T) {
 		if !w.fenced && (err != nil || value != "old") {
 			t.Errorf("the plain library should have lost: %v, the row is %q", err, value)
 		}
-		if errors.Is(err, fence.ErrUnknown) { // it was ended while it committed
+		if errors.Is(err, fence.ErrUnknown) { // it was ended during its commit
 			err = pgfence.Outcome(w.bounded(), w.admin, err)
 		}
 		if w.fenced && (err == nil || errors.Is(err, fence.ErrUnknown) || value != "") {
@@ -136,7 +135,7 @@ func TestKleppmannATransactionIsOpenWhenTheNextHolderReads(t *testing.T) {
 	})
 }
 
-// within runs fn in a transaction of the client, which presents its grant where there is one.
+// within runs fn in a transaction of the client, which presents its grant if it has one.
 func (w *world) within(c *client, fn func(tx pgx.Tx, table string) error) error {
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()

@@ -22,10 +22,10 @@ import (
 // patience bounds every wait of a scenario.
 const patience = 30 * time.Second
 
-// lease is how long one lasts that a scenario lets run out.
+// lease is the duration of a lease that a scenario lets expire.
 const lease = time.Second
 
-// long is one that does not run out within a scenario: the plain library's default.
+// long is one that does not expire within a scenario: the plain library's default.
 const long = 8 * time.Second
 
 // world is a row, five Redis nodes A to E, and one of the two kinds of clients.
@@ -36,7 +36,7 @@ type world struct {
 	prefix string
 	pg     testenv.PG
 	admin  *pgxpool.Pool
-	nodes  []*redisserver.Server // where the scenario breaks them
+	nodes  []*redisserver.Server // if the scenario breaks them
 	addrs  []string
 	clocks []*clockshim.Clock
 }
@@ -45,12 +45,12 @@ const resource = "orders/1001"
 
 var worlds atomic.Int64
 
-// options say what a scenario needs.
+// options configure a scenario.
 type options struct {
 	ttl   time.Duration // default: lease
 	plain time.Duration // the plain library's; default: ttl
-	own   bool          // nodes that it breaks
-	clock bool          // nodes whose clocks it sets
+	own   bool          // nodes that the scenario breaks
+	clock bool          // nodes with settable clocks
 	redis redisserver.Config
 }
 
@@ -133,7 +133,7 @@ func (w *world) settings(nodes []string, writer string) settings {
 	}
 }
 
-// client starts a client in this process, which reaches the nodes at these addresses.
+// client starts a client in this process with these node addresses.
 func (w *world) client(nodes []string) *client {
 	w.t.Helper()
 	c, err := connect(w.t.Context(), w.settings(nodes, ""))
@@ -142,7 +142,7 @@ func (w *world) client(nodes []string) *client {
 	return c
 }
 
-// only are the addresses of a client that reaches the named nodes, such as "ABC".
+// only returns the addresses of the named nodes, for example "ABC".
 func (w *world) only(names string) []string {
 	addrs := make([]string, len(w.addrs))
 	for i := range addrs {
@@ -164,7 +164,7 @@ func (w *world) relayed() (relays []*relay.Relay, addrs []string) {
 	return relays, addrs
 }
 
-// relayedWriter puts one before PostgreSQL, and names the writer's login through it.
+// relayedWriter puts a relay before PostgreSQL, and returns the writer's address through it.
 func (w *world) relayedWriter() (*relay.Relay, string) {
 	w.t.Helper()
 	u, err := url.Parse(w.pg.WriterURL)
@@ -182,7 +182,7 @@ func newRelay(t *testing.T, server string) *relay.Relay {
 	return r
 }
 
-// value is what the row has.
+// value is the row's value.
 func (w *world) value() string {
 	w.t.Helper()
 	table := map[bool]string{false: "plain", true: "guarded"}[w.fenced]
@@ -191,7 +191,7 @@ func (w *world) value() string {
 	return value
 }
 
-// until waits for what a scenario needs to have happened.
+// until waits for an event of the scenario.
 func (w *world) until(what string, happened func() bool) {
 	w.t.Helper()
 	tick, limit := time.NewTicker(5*time.Millisecond), time.After(patience)
@@ -205,7 +205,7 @@ func (w *world) until(what string, happened func() bool) {
 	}
 }
 
-// holders counts the nodes that have a lock of the resource.
+// holders counts the nodes that have the resource's lock.
 func (w *world) holders() int {
 	n := 0
 	for _, addr := range w.addrs {
@@ -220,8 +220,8 @@ func (w *world) holders() int {
 	return n
 }
 
-// wantStaleWrite judges the write of a client whose lease was over, made after
-// the new holder had written "new": it lands without a fence, and is refused with one.
+// wantStaleWrite checks the write of a client whose lease had ended, made after the new holder had written "new": it
+// succeeds without a fence, and is refused with one.
 func (w *world) wantStaleWrite(err error) {
 	w.t.Helper()
 	a := told{}
@@ -245,7 +245,7 @@ func (w *world) wantStaleAnswer(a told) {
 	}
 }
 
-// must ends the test at an error.
+// must fails the test at an error.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -253,7 +253,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// bounded is a context of one wait.
+// bounded is the context of one wait.
 func (w *world) bounded() context.Context {
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	w.t.Cleanup(cancel)

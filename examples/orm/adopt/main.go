@@ -1,6 +1,5 @@
-// Command adopt is an application that has been there before fencegate: a GORM model, a
-// table, and a save. With -fenced it takes a lease, and its contexts carry the grant;
-// run.sh has the steps in between.
+// Command adopt is an application from before fencegate: a GORM model, a table, and a save. With -fenced it takes a
+// lease, and its contexts carry the grant; run.sh has the steps in between.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command withrun writes by sqlx or GORM over pgx with what `fencegate run` puts into the environment and nothing
-// else: neither the program nor its settings know of a grant. `make conformance-pg` runs it under each.
+// Command withrun writes with sqlx or GORM over pgx, using only the environment of `fencegate run`: neither the program
+// nor its settings contain a grant. `make conformance-pg` runs it under each.
 //
 //	fencegate run --resource orders/1001 -- go run -C examples/orm ./withrun gorm
 package main
@@ -12,7 +12,7 @@ import (
 	"runtime/debug"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	_ "github.com/jackc/pgx/v5/stdlib" // what sqlx uses
+	_ "github.com/jackc/pgx/v5/stdlib" // used by sqlx
 	"github.com/jmoiron/sqlx"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
@@ -39,7 +39,7 @@ func main() {
 			fmt.Printf("driver\t%s %s\n", name, dep.Version)
 		}
 	}
-	// An empty address: the driver takes everything from PGHOST, PGOPTIONS and the like.
+	// With an empty address, the driver reads PGHOST, PGOPTIONS and the other variables.
 	fmt.Printf("variables\t%s\n", outcome(m.write("", "variables")))
 	fmt.Printf("url\t%s\n", outcome(m.write(os.Getenv("DATABASE_URL"), "url")))
 }
@@ -57,7 +57,7 @@ func bySqlx(address, note string) error {
 // Ledger is a row of the guarded table ledger.
 type Ledger struct{ Note string }
 
-// TableName is for GORM.
+// TableName implements GORM's Tabler.
 func (Ledger) TableName() string { return "ledger" }
 
 func byGORM(address, note string) error {
@@ -73,7 +73,7 @@ func byGORM(address, note string) error {
 	return orm.Create(&Ledger{Note: note}).Error
 }
 
-// outcome is ok, the SQLSTATE, or what else there is to say.
+// outcome is "ok", the SQLSTATE, or the error's text.
 func outcome(err error) string {
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return refused.Code

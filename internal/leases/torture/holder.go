@@ -14,10 +14,10 @@ import (
 
 func named(i int) string { return fmt.Sprintf("r%d", i) }
 
-// passing reports whether an error is one of those that a torment brings.
+// passing reports whether the faults explain an error.
 func passing(err error) bool { return leasing.Retryable(err) || errors.Is(err, leasing.ErrLost) }
 
-// use has one lease after the other.
+// use acquires one lease after the other.
 func (m *torment) use(ctx context.Context, t testing.TB, s leasing.Source) {
 	for ctx.Err() == nil {
 		acquire := s.Acquire
@@ -53,7 +53,7 @@ func (m *torment) have(ctx context.Context, s leasing.Source, lease leasing.Leas
 	for range rand.N(4) {
 		pause := rand.N(ttl / 4)
 		if rand.N(6) == 0 {
-			pause = rand.N(2 * ttl) // it stops renewing, and comes back when the lease may be over
+			pause = rand.N(2 * ttl) // it stops renewing, and returns when the lease may have expired
 		}
 		leases.Pause(ctx, pause)
 		if alive, err := m.extend(ctx, s, lease, h, m.TTL/2+rand.N(m.TTL)); !alive {
@@ -74,13 +74,13 @@ func (m *torment) have(ctx context.Context, s leasing.Source, lease leasing.Leas
 	return err
 }
 
-// extend renews a lease. A holder counts on what it was told before.
+// extend renews a lease. Until the answer, the holder relies on the previous deadline.
 func (m *torment) extend(ctx context.Context, s leasing.Source, lease leasing.Lease, h *hold, ttl time.Duration) (alive bool, err error) {
 	asked := time.Now()
 	valid, err := s.Extend(ctx, lease.Ref(), ttl)
 	switch now := time.Now(); {
 	case err == nil:
-		h.to = earlier(now.Add(valid), asked.Add(ttl)) // now is late where the machine is busy
+		h.to = earlier(now.Add(valid), asked.Add(ttl)) // now is late on a busy machine
 	case errors.Is(err, leasing.ErrLost):
 		if now.Before(earlier(h.to, asked.Add(ttl/2))) {
 			m.count(&m.early)
@@ -92,7 +92,7 @@ func (m *torment) extend(ctx context.Context, s leasing.Source, lease leasing.Le
 	return err == nil || errors.Is(err, leasing.ErrUnavailable), err
 }
 
-// keeps reports whether a lease that was released is still shown: for longer than a server may lag behind.
+// keeps reports whether a released lease is still shown after the time that a server may lag behind.
 func (m *torment) keeps(ctx context.Context, s leasing.Source, ref leasing.Ref) bool {
 	for until := time.Now().Add(m.TTL / 4); ; leases.Pause(ctx, 10*time.Millisecond) {
 		seen, err := s.Inspect(ctx, ref.Resource)

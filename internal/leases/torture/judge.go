@@ -16,12 +16,12 @@ type hold struct {
 	to          time.Time // before its release, or its deadline
 }
 
-// judge keeps what was given.
+// judge records the leases that were given.
 type judge struct {
 	mu    sync.Mutex
 	holds map[string][]hold
 	given int
-	end   func() // where it is time, once enough was given
+	end   func() // stops the run when the time is over and enough leases were given
 
 	early, kept, stuck, kills, freezes, cuts, jumps int
 }
@@ -35,7 +35,7 @@ func (j *judge) note(h hold) {
 	}
 }
 
-// over ends a run, or has it end once enough was given.
+// over ends a run, or makes it end once enough leases were given.
 func (j *judge) over(end func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -50,20 +50,20 @@ func (j *judge) count(n *int) {
 	*n++
 }
 
-// verdict is what a run came to.
+// verdict is the result of a run.
 type verdict struct {
 	leases     int
-	duplicates int // tokens that came twice
-	falling    int // tokens lower than one whose acquisition was complete before theirs began
+	duplicates int // tokens that were given twice
+	falling    int // tokens below one whose acquisition was complete before theirs began
 	overlaps   []overlap
-	early      int // leases that were over before their deadline
-	kept       int // resources that were not free once they were released
-	stuck      int // resources that nobody could have in the end
+	early      int // leases that were lost before their deadline
+	kept       int // resources that were not free after their release
+	stuck      int // resources that could not be acquired in the end
 
 	kills, freezes, cuts, jumps int
 }
 
-// overlap is a lease that was given before an older one was over.
+// overlap is a lease that was given before an older one had ended.
 type overlap struct {
 	older, newer hold
 	lasted       time.Duration
@@ -95,7 +95,7 @@ func (j *judge) verdict() verdict {
 	return v
 }
 
-// wrong says what breaks the rules; two holders may overlap for no longer than allowed.
+// wrong describes the violations. Two holders may overlap for at most allowed.
 func (v verdict) wrong(allowed time.Duration) (said []string) {
 	if v.duplicates+v.falling > 0 {
 		said = append(said, fmt.Sprintf("%d tokens came twice, %d fell", v.duplicates, v.falling))
@@ -119,7 +119,7 @@ func (v verdict) wrong(allowed time.Duration) (said []string) {
 	return said
 }
 
-// longest is the worst overlap; the zero value: there is none.
+// longest returns the longest overlap; the zero value if there is none.
 func (v verdict) longest() (worst overlap) {
 	for _, o := range v.overlaps {
 		if o.lasted > worst.lasted {

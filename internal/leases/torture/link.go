@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// link leads a process to a server. While a way is shut nothing passes; what came meanwhile passes afterwards, although who
-// sent it may have hung up.
+// link connects a process to a server. While a direction is shut nothing passes. What was sent meanwhile passes
+// afterwards, although its sender may have closed the connection.
 type link struct {
 	addr              string
 	requests, answers gate
 }
 
-// ways are those that a cut shuts: 1 the requests', 2 the answers', 3 both.
+// ways returns the gates that a cut shuts: 1 the requests', 2 the answers', 3 both.
 func (l *link) ways(which int) (gates []*gate) {
 	if which&1 != 0 {
 		gates = append(gates, &l.requests)
@@ -26,7 +26,7 @@ func (l *link) ways(which int) (gates []*gate) {
 	return gates
 }
 
-// gate holds up what comes while it is shut. Shutting and opening it is for one goroutine.
+// gate holds back data while it is shut. Only one goroutine may shut and open it.
 type gate struct{ shut atomic.Pointer[chan struct{}] }
 
 func (g *gate) close() {

@@ -1,9 +1,9 @@
-// Package torture torments a source of leases on real servers: processes race for few resources, renew, stop renewing,
-// vanish and come late, while servers freeze, die and restart, their clocks jump and connections stand still. What the
-// processes were given is judged.
+// Package torture tests a lease source on real servers under faults. Processes race for few resources, renew, stop
+// renewing, vanish and come late, while servers freeze, die and restart, their clocks jump and connections stall. The
+// leases that the processes were given are then checked.
 //
-// The guarantee: where a token came twice or fell, two holders had a resource at one time for longer than the source's
-// promise allows, a lease was lost before its deadline, or a resource was not free once it was released, the test fails.
+// The guarantee: the test fails if a token repeated or fell, if two holders had a resource at one time for longer than
+// the source promises, if a lease was lost before its deadline, or if a resource was not free after its release.
 //
 //	torture.Run(t, torture.Config{
 //		Servers: servers,
@@ -11,7 +11,7 @@
 //		TTL:     time.Second,
 //	})
 //
-// A run lasts -torture.for.
+// The flag -torture.for sets a run's duration.
 package torture
 
 import (
@@ -31,42 +31,43 @@ var lasting = flag.Duration("torture.for", 6*time.Second, "how long a source of 
 
 const (
 	processes = 3
-	callers   = 4 // of each process
+	callers   = 4 // per process
 	resources = 5
 
-	// enough leases are needed for a run that found nothing to mean something. A busy machine gives few: it has so much more time.
+	// enough is the number of leases that a run needs to be meaningful. On a busy machine a run is extended until then.
 	enough = 4 * resources
 	more   = 30 * time.Second
 )
 
-// Config says what to torment.
+// Config configures a run.
 type Config struct {
 	Servers []Server
-	// Open makes the source of one process. It reaches the servers by these addresses, in the order of Servers: a process
-	// can be cut off from some of them. Run closes it.
+	// Open returns the source of one process. It must reach the servers by these addresses, in the order of Servers, so
+	// that a process can be cut off from some of them. Run closes it.
 	Open func(addrs []string) leasing.Source
-	// TTL is how long leases live, give or take a half.
+	// TTL is the leases' time to live, plus or minus half.
 	TTL time.Duration
-	// Overlap is how long two may hold a resource by the source's own promise, when clocks run alike. Defaults to 0.
+	// Overlap is how long two may hold a resource by the source's
+	// own guarantee, if clocks run at the same rate. Defaults to 0.
 	Overlap time.Duration
-	// For is how long it lasts. Defaults to the flag's.
+	// For is the duration. Defaults to the flag's.
 	For time.Duration
 
-	patience time.Duration // for a resource that has to be free in the end
+	patience time.Duration // for each resource to become free in the end
 }
 
 // Server is one real server of the source.
 type Server struct {
 	Addr         string
 	Freeze, Thaw func() error
-	Kill         func() error // as kill -9 does
-	Start        func() error // again, with the data that it has
-	// Jump shifts its wall clock to an offset from what is right. Defaults to nil: the clock stands still. For a source whose
-	// promise doesn't depend on that clock.
+	Kill         func() error // like kill -9
+	Start        func() error // restarts it with its data
+	// Jump sets the offset of its wall clock. Defaults to nil: the clock is left alone. It is for a source whose
+	// guarantee does not depend on that clock.
 	Jump func(offset time.Duration) error
 }
 
-// process is one that wants leases.
+// process is a process that acquires leases.
 type process struct {
 	source leasing.Source
 	links  []*link // to each server
@@ -79,7 +80,7 @@ type torment struct {
 	processes []process
 }
 
-// Run torments, and fails t where a rule was broken.
+// Run runs the processes and faults, and fails t if a rule was broken.
 func Run(t testing.TB, cfg Config) {
 	t.Helper()
 	if cfg.For == 0 {
@@ -116,7 +117,7 @@ func run(t testing.TB, cfg Config) verdict {
 	return m.verdict()
 }
 
-// open starts a process with links of its own.
+// open starts a process with its own links.
 func (m *torment) open(t testing.TB) process {
 	t.Helper()
 	var p process
@@ -131,7 +132,7 @@ func (m *torment) open(t testing.TB) process {
 	return p
 }
 
-// fault does one thing after the other to the servers, and leaves them in order.
+// fault injects one fault after the other into the servers, and repairs each.
 func (m *torment) fault(ctx context.Context, t testing.TB) {
 	for ; ctx.Err() == nil; leases.Pause(ctx, rand.N(2*m.TTL)) {
 		s := m.Servers[rand.N(len(m.Servers))]
@@ -160,7 +161,7 @@ func (m *torment) fault(ctx context.Context, t testing.TB) {
 	}
 }
 
-// anyOffset is a part of a lease's time, or hours; ahead, or back.
+// anyOffset returns a positive or negative offset: a part of a TTL, or hours.
 func anyOffset(ttl time.Duration) time.Duration {
 	most := 2 * ttl
 	if rand.N(3) == 0 {
@@ -169,7 +170,7 @@ func anyOffset(ttl time.Duration) time.Duration {
 	return rand.N(2*most) - most
 }
 
-// cut holds up what a process sends to some servers, or their answers, or both.
+// cut holds back what a process sends to some servers, or their answers, or both.
 func (m *torment) cut(ctx context.Context, p process) {
 	for {
 		leases.Pause(ctx, rand.N(6*m.TTL))
@@ -194,7 +195,7 @@ func (m *torment) cut(ctx context.Context, p process) {
 	}
 }
 
-// atMost is how long a fault lasts: now and then for longer than the leases do.
+// atMost returns how long a fault lasts: usually less than a TTL, sometimes more.
 func (m *torment) atMost() time.Duration {
 	if rand.N(4) == 0 {
 		return rand.N(3 * m.TTL)
@@ -202,7 +203,7 @@ func (m *torment) atMost() time.Duration {
 	return rand.N(m.TTL / 2)
 }
 
-// allFree looks whether each resource can be had once nothing is wrong any more.
+// allFree counts the resources that can't be acquired after the faults have ended.
 func (m *torment) allFree(t testing.TB) (stuck int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(m.patience, time.Minute))
@@ -219,7 +220,7 @@ func (m *torment) allFree(t testing.TB) (stuck int) {
 	return stuck
 }
 
-// again acquires until ctx ends: a lease may run out on the way, and a server may still be starting.
+// again acquires until ctx ends: a lease may expire on the way, and a server may still be starting.
 func (m *torment) again(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	for {
 		lease, err := m.processes[0].source.Acquire(ctx, r)

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A judge that lets everything pass proves nothing: each of these sources breaks one rule, and the judge has to see it.
+// Each of these sources breaks one rule, and the judge has to detect it.
 func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 	t.Parallel()
 	for broken, seen := range map[string]func(v verdict) bool{
@@ -44,7 +44,7 @@ func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 	}
 }
 
-// A source that believes a server's wall clock ends leases early where that one jumps.
+// A source that relies on a server's wall clock ends leases early when that clock jumps.
 func TestTheJudgeCatchesASourceThatBelievesAJumpingClock(t *testing.T) {
 	t.Parallel()
 	b := &board{held: make(map[string]entry)}
@@ -59,7 +59,7 @@ func TestTheJudgeCatchesASourceThatBelievesAJumpingClock(t *testing.T) {
 	}
 }
 
-// Two may have a resource at one time for as long as the source's promise allows, and no longer.
+// Two may hold a resource at one time for as long as the source promises, and no longer.
 func TestAnOverlapIsWrongBeyondWhatIsAllowed(t *testing.T) {
 	t.Parallel()
 	begun := time.Now()
@@ -83,7 +83,7 @@ type board struct {
 	mu    sync.Mutex
 	given fence.Token
 	held  map[string]entry
-	ahead time.Duration // the clock, of what is right
+	ahead time.Duration // the clock's offset
 }
 
 type entry struct {

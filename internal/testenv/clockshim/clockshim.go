@@ -1,16 +1,15 @@
 //go:build linux
 
-// Package clockshim lets a test shift the wall clock of a server process, back
-// and forth while it runs. The monotonic clock stays as it is, as when somebody
-// sets a machine's time.
+// Package clockshim lets a test shift the wall clock of a running server process, back and forth. The monotonic clock
+// is unchanged, as when an operator sets a machine's time.
 //
-// The guarantee: a dynamically linked process that was started with
-// [Clock.Env] sees what [Clock.Set] said from its next look at the clock on.
+// The guarantee: a dynamically linked process that was started with [Clock.Env] sees the offset of [Clock.Set] from its
+// next clock reading on.
 //
 //	clock := clockshim.New(t)
 //	srv, err := redisserver.Start(ctx, redisserver.Config{Env: clock.Env()})
 //	…
-//	clock.Set(time.Hour) // keys with less to live than that have expired
+//	clock.Set(time.Hour) // keys with a shorter TTL have expired
 package clockshim
 
 import (
@@ -29,14 +28,14 @@ import (
 //go:embed preload/clock.c
 var source string
 
-// Clock is what processes started with its Env believe the time to be.
+// Clock is the wall clock of the processes started with its Env.
 type Clock struct {
 	library string
 	file    *os.File
 	offset  atomic.Int64
 }
 
-// New compiles the shim and makes a clock that is right. It needs a C compiler.
+// New compiles the shim and returns a clock without offset. It needs a C compiler.
 func New(t testing.TB) *Clock {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,7 +47,7 @@ func New(t testing.TB) *Clock {
 	return clock
 }
 
-// Another makes one more clock of the same shim.
+// Another returns another clock of the same shim.
 func (c *Clock) Another(t testing.TB) *Clock {
 	t.Helper()
 	other, err := c.In(filepath.Join(t.TempDir(), "offset"))
@@ -59,7 +58,7 @@ func (c *Clock) Another(t testing.TB) *Clock {
 	return other
 }
 
-// Compile compiles the shim in a folder and makes a clock that is right. It needs a C compiler.
+// Compile compiles the shim in a folder and returns a clock without offset. It needs a C compiler.
 func Compile(dir string) (*Clock, error) {
 	text, library := filepath.Join(dir, "clock.c"), filepath.Join(dir, "clock.so")
 	if err := os.WriteFile(text, []byte(source), 0o600); err != nil {
@@ -72,8 +71,8 @@ func Compile(dir string) (*Clock, error) {
 	return (&Clock{library: library}).In(filepath.Join(dir, "offset"))
 }
 
-// In makes one more clock of the same shim, with its offset in a new file. On the
-// zero Clock it is for programs that look at the file by themselves: without a shim.
+// In returns another clock of the same shim, with its offset in a new file. On the zero Clock it is for programs that
+// read the file themselves, without a shim.
 func (c *Clock) In(path string) (*Clock, error) {
 	file, err := os.Create(path)
 	if err != nil {
@@ -86,10 +85,10 @@ func (c *Clock) In(path string) (*Clock, error) {
 	return other, nil
 }
 
-// Close lets go of the file, which stays with the processes that were started with it.
+// Close closes the file. Processes that were started with it keep it.
 func (c *Clock) Close() error { return c.file.Close() }
 
-// Env is what the process needs in its environment.
+// Env returns the variables that the process needs.
 func (c *Clock) Env() []string {
 	env := []string{"FENCEGATE_CLOCK=" + c.file.Name()}
 	if c.library != "" {
@@ -98,12 +97,12 @@ func (c *Clock) Env() []string {
 	return env
 }
 
-// Set shifts the clock to d from what is right; negative: into the past.
+// Set sets the clock's offset to d; a negative one is into the past.
 func (c *Clock) Set(d time.Duration) error {
 	c.offset.Store(int64(d))
 	_, err := c.file.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(d)), 0)
 	return err
 }
 
-// Offset is how far the clock is from what is right.
+// Offset is the clock's offset.
 func (c *Clock) Offset() time.Duration { return time.Duration(c.offset.Load()) }

@@ -36,7 +36,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// Asking for a minute's precision leaves room for any machine.
+// A precision of a minute suits any machine.
 const about = time.Minute
 
 func TestTheServersTimeFollowsTheClock(t *testing.T) {

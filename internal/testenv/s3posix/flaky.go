@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// Flaky is a server that does as its fault says, where there is one.
+// Flaky is a server that can be made to fail.
 type Flaky struct {
 	URL string
 
@@ -21,7 +21,7 @@ type Flaky struct {
 	proxy *httputil.ReverseProxy
 }
 
-// StartFlaky starts a server, and one before it that can fail, for a test.
+// StartFlaky starts a server, and a proxy before it that can fail, for a test.
 func StartFlaky(t *testing.T) *Flaky {
 	t.Helper()
 	behind, err := url.Parse(Start(t).URL())
@@ -31,7 +31,7 @@ func StartFlaky(t *testing.T) *Flaky {
 	transport := &http.Transport{}
 	f := &Flaky{proxy: &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(behind)
-		r.Out.Host = r.In.Host // it is signed
+		r.Out.Host = r.In.Host // the signature includes it
 	}}}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if fault := f.fault.Load(); fault != nil {
@@ -50,25 +50,25 @@ func StartFlaky(t *testing.T) *Flaky {
 	return f
 }
 
-// Break lets the fault answer from now on, and counts anew.
+// Break makes the fault answer from now on, and resets the counter.
 func (f *Flaky) Break(fault http.HandlerFunc) { f.fault.Store(&fault); f.met.Store(0) }
 
-// Mend lets the server answer again.
+// Mend makes the server answer again.
 func (f *Flaky) Mend() { f.fault.Store(nil) }
 
-// Met is how many requests met the fault.
+// Met returns how many requests met the fault.
 func (f *Flaky) Met() int { return int(f.met.Load()) }
 
-// Pass lets the server answer a request.
+// Pass makes the server answer a request.
 func (f *Flaky) Pass(w http.ResponseWriter, r *http.Request) { f.proxy.ServeHTTP(w, r) }
 
-// Lose is the fault of a server that does what it is asked, and whose answer is lost.
+// Lose is a fault: the server executes the request, and the answer is lost.
 func (f *Flaky) Lose(w http.ResponseWriter, r *http.Request) {
 	f.Pass(httptest.NewRecorder(), r)
 	Cut(w, r)
 }
 
-// Answer is the fault of a server that reads what it gets and refuses it.
+// Answer is a fault: the server reads the request and refuses it.
 func Answer(status int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -76,5 +76,5 @@ func Answer(status int) http.HandlerFunc {
 	}
 }
 
-// Cut is the fault of a connection that ends.
+// Cut is a fault: the connection is closed.
 func Cut(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }

@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package s3posix runs versitygw's S3 server on a folder, for tests: a real S3
-// service, in a process of its own that can be stopped in the middle.
+// Package s3posix runs versitygw's S3 server on a folder, for tests: a real S3 service in its own process, which can be
+// stopped in the middle.
 //
 //	func TestMain(m *testing.M) {
 //		s3posix.RunIfAsked()
@@ -10,7 +10,7 @@
 //	…
 //	server := s3posix.Start(t)
 //
-// The command s3server beside it is the same server for programs that are no tests.
+// The command s3server in a subfolder is the same server for other programs.
 package s3posix
 
 import (
@@ -28,17 +28,17 @@ import (
 	"github.com/versity/versitygw/s3api/middlewares"
 )
 
-// What the server lets in.
+// The server's credentials and bucket.
 const (
 	Access = "upstream"
 	Secret = "upstream-secret"
 	Bucket = "blobs"
 )
 
-// Data is the folder below a server's own that holds the objects of [Bucket].
+// Data is the folder, below a server's folder, that holds the objects of [Bucket].
 func Data(folder string) string { return filepath.Join(folder, "data", Bucket) }
 
-// Serve is the server, on what lies in the folder, until the process ends.
+// Serve runs the server on the folder until the process ends.
 func Serve(folder string, ln net.Listener) error {
 	data, sidecar := filepath.Join(folder, "data"), filepath.Join(folder, "meta")
 	if err := errors.Join(os.MkdirAll(Data(folder), 0o700), os.MkdirAll(sidecar, 0o700)); err != nil {
@@ -58,6 +58,7 @@ func Serve(folder string, ln net.Listener) error {
 	if err != nil {
 		return err
 	}
-	app := (*fiber.App)(reflect.ValueOf(front).Elem().FieldByName("app").UnsafePointer()) // it listens only on addresses that it opens itself
+	// The exported API listens only on addresses that it opens itself.
+	app := (*fiber.App)(reflect.ValueOf(front).Elem().FieldByName("app").UnsafePointer())
 	return app.Listener(ln, fiber.ListenConfig{DisableStartupMessage: true})
 }

@@ -20,8 +20,7 @@ const (
 	announcement = "listening on "
 )
 
-// RunIfAsked is the server, in the process that [Start] starts. Elsewhere it does
-// nothing. Call it first in TestMain.
+// RunIfAsked runs the server in a process that [Start] started. Otherwise it does nothing. Call it first in TestMain.
 func RunIfAsked() {
 	folder, asked := os.LookupEnv(variable)
 	if !asked {
@@ -46,18 +45,18 @@ func run(folder string) error {
 // Server is a running server.
 type Server struct {
 	Addr   string // host:port
-	Folder string // where its data are
+	Folder string // the server's folder
 
 	process *os.Process
 }
 
-// URL is its endpoint.
+// URL is the server's endpoint.
 func (s *Server) URL() string { return "http://" + s.Addr }
 
-// Freeze lets the server do nothing until Thaw.
+// Freeze stops the server until Thaw.
 func (s *Server) Freeze() error { return child.Freeze(s.process.Pid) }
 
-// Thaw lets it go on.
+// Thaw resumes it.
 func (s *Server) Thaw() error { return s.process.Signal(syscall.SIGCONT) }
 
 // Start starts a server that ends with the test.

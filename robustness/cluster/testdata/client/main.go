@@ -1,4 +1,4 @@
-// Command client answers orders and does nothing else. A file that it is told as its history gets a line for each.
+// Command client only answers orders. Its history file gets a line for each.
 package main
 
 import (

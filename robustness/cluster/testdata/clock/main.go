@@ -1,4 +1,4 @@
-// Command clock says, for each line that it reads, what time it is and how long it has run.
+// Command clock prints, for each line that it reads, the time and how long it has run.
 package main
 
 import (

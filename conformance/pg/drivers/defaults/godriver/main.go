@@ -1,5 +1,4 @@
-// Command godriver writes with a Go driver, with what the environment has and nothing
-// else: pgx, or lib/pq.
+// Command godriver writes with a Go driver, pgx or lib/pq, configured only by the environment.
 package main
 
 import (

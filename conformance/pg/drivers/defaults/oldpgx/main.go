@@ -1,5 +1,5 @@
-// Command oldpgx writes with the last pgx that ignores PGOPTIONS, with what the environment
-// has and nothing else. It is a module of its own, so that nothing else gets that version.
+// Command oldpgx writes with the last pgx that ignores PGOPTIONS, configured only by the environment. It is a separate
+// module, so that no other code gets that version.
 package main
 
 import (

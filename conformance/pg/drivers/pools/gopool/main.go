@@ -1,4 +1,4 @@
-// Command gopool tells the story of ../common.py with pgxpool, or with database/sql over pgx.
+// Command gopool runs the story of ../common.py with pgxpool, or with database/sql over pgx.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 )
 
-// pool is what the story needs of one.
+// pool is the part of a pool that the story uses.
 type pool struct {
 	name  string
 	read  func(ctx context.Context, sql string) (balance int, err error)
