@@ -77,7 +77,7 @@ BEGIN
   IF pg_catalog.to_regclass('fencegate.migrations') IS NOT NULL OR note LIKE 'fencegate schema version %%' THEN
     RAISE EXCEPTION 'the schema was made by a pre-release; see: fencegate migrate status';
   ELSIF %[2]s THEN
-    RAISE EXCEPTION 'the set %[1]s is not at state %[3]d: %%', coalesce(note, 'the schema says nothing')
+    RAISE EXCEPTION 'the set %[1]s is not at state %[3]d: %%', coalesce(note, 'the schema has no fencegate note')
       USING HINT = 'fencegate migrate status says what the database has; give that to: fencegate migrate sql --from';
   ELSIF revision > %[4]d THEN
     RAISE EXCEPTION 'the set %[1]s has code %%, which is newer than %[4]d', revision;

@@ -61,8 +61,8 @@ func printEvent(out io.Writer, e wire.Event) error {
 		}
 	}
 	add(e.Code != "", "%s", e.Code)
-	add(e.Kind == wire.EventMissed && e.Missed > 0, "%d events: this reader was slow", e.Missed)
-	add(e.Kind == wire.EventMissed && e.Missed == 0, "events: this reader was slow, the gateway was started anew, or this is another one")
+	add(e.Kind == wire.EventMissed && e.Missed > 0, "%d events: the reader was too slow", e.Missed)
+	add(e.Kind == wire.EventMissed && e.Missed == 0, "some events: the reader was too slow, the gateway restarted, or another gateway answered")
 	add(e.Node != "", "node=%s", oneLine(e.Node))
 	add(e.Kind == wire.EventSwept, "deleted=%d", e.Deleted)
 	add(e.Surface != "", "%s", e.Surface)

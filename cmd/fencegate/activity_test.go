@@ -31,7 +31,7 @@ func TestActivityIsPrinted(t *testing.T) {
 	lines := strings.Split(stdout, "\n")
 	want := "2026-11-02T09:12:44Z refused ZF001 pg UPDATE public.orders resource=orders/1001 token=34 fence=35 login=app client=10.0.0.7:5 app=w"
 	if code != exitOK || len(lines) != 3 || !strings.HasPrefix(lines[0], want) || strings.Contains(stdout, "\x1b") ||
-		lines[1] != "2026-11-02T09:12:45Z missed 7 events: this reader was slow" {
+		lines[1] != "2026-11-02T09:12:45Z missed 7 events: the reader was too slow" {
 		t.Errorf("%d %q %q", code, stdout, stderr)
 	}
 	code, stdout, stderr = cli(t, vars, "activity", "--follow=false", "--json")

@@ -121,7 +121,7 @@ func (o *options) readFile() error {
 			continue
 		}
 		if err := setFlag(f, value.Texts); err != nil {
-			problems = append(problems, &optionfile.Problem{Path: o.path, Line: value.Line, Reason: key + " has a value that it can't take"}) // not shown
+			problems = append(problems, &optionfile.Problem{Path: o.path, Line: value.Line, Reason: key + ": invalid value"}) // not shown
 			continue
 		}
 		o.origins[f.Name] = at

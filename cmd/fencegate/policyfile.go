@@ -98,7 +98,7 @@ func (o *serveFlags) permits() (p pgwire.Permits, err error) {
 // oneSourceOfRules refuses rules in flags beside a file of rules.
 func (o *serveFlags) oneSourceOfRules() error {
 	if o.policyFile != "" && len(o.pgPolicies)+len(o.pgLeases) > 0 {
-		return usage(errors.New("--pg-policy and --pg-lease go without --pg-policy-file: all rules are there"))
+		return usage(errors.New("--pg-policy and --pg-lease can't be combined with --pg-policy-file"))
 	}
 	return nil
 }

@@ -227,7 +227,7 @@ func leaseLine(one wire.Listed) string {
 	case wire.StateReleased:
 		return fmt.Sprintf("%s: released by %s, token %s, at %s", name, holder, one.Token, one.EndedAt.UTC().Format(time.RFC3339))
 	case wire.StateRevoked:
-		return fmt.Sprintf("%s: %s at %s; the fence stands at token %s, which nobody has", name, holder, one.ArmedAt.UTC().Format(time.RFC3339), one.Token)
+		return fmt.Sprintf("%s: %s at %s; the fence is at token %s, which has no holder", name, holder, one.ArmedAt.UTC().Format(time.RFC3339), one.Token)
 	case wire.StateExpired:
 		return fmt.Sprintf("%s: expired; the fence stands at token %s, armed by %s at %s", name, one.Token, holder, one.ArmedAt.UTC().Format(time.RFC3339))
 	}

@@ -98,7 +98,7 @@ func TestADurableNodeIsSaidToBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	findings = examined(t, list)
-	want(t, findings, "redis.mode", Warn, `no-appendfsync-on-rewrite is "yes"`, "costs the longest TTL")
+	want(t, findings, "redis.mode", Warn, `no-appendfsync-on-rewrite is "yes"`, "quarantined for the longest TTL")
 	want(t, findings, "redis.admitted", OK)
 	// It is not durable, because its settings are not.
 	again := errors.Join(l.Park(t.Context(), list[0].Addr), l.Readmit(t.Context(), list[0].Addr))

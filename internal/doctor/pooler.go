@@ -35,7 +35,7 @@ func checkPooler(ctx context.Context, config *pgx.ConnConfig) Finding {
 	case err != nil:
 		return unseen(check, err)
 	case relayed:
-		return ok(check, "something relays to PostgreSQL, and keeps sessions apart")
+		return ok(check, "a proxy is in between; it keeps sessions separate")
 	}
 	return ok(check, "none seen: each session has a server process of its own")
 }

@@ -80,7 +80,7 @@ func keyPrefix(ctx context.Context, cfg Config) (string, *Finding) {
 		return cfg.KeyPrefix, nil
 	}
 	if cfg.PostgresURL == "" {
-		unknown := warn(check, "which keys are meant is not known, so whether the nodes are admitted was not looked at", "Name the database as well, by --postgres-url, or the start of its keys by --redis-prefix.")
+		unknown := warn(check, "the key prefix is unknown, so the nodes' admission was not checked", "Name the database as well, by --postgres-url, or the start of its keys by --redis-prefix.")
 		return "", &unknown
 	}
 	conn, err := pgx.Connect(ctx, cfg.PostgresURL)
@@ -91,7 +91,7 @@ func keyPrefix(ctx context.Context, cfg Config) (string, *Finding) {
 			return prefix, nil
 		}
 	}
-	unknown := fail(check, "PostgreSQL does not say which keys are this database's: "+pgtext.Of(err), "See what is said of PostgreSQL; --redis-prefix names the keys without it.")
+	unknown := fail(check, "failed to read the key prefix from PostgreSQL: "+pgtext.Of(err), "See the PostgreSQL finding; --redis-prefix names the keys without it.")
 	return "", &unknown
 }
 
@@ -176,7 +176,7 @@ func checkSentinels(ctx context.Context, addr string, client *redis.Client) Find
 	const check = "redis.replica"
 	values, err := client.ConfigGet(ctx, "min-replicas-to-write").Result()
 	if err != nil || values["min-replicas-to-write"] == "0" {
-		return warn(check, addr+" goes on alone when it is cut off from its replicas, while Sentinels promote one of them", "min-replicas-to-write 1, and min-replicas-max-lag no more than the Sentinels' down-after-milliseconds.")
+		return warn(check, addr+" keeps granting when it is cut off from its replicas, while Sentinels may promote one", "min-replicas-to-write 1, and min-replicas-max-lag no more than the Sentinels' down-after-milliseconds.")
 	}
 	return ok(check, "%s is the primary that its Sentinels name; a failover counts as loss of the node", addr)
 }

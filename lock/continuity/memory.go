@@ -11,7 +11,7 @@ import (
 // different server is detected by the database itself, see fence.need_source. The zero value is empty.
 type Memory struct{ seen atomic.Pointer[Seen] }
 
-var errLooking = errors.New("others looked at PostgreSQL at the same time, each time anew")
+var errLooking = errors.New("concurrent checks of PostgreSQL interfered; try again")
 
 // Look is [Nodes.Look]. It holds no lock while it asks PostgreSQL. If another caller looked meanwhile, it asks again,
 // so that a state which that caller saw later is never taken for the past.

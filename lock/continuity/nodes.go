@@ -149,7 +149,7 @@ func (w *Nodes) look(ctx context.Context, ask func(context.Context) (Seen, error
 	slices.Sort(next.Invalidations)
 	kept, failed := w.remember(ctx, told, next)
 	if kept < w.quorum() && news {
-		return true, fmt.Errorf("%d of %d Redis nodes could be told which PostgreSQL this is: %w", kept, len(w.clients), failed)
+		return true, fmt.Errorf("only %d of %d Redis nodes recorded this PostgreSQL: %w", kept, len(w.clients), failed)
 	}
 	return false, nil
 }
@@ -221,7 +221,7 @@ const replace = `if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 
 redis.call('SET', KEYS[1], ARGV[2])
 return 1`
 
-var errChanged = errors.New("another program told it something in between")
+var errChanged = errors.New("another program changed the record meanwhile")
 
 // remember writes to the nodes that answered, and counts those that accepted.
 func (w *Nodes) remember(ctx context.Context, told []record, next Seen) (kept int, err error) {

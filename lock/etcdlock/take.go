@@ -21,7 +21,7 @@ import (
 const takeTries = 6
 
 // errMoved reports that the base was raised meanwhile.
-var errMoved = errors.New("the base of tokens is being raised")
+var errMoved = errors.New("the token base was raised concurrently; try again")
 
 // attempt is one transaction that creates the key of a resource.
 type attempt struct {
