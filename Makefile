@@ -44,6 +44,7 @@ test-ops: ## Test dump, restore, pg_upgrade, failover, restarts, crash and unins
 	$(GO) test -race -timeout 10m -count 1 -run 'TestAHolderThatWaits|TestACrashRight|TestArmIsFair' ./fence/pgfence
 
 lint: ## Check formatting, modules, vet and all linters
+	@scripts/need --local cc
 	@scripts/lint
 
 code-hash: ## Write the hashes of the SQL functions into their manifests
@@ -201,8 +202,8 @@ balancer-test: ## Kill, drain and pause three gateways behind a real HAProxy, un
 	$(GO) test -tags balancer -v -count=1 -timeout 5m ./deploy/haproxy
 
 page-test: ## Open the live page in a real Chromium: what it shows, searches, revokes, and that the browser complains of nothing
-	@scripts/need --local postgres redis chromium
-	cd conformance/page && $(GO) test -count=1 -parallel 6 -timeout 3m .
+	@scripts/need --local cc postgres redis chromium
+	cd conformance/page && $(GO) test -race -vet=off -count=1 -parallel 6 -timeout 3m .
 
 page-pictures: ## The same, and write the pictures of the page in docs anew
 	@scripts/need --local postgres redis chromium
