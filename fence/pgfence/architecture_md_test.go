@@ -9,7 +9,7 @@ import (
 // them. The tests of fence_locker are in lock/pglock.
 var adversaries = []standing{
 	{"write what is guarded (`race_test.go`", "TestNoWriteLandsAfterArmReturned"},
-	{"`ways_test.go`)", "TestEveryWayToWriteIsGuarded"},
+	{"`guard_test.go`)", "TestEveryWayToWriteIsGuarded"},
 	{"write guarded tables, present a grant with `fence.use`, change or list fences", "TestRightsAreAsNarrowAsTheRoles"},
 	{"learn whether a resource is known, and its recorded token", "TestThePageSaysWhatIsSo"},
 	{"present a grant that was not issued", "TestOnlyTheIssuedGrantPasses"},
@@ -17,7 +17,7 @@ var adversaries = []standing{
 	{"protect or unprotect", "TestAWriterDoesNotProtectAndAProtectorDoesNotWrite"},
 	{"hold up writers whose locks it reads in `pg_locks`, for 5 seconds each", "TestAnExclusiveLockOnTheCurrentGrantIsNamedToItsWriter"},
 	{"raise their fences (`hostile_test.go`)", "TestOnlyWritersMayRaiseByPresenting"},
-	{"run code with the fence's rights (`toolbox_test.go`)", "TestNoCodeOfAnAttackersRunsUnderACall"},
+	{"run code with the fence's rights (`attackercode_test.go`)", "TestNoCodeOfAnAttackersRunsUnderACall"},
 	{"take off a part of a guard", "TestEventTriggersRefuseWhatWeakens"},
 	{"or give its column's name to another", "TestEventTriggersRefuseAnotherColumnUnderAGuardsName"},
 	{"take off any guard of its tables, which `fence.uncovered` lists", "TestUncoveredMissesNoGuardThatWasDroppedOrWeakened"},
