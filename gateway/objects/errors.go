@@ -46,9 +46,9 @@ var (
 var (
 	ErrGivenUp      = errors.New("the upload took so long that it was given up")
 	ErrIncomplete   = errors.New("the body is not as long as was announced")
-	ErrStoreFailed  = errors.New("blob store failed")                                                // the blob store failed, not the client's connection
+	ErrStoreFailed  = errors.New("blob store failed")                                                   // the blob store failed, not the client's connection
 	ErrDoubted      = errors.New("PostgreSQL's identity is not verified: it may have forgotten fences") // nothing was changed
-	ErrDatabaseAway = errors.New("PostgreSQL did not answer")                                        // or refused for now, see [BusyError]; nothing was changed
+	ErrDatabaseAway = errors.New("PostgreSQL did not answer")                                           // or refused for now, see [BusyError]; nothing was changed
 )
 
 // PreconditionError reports that the current version does not match the write's condition.

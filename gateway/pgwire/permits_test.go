@@ -88,7 +88,7 @@ func TestRulesThatAreRefusedChangeNothing(t *testing.T) {
 	w := setup(t, rules(t, "*=open"))
 	conn := w.carrying("")
 	for name, p := range map[string]pgwire.Permits{
-		"never applies":     permits(t, "*=grant-required", "app=open"),
+		"never applies":    permits(t, "*=grant-required", "app=open"),
 		"another database": permits(t, "*=grant-required", "app@elsewhere=open"),
 		"without leases":   {Rules: permits(t, "*=grant-required").Rules, LeaseRules: []pgwire.LeaseRule{{User: "*", Resource: "*"}}},
 	} {
