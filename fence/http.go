@@ -65,13 +65,17 @@ func RequireGrant() HandlerOption { return func(h *handler) { h.require = true }
 // finds the grant. It answers malformed headers with 400 and does not check the grant itself: only the transaction
 // that writes can do that, so pass the grant to pgfence.InTx or sqlfence.InTx.
 //
-//	mux.Handle("POST /orders/{id}/pay", fence.Handler(pay, fence.RequireGrant()))
+//	mux.Handle("POST /orders/{id}/pay", fence.Handler(http.HandlerFunc(pay), fence.RequireGrant()))
 //
 //	func pay(w http.ResponseWriter, r *http.Request) {
 //		grant, _ := fence.FromContext(r.Context())
 //		err := pgfence.InTx(r.Context(), pool, grant, func(tx pgx.Tx) error { … })
 //		if fence.WriteProblem(w, err) {
 //			return // a newer holder took over: 412, and the problem says so
+//		}
+//		if err != nil {
+//			http.Error(w, "the order was not paid", http.StatusInternalServerError)
+//			return
 //		}
 //		…
 //	}
