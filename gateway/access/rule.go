@@ -55,6 +55,8 @@ func (r Rule) Validate() error {
 			return &fence.InvalidError{Field: "verbs", Reason: fmt.Sprintf("have %s twice", v)}
 		case v.OfGateway() && r.Resources != "" && r.Resources != Everything:
 			return &fence.InvalidError{Field: "verbs", Reason: fmt.Sprintf("have %s, which is about the whole gateway: it goes into a rule without resources", v)}
+		case v == S3Read && r.Resources != "" && r.Resources != Everything:
+			return &fence.InvalidError{Field: "verbs", Reason: fmt.Sprintf("have %s, which is about all objects: it goes into a rule for \"*\"", v)}
 		case !v.OfGateway() && r.Resources == "":
 			return &fence.InvalidError{Field: "resources", Reason: fmt.Sprintf("are missing; %s needs them", v)}
 		}
