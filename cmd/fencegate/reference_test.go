@@ -178,7 +178,7 @@ func wrapped(comment string) string {
 	}
 	var lines []string
 	line := ""
-	for _, word := range strings.Fields(comment) {
+	for word := range strings.FieldsSeq(comment) {
 		switch {
 		case line == "":
 			line = word
