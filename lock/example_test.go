@@ -7,16 +7,19 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/lock"
 )
 
 // Values that the examples assume.
 var (
 	ctx    = context.Background()
+	arming *pgxpool.Pool // a login in fence_gateway
 	leases *lock.Locker
 )
 
@@ -33,11 +36,19 @@ func ExampleNodesOf() {
 	if err != nil {
 		panic(err)
 	}
-	locker, err := lock.New(lock.Config{Nodes: nodes})
+	f := pgfence.New(arming)
+	prefix, err := pgfence.KeyPrefix(ctx, arming) // of this database's keys, the same as the gateways'
+	if err != nil {
+		panic(err)
+	}
+	locker, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: prefix, Armer: f, Epochs: f})
 	if err != nil {
 		panic(err)
 	}
 	defer locker.Close()
+	if err := locker.Init(ctx); err != nil { // at every start
+		panic(err)
+	}
 }
 
 func ExampleLocker_Do() {
@@ -68,6 +79,37 @@ func ExampleLocker_Acquire() {
 	if err == nil {
 		err = lease.Extend(ctx, 30*time.Second)
 	}
+	fmt.Println(err)
+}
+
+// WithKeepAlive renews a lease in the background.
+func ExampleWithKeepAlive() {
+	lease, err := leases.Acquire(ctx, "orders/1001", lock.WithHolder("worker-b"), lock.WithKeepAlive(lock.KeepAlive{For: time.Hour}))
+	if err != nil {
+		panic(err)
+	}
+	defer lease.Release(ctx)
+	fmt.Println("held until", lease.Deadline(), "unless it is renewed")
+}
+
+// Reenter makes another handle for a part of the work.
+func ExampleLease_Reenter() {
+	lease, err := leases.Acquire(ctx, "orders/1001")
+	if err != nil {
+		panic(err)
+	}
+	defer lease.Release(ctx)
+	inner, err := lease.Reenter() // the same lease and token
+	if err != nil {
+		panic(err)
+	}
+	defer inner.Release(ctx)
+}
+
+// Source makes a Locker one of several sources of leases. leasing.Do works under a lease of any source.
+func ExampleLocker_Source() {
+	request := leasing.Request{Resource: "orders/1001", TTL: 30 * time.Second}
+	err := leasing.Do(ctx, leases.Source(), request, time.Hour, charge)
 	fmt.Println(err)
 }
 

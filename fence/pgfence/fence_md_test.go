@@ -109,10 +109,10 @@ type standing struct{ piece, test string }
 // stands lists the statements of the page that other tests prove.
 var stands = []standing{
 	{"without a grant, in replica mode, with a stale, a forged", "TestEveryWayToWriteIsGuarded"},
-	{"wherever they stand (before the first statement, between, at COMMIT)", "TestRacesAtEveryPoint"},
+	{"at every point of a stale transaction (before its first statement, between statements, at COMMIT)", "TestRacesAtEveryPoint"},
 	{"`TRUNCATE`, partitions and inheritance children written directly", "TestProtectCoversPartitionsAndChildren"},
 	{"subscriptions (`uncovered_test.go`, `stamp_test.go`)", "TestASubscriptionPassesTheGuard"},
-	{"A name that reads as a seal is shown as `[seal]`", "TestNoRefusalRepeatsASealThatWasGivenAsAName"},
+	{"Messages show a name that looks like a seal as `[seal]`", "TestNoRefusalRepeatsASealThatWasGivenAsAName"},
 	{"the right to protect is apart from the right to write", "TestAWriterDoesNotProtectAndAProtectorDoesNotWrite"},
 	{"Both the old and the new version of a row must be covered", "TestEachRowNeedsTheGrantOfItsOwnResource"},
 	{"after `BEFORE` triggers and generated columns", "TestTheStoredRowIsJudged"},
@@ -120,8 +120,8 @@ var stands = []standing{
 	{"The expression must be immutable and use only what PostgreSQL itself has", "TestAnExpressionUsesWhatPostgreSQLBrings"},
 	{"no letter outside ASCII but in quotes, and no name of a temporary type", "TestAnExpressionsTextNamesNothingOfItsAuthors"},
 	{"The expression, the rows and the functions of their types run with", "TestNoCodeOfAnAttackersRunsUnderATrigger"},
-	{"Every login may call the fence's own functions, so these take names and tokens only", "TestFunctionsWithTheFencesRightsTakeFacts"},
-	{"A trigger on every partition does that, for `INSERT` and `DELETE`", "TestWhatMergeMovesBelowAPartitionIsJudged"},
+	{"Every login may call the functions that guards call, so these accept only names and tokens", "TestFunctionsWithTheFencesRightsTakeFacts"},
+	{"A row trigger on each partition checks these rows, for `INSERT` and `DELETE`", "TestWhatMergeMovesBelowAPartitionIsJudged"},
 	{"Partitions that were attached later need `fence.protect` again", "TestAPartitionThatIsAttachedLaterIsNamedOrGuarded"},
 	{"Each write that a guard refuses is counted for its table", "TestRefusalsAreCountedPerTable"},
 	{"refuses nothing, waits for nobody", "TestReportModeLogsAndRefusesNothing"},
@@ -132,16 +132,16 @@ var stands = []standing{
 	{"When a lease is released, its grant ends. Each check then answers `ZF001`", "TestAnEndedGrantIsRefusedOnEveryWay"},
 	{"A transaction at REPEATABLE READ or SERIALIZABLE that began before", "TestASnapshotFromBeforeTheEndIsStale"},
 	{"Ending waits for no writer", "TestEndingDrainsNobody"},
-	{"Ending ends this grant or nothing", "TestEndingTouchesNoOtherGrant"},
+	{"A release never ends another grant", "TestEndingTouchesNoOtherGrant"},
 	{"It is a row's HOT update in a transaction of its own", "TestEndingIsAHOTUpdate"},
 	{"An end whose answer was lost is harmless", "TestAnUnknownEndHarmsNobody"},
-	{"No token up to it is raised to, and a check of one is `ZF001`", "TestARetiredFenceRefusesItsStaleTokens"},
+	{"Tokens up to the floor can't be armed, and a write under one gets `ZF001`", "TestARetiredFenceRefusesItsStaleTokens"},
 	{"Retiring skips a fence with a writer in flight", "TestWhatIsInUseIsNotRetired"},
 	{"It waits a second at most", "TestRetireGivesUpWherePatternsAreLocked"},
 	{"A pattern records the highest floor at the time when it is added", "TestTheFloorOfUnsealedTokensIsThatOfTheirPattern"},
 	{"Nonces of connection strings stay", "TestNoncesAreForgottenByTheirOwnerOnly"},
 	{"through the session's end and a crash", "TestAPreparedTransactionHoldsItsGrantThroughACrash"},
-	{"So what `COMMIT PREPARED` makes visible was there before the next holder", "TestAPreparedTransactionIsThereBeforeArmReturnsOrNever"},
+	{"So its writes become visible before the next holder starts, or never", "TestAPreparedTransactionIsThereBeforeArmReturnsOrNever"},
 	{"a guard, or one of the triggers that belong to it, that was dropped", "TestUncoveredMissesNoGuardThatWasDroppedOrWeakened"},
 	{"Then tables that join a protected table or schema get their guards", "TestEventTriggersCoverWhatJoins"},
 	{"fail with SQLSTATE `55000`", "TestEventTriggersRefuseWhatWeakens"},
@@ -198,6 +198,8 @@ func TestThePagesCostsAreThoseOfTheBenchmarks(t *testing.T) {
 	goals := page(t, "../bench/fence/README.md")
 	for _, goal := range []string{
 		"INSERT, fast commits, constant", "INSERT, fast commits, per row", "INSERT, slow commits, constant", "INSERT, slow commits, per row",
+		"10 statements, fast commits, constant", "10 statements, fast commits, per row",
+		"10 statements, slow commits, constant", "10 statements, slow commits, per row",
 		"COPY of 100,000 rows, constant", "COPY of 100,000 rows, per row",
 	} {
 		row := regexp.MustCompile(`(?m)^\| ` + goal + ` \|[^|]*\|[^|]*\| ([0-9.]+) \|`).FindStringSubmatch(goals)

@@ -28,7 +28,7 @@ var tries = []struct {
 		wantUnder(t, owner, nobody, `INSERT INTO own.mine VALUES (1)`, "ZF002")
 		wantUnder(t, connect(t, w.pg.URL), nobody, `INSERT INTO own.mine VALUES (1)`, "ZF002")
 	}},
-	{"Protecting again replaces the earlier guard.", func(t *testing.T, w world) {
+	{"Protecting again replaces the earlier rule;", func(t *testing.T, w world) {
 		g := w.acquire(t, orders, 34)
 		w.exec(t, `SELECT fence.protect('work', resource => 'another')`)
 		wantUnder(t, w.session(t), g, `INSERT INTO work (token) VALUES (1)`, "ZF004")
@@ -56,7 +56,7 @@ var tries = []struct {
 		}
 		_ = tx.Rollback(t.Context())
 	}},
-	{"Writers need no right in the schema `fence`.", func(t *testing.T, w world) {
+	{"A grant in the connection's settings needs no right in the schema `fence`.", func(t *testing.T, w world) {
 		other := connect(t, w.pg.OtherURL)
 		wantUnder(t, other, w.acquire(t, orders, 34), `INSERT INTO work (token) VALUES (1)`, "")
 		if value[bool](t, w, `SELECT has_schema_privilege($1, 'fence', 'CREATE') OR pg_has_role($1, 'fence_writer', 'MEMBER')`, other.Config().User) {
@@ -118,7 +118,7 @@ var tries = []struct {
 			wantUnder(t, conn, one, `UPDATE items SET note = 'n' WHERE id = 1`, "")
 		}
 	}},
-	{"take the lock of the grant that it presents, and be refused. It also tells of any resource whether it is known, and its recorded token.", func(t *testing.T, w world) {
+	{"take the lock of the grant that it presents, and be refused. A direct caller can also learn whether a resource has a fence, and its recorded token.", func(t *testing.T, w world) {
 		other := connect(t, w.pg.OtherURL)
 		g := w.acquire(t, orders, 34)
 		tx := begin(t, other, pgx.ReadCommitted, g)
@@ -241,7 +241,7 @@ var tries = []struct {
 			t.Error(err)
 		}
 	}},
-	{"200 fences or 4 ms at most; goes on behind the `last` that it returns", func(t *testing.T, w world) {
+	{"200 fences or 4 ms at most; returns `last`", func(t *testing.T, w world) {
 		w.exec(t, `INSERT INTO fence.arms SELECT 'once/' || lpad(n::text, 4, '0') FROM generate_series(1, 250) n`)
 		w.exec(t, `INSERT INTO fence.resources (resource, token, seal, holder, armed_at, ended_at)
 			SELECT 'once/' || lpad(n::text, 4, '0'), 1, sha256(n::text::bytea), 'test', now(), now() - interval '1 year' FROM generate_series(1, 250) n`)
@@ -292,7 +292,7 @@ var tries = []struct {
 			t.Errorf("it does not see a missing column: %s", uncovered(t, w))
 		}
 	}},
-	{"that equals `fence.unprotect`, and is not listed.", func(t *testing.T, _ world) {
+	{"This equals `fence.unprotect`, and `fence.uncovered` does not list it.", func(t *testing.T, _ world) {
 		w, _, _ := perRow(t)
 		owner := ownerOf(t, w)
 		run(t, owner, `CREATE TABLE a (doc text); CREATE TABLE b (doc text)`,
