@@ -129,7 +129,7 @@ bench-compare: ## Compare this tree's speed with the commit BASE's, interleaved,
 	@scripts/need --local postgres redis
 	cd bench && $(GO) run ./compare -base "$(BASE)" $(COMPARE)
 
-bench: bench-lock bench-fence bench-api bench-pgwire bench-s3 ## Run every benchmark
+bench: bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 ## Run every benchmark
 
 conformance-pg: ## Run drivers and the test suites of PostgreSQL 15 and pgx through the PostgreSQL port and directly
 	@scripts/need --local cc postgres
@@ -182,7 +182,7 @@ robustness-test: ## Test the program of robustness itself, with -race: its relay
 	@scripts/need --local cc postgres redis boto3
 	@scripts/test robustness -count=1 -timeout 5m
 
-robustness-scenarios: ## Kleppmann's and the Redis documentation's scenarios, beside a plain Redlock library, which loses
+robustness-scenarios: ## Kleppmann's and the Redis documentation's scenarios, beside a plain Redlock library, which loses in most
 	@scripts/need --local cc postgres redis
 	cd robustness && $(GO) test -count 1 -v -timeout 5m ./scenario
 

@@ -15,7 +15,7 @@ var adversaries = []standing{
 	{"present a grant that was not issued", "TestOnlyTheIssuedGrantPasses"},
 	{"forge a stamp", "TestAStampCannotBeForged"},
 	{"protect or unprotect", "TestAWriterDoesNotProtectAndAProtectorDoesNotWrite"},
-	{"hold up writers whose locks it reads in `pg_locks`, for 5 seconds each", "TestAnExclusiveLockOnTheCurrentGrantIsNamedToItsWriter"},
+	{"delay writers whose locks it reads in `pg_locks`, by up to 5 seconds each", "TestAnExclusiveLockOnTheCurrentGrantIsNamedToItsWriter"},
 	{"raise their fences (`hostile_test.go`)", "TestOnlyWritersMayRaiseByPresenting"},
 	{"run code with the fence's rights (`attackercode_test.go`)", "TestNoCodeOfAnAttackersRunsUnderACall"},
 	{"take off a part of a guard", "TestEventTriggersRefuseWhatWeakens"},
