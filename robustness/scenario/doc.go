@@ -1,5 +1,5 @@
 // Package scenario tests the scenarios that the literature holds against distributed locks, each as a test by its name:
-// once with a plain Redlock library, which loses a write, and once with fencegate, which does not.
+// once with a plain Redlock library, which loses a write in most of them, and once with fencegate, which loses none.
 //
 // They come from two texts:
 //
