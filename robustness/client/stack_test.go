@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) { testenv.VerifyMain(m) }
 
 // stackTTL is the longest lease of a stack.
-const stackTTL = 10 * time.Second
+const stackTTL = 30 * time.Second
 
 // newStack is an s3World with three Redis nodes and a gateway that also gives leases to connections.
 func newStack(t *testing.T) *s3World {
