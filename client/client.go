@@ -53,11 +53,11 @@ type Config struct {
 }
 
 // Client calls one gateway, a load balancer in front of several, or several gateways of a group. In a group it tries
-// the next gateway if one is unreachable or unavailable. A request whose outcome is unknown is sent again only if
-// that is safe.
+// the next gateway if one is unreachable or unavailable, or does not answer within its share of the request's time. A
+// request whose outcome is unknown is sent again only if that is safe.
 type Client struct {
 	bases []string
-	last  atomic.Int64 // index of the gateway that answered last
+	last  atomic.Int64 // index of the gateway to ask first: the one that answered last, or the successor of a late one
 	token func() string
 	agent string
 	http  *http.Client

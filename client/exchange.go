@@ -24,10 +24,8 @@ type request struct {
 	key          string      // Idempotency-Key; "": none
 	again        bool        // idempotent: may be sent twice
 	wait         time.Duration
+	until        time.Time // end of the wait; set by exchange
 }
-
-// patience is how long a gateway may take before the next one is tried, in addition to the request's wait.
-const patience = 5 * time.Second
 
 func (c *Client) call(ctx context.Context, method, path string, body, reply any) error {
 	_, err := c.exchange(ctx, request{method: method, path: path, body: body, again: method != http.MethodPost}, reply)
@@ -59,6 +57,7 @@ var repeats = [...]time.Duration{50 * time.Millisecond, 500 * time.Millisecond}
 // exchange sends a request until a gateway answers. If an answer was lost and the request may be sent twice, it
 // retries after each of the pauses. It returns the time at which the answered request was sent.
 func (c *Client) exchange(ctx context.Context, r request, reply any) (sent time.Time, err error) {
+	r.until = time.Now().Add(r.wait)
 	sent, err = c.round(ctx, r, reply)
 	for _, pause := range repeats {
 		if !r.again || !answerLost(err) || !waited(ctx, pause) {
@@ -90,24 +89,40 @@ func waited(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// round tries the gateways until one answers, starting with the one that answered last. It goes on to the next if the
-// request was not sent, was not carried out, or may be sent twice.
+// round tries the gateways until one answers, starting with the one that answered last, or with its successor if it
+// was late since. It goes on to the next if the request was not sent, was not carried out, or may be sent twice.
 func (c *Client) round(ctx context.Context, r request, reply any) (sent time.Time, err error) {
 	var unknown error // from a request that may have been carried out
 	first := int(c.last.Load())
 	for i := range c.bases {
 		at := (first + i) % len(c.bases)
-		sent, err = c.one(ctx, c.bases[at], r, reply, i == len(c.bases)-1)
+		sent, err = c.try(ctx, at, r, reply, len(c.bases)-i)
+		lost, unanswered := errors.AsType[*UnreachableError](err)
 		if err == nil || !c.passes(ctx, r, err) {
-			c.last.Store(int64(at))
+			if !unanswered {
+				c.last.Store(int64(at))
+			}
 			return sent, err
 		}
-		if lost, ok := errors.AsType[*UnreachableError](err); ok && !notSent(lost) || betweenLost(err) {
+		if unanswered && !notSent(lost) || betweenLost(err) {
 			unknown = err
 		}
 	}
 	if unknown != nil {
 		err = unknown
+	}
+	return sent, err
+}
+
+// try asks one of the gateways that are left in a round. If that gateway is late, the next request starts at another
+// one, even if ctx is over.
+func (c *Client) try(ctx context.Context, at int, r request, reply any, left int) (sent time.Time, err error) {
+	ctx, cancel := r.bound(ctx, left)
+	defer cancel()
+	sent, err = c.one(ctx, c.bases[at], r, reply)
+	if late(ctx, err) {
+		// A concurrent request may have found a gateway that answers.
+		c.last.CompareAndSwap(int64(at), int64((at+1)%len(c.bases)))
 	}
 	return sent, err
 }
@@ -142,18 +157,12 @@ func notSent(err error) bool {
 
 // broken reports whether a connection ended before the answer arrived, rather than timing out or being refused.
 func (e *UnreachableError) broken() bool {
-	timeout, ok := errors.AsType[net.Error](e.Cause)
 	op, isOp := errors.AsType[*net.OpError](e.Cause)
-	return (errors.Is(e.Cause, io.EOF) || errors.Is(e.Cause, io.ErrUnexpectedEOF) || isOp && op.Op != "dial") && (!ok || !timeout.Timeout())
+	return (errors.Is(e.Cause, io.EOF) || errors.Is(e.Cause, io.ErrUnexpectedEOF) || isOp && op.Op != "dial") && !e.timedOut()
 }
 
-// one asks one gateway. Unless it is the last one, it gets less time.
-func (c *Client) one(ctx context.Context, base string, r request, reply any, last bool) (sent time.Time, err error) {
-	if !last {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, min(r.wait, requestTimeout*100)+patience)
-		defer cancel()
-	}
+// one asks one gateway.
+func (c *Client) one(ctx context.Context, base string, r request, reply any) (sent time.Time, err error) {
 	var payload io.Reader = http.NoBody
 	if r.body != nil {
 		b, err := json.Marshal(r.body)
