@@ -272,7 +272,7 @@ func TestSessionsOfTheServerThatIsNotPostgreSQLAnyMoreEnd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err = conn.Exec(ctx, "SELECT pg_sleep(60)")
-	if refused := fatal(err); refused.Code != "57P01" || !strings.Contains(refused.Message, "PostgreSQL is another server now") {
+	if refused := fatal(err); refused.Code != "57P01" || !strings.Contains(refused.Message, "the gateway now uses another PostgreSQL server") {
 		t.Errorf("the session on the old primary: %v; want 57P01", err)
 	}
 	untilReady(c)
