@@ -82,14 +82,3 @@ func awsFiles(home string, issued wire.Credentials, inherited []string) (map[str
 	set["PATH"] = bin + string(os.PathListSeparator) + path
 	return set, nil
 }
-
-// inPath returns where a command with another PATH than this process's finds a program; "": nowhere.
-func inPath(path, name string) string {
-	for _, dir := range filepath.SplitList(path) {
-		file := filepath.Join(dir, name)
-		if info, err := os.Stat(file); err == nil && filepath.IsAbs(dir) && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
-			return file
-		}
-	}
-	return ""
-}

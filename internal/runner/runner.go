@@ -99,8 +99,8 @@ const releaseTimeout = 5 * time.Second
 //
 // Background processes of a command that ends by itself are left alone, and no longer have a lease.
 func Run(ctx context.Context, cfg Config) (Result, error) {
-	path, err := find(cfg.Command[0])
-	if err != nil {
+	// A command that does not exist takes no lease.
+	if _, err := find(cfg.Environ, cfg.Command[0]); err != nil {
 		return Result{}, err
 	}
 	tell := newTeller(cfg.Say)
@@ -122,6 +122,11 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	}
 	if creds != nil {
 		defer creds.close()
+	}
+	// The environment may begin PATH with a wrapper of the command.
+	path, err := find(cfg.Environ, cfg.Command[0])
+	if err != nil {
+		return Result{}, err
 	}
 	w := newWatch(cfg, leases)
 	if w.due() <= 0 {

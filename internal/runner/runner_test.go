@@ -367,6 +367,24 @@ echo "$AWS_CONFIG_FILE"; cat "$AWS_CONFIG_FILE"`
 	}
 }
 
+// `run -- aws …` starts the wrapper too, which starts the real aws. A path names a file, and no wrapper of it.
+func TestAnAWSCommandIsItselfTheWrapper(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	aws := filepath.Join(dir, "aws")
+	if err := os.WriteFile(aws, []byte("#!/bin/sh\necho \"aws $*\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for command, want := range map[string]string{"aws": "aws --endpoint-url http://127.0.0.1:7480 s3 ls\n", aws: "aws s3 ls\n"} {
+		var stdout bytes.Buffer
+		cfg := configure(t, &gateway{ttl: time.Minute}, "")
+		cfg.Command, cfg.Environ, cfg.Stdout = []string{command, "s3", "ls"}, []string{"PATH=" + dir + ":/usr/bin:/bin"}, &stdout
+		if got, err := runner.Run(t.Context(), cfg); err != nil || got.ExitCode != 0 || stdout.String() != want {
+			t.Errorf("%s: %v, %+v, %q, want %q", command, err, got, stdout.String(), want)
+		}
+	}
+}
+
 // s3cmd gets a configuration from the run, which is removed afterwards. The endpoint applies to S3 only: a command that
 // uses another service of AWS reaches that service.
 func TestToolsFindTheGatewayForS3AndForNothingElse(t *testing.T) {
