@@ -13,8 +13,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fencegate/fencegate/client"
@@ -110,15 +110,25 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	defer release(ctx, cfg, leases)
+	w, err := under(ctx, cfg, leases)
+	released := release(ctx, cfg, leases)
+	if err != nil {
+		return Result{}, err
+	}
+	w.learn(released)
+	return w.result(), nil
+}
+
+// under runs the command, and confirms after its end that no lease was lost.
+func under(ctx context.Context, cfg Config, leases []client.Lease) (*watch, error) {
 	home, err := os.MkdirTemp("", "fencegate-run-")
 	if err != nil {
-		return Result{}, fmt.Errorf("folder for the command's settings: %w", err)
+		return nil, fmt.Errorf("folder for the command's settings: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(home) }()
 	var creds *provider
 	if cfg.Environ, creds, err = provided(ctx, cfg, leases, home); err != nil {
-		return Result{}, err
+		return nil, err
 	}
 	if creds != nil {
 		defer creds.close()
@@ -126,33 +136,46 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	// The environment may begin PATH with a wrapper of the command.
 	path, err := find(cfg.Environ, cfg.Command[0])
 	if err != nil {
-		return Result{}, err
+		return nil, err
 	}
 	w := newWatch(cfg, leases)
 	if w.due() <= 0 {
 		late := w.nearest().lease
-		return Result{}, fmt.Errorf("%w on %q (token %d)", ErrLate, late.Resource, late.Token)
+		return nil, fmt.Errorf("%w on %q (token %d)", ErrLate, late.Resource, late.Token)
 	}
 	started, err := start(cfg, path)
 	if err != nil {
-		return Result{}, err
+		return nil, err
 	}
 	w.child = started
 	defer started.unwatched()
 	w.untilExit(ctx)
 	w.confirm(ctx)
-	return w.result(), nil
+	return w, nil
 }
 
-// release gives back the leases in reverse order.
-func release(ctx context.Context, cfg Config, leases []client.Lease) {
+// release gives back the leases, and returns the error of each.
+func release(ctx context.Context, cfg Config, leases []client.Lease) []error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	for _, lease := range slices.Backward(leases) {
-		if err := cfg.Client.Release(ctx, lease.Handle); err != nil && !lost(err) {
+	return together(leases, func(lease client.Lease) error {
+		err := cfg.Client.Release(ctx, lease.Handle)
+		if err != nil && !lost(err) {
 			cfg.Say("could not release %s; it ends by itself within %s: %v", lease.Resource, lease.TTL, err)
 		}
+		return err
+	})
+}
+
+// together calls ask for all values in parallel, and returns the error of each.
+func together[T any](values []T, ask func(T) error) []error {
+	errs := make([]error, len(values))
+	var all sync.WaitGroup
+	for i, v := range values {
+		all.Go(func() { errs[i] = ask(v) })
 	}
+	all.Wait()
+	return errs
 }
 
 // provided requests the command's environment. It retries while

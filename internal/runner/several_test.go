@@ -20,6 +20,7 @@ type set struct {
 	mu              sync.Mutex
 	asked, released []string
 	over            string // the resource whose lease is lost at its renewal
+	ended           string // the resource whose lease is lost at its release
 }
 
 const seal = "0123456789abcdef0123456789abcdef"
@@ -53,6 +54,10 @@ func (s *set) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		reply(map[string]any{"valid_ms": 60_000})
 	case "/v1/leases/release":
+		if body.Handle == s.ended {
+			lost(w, 0)
+			return
+		}
 		s.released = append(s.released, body.Handle)
 		w.WriteHeader(http.StatusNoContent)
 	case "/v1/leases/credentials":
@@ -93,16 +98,33 @@ func runSetWith(t *testing.T, resources []string, access runner.S3Access, inheri
 	return s, stdout.String(), messages.String()
 }
 
-func TestSeveralAreTakenInTheOrderOfTheirBytesAndReleasedInReverse(t *testing.T) {
+func TestSeveralAreTakenInTheOrderOfTheirBytesAndAllReleased(t *testing.T) {
 	t.Parallel()
 	s, _, _ := runSet(t, []string{"b", "Z", "ä", "a"})
 	order := []string{"Z", "a", "b", "ä"}
 	if !slices.Equal(s.asked, order) {
 		t.Errorf("asked for %q, want %q", s.asked, order)
 	}
-	slices.Reverse(order)
-	if !slices.Equal(s.released, order) {
-		t.Errorf("released %q, want %q", s.released, order)
+	if released := slices.Sorted(slices.Values(s.released)); !slices.Equal(released, order) {
+		t.Errorf("released %q, want %q", released, order)
+	}
+}
+
+func TestALeaseThatIsOverAtItsReleaseWasLost(t *testing.T) {
+	t.Parallel()
+	s := &set{ended: "b"}
+	server := httptest.NewServer(s)
+	defer server.Close()
+	c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := runner.Run(t.Context(), runner.Config{
+		Client: c, Acquire: client.AcquireRequest{TTL: time.Minute}, Resources: []string{"a", "b", "c"},
+		Command: []string{"true"}, Environ: []string{"PATH=/usr/bin:/bin"}, Say: func(string, ...any) {},
+	})
+	if err != nil || result.Lost == nil || result.LostOf.Resource != "b" || result.Ended || len(s.released) != 2 {
+		t.Errorf("%v, %+v, released %q, want the lease on b lost and the others released", err, result, s.released)
 	}
 }
 

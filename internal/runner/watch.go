@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -238,14 +239,32 @@ func (w *watch) renewed(r renewed, next *time.Timer) {
 
 // confirm renews once more after the command has ended: a lease may have been lost since the last renewal.
 func (w *watch) confirm(ctx context.Context) {
+	if w.lost != nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
-	for _, h := range w.held {
-		if w.lost != nil {
-			return
+	answers := together(w.held, func(h *held) error { return w.ask(ctx, h).err })
+	w.learn(answers)
+	if w.lost != nil {
+		return
+	}
+	var unsure []string
+	for i, h := range w.held {
+		if answers[i] != nil {
+			unsure = append(unsure, h.lease.Resource)
 		}
-		if r := w.ask(ctx, h); lost(r.err) {
-			w.lose(h, r.err)
+	}
+	if len(unsure) > 0 {
+		w.cfg.Say("could not confirm that %s was held until the command ended: %v", strings.Join(unsure, ", "), cmp.Or(answers...))
+	}
+}
+
+// learn records the first loss among the gateway's answers for the leases.
+func (w *watch) learn(answers []error) {
+	for i, h := range w.held {
+		if lost(answers[i]) {
+			w.lose(h, answers[i])
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -204,6 +205,73 @@ func TestALeaseThatTheGatewayEndsLeavesTheCommandItsGrace(t *testing.T) {
 			}
 			if len(said) != 2 || !strings.Contains(said[0], "is over, its resource was revoked: sent TERM to the command; KILL follows in ") || !strings.Contains(said[1], "KILL") {
 				t.Errorf("%s: said %q", name, said)
+			}
+		})
+	}
+}
+
+// slow is a gateway that takes a second for each answer, and has lost the lease with this handle.
+type slow struct{ over string }
+
+func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case <-time.After(time.Second):
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	return oneOver{s.over, http.StatusGone, `{"code":"lease_lost","status":410}`}.RoundTrip(r)
+}
+
+// many returns a run's configuration with this gateway, 64 leases of it, and what the run says.
+func many(t *testing.T, gateway http.RoundTripper) (cfg Config, leases []client.Lease, said func() []string) {
+	t.Helper()
+	c, err := client.New(client.Config{URL: "http://gateway.invalid", HTTPClient: &http.Client{Transport: gateway}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 64 {
+		name := fmt.Sprintf("r/%02d", i)
+		leases = append(leases, client.Lease{Resource: name, Handle: name, TTL: time.Minute, Deadline: client.DeadlineAfter(time.Now(), time.Minute)})
+	}
+	var mu sync.Mutex
+	var lines []string
+	say := func(format string, a ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		lines = append(lines, fmt.Sprintf(format, a...))
+	}
+	return Config{Client: c, Say: say}, leases, func() []string { return lines }
+}
+
+func TestAllLeasesAreConfirmedAndReleasedInTheTimeOfOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg, leases, said := many(t, slow{"r/63"})
+		w := newWatch(cfg, leases)
+		if w.confirm(t.Context()); w.lost == nil || w.lostOf.Resource != "r/63" || len(said()) != 0 {
+			t.Errorf("lost %v of %+v, said %q, want the loss of the last lease", w.lost, w.lostOf, said())
+		}
+		released := release(t.Context(), cfg, leases)
+		if i := slices.IndexFunc(released, func(err error) bool { return err != nil }); i != 63 || !lost(released[i]) || len(said()) != 0 {
+			t.Errorf("lease %d was not released, said %q", i, said())
+		}
+	})
+}
+
+func TestALeaseThatIsNotConfirmedIsToldOf(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		gateway http.RoundTripper
+		want    string
+	}{
+		"one": {oneOver{"r/07", http.StatusServiceUnavailable, `{"code":"unavailable","status":503}`}, "could not confirm that r/07 was held until the command ended: "},
+		"all": {away{}, "could not confirm that r/00, r/01, "},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg, leases, said := many(t, tc.gateway)
+			w := newWatch(cfg, leases)
+			if w.confirm(t.Context()); w.lost != nil || len(said()) != 1 || !strings.HasPrefix(said()[0], tc.want) {
+				t.Errorf("%s: lost %v, said %q, want one line that begins with %q", name, w.lost, said(), tc.want)
 			}
 		})
 	}
