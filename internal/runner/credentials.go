@@ -65,6 +65,8 @@ func (a S3Access) request(lease client.Lease) wire.CredentialsRequest {
 const (
 	// fetchTimeout is below the two seconds that botocore waits for an answer.
 	fetchTimeout = 1500 * time.Millisecond
+	// refreshPatience is how long a client with valid credentials waits for newer ones.
+	refreshPatience = 500 * time.Millisecond
 	// headTimeout bounds the headers of a request from our child.
 	headTimeout = 5 * time.Second
 )
@@ -79,10 +81,20 @@ type provider struct {
 	token   string // a secret
 	server  *http.Server
 	served  chan struct{}
+	life    context.Context // ends with close
+	end     context.CancelFunc
 
 	mu      sync.Mutex
 	last    wire.Credentials
 	fetched time.Time // on this machine's monotonic clock
+	running *refresh  // nil: none
+}
+
+// refresh is a request for newer credentials, which all clients share. Its result is set when done is closed.
+type refresh struct {
+	done  chan struct{}
+	creds wire.Credentials
+	err   error
 }
 
 // newProvider serves until close is called. The first credentials are the given ones.
@@ -95,6 +107,7 @@ func newProvider(c *client.Client, lease client.Lease, r wire.CredentialsRequest
 		client: c, request: r, ttl: lease.TTL, token: rand.Text(), last: first, fetched: time.Now(), served: make(chan struct{}),
 		url: "http://" + ln.Addr().String() + "/credentials",
 	}
+	p.life, p.end = context.WithCancel(context.Background())
 	p.server = &http.Server{Handler: p, ReadHeaderTimeout: headTimeout}
 	go func() {
 		defer close(p.served)
@@ -104,8 +117,15 @@ func newProvider(c *client.Client, lease client.Lease, r wire.CredentialsRequest
 }
 
 func (p *provider) close() {
+	p.end()
 	_ = p.server.Close()
 	<-p.served
+	p.mu.Lock()
+	running := p.running
+	p.mu.Unlock()
+	if running != nil {
+		<-running.done
+	}
 }
 
 // ServeHTTP implements [http.Handler].
@@ -136,30 +156,65 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // current returns credentials with half of the lease left. The lease is renewed after a third, so each set is used for
-// some time. If fetching fails, older credentials are better than none.
+// some time. If fetching fails or takes long, older credentials are better than none.
 func (p *provider) current(ctx context.Context) (wire.Credentials, error) {
+	last, running := p.refreshed()
+	if running == nil {
+		return last, nil
+	}
+	valid := time.Until(last.ExpiresAt) > 0
+	var tooLong <-chan time.Time
+	if valid {
+		patience := time.NewTimer(refreshPatience)
+		defer patience.Stop()
+		tooLong = patience.C
+	}
+	select {
+	case <-running.done:
+		if running.err != nil && !lost(running.err) && valid {
+			return last, nil
+		}
+		return running.creds, running.err
+	case <-tooLong:
+		return last, nil
+	case <-ctx.Done():
+		return wire.Credentials{}, ctx.Err()
+	}
+}
+
+// refreshed returns the last credentials, and the running refresh if they need one. At most one runs at a time.
+func (p *provider) refreshed() (wire.Credentials, *refresh) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if time.Until(p.last.ExpiresAt) > p.ttl/2 && time.Since(p.fetched) < p.ttl/2 {
 		return p.last, nil
 	}
+	if p.running == nil {
+		p.running = &refresh{done: make(chan struct{})}
+		go p.fetch(p.running)
+	}
+	return p.last, p.running
+}
+
+// fetch carries out a refresh. It does not end with the client that started it, because others may wait for it.
+func (p *provider) fetch(r *refresh) {
+	defer close(r.done)
 	asked := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	ctx, cancel := context.WithTimeout(p.life, fetchTimeout)
 	defer cancel()
 	fresh, err := p.client.Credentials(ctx, p.request)
+	if latest := time.Now().Add(p.ttl); fresh.ExpiresAt.After(latest) {
+		fresh.ExpiresAt = latest // this machine's clock is behind the gateway's
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running, r.err = nil, err
 	switch {
 	case err == nil:
-		if latest := time.Now().Add(p.ttl); fresh.ExpiresAt.After(latest) {
-			fresh.ExpiresAt = latest // this machine's clock is behind the gateway's
-		}
-		p.last, p.fetched = fresh, asked
+		r.creds, p.last, p.fetched = fresh, fresh, asked
 	case lost(err):
 		p.last = wire.Credentials{}
-		return p.last, err
-	case time.Until(p.last.ExpiresAt) > 0:
-		err = nil
 	}
-	return p.last, err
 }
 
 func refuse(w http.ResponseWriter, status int, code, message string) {

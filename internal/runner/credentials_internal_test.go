@@ -1,0 +1,106 @@
+package runner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
+)
+
+// issuer is a gateway that issues credentials after a while, or answers with a status.
+type issuer struct {
+	takes  time.Duration
+	status int
+	code   string
+	asked  atomic.Int32
+}
+
+func (g *issuer) RoundTrip(r *http.Request) (*http.Response, error) {
+	g.asked.Add(1)
+	select {
+	case <-time.After(g.takes):
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	body, err := json.Marshal(map[string]any{"access_key_id": "fresh", "expires_at": time.Now().Add(time.Minute), "code": g.code, "status": g.status})
+	return &http.Response{StatusCode: g.status, Body: io.NopCloser(strings.NewReader(string(body)))}, err
+}
+
+// aging returns a provider for a lease of a minute. Its credentials are valid for that long, and need a refresh.
+func aging(t *testing.T, g *issuer, valid time.Duration) *provider {
+	t.Helper()
+	c, err := client.New(client.Config{URL: "http://gateway.invalid", HTTPClient: &http.Client{Transport: g}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &provider{
+		client: c, ttl: time.Minute, life: t.Context(), fetched: time.Now(),
+		last: wire.Credentials{AccessKeyID: "cached", ExpiresAt: time.Now().Add(valid)},
+	}
+}
+
+func TestClientsShareOneRefreshAndDoNotQueueForIt(t *testing.T) {
+	t.Parallel()
+	const valid, never = 20 * time.Second, time.Hour
+	for name, tc := range map[string]struct {
+		gateway *issuer
+		valid   time.Duration
+		want    string // key; "": an error
+		after   time.Duration
+	}{
+		"the gateway answers":                    {&issuer{takes: 400 * time.Millisecond, status: http.StatusOK}, valid, "fresh", 400 * time.Millisecond},
+		"the gateway answers, nothing is valid":  {&issuer{takes: time.Second, status: http.StatusOK}, -1, "fresh", time.Second},
+		"the gateway is silent":                  {&issuer{takes: never}, valid, "cached", refreshPatience},
+		"the gateway is silent, nothing valid":   {&issuer{takes: never}, -1, "", fetchTimeout},
+		"the gateway is unavailable":             {&issuer{status: http.StatusServiceUnavailable, code: wire.CodeUnavailable}, valid, "cached", 0},
+		"the lease is lost, whatever was cached": {&issuer{status: http.StatusGone, code: wire.CodeLeaseLost}, valid, "", 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := aging(t, tc.gateway, tc.valid)
+			began := time.Now()
+			var all sync.WaitGroup
+			for range 4 {
+				all.Go(func() {
+					got, err := p.current(t.Context())
+					if took := time.Since(began); got.AccessKeyID != tc.want || (err != nil) != (tc.want == "") || took != tc.after {
+						t.Errorf("%s: got %q and %v after %v, want %q after %v", name, got.AccessKeyID, err, took, tc.want, tc.after)
+					}
+				})
+			}
+			all.Wait()
+			// In no time the first may have its answer before the last asks.
+			if n := tc.gateway.asked.Load(); n != 1 && tc.after > 0 {
+				t.Errorf("%s: the gateway was asked %d times, want once", name, n)
+			}
+		})
+	}
+}
+
+func TestAClientThatLeavesEndsNoRefreshOfOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := aging(t, &issuer{takes: time.Second, status: http.StatusOK}, -1)
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan error)
+		go func() { _, err := p.current(ctx); left <- err }()
+		synctest.Wait()
+		leave()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("it left with %v", err)
+		}
+		began := time.Now()
+		if got, err := p.current(t.Context()); err != nil || got.AccessKeyID != "fresh" || time.Since(began) != time.Second {
+			t.Errorf("another got %q and %v after %v, want the result of the same refresh", got.AccessKeyID, err, time.Since(began))
+		}
+	})
+}
