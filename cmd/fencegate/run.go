@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence"
@@ -29,7 +30,8 @@ type runFlags struct {
 	access               runner.S3Access
 	pgURLs               []string
 	forever, json        bool
-	told                 bool // report the outcome as JSON
+	told                 bool           // report the outcome as JSON
+	own                  *pflag.FlagSet // the flags of these options
 }
 
 func newRun(e env) *cobra.Command {
@@ -88,8 +90,8 @@ func (o *runFlags) run(cmd *cobra.Command, e env, g *gatewayFlags, args []string
 
 func (o *runFlags) register(cmd *cobra.Command) {
 	host, _ := os.Hostname()
-	f := cmd.Flags()
-	f.SetInterspersed(false) // the flags after the command's name are the command's
+	cmd.Flags().SetInterspersed(false) // the flags after the command's name are the command's
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	f.StringArrayVar(&o.resources, "resource", nil, "`RESOURCE` that the command works on, such as orders/1001 (required); may be repeated: all are held, or none")
 	f.DurationVar(&o.lease.TTL, "ttl", 30*time.Second, "how long the lease lasts unless renewed; it is renewed every third of it")
 	f.DurationVar(&o.lease.Wait, "wait", 0, "how long to wait while another holds the resource, or the gateway is away")
@@ -103,6 +105,19 @@ func (o *runFlags) register(cmd *cobra.Command) {
 	f.StringVar(&o.access.Resource, "s3-resource", "", "the `RESOURCE` among several whose lease the S3 credentials are of")
 	f.BoolVar(&o.access.OwnKeys, "s3-own-keys", false, "they read only keys of the resource")
 	f.BoolVar(&o.access.ReadOnly, "s3-read-only", false, "they write nothing")
+	o.own = f
+	cmd.Flags().AddFlagSet(f)
+}
+
+// inherited returns the variables that the command inherits: all but those of run's own options, which would apply to a
+// fencegate command in it. An inner `objects cp` would wait for the resource that this run holds.
+func (o *runFlags) inherited(environ []string) []string {
+	own := map[string]bool{}
+	o.own.VisitAll(func(f *pflag.Flag) { own[envName(f.Name)] = true })
+	return slices.DeleteFunc(environ, func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return own[name]
+	})
 }
 
 func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
@@ -136,7 +151,7 @@ func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
 		cfg.OnHeld = runner.Wait
 	}
 	stderr := cmd.ErrOrStderr()
-	cfg.Acquire, cfg.Resources, cfg.Environ, cfg.S3, cfg.PGURLs = o.lease, o.resources, os.Environ(), o.access, o.pgURLs
+	cfg.Acquire, cfg.Resources, cfg.Environ, cfg.S3, cfg.PGURLs = o.lease, o.resources, o.inherited(os.Environ()), o.access, o.pgURLs
 	cfg.Stdin, cfg.Stdout, cfg.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), stderr
 	cfg.Say = func(format string, a ...any) {
 		if o.json {

@@ -33,6 +33,27 @@ func runUnder(t *testing.T, ttl time.Duration, script string) *exec.Cmd {
 	return command(t, t.TempDir(), "run", "--gateway", server.URL, "--resource", "r", "--ttl", ttl.String(), "--", "sh", "-c", script)
 }
 
+// An inner fencegate command would take them for its own: `objects cp` would wait for the resource that the run holds.
+func TestTheCommandOfARunDoesNotInheritTheOptionsOfTheRun(t *testing.T) {
+	t.Parallel()
+	cmd := runUnder(t, time.Minute, "env")
+	cmd.Env = append(cmd.Env, "FENCEGATE_RESOURCE=r", "FENCEGATE_WAIT=1m", "FENCEGATE_JSON=true", "FENCEGATE_S3_RESOURCE=", "FENCEGATE_CA=", "FENCEGATE_TOKEN=secret", "FENCEGATE_LIMIT=7")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"RESOURCE", "WAIT", "JSON", "S3_RESOURCE"} {
+		if strings.Contains(string(out), envName(name)+"=") {
+			t.Errorf("the command has %s:\n%s", envName(name), out)
+		}
+	}
+	for _, name := range []string{"CA", "TOKEN", "LIMIT"} {
+		if !strings.Contains(string(out), envName(name)+"=") {
+			t.Errorf("the command has no %s:\n%s", envName(name), out)
+		}
+	}
+}
+
 func TestRunEndsItsCommandWhenNobodyReadsItsMessages(t *testing.T) {
 	t.Parallel()
 	cmd := runUnder(t, 2*time.Second, "trap '' TERM; i=0; while [ $((i += 1)) -lt 300 ]; do sleep 0.1; done")
