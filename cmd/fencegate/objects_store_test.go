@@ -140,6 +140,9 @@ func TestObjectsAreCopiedAndReadFromTheCommandLine(t *testing.T) {
 	if out, _ := run(exitOK, leased("cat", "s3://orders/7/small", "--range", "-5")...); out != "world" {
 		t.Errorf("cat of a range: %q", out)
 	}
+	if out, _ := run(exitOK, leased("cp", "s3://orders/7/small", "/dev/stdout")...); out != "hello, world" {
+		t.Errorf("cp to standard output: %q", out)
+	}
 	run(exitOK, leased("cp", large, "s3://orders/7/large")...)
 	run(exitOK, leased("cp", "s3://orders/7/large", "s3://orders/7/a copy +ü")...)
 	back := filepath.Join(folder, "back")

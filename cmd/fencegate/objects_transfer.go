@@ -153,7 +153,10 @@ func newObjectsCopy(e env) *cobra.Command {
 		Long: `Copy a file to an object, an object to a file, or an object to an object. Objects read
 s3://BUCKET/KEY; everything else is a file. An object is written under the grant that "fencegate
 run" provides by its AWS_… variables, or under a lease that is held for the time (--resource).
-A stale grant changes nothing. A file appears when all of it is there.`,
+A stale grant changes nothing.
+
+A regular file appears, or is replaced and keeps its mode, when all of it is there; a symbolic link
+is followed. A named pipe or a character device is written to, and /dev/stdout is standard output.`,
 		Example: `  fencegate objects cp report.pdf s3://orders/1001/report.pdf --resource orders/1001
   fencegate run --resource orders/1001 -- fencegate objects cp s3://orders/1001/report.pdf s3://orders/1001/old.pdf`,
 		Args: cobra.ExactArgs(2),
@@ -179,6 +182,8 @@ A stale grant changes nothing. A file appears when all of it is there.`,
 				switch {
 				case !fromObject:
 					return c.Upload(ctx, args[0], to, o)
+				case args[1] == "/dev/stdout": // opened again it would begin at its start, and a socket can't be
+					return c.Cat(ctx, from, cmd.OutOrStdout(), o)
 				case !toObject:
 					return c.Download(ctx, from, args[1], o)
 				}

@@ -1,7 +1,7 @@
 // Package transfer moves objects between files and an S3 port.
 //
-// The guarantee: a file appears with all of an object's bytes or not at all, and an object is written by one commit,
-// whatever its number of parts.
+// The guarantee: a regular file appears with all of an object's bytes or not at all, and an object is written by one
+// commit, whatever its number of parts.
 //
 //	c := transfer.New(transfer.Config{Endpoint: url, Region: "us-east-1", Credentials: creds})
 //	err := c.Upload(ctx, "report.pdf", transfer.Object{Bucket: "orders", Key: "1001/report.pdf"}, transfer.Options{})
@@ -14,8 +14,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -105,30 +103,6 @@ func (c *Client) Cat(ctx context.Context, from Object, w io.Writer, o Options) e
 		return fmt.Errorf("read %s after %d bytes: %w", from, n, err)
 	}
 	return nil
-}
-
-// Download writes an object to a file, which appears when it is complete.
-func (c *Client) Download(ctx context.Context, from Object, path string, o Options) (err error) {
-	if info, statErr := os.Stat(path); statErr == nil && info.IsDir() {
-		path = filepath.Join(path, filepath.Base(from.Key))
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.part")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = f.Close()
-			_ = os.Remove(f.Name())
-		}
-	}()
-	if err := c.Cat(ctx, from, f, o); err != nil {
-		return err
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 // Copy copies an object. Its bytes are copied inside the gateway.
