@@ -66,7 +66,7 @@ func report(w io.Writer, command string, err error) int {
 		return passed.code
 	}
 	code, hint := classify(err)
-	if errors.As(err, new(*toldError)) {
+	if code == exitUnread || errors.As(err, new(*toldError)) {
 		return code
 	}
 	text := oneLine(pgtext.Of(err))

@@ -31,6 +31,7 @@ const (
 	exitForbidden   = 77 // refused: not authorized, or the fence's ZF002 to ZF004
 	exitLost        = 79 // `run`: the lease was lost before the command ended
 	exitInterrupted = 130
+	exitUnread      = 141 // standard output has lost its reader; as SIGPIPE ends a process
 )
 
 // exitError carries an exit code and a hint to main.
@@ -81,6 +82,8 @@ func classify(err error) (code int, hint string) {
 	var silent *transfer.UnreachableError
 	var answered *transfer.Error
 	switch {
+	case stdoutUnread(err):
+		return exitUnread, ""
 	case errors.Is(err, context.Canceled):
 		return exitInterrupted, ""
 	case errors.As(err, &unreachable) && errors.Is(err, http.ErrSchemeMismatch):

@@ -55,6 +55,7 @@ func newLeaseAcquire(e env) *cobra.Command {
 					holder = user + "@" + holder
 				}
 			}
+			surviveUnread()
 			lease, err := c.Acquire(cmd.Context(), client.AcquireRequest{Resource: args[0], TTL: ttl, Wait: wait, Holder: holder})
 			if err != nil {
 				return err
@@ -63,8 +64,13 @@ func newLeaseAcquire(e env) *cobra.Command {
 				"resource": lease.Resource, "token": lease.Token, "grant": lease.Presented, "handle": lease.Handle,
 				"valid_ms": lease.Deadline.Remaining().Milliseconds(),
 			})
-			if err != nil { // the caller could not release the lease without the handle
-				err = errors.Join(err, c.Release(context.WithoutCancel(cmd.Context()), lease.Handle))
+			if err == nil {
+				return nil
+			}
+			// The caller could not release the lease without the handle.
+			if failed := c.Release(context.WithoutCancel(cmd.Context()), lease.Handle); failed != nil {
+				code, hint := classify(failed)
+				return withHint(errors.Join(err, failed), code, hint)
 			}
 			return err
 		},

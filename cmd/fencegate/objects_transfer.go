@@ -57,6 +57,7 @@ func (a *s3Access) underLease(ctx context.Context, e env, f func(context.Context
 	if err != nil {
 		return err
 	}
+	surviveUnread()
 	host, _ := os.Hostname()
 	lease, err := c.Acquire(ctx, client.AcquireRequest{Resource: a.resource, TTL: a.ttl, Wait: a.wait, Holder: fmt.Sprintf("%s/%d", host, os.Getpid())})
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -329,7 +328,5 @@ func (o *runFlags) again(ctx context.Context, cfg runner.Config) error {
 // `run` was started to ignore stay ignored, also for the command.
 func listen(signals chan<- os.Signal) {
 	signal.Notify(signals, endings...)
-	// The reader of our messages may close its end. Writing to it must not end the process that watches the lease. An
-	// ignored SIGPIPE would be ignored by the command too, so it is caught.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	surviveUnread() // the reader of our messages may close its end
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
+	"os/signal"
 	"syscall"
 	"time"
 )
@@ -48,4 +50,17 @@ func untilUnread(ctx context.Context, out io.Writer) (until context.Context, sto
 		cancel(nil)
 		<-done
 	}
+}
+
+// surviveUnread lets a write to standard output without a reader fail. Otherwise SIGPIPE ends the process, and the lease
+// that it holds is not released.
+func surviveUnread() {
+	// An ignored SIGPIPE would be ignored by the commands that this one starts, so it is caught.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+}
+
+// stdoutUnread reports whether standard output has lost its reader. Other connections fail with EPIPE, too.
+func stdoutUnread(err error) bool {
+	write, ok := errors.AsType[*fs.PathError](err)
+	return ok && write.Path == os.Stdout.Name() && errors.Is(write.Err, syscall.EPIPE)
 }
