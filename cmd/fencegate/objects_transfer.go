@@ -87,26 +87,46 @@ func (a *s3Access) underLease(ctx context.Context, e env, f func(context.Context
 	return err
 }
 
-// renewLease renews until ctx ends. If the lease is lost it calls lose.
+var errNotRenewed = errors.New("it could not be renewed in time")
+
+// renewLease renews until ctx ends. If the lease is lost, or its deadline is reached, it calls lose. As in the runner, a
+// renewal is short enough to leave time for others after a silently cut connection.
 func renewLease(ctx context.Context, c *client.Client, lease client.Lease, lose context.CancelCauseFunc) {
-	deadline := lease.Deadline
-	tick := time.NewTicker(max(lease.TTL/3, time.Millisecond))
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
+	deadline, cause := lease.Deadline, errNotRenewed
+	next := deadline.Remaining() - lease.TTL*2/3
+	for waited(ctx, min(next, deadline.Remaining())) {
+		left := deadline.Remaining()
+		if left <= 0 {
+			lose(cause)
 			return
-		case <-tick.C:
 		}
-		renewed, err := c.Renew(ctx, lease.Handle, lease.TTL)
-		var problem *client.Problem
+		bounded, cancel := context.WithTimeout(ctx, min(max(lease.TTL/8, 500*time.Millisecond), left))
+		renewed, err := c.Renew(bounded, lease.Handle, lease.TTL)
+		cancel()
+		retry := max(lease.TTL/12, 50*time.Millisecond)
+		problem, refused := errors.AsType[*client.Problem](err)
 		switch {
 		case err == nil:
-			deadline = renewed
-		case errors.As(err, &problem) && problem.Code == wire.CodeLeaseLost, deadline.Remaining() <= 0:
+			deadline, cause = renewed, errNotRenewed
+			next = max(deadline.Remaining()-lease.TTL*2/3, retry)
+		case refused && problem.Code == wire.CodeLeaseLost:
 			lose(err)
 			return
+		default:
+			next, cause = retry, fmt.Errorf("%w: %w", errNotRenewed, err)
 		}
+	}
+}
+
+// waited waits and reports whether the time has passed; false: ctx ended.
+func waited(ctx context.Context, d time.Duration) bool {
+	over := time.NewTimer(d)
+	defer over.Stop()
+	select {
+	case <-over.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
 	}
 }
 
