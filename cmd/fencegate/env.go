@@ -49,12 +49,24 @@ func execute(ctx context.Context, e env) int {
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
 	ran, err := root.ExecuteContextC(ctx)
+	return report(e.stderr, ran.CommandPath(), named(ran, endedBy(ctx, err)))
+}
+
+// interrupted is the error of a command that a signal ended.
+type interrupted struct{}
+
+func (interrupted) Error() string { return "interrupted" }
+func (interrupted) Unwrap() error { return context.Canceled }
+
+// endedBy replaces an error that follows from the interrupt that ended ctx.
+func endedBy(ctx context.Context, err error) error {
 	var said *exitError
+	var told *toldError
 	var passed *childExit
-	if err != nil && ctx.Err() != nil && !errors.As(err, &said) && !errors.As(err, &passed) {
-		err = context.Canceled // errors that follow from the interrupt are not reported
+	if err == nil || ctx.Err() == nil || errors.As(err, &said) || errors.As(err, &told) || errors.As(err, &passed) {
+		return err
 	}
-	return report(e.stderr, ran.CommandPath(), named(ran, err))
+	return interrupted{}
 }
 
 // report prints one line with the command's error, and one with a hint if there is one.

@@ -216,6 +216,9 @@ func (o *runFlags) line(w io.Writer, facts map[string]any) {
 // once runs the command once, and maps its outcome to the exit code.
 func (o *runFlags) once(ctx context.Context, cfg runner.Config) error {
 	result, err := runner.Run(ctx, cfg)
+	if !errors.Is(err, runner.ErrSkipped) && !errors.Is(err, runner.ErrLate) {
+		err = endedBy(ctx, err)
+	}
 	o.tell(cfg.Stderr, result, err)
 	switch {
 	case errors.Is(err, runner.ErrSkipped):

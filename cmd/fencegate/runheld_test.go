@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -142,6 +143,39 @@ func TestRunTellsItsOutcomeAsJSON(t *testing.T) {
 		}
 		if !strings.Contains(lines[len(lines)-1], want) {
 			t.Errorf("want %s in %s", want, stderr.String())
+		}
+	}
+}
+
+func TestAnInterruptedWaitIsToldAsJSON(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{}, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise the end of the connection is not noticed
+		asked <- struct{}{}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	for _, flag := range []string{"--wait=1m", "--on-held=wait", "--forever"} {
+		cmd := command(t, t.TempDir(), "run", "--json", "--gateway", server.URL, "--resource", "r", flag, "--", "true")
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		<-asked
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+		for _, line := range lines {
+			if !json.Valid([]byte(line)) {
+				t.Errorf("%s: no JSON: %s", flag, line)
+			}
+		}
+		if got := cmd.ProcessState.ExitCode(); got != exitInterrupted || !strings.Contains(lines[len(lines)-1], `"cause":"interrupted"`) {
+			t.Errorf("%s: exit code %d, want %d: %s", flag, got, exitInterrupted, stderr.String())
 		}
 	}
 }
