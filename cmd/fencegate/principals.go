@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"strings"
 	"unicode"
@@ -84,7 +83,7 @@ Use random tokens: a token that can be guessed can be found from its hash.`,
   fencegate principals hash < worker.token`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			text, err := io.ReadAll(io.LimitReader(e.stdin, maxToken+2))
+			text, err := readWithin(cmd.Context(), e.stdin, maxToken+2)
 			if err != nil {
 				return err
 			}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -9,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/internal/redisserver"
@@ -149,6 +152,41 @@ func withInput(t *testing.T, input string, args ...string) (code int, stdout, st
 		lookup: func(string) (string, bool) { return "", false },
 	})
 	return code, out.String(), errs.String()
+}
+
+// endless is a terminal at which nobody types.
+type endless struct{ asked, over chan struct{} }
+
+func (e endless) Read([]byte) (int, error) {
+	close(e.asked)
+	<-e.over
+	return 0, io.EOF
+}
+
+func TestAnInterruptEndsTheHashOfATokenThatNobodyTypes(t *testing.T) {
+	t.Parallel()
+	in := endless{make(chan struct{}), make(chan struct{})}
+	defer close(in.over)
+	ctx, interrupt := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	go func() {
+		ended <- execute(ctx, env{
+			args: []string{"principals", "hash"}, stdin: in, stdout: io.Discard, stderr: io.Discard,
+			lookup: func(string) (string, bool) { return "", false },
+		})
+	}()
+	<-in.asked
+	interrupt()
+	patience, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	select {
+	case code := <-ended:
+		if code != exitInterrupted {
+			t.Errorf("exit code %d, want %d", code, exitInterrupted)
+		}
+	case <-patience.Done():
+		t.Error("it still waits")
+	}
 }
 
 func TestPrincipalsAreHashedAndChecked(t *testing.T) {
