@@ -27,7 +27,8 @@ provides them. The transaction, under the same grant:
   SELECT * FROM fence.publish('ID');
   COMMIT;
 
-The gateway's sweep deletes unpublished files after a day.`,
+A file that changes its size meanwhile is refused. The gateway's sweep deletes unpublished files after
+a day.`,
 		Example: `  fencegate run --resource reports/2026-11.csv -- sh -c 'id=$(fencegate objects stage reports 2026-11.csv out.csv) && psql -c "…"'`,
 		Args:    cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -50,6 +51,9 @@ The gateway's sweep deletes unpublished files after a day.`,
 			staged, err := client.Stage(cmd.Context(), args[0], args[1], file, size, opts...)
 			if err != nil {
 				return err
+			}
+			if err := transfer.Unchanged(file, size); err != nil {
+				return err // without its id, what was staged can't be published
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), staged.ID)
 			return err

@@ -20,10 +20,11 @@ import (
 func TestUploadsAreStagedFromTheCommandLine(t *testing.T) {
 	t.Parallel()
 	var seen http.Header
-	stale := false
+	stale, during := false, func() {}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sum := md5.New()
 		_, _ = io.Copy(sum, r.Body)
+		during()
 		if seen = r.Header; stale {
 			w.WriteHeader(http.StatusPreconditionFailed)
 			_, _ = io.WriteString(w, `<Error><Code>StaleFencingToken</Code><Message>stale fencing token 5</Message></Error>`)
@@ -62,6 +63,10 @@ func TestUploadsAreStagedFromTheCommandLine(t *testing.T) {
 		if code, _ := classify(err); err == nil || code != c.code {
 			t.Errorf("%s: %v (%d), want exit code %d\n%s", name, err, code, c.code, out)
 		}
+	}
+	during = func() { writeFile(t, file, "a,b\nc,d\n") }
+	if out, err := stage(vars, "reports", "out.csv", file); out != "" || err == nil || !strings.Contains(err.Error(), "the file changed while it was read") {
+		t.Errorf("a file that grew: %q, %v", out, err)
 	}
 	stale = true
 	_, err := stage(vars, "reports", "out.csv", file)

@@ -60,6 +60,14 @@ func OpenRegular(path string) (f *os.File, size int64, err error) {
 	return f, info.Size(), nil
 }
 
+// Unchanged returns an error if a file that was read no longer has its size.
+func Unchanged(f *os.File, size int64) error {
+	if info, err := f.Stat(); err != nil || info.Size() != size {
+		return errors.Join(errors.New("the file changed while it was read"), err)
+	}
+	return nil
+}
+
 // inParts uploads one part after the other; a part that is sent again is read again. The SDK's transfer manager would
 // complete an upload by itself. Here the file is checked first: if it was written to meanwhile, no object is created.
 func (c *Client) inParts(ctx context.Context, f *os.File, size int64, to Object, contentType *string, o Options) (err error) {
@@ -89,8 +97,8 @@ func (c *Client) inParts(ctx context.Context, f *os.File, size int64, to Object,
 		}
 		parts = append(parts, types.CompletedPart{PartNumber: &number, ETag: out.ETag, ChecksumCRC32: out.ChecksumCRC32})
 	}
-	if info, err := f.Stat(); err != nil || info.Size() != size {
-		return errors.Join(errors.New("the file changed while it was read"), err)
+	if err := Unchanged(f, size); err != nil {
+		return err
 	}
 	_, err = c.s3.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{
 		Bucket: &to.Bucket, Key: &to.Key, UploadId: begun.UploadId, IfNoneMatch: o.ifNoneMatch(),
