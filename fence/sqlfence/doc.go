@@ -26,7 +26,7 @@
 //     need a context without a grant.
 //   - An unanswered COMMIT is a [*fence.UnknownError], which the pool does not retry; see [Outcome].
 //   - BEGIN, COMMIT and the like are refused as statements under a grant: they would leave the transaction that
-//     presents it.
+//     presents it. A text of several statements is refused as a whole if it contains one of them.
 //
 // Two limits come from database/sql. Statements can't be pipelined, so a transaction takes a few round trips more
 // than with pgfence. Warnings of PostgreSQL are not available, so a COMMIT whose wait for a synchronous standby was

@@ -129,8 +129,26 @@ func has(text, lower string) bool {
 	return false
 }
 
-// controls reports whether a statement begins or ends a transaction. ROLLBACK TO a savepoint does neither.
+// controls reports whether a statement of a text begins or ends a transaction. A session may have turned
+// standard_conforming_strings off, so a text with a backslash is read both ways.
 func controls(query string) bool {
+	if !strings.Contains(query, ";") {
+		return controlsAlone(query)
+	}
+	return controlsAmong(query, false) || strings.Contains(query, `\`) && controlsAmong(query, true)
+}
+
+func controlsAmong(query string, escapes bool) bool {
+	for one := range statements(query, escapes) {
+		if controlsAlone(one) {
+			return true
+		}
+	}
+	return false
+}
+
+// controlsAlone is controls for one statement. ROLLBACK TO a savepoint neither begins nor ends a transaction.
+func controlsAlone(query string) bool {
 	first, rest := word(query)
 	switch first {
 	case "BEGIN", "START", "COMMIT", "END", "ABORT":
@@ -164,7 +182,7 @@ func word(query string) (first, rest string) {
 		query = strings.TrimLeft(query, " \t\r\n\f\v;(")
 		switch {
 		case strings.HasPrefix(query, "--"):
-			_, query, _ = strings.Cut(query, "\n")
+			query = afterLine(query)
 		case strings.HasPrefix(query, "/*"):
 			query = afterComment(query)
 		default:
@@ -175,23 +193,4 @@ func word(query string) (first, rest string) {
 			return strings.ToUpper(query[:end]), query[end:]
 		}
 	}
-}
-
-// afterComment cuts a comment, which may contain nested ones.
-func afterComment(query string) string {
-	depth := 0
-	for i := 0; i+1 < len(query); i++ {
-		switch query[i : i+2] {
-		case "/*":
-			depth++
-			i++
-		case "*/":
-			depth--
-			i++
-			if depth == 0 {
-				return query[i+1:]
-			}
-		}
-	}
-	return ""
 }
