@@ -22,18 +22,18 @@ import (
 //
 // Down is one transaction: all is removed, or nothing. For a moment it locks the protected tables. If another
 // transaction holds them longer, it returns a [*LockedError].
-func Down(ctx context.Context, url string, which Set, force bool) error {
+func Down(ctx context.Context, url string, which Set, force bool, opts ...Option) error {
 	k, err := embedded()
 	if err != nil {
 		return err
 	}
-	return k.down(ctx, url, which, force)
+	return k.down(ctx, url, which, force, opts...)
 }
 
 const downTries = 10
 
-func (k kit) down(ctx context.Context, url string, which Set, force bool) error {
-	return withLock(ctx, url, func(conn *pgx.Conn) error {
+func (k kit) down(ctx context.Context, url string, which Set, force bool, opts ...Option) error {
+	return withLock(ctx, url, opts, func(conn *pgx.Conn) error {
 		if _, err := k.mayChange(ctx, conn); err != nil {
 			return wrap("migrate down", err)
 		}

@@ -23,7 +23,6 @@ const (
 	// lockKey serializes the processes that migrate one database: 'fencegat' in ASCII.
 	lockKey = 0x66656e6365676174
 
-	sqlLock   = `SELECT pg_catalog.pg_advisory_lock($1)`
 	sqlRecord = `CREATE SCHEMA IF NOT EXISTS fencegate;
 CREATE TABLE IF NOT EXISTS fencegate.code (
   name        text PRIMARY KEY,   -- of the set

@@ -26,20 +26,21 @@ import (
 
 // Up applies everything that the database lacks. A database that is up to date is success. An interrupted step is
 // completed or reverted; see [DirtyError] for the exception. Up changes nothing in a database that a newer program
-// ([*NewerError]) or a pre-release ([*PreReleaseError]) migrated.
+// ([*NewerError]) or a pre-release ([*PreReleaseError]) migrated. It waits for other migrations until ctx ends; see
+// [OnWait].
 //
 // If PostgreSQL can't be reached the error is a *pgconn.ConnectError, and if the url is malformed a
 // *pgconn.ParseConfigError. The same applies to Down and Look.
-func Up(ctx context.Context, url string, which Set) error {
+func Up(ctx context.Context, url string, which Set, opts ...Option) error {
 	k, err := embedded()
 	if err != nil {
 		return err
 	}
-	return k.up(ctx, url, which)
+	return k.up(ctx, url, which, opts...)
 }
 
-func (k kit) up(ctx context.Context, url string, which Set) error {
-	return withLock(ctx, url, func(conn *pgx.Conn) error {
+func (k kit) up(ctx context.Context, url string, which Set, opts ...Option) error {
+	return withLock(ctx, url, opts, func(conn *pgx.Conn) error {
 		status, err := k.mayChange(ctx, conn)
 		if err == nil {
 			err = status.gone()
@@ -102,24 +103,4 @@ func (k kit) mayChange(ctx context.Context, conn *pgx.Conn) (Status, error) {
 		}
 	}
 	return status, nil
-}
-
-// withLock runs f while no other process migrates the database. The lock belongs to the session, so it is freed even if
-// this process dies.
-func withLock(ctx context.Context, url string, f func(*pgx.Conn) error) error {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if _, err := conn.Exec(ctx, sqlSession); err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
-	if _, err := conn.Exec(ctx, sqlLock, int64(lockKey)); err != nil {
-		return fmt.Errorf("migrate: wait for another migration: %w", err)
-	}
-	if err := mayWrite(ctx, conn); err != nil {
-		return wrap("migrate", err)
-	}
-	return f(conn)
 }

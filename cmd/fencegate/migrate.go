@@ -39,7 +39,7 @@ func newMigrate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return migrate.Up(cmd.Context(), url, set)
+			return migrate.Up(cmd.Context(), url, set, tellsWait(cmd))
 		},
 	}
 	down := &cobra.Command{
@@ -54,7 +54,7 @@ stale writer could write again, and tokens would start anew.`,
 			if err != nil {
 				return err
 			}
-			return migrate.Down(cmd.Context(), url, set, force)
+			return migrate.Down(cmd.Context(), url, set, force, tellsWait(cmd))
 		},
 	}
 	status := &cobra.Command{
@@ -88,6 +88,13 @@ stale writer could write again, and tokens would start anew.`,
 	down.Flags().BoolVar(&force, "force", false, "remove the schema although it holds fences")
 	markTypedOnly(down, "force") // no variable may remove fences
 	return cmd
+}
+
+// tellsWait says for whom a migration waits.
+func tellsWait(cmd *cobra.Command) migrate.Option {
+	return migrate.OnWait(func(by migrate.Holder) {
+		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "waiting for the migration lock:", oneLine(by.String()), "holds it")
+	})
 }
 
 const onlyUsage = "one part alone: fence, or objects (what the S3 port keeps; needs the fence)"

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -83,3 +86,36 @@ func TestRefreshGivesUpWhereWritersHoldTheTable(t *testing.T) {
 		t.Errorf("without a wait: %d, %q", code, stderr)
 	}
 }
+
+// A migration that waits for another session says so on the standard error.
+func TestMigrateUpSaysForWhomItWaits(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	other, err := pgx.Connect(t.Context(), pg.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := other.Exec(t.Context(), `SET application_name = 'psql'; SELECT pg_advisory_lock(x'66656e6365676174'::bigint)`); err != nil {
+		t.Fatal(err)
+	}
+	var stderr strings.Builder
+	told := writerFunc(func(p []byte) (int, error) {
+		if _, err := other.Exec(t.Context(), `SELECT pg_advisory_unlock_all()`); err != nil {
+			t.Error(err)
+		}
+		return stderr.Write(p)
+	})
+	code := execute(t.Context(), env{
+		args: []string{"migrate", "up", "--postgres-url", pg.URL}, stdin: strings.NewReader(""), stdout: io.Discard, stderr: told,
+		lookup: func(string) (string, bool) { return "", false }, environ: func() []string { return nil },
+	})
+	want := fmt.Sprintf("waiting for the migration lock: the session with pid %d (psql) holds it\n", other.PgConn().PID())
+	if code != exitOK || stderr.String() != want {
+		t.Errorf("%d, %q; want %q", code, stderr.String(), want)
+	}
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
