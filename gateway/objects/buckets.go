@@ -25,13 +25,13 @@ const (
 // CreateBucket creates the bucket if there is none. It reports whether it did, even if an acknowledgement was lost, and
 // the bucket's rule.
 func (c *Catalog) CreateBucket(ctx context.Context, bucket string, rule Rule) (created bool, current Rule, err error) {
-	again := false
+	lost := false
 	err = c.db.Settle(ctx, func(ctx context.Context, q Querier) error {
 		var mode string
 		err := q.QueryRow(ctx, sqlCreateBucket, bucket, rule.depth, rule.stored()).Scan(&created, &current.depth, &mode)
 		current.read(mode)
-		created = created || again && current == rule
-		again = true
+		created = created || lost && current == rule
+		lost = lost || inDoubt(err)
 		return err
 	})
 	return created, current, err

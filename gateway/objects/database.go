@@ -59,6 +59,9 @@ func refused(err error) bool {
 	return ok && severity(pgErr) == "ERROR"
 }
 
+// inDoubt reports whether a statement that failed may have changed something.
+func inDoubt(err error) bool { return err != nil && !refused(err) && !pgconn.SafeToRetry(err) }
+
 func severity(e *pgconn.PgError) string {
 	if e.SeverityUnlocalized != "" {
 		return e.SeverityUnlocalized
@@ -116,7 +119,7 @@ func (d Database) settle(ctx context.Context, err error, f func(context.Context,
 	pause := settlePause
 	for try := 1; err != nil; try++ {
 		certain := refused(err) && !transient(err)
-		lost = lost || !refused(err) && !pgconn.SafeToRetry(err)
+		lost = lost || inDoubt(err)
 		if certain {
 			err = translate(err)
 			if _, fenced := fence.CodeOf(err); fenced {
