@@ -33,3 +33,6 @@ func Die(s *Source) {
 	s.store.inBackground = func(func(context.Context)) {}
 	_ = s.Close()
 }
+
+// SetWall sets the wall clock of a source that is not in use yet.
+func SetWall(s *Source, wall func(now time.Time) time.Time) { s.store.grants.wall = wall }

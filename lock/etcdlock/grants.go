@@ -13,10 +13,16 @@ import (
 // ahead is how much longer an etcd lease lives than the leases that use it. It can be shared for that time.
 const ahead = time.Second
 
+// maxJump is by how much the wall clock and the monotonic clock may disagree about the age of a shared etcd lease. In
+// the seconds in which it is shared, adjusting the wall clock's rate moves it by about a millisecond. A paused virtual
+// machine's monotonic clock stops; its wall clock is set when it resumes.
+const maxJump = 10 * time.Millisecond
+
 // grants are recently granted etcd leases, by their length in seconds.
 type grants struct {
 	client *clientv3.Client
 	ctx    context.Context // ends with the source
+	wall   func(now time.Time) time.Time
 
 	mu     sync.Mutex
 	of     map[int64]*granted
@@ -27,15 +33,19 @@ type grants struct {
 type granted struct {
 	id    clientv3.LeaseID
 	start time.Time // before the request was sent
+	wall  time.Time // start by the wall clock
 	ends  time.Time // the earliest expiry by etcd's clock
 	ready chan struct{}
 	err   error // valid after ready, like id
 }
 
 // serves reports whether a lease of length ttl that begins now ends before the etcd lease does. The margin for clock
-// drift includes the time since the etcd lease was granted.
-func (g *granted) serves(ttl time.Duration) bool {
-	age := time.Since(g.start)
+// drift includes the time since the etcd lease was granted. An etcd lease whose age is in doubt is not shared.
+func (g *granted) serves(ttl time.Duration, now, wall time.Time) bool {
+	age := now.Sub(g.start)
+	if (wall.Sub(g.wall) - age).Abs() > maxJump {
+		return false
+	}
 	return g.start.Add(age + age/50 + ttl).Before(g.ends)
 }
 
@@ -52,9 +62,10 @@ func (g *granted) good(ttl time.Duration) time.Time {
 func (g *grants) get(ctx context.Context, ttl time.Duration) (*granted, error) {
 	seconds := int64((ttl + ahead + time.Second - 1) / time.Second)
 	g.mu.Lock()
-	one := g.of[seconds]
-	if one == nil || !one.serves(ttl) {
-		one = &granted{start: time.Now(), ready: make(chan struct{})}
+	one, now := g.of[seconds], time.Now()
+	wall := g.wall(now)
+	if one == nil || !one.serves(ttl, now, wall) {
+		one = &granted{start: now, wall: wall, ready: make(chan struct{})}
 		one.ends = one.start.Add(time.Duration(seconds) * time.Second)
 		g.forget()
 		g.of[seconds] = one
@@ -94,6 +105,9 @@ func (g *grants) drop(one *granted) {
 		}
 	}
 }
+
+// wallClock is the wall clock's reading in a time that also holds the monotonic clock's.
+func wallClock(now time.Time) time.Time { return now.Round(0) }
 
 // forget removes etcd leases that are too old to share.
 func (g *grants) forget() {

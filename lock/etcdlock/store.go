@@ -49,7 +49,7 @@ func newStore(client *clientv3.Client, prefix string) *store {
 	s := &store{client: client, prefix: prefix}
 	ctx, end := context.WithCancel(context.Background())
 	s.end = end
-	s.grants = &grants{client: client, ctx: ctx}
+	s.grants = &grants{client: client, ctx: ctx, wall: wallClock}
 	s.takes = groups.Groups[*attempt]{
 		Settle: s.takeGroup, Key: func(a *attempt) string { return a.r.Resource }, Timeout: groupTimeout, Pace: groups.Pace,
 	}
