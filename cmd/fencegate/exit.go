@@ -88,7 +88,7 @@ func classify(err error) (code int, hint string) {
 		return exitInterrupted, ""
 	case errors.As(err, &unreachable) && errors.Is(err, http.ErrSchemeMismatch):
 		return exitUnavailable, "the gateway at this address speaks plain HTTP: name it with http://"
-	case errors.As(err, &unreachable) && strings.Contains(err.Error(), "malformed HTTP"): // this error has no type
+	case errors.As(err, &unreachable) && speaksNoHTTP(err):
 		return exitUnavailable, "something else listens there: name the port of the gateway's HTTP API, 7070 by default"
 	case errors.Is(err, syscall.EADDRINUSE):
 		return exitFailed, "another process listens there; name other addresses with --api-listen, --pg-listen, --s3-listen and --metrics-listen"
@@ -211,4 +211,10 @@ func problemExit(p *client.Problem) int {
 		return exitForbidden
 	}
 	return exitFailed
+}
+
+// speaksNoHTTP reports whether something other than an HTTP server answered. These errors of net/http have no type: the first
+// is of an answer, the second of a server that speaks before it is asked, as SSH does.
+func speaksNoHTTP(err error) bool {
+	return strings.Contains(err.Error(), "malformed HTTP") || strings.Contains(err.Error(), "readLoopPeekFailLocked: %!w(<nil>)")
 }

@@ -9,10 +9,12 @@ import (
 // string, as with standard_conforming_strings = off.
 func statements(text string, escapes bool) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for one, rest, more := "", text, true; more; {
-			if one, rest, more = cut(rest, escapes); !yield(one) {
+		for {
+			one, rest, more := cut(text, escapes)
+			if !yield(one) || !more {
 				return
 			}
+			text = rest
 		}
 	}
 }
