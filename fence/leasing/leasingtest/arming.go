@@ -163,6 +163,10 @@ func ends(t testing.TB, open Open) {
 		outcome, hangs, ended = nil, false, nil
 		set()
 		lease := take(t, a, request(TTL))
+		eventually(t, "the other process sees the lease", func() bool { // what it reads may lag behind
+			ins, err := b.Inspect(t.Context(), lease.Grant.Resource)
+			return err == nil && ins.Locked
+		})
 		release(t, a, lease)
 		if len(ended) != 1 || ended[0].Resource != lease.Grant.Resource || ended[0].Token != lease.Grant.Token ||
 			ended[0].SealHash != nil && !bytes.Equal(ended[0].SealHash, lease.Grant.Seal.Hash()) {
