@@ -39,7 +39,7 @@ func newMigrate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return migrate.Up(cmd.Context(), url, set, tellsWait(cmd))
+			return migrate.Up(cmd.Context(), url, set, reportWait(cmd))
 		},
 	}
 	down := &cobra.Command{
@@ -54,7 +54,7 @@ stale writer could write again, and tokens would start anew.`,
 			if err != nil {
 				return err
 			}
-			return migrate.Down(cmd.Context(), url, set, force, tellsWait(cmd))
+			return migrate.Down(cmd.Context(), url, set, force, reportWait(cmd))
 		},
 	}
 	status := &cobra.Command{
@@ -90,8 +90,8 @@ stale writer could write again, and tokens would start anew.`,
 	return cmd
 }
 
-// tellsWait says for whom a migration waits.
-func tellsWait(cmd *cobra.Command) migrate.Option {
+// reportWait prints which session a migration waits for.
+func reportWait(cmd *cobra.Command) migrate.Option {
 	return migrate.OnWait(func(by migrate.Holder) {
 		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "waiting for the migration lock:", oneLine(by.String()), "holds it")
 	})

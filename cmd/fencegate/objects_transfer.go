@@ -13,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence/s3fence"
+	"github.com/fencegate/fencegate/internal/leases"
 	"github.com/fencegate/fencegate/internal/transfer"
 )
 
@@ -94,7 +95,11 @@ var errNotRenewed = errors.New("it could not be renewed in time")
 func renewLease(ctx context.Context, c *client.Client, lease client.Lease, lose context.CancelCauseFunc) {
 	deadline, cause := lease.Deadline, errNotRenewed
 	next := deadline.Remaining() - lease.TTL*2/3
-	for waited(ctx, min(next, deadline.Remaining())) {
+	for {
+		leases.Pause(ctx, min(next, deadline.Remaining()))
+		if ctx.Err() != nil {
+			return
+		}
 		left := deadline.Remaining()
 		if left <= 0 {
 			lose(cause)
@@ -115,18 +120,6 @@ func renewLease(ctx context.Context, c *client.Client, lease client.Lease, lose 
 		default:
 			next, cause = retry, fmt.Errorf("%w: %w", errNotRenewed, err)
 		}
-	}
-}
-
-// waited waits and reports whether the time has passed; false: ctx ended.
-func waited(ctx context.Context, d time.Duration) bool {
-	over := time.NewTimer(d)
-	defer over.Stop()
-	select {
-	case <-over.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 // The command's processes end even if `run` is killed.
 func TestNothingGoesOnWhenRunIsKilled(t *testing.T) {
 	t.Parallel()
-	url, _, renewed := leases(t, 0)
+	url, _, renewed := leasingGateway(t, 0)
 	cmd := command(t, t.TempDir(), "run", "--gateway", url, "--resource", "r", "--ttl", "6s", "--", "sh", "-c",
 		"trap '' TERM; sh -c \"trap '' TERM; echo \\$\\$; while :; do sleep 0.1; done\" & wait")
 	cmd.Stderr = nil // otherwise Wait would wait for the command's processes
@@ -57,8 +57,8 @@ func ended(pid int) bool {
 	return err == nil && strings.Contains(string(stat), ") Z ")
 }
 
-// leases is a gateway that gives a lease, except the first held times, when another holds it. It reports each renewal.
-func leases(t *testing.T, held int32) (url string, given *atomic.Int32, renewed chan struct{}) {
+// leasingGateway starts a gateway that gives a lease, except the first held times, when another holds it. It reports each renewal.
+func leasingGateway(t *testing.T, held int32) (url string, given *atomic.Int32, renewed chan struct{}) {
 	t.Helper()
 	var asked atomic.Int32
 	given, renewed = new(atomic.Int32), make(chan struct{}, 100)
@@ -100,7 +100,7 @@ func TestOnHeld(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url, given, _ := leases(t, 1)
+			url, given, _ := leasingGateway(t, 1)
 			args := append([]string{"run", "--gateway", url, "--resource", "r"}, tc.flags...)
 			if !strings.Contains(strings.Join(args, " "), " sh ") {
 				args = append(args, "--", "sh", "-c", "exit 3")
@@ -127,7 +127,7 @@ func TestRunTellsItsOutcomeAsJSON(t *testing.T) {
 		{"--gateway=nonsense", `"hint":"--gateway or FENCEGATE_GATEWAY`, exitUsage},
 	} {
 		want, flags := c.want, []string{c.flag}
-		url, _, _ := leases(t, 1)
+		url, _, _ := leasingGateway(t, 1)
 		cmd := command(t, t.TempDir(), append(append([]string{"run", "--json", "--gateway", url, "--resource", "r"}, flags...), "--", "true")...)
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
@@ -182,7 +182,7 @@ func TestAnInterruptedWaitIsToldAsJSON(t *testing.T) {
 
 func TestForeverRunsAgainUntilItIsTold(t *testing.T) {
 	t.Parallel()
-	url, given, _ := leases(t, 1)
+	url, given, _ := leasingGateway(t, 1)
 	cmd := command(t, t.TempDir(), "run", "--forever", "--gateway", url, "--resource", "r", "--", "sh", "-c", `[ "${FENCE_TOKEN%%.*}" -lt 3 ] || { trap 'exit 0' TERM; echo third; while :; do sleep 0.1; done; }`)
 	out, err := cmd.StdoutPipe()
 	if err != nil {

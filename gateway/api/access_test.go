@@ -34,11 +34,11 @@ type endpoint struct {
 }
 
 const (
-	public  = access.Verb("public")  // needs no token
-	whoever = access.Verb("whoever") // needs only a token
-	nobody  = access.Verb("nobody")
-	gateway = "gateway"
-	some    = "some"
+	public   = access.Verb("public")   // needs no token
+	anyToken = access.Verb("anyToken") // needs only a token
+	nobody   = access.Verb("nobody")
+	gateway  = "gateway"
+	some     = "some"
 )
 
 // matrix returns every endpoint; the test below fails if one is missing.
@@ -60,7 +60,7 @@ func matrix() []endpoint {
 		{route: "GET /v1/resources", verb: access.Inspect, what: some},
 		{route: "GET /v1/resources/*", path: "/v1/resources/" + mine, verb: access.Inspect},
 		{route: "POST /v1/resources/*", path: "/v1/resources/" + mine + "/revoke", body: `{}`, verb: access.Revoke},
-		{route: "GET /v1/endpoints", verb: whoever},
+		{route: "GET /v1/endpoints", verb: anyToken},
 		{route: "GET /v1/buckets", verb: access.Buckets, what: gateway},
 		{route: "GET /v1/buckets/:bucket", path: "/v1/buckets/a", verb: access.Buckets, what: gateway},
 		{route: "PUT /v1/buckets/:bucket", path: "/v1/buckets/a", body: `{"rule":"key"}`, verb: access.Buckets, what: gateway},
@@ -138,7 +138,7 @@ func TestEveryEndpointNeedsItsRightAndNoOther(t *testing.T) {
 			s, _, handles := holding(t, access.Rule{Resources: about, Verbs: []access.Verb{v}})
 			for _, e := range matrix() {
 				fits := e.what != "" || about == mine || about == "orders/*"
-				allowed := e.verb == public || e.verb == whoever || e.verb == v && fits
+				allowed := e.verb == public || e.verb == anyToken || e.verb == v && fits
 				for _, token := range []string{"me", "jwt.of.me"} {
 					a := e.ask(t, s, handles, "Authorization", "Bearer "+token)
 					if denied := a.status == http.StatusForbidden && a.str("code") == "denied"; denied == allowed || a.status == http.StatusUnauthorized {

@@ -194,7 +194,7 @@ func TestACertificateHasItsPrincipalsRightsAndNoOther(t *testing.T) {
 			if e.grant != "" {
 				headers = []string{fence.HeaderResource, mine, fence.HeaderToken, e.grant}
 			}
-			allowed := e.verb == public || e.verb == whoever || e.verb == v
+			allowed := e.verb == public || e.verb == anyToken || e.verb == v
 			if got, text := asked(t, srv, &me, method, path, handles.Replace(e.body), headers...); (got == http.StatusForbidden) == allowed || got == http.StatusUnauthorized || got == 0 {
 				t.Errorf("%s with %s: %d %s; allowed should be %v", e.route, v, got, text, allowed)
 			}

@@ -96,7 +96,7 @@ func TestTheRightsOfRoutesAreThoseOfTheMatrix(t *testing.T) {
 		case r.Open:
 			note(said, r.Method+" "+path, public)
 		case len(r.Rights) == 0:
-			note(said, r.Method+" "+path, whoever)
+			note(said, r.Method+" "+path, anyToken)
 		}
 		for _, v := range r.Rights {
 			note(said, r.Method+" "+path, v)
