@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -39,6 +41,7 @@ FENCEGATE_REDIS_PASSWORD, DATABASE_URL (the database's owner), ARMING_DATABASE_U
 fences), and PGUSER, PGPASSWORD and PGDATABASE in its environment.`,
 		Example: `  fencegate dev
   fencegate dev --ephemeral -- go test ./...`,
+		Annotations: map[string]string{heeds: ""},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
 			if cfg.Buckets, err = parseBuckets(splitAll(buckets)); err != nil {
@@ -50,7 +53,10 @@ fences), and PGUSER, PGPASSWORD and PGDATABASE in its environment.`,
 			if cfg.PostgresLeases, err = fromPostgres(lock); err != nil {
 				return err
 			}
-			return dev(cmd, cfg, args)
+			var beside atomic.Bool
+			ctx, _, stop := heed(cmd.Context(), cmd.InOrStdin(), &beside)
+			defer stop()
+			return endedBy(ctx, dev(ctx, cmd, cfg, args, &beside))
 		},
 	}
 	f := cmd.Flags()
@@ -65,8 +71,8 @@ fences), and PGUSER, PGPASSWORD and PGDATABASE in its environment.`,
 	return cmd
 }
 
-func dev(cmd *cobra.Command, cfg devstack.Config, command []string) (err error) {
-	ctx, stderr := cmd.Context(), cmd.ErrOrStderr()
+func dev(ctx context.Context, cmd *cobra.Command, cfg devstack.Config, command []string, beside *atomic.Bool) (err error) {
+	stderr := cmd.ErrOrStderr()
 	cfg.Progress = func(line string) { _, _ = fmt.Fprintln(stderr, "fencegate dev:", line) }
 	cfg.Version = version()
 	cfg.Logger = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -87,7 +93,8 @@ func dev(cmd *cobra.Command, cfg devstack.Config, command []string) (err error) 
 	}
 	defer func() { err = errors.Join(err, stack.Stop()) }()
 	if len(command) > 0 {
-		return runBeside(cmd, stack, command)
+		beside.Store(true)
+		return runBeside(ctx, cmd, stack, command)
 	}
 	printStack(cmd.OutOrStdout(), stack)
 	err = stack.Wait(ctx)
@@ -102,8 +109,8 @@ func dev(cmd *cobra.Command, cfg devstack.Config, command []string) (err error) 
 const commandPatience = 10 * time.Second
 
 // runBeside runs a command beside the running stack.
-func runBeside(cmd *cobra.Command, stack *devstack.Stack, command []string) error {
-	c := exec.CommandContext(cmd.Context(), command[0], command[1:]...)
+func runBeside(ctx context.Context, cmd *cobra.Command, stack *devstack.Stack, command []string) error {
+	c := exec.CommandContext(ctx, command[0], command[1:]...)
 	c.Env = append(os.Environ(), stack.Environ()...)
 	c.Stdin, c.Stdout, c.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }

@@ -33,7 +33,7 @@ type env struct {
 var endings = slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
 
 // execute runs one command line and returns its exit code. SIGINT, SIGTERM and SIGHUP end the command's context;
-// commands stop in order and clean up. A command that reloads handles SIGHUP itself.
+// commands stop in order and clean up. A command that reloads handles SIGHUP itself, and one that heeds all of them.
 func execute(ctx context.Context, e env) int {
 	root, ends := newRoot(e), endings
 	if cmd, _, err := root.Find(e.args); err == nil {
@@ -41,9 +41,15 @@ func execute(ctx context.Context, e env) int {
 			ends = withoutHangup(endings)
 			signal.Ignore(syscall.SIGHUP) // until the command listens for it
 		}
+		if _, ok := cmd.Annotations[heeds]; ok {
+			ends = nil
+		}
 	}
-	ctx, stop := signal.NotifyContext(ctx, ends...)
-	defer stop()
+	if len(ends) > 0 { // NotifyContext would take none for all signals
+		var stop context.CancelFunc
+		ctx, stop = signal.NotifyContext(ctx, ends...)
+		defer stop()
+	}
 	root.SetArgs(e.args)
 	root.SetIn(e.stdin)
 	root.SetOut(e.stdout)

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,7 +41,7 @@ func newRun(e env) *cobra.Command {
 		Short:       "Run a command under a lease; its writes are refused once the lease is over",
 		Long:        runLong,
 		Example:     runExample,
-		Annotations: map[string]string{says: ""},
+		Annotations: map[string]string{says: "", heeds: ""},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("the command is missing; it comes after the flags")
@@ -77,14 +77,17 @@ func (o *runFlags) run(cmd *cobra.Command, e env, g *gatewayFlags, args []string
 	for _, warning := range e.misspelt(cmd.Root()) {
 		cfg.Say("warning: %s", oneLine(warning))
 	}
-	signals := make(chan os.Signal, 2)
-	defer signal.Stop(signals)
-	listen(signals)
-	cfg.Signals = signals
-	if o.forever {
-		return o.again(cmd.Context(), cfg)
+	surviveUnread() // the reader of our messages may close its end
+	if !o.forever { // which would start the command again that a typed INT has ended
+		cfg.Beside = new(atomic.Bool)
 	}
-	return o.once(cmd.Context(), cfg)
+	ctx, heard, stop := heed(cmd.Context(), cfg.Stdin, cfg.Beside)
+	defer stop()
+	cfg.Signals = heard
+	if o.forever {
+		return o.again(ctx, cfg)
+	}
+	return o.once(ctx, cfg)
 }
 
 func (o *runFlags) register(cmd *cobra.Command) {
@@ -325,11 +328,4 @@ func (o *runFlags) again(ctx context.Context, cfg runner.Config) error {
 		}
 		rest = min(2*rest, longestRest)
 	}
-}
-
-// listen registers for the signals that end `run`. Signals that
-// `run` was started to ignore stay ignored, also for the command.
-func listen(signals chan<- os.Signal) {
-	signal.Notify(signals, endings...)
-	surviveUnread() // the reader of our messages may close its end
 }

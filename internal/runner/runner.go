@@ -15,6 +15,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fencegate/fencegate/client"
@@ -64,6 +65,8 @@ type Config struct {
 	// Signals are the signals that this process receives. The first one is expected to end Run's context too; one that
 	// comes at least half a second later kills the command.
 	Signals <-chan os.Signal
+	// Beside is true while the command runs in this process's group, where a terminal's INT reaches it, too. nil: unused.
+	Beside *atomic.Bool
 
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -149,6 +152,10 @@ func under(ctx context.Context, cfg Config, leases []client.Lease) (*watch, erro
 	}
 	w.child = started
 	defer started.unwatched()
+	if cfg.Beside != nil && !started.group {
+		cfg.Beside.Store(true)
+		defer cfg.Beside.Store(false)
+	}
 	w.untilExit(ctx)
 	w.confirm(ctx)
 	return w, nil
