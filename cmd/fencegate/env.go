@@ -30,10 +30,10 @@ type env struct {
 
 // endings are the signals that end a command, without those that this process was started to ignore, as by nohup. That
 // can only be determined before the first [signal.Notify].
-var endings = slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+var endings = slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}, signal.Ignored)
 
-// execute runs one command line and returns its exit code. SIGINT, SIGTERM and SIGHUP end the command's context;
-// commands stop in order and clean up. A command that reloads handles SIGHUP itself, and one that heeds all of them.
+// execute runs one command line and returns its exit code. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the command's
+// context; commands stop in order and clean up. A command that reloads handles SIGHUP itself, and one that heeds all of them.
 func execute(ctx context.Context, e env) int {
 	root, ends := newRoot(e), endings
 	if cmd, _, err := root.Find(e.args); err == nil {
@@ -45,7 +45,7 @@ func execute(ctx context.Context, e env) int {
 			ends = nil
 		}
 	}
-	if len(ends) > 0 { // NotifyContext would take none for all signals
+	if len(ends) > 0 {
 		var stop context.CancelFunc
 		ctx, stop = signal.NotifyContext(ctx, ends...)
 		defer stop()

@@ -13,20 +13,13 @@ import (
 // heeds annotates commands that end their context at signals themselves, by [heed].
 const heeds = "heeds"
 
-// notify is [signal.Notify], which for no signals would pass on all.
-func notify(c chan<- os.Signal, signals []os.Signal) {
-	if len(signals) > 0 {
-		signal.Notify(c, signals...)
-	}
-}
-
 // heed returns a context that ends with ctx, or at the first signal that is to end this process, and the signals.
 // While beside is true (nil: never), a command runs in this process's group. An INT that is typed at the terminal stdin reaches that
 // command, too, and is left to it, as a shell leaves it: psql ends a query then, and goes on. stop must be called.
 func heed(ctx context.Context, stdin io.Reader, beside *atomic.Bool) (until context.Context, heard <-chan os.Signal, stop func()) {
 	until, cancel := context.WithCancel(ctx)
 	received, passed := make(chan os.Signal, 2), make(chan os.Signal, 2)
-	notify(received, endings)
+	signal.Notify(received, endings...)
 	go func() {
 		for s := range received {
 			if s == os.Interrupt && beside != nil && beside.Load() && terminal.InForeground(stdin) {

@@ -17,9 +17,10 @@ import (
 // reloads annotates commands that read their files again on SIGHUP instead of ending.
 const reloads = "reloads"
 
-// withoutHangup returns the signals that end a command that reloads.
+// withoutHangup returns the signals that end a command that reloads. SIGQUIT ends it with the stacks of all goroutines,
+// as it ends any program in Go.
 func withoutHangup(endings []os.Signal) []os.Signal {
-	return slices.DeleteFunc(slices.Clone(endings), func(s os.Signal) bool { return s == syscall.SIGHUP })
+	return slices.DeleteFunc(slices.Clone(endings), func(s os.Signal) bool { return s == syscall.SIGHUP || s == syscall.SIGQUIT })
 }
 
 // ofPrincipals is the condition for reloading the principals'

@@ -136,6 +136,7 @@ func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
 		return cfg, err
 	}
 	given := cmd.Flags().Changed
+	o.access.Required = slices.ContainsFunc([]string{"s3-credentials", "s3-resource", "s3-own-keys", "s3-read-only"}, given)
 	switch {
 	case given("s3-resource") && !slices.Contains(o.resources, o.access.Resource):
 		return cfg, &fence.InvalidError{Field: "s3-resource", Reason: fmt.Sprintf("is %q, which is none of the resources that --resource names", o.access.Resource)}

@@ -120,7 +120,7 @@ const abortTimeout = 3 * time.Second
 // runUntilAskedTwice runs the gateway. A second request to end skips the drain.
 func runUntilAskedTwice(ctx context.Context, g *gateway.Gateway) error {
 	asked := make(chan os.Signal, 2)
-	notify(asked, withoutHangup(endings))
+	signal.Notify(asked, withoutHangup(endings)...)
 	defer signal.Stop(asked)
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(ctx) }()

@@ -44,6 +44,7 @@ type S3Access struct {
 	// Resource names their lease. Defaults to "": the only lease; with several leases, no credentials.
 	Resource          string
 	OwnKeys, ReadOnly bool // see [wire.CredentialsRequest]
+	Required          bool // a gateway without an S3 port is refused
 }
 
 // lease returns the credentials' lease; false if it is ambiguous.

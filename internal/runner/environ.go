@@ -41,12 +41,27 @@ type needs struct {
 	say       func(format string, args ...any)
 }
 
+// served refuses a gateway without a port that was explicitly asked for: the command would keep its own settings, which
+// lead around the gateway.
+func (n needs) served(at wire.Endpoints) error {
+	switch {
+	case at.Postgres == nil && len(n.pgURLs) > 0:
+		return &fence.InvalidError{Field: "pg-url-env", Reason: "needs a PostgreSQL port, and the gateway has none: start it with --pg-listen, or leave the flag out"}
+	case at.S3 == nil && n.s3.Required:
+		return &fence.InvalidError{Field: "s3-credentials", Reason: "and the other --s3-… flags need an S3 port, and the gateway has none: start it with --s3-listen, or leave the flags out"}
+	}
+	return nil
+}
+
 // provide is Environ with the requested S3 credentials. They are bound to one lease; with several leases and no choice
 // there are none. provider is nil without refreshing credentials; otherwise the caller must close it.
 func provide(ctx context.Context, c *client.Client, leases []client.Lease, n needs) ([]string, *provider, error) {
 	inherited, access := n.inherited, n.s3
 	at, err := c.Endpoints(ctx)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := n.served(at); err != nil {
 		return nil, nil, err
 	}
 	var urls map[string]string
@@ -56,11 +71,8 @@ func provide(ctx context.Context, c *client.Client, leases []client.Lease, n nee
 		}
 	}
 	lease, chosen := access.lease(leases)
-	switch {
-	case at.S3 != nil && !chosen && goesAround(inherited):
+	if at.S3 != nil && !chosen && goesAround(inherited) {
 		n.say("no S3 credentials for the command, which keeps its AWS_… variables: credentials are of one resource, and it has %d; --s3-resource chooses one", len(leases))
-	case at.S3 == nil && access.Resource != "":
-		n.say("no S3 credentials for the command: the gateway has no S3 port")
 	}
 	if at.S3 == nil || !chosen {
 		return environ(inherited, leases, at, urls, nil), nil, nil
@@ -75,7 +87,7 @@ func provide(ctx context.Context, c *client.Client, leases []client.Lease, n nee
 	maps.Copy(set, rcloneRemote(issued))
 	files := map[string]string{}
 	if n.home != "" {
-		if files, err = toolFiles(n.home, issued, inherited); err != nil {
+		if files, err = toolFiles(issued, n); err != nil {
 			return nil, nil, err
 		}
 		if access.Kind == Static { // the command's own settings stay, and these variables take precedence

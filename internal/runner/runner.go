@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -129,6 +130,9 @@ func under(ctx context.Context, cfg Config, leases []client.Lease) (*watch, erro
 		return nil, fmt.Errorf("folder for the command's settings: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(home) }()
+	if home, err = filepath.Abs(home); err != nil { // relative folders of PATH are skipped
+		return nil, fmt.Errorf("folder for the command's settings: %w", err)
+	}
 	var creds *provider
 	if cfg.Environ, creds, err = provided(ctx, cfg, leases, home); err != nil {
 		return nil, err

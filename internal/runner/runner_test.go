@@ -39,12 +39,17 @@ type gateway struct {
 	renewals atomic.Int32
 	acquired atomic.Int32
 	released atomic.Int32
+	portless bool // no PostgreSQL port, no S3 port
 }
 
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	reply := func(v any) { _ = json.NewEncoder(w).Encode(v) }
 	switch r.URL.Path {
 	case "/v1/endpoints":
+		if g.portless {
+			reply(map[string]any{})
+			return
+		}
 		reply(map[string]any{
 			"pg": map[string]any{"host": "127.0.0.1", "port": 7432, "database": "app"},
 			"s3": map[string]any{"url": "http://127.0.0.1:7480", "region": "us-east-1"},

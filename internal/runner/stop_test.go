@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/runner"
 )
 
@@ -108,6 +109,25 @@ func TestACommandIsNotStartedWhenItsLeaseHasNoTimeLeft(t *testing.T) {
 		}
 		if err != nil && !strings.Contains(err.Error(), `"orders/10 01"`) {
 			t.Errorf("it does not say of which resource: %v", err)
+		}
+	}
+}
+
+// Without the port the command would keep its own settings, and write around the gateway.
+func TestAPortThatIsMissingAndNeededStartsNothing(t *testing.T) {
+	t.Parallel()
+	for want, set := range map[string]func(*runner.Config){
+		"PostgreSQL port": func(cfg *runner.Config) { cfg.PGURLs = []string{"DATABASE_URL"} },
+		"S3 port":         func(cfg *runner.Config) { cfg.S3.Required = true },
+	} {
+		g := &gateway{ttl: time.Minute, portless: true}
+		cfg := configure(t, g, "echo started")
+		var stdout strings.Builder
+		cfg.Stdout = &stdout
+		set(&cfg)
+		_, err := runner.Run(t.Context(), cfg)
+		if !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), want) || stdout.Len() > 0 || g.released.Load() != 1 {
+			t.Errorf("%s: %v, %q, %d leases released; want a refusal and one", want, err, stdout.String(), g.released.Load())
 		}
 	}
 }

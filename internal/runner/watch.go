@@ -55,9 +55,11 @@ type watch struct {
 	lostOf   Held
 	graceEnd client.Deadline // end of the grace period, after the gateway has reported a lost lease
 	gone     bool            // a lease was reported lost
-	termed   bool
-	killed   bool
-	spent    bool // the command has ended, and its exit code is about to come
+	termed   bool            // TERM was due, and tried
+	killed   bool            // KILL was due, and tried
+	ended    bool            // the command could be sent one of them
+	shot     bool            // it could be sent KILL
+	spent    bool            // the command has ended, and its exit code is about to come
 
 	asked  time.Time // time of the first signal
 	forced bool      // killed after a second request
@@ -105,7 +107,7 @@ func (w *watch) result() Result {
 	for i, h := range w.held {
 		all[i] = h.id()
 	}
-	return Result{Held: all, ExitCode: w.code, Lost: w.lost, LostOf: w.lostOf, Ended: w.termed || w.killed, Killed: w.killed}
+	return Result{Held: all, ExitCode: w.code, Lost: w.lost, LostOf: w.lostOf, Ended: w.ended, Killed: w.shot}
 }
 
 // grace is how long before the deadline the child gets TERM.
@@ -331,15 +333,16 @@ func (w *watch) enforce() {
 	}
 	w.lose(h, h.timeUp())
 	if left <= 0 {
-		w.killed = true
-		if w.send(syscall.SIGKILL, "KILL") && w.termed {
+		w.killed, w.shot = true, w.send(syscall.SIGKILL, "KILL")
+		w.ended = w.ended || w.shot
+		if w.shot && w.termed {
 			w.cfg.Say("the command, or what it started, went on after TERM: sent KILL")
 		}
 		return
 	}
-	w.termed = true
+	w.termed, w.ended = true, w.send(syscall.SIGTERM, "TERM")
 	switch {
-	case !w.send(syscall.SIGTERM, "TERM"):
+	case !w.ended:
 	case w.gone:
 		w.cfg.Say("the lease on %s (token %d) is over, %s: sent TERM to the command; KILL follows in %s", w.lostOf.Resource, w.lostOf.Token, Why(w.lost), left.Round(time.Millisecond))
 	default:

@@ -320,12 +320,15 @@ func TestACommandThatCanNotBeSignalledIsToldOf(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var said strings.Builder
-		watched(t, away{}, 30*time.Second, func(w *watch, command *stubborn) {
+		got, _ := watched(t, away{}, 30*time.Second, func(w *watch, command *stubborn) {
 			command.refusal = syscall.EPERM // for example sudo, which runs as another user
 			w.cfg.Say = func(format string, a ...any) { _, _ = fmt.Fprintf(&said, format+"\n", a...) }
 		})
 		if !strings.Contains(said.String(), "could not send TERM to the command: operation not permitted") || strings.Contains(said.String(), ": sent TERM") {
 			t.Errorf("said %q", said.String())
+		}
+		if got.Lost == nil || got.Ended || got.Killed {
+			t.Errorf("got %+v, want a lost lease, and a command that nothing was sent to", got)
 		}
 	})
 }
