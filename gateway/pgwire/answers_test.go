@@ -111,6 +111,8 @@ func TestASessionIsIdleExactlyWhereNoAnswerIsDue(t *testing.T) {
 		"a Query is skipped behind an error":                        {says{parse, query, sync}, answers{failed, ready}, "idle", says{query, query}, answers{complete, ready}, "active", answers{ready}, "idle"},
 		"COPYs in a pipeline":                                       {says{parse, execute, sync, data, done, sync, parse, execute, sync, data, done, sync}, answers{copyIn, complete, ready, copyIn, complete, ready}, "idle", says{query}, "active", answers{ready}, "idle"},
 		"an error skips to the Sync":                                {says{parse, execute, parse, execute, sync}, answers{failed, ready}, "idle"},
+		"a statement behind one that failed":                        {says{parse, execute, sync, parse, execute, sync}, answers{failed, ready}, "active", answers{complete, ready}, "idle"},
+		"and it is a Query":                                         {says{parse, execute, sync, query}, answers{failed, ready}, "active", answers{complete, ready}, "idle"},
 		"a function call":                                           {says{&pgproto3.FunctionCall{}}, "active", answers{ready}, "idle"},
 		"Flush alone":                                               {says{flush}, "idle"},
 
@@ -135,8 +137,8 @@ func TestASessionIsIdleExactlyWhereNoAnswerIsDue(t *testing.T) {
 		"it does not begin":                         {says{parse, execute, sync}, answers{failed, ready}, "idle", says{done, sync}, "active", answers{ready}, "idle"},
 		"data of an Execute sent ahead":             {says{parse, execute, sync}, says{data, done, sync}, answers{copyIn}, "active", answers{complete, ready}, "idle"},
 		"data of an Execute sent along":             {says{parse, execute, sync, data, done, sync}, answers{copyIn}, "active", answers{complete, ready}, "idle"},
-		"sent ahead, and it does not begin":         {says{parse, execute, sync}, says{data, done, sync}, answers{failed, ready}, "idle", answers{ready}, "idle"}, // early, by the second Sync
-		"sent along, and it does not begin":         {says{parse, execute, sync, data, done, sync}, answers{failed, ready}, "idle", answers{ready}, "idle"},
+		"sent ahead, and it does not begin":         {says{parse, execute, sync}, says{data, done, sync}, answers{failed, ready}, "active", answers{ready}, "idle"},
+		"sent along, and it does not begin":         {says{parse, execute, sync, data, done, sync}, answers{failed, ready}, "active", answers{ready}, "idle"},
 		"sent ahead behind a statement":             {says{query, parse, execute, sync}, says{data, done, sync}, answers{ready}, "active", answers{copyIn, complete, ready}, "idle"},
 		"sent ahead, answered at once":              {says{query, parse, execute, sync}, says{data, done, sync}, answers{ready, copyIn}, "active", answers{complete, ready}, "idle"},
 		"sent ahead, and more behind":               {says{parse, execute, sync}, says{data, done, sync, query}, answers{copyIn, complete, ready}, "idle", answers{ready}, "idle"}, // early, by the Query

@@ -101,3 +101,52 @@ func TestPostgreSQLAnswersCopiesAsTheyAreCounted(t *testing.T) {
 		})
 	}
 }
+
+// After a COPY the count of answers is a guess, and the session may count as idle while a statement that was sent ahead
+// runs.
+func TestAStatementSentAheadOfACopyIsStoppedWithItsSession(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.shop()
+	pool := w.pg.Pool(t)
+	holder, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holder.Exec(t.Context(), "SELECT pg_advisory_xact_lock(7)"); err != nil {
+		t.Fatal(err)
+	}
+	const waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
+	waits := func() (waits bool) {
+		if err := pool.QueryRow(t.Context(), waiting).Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+		return waits
+	}
+	conn := w.connect(w.config(w.pg.WriterURL)).PgConn()
+	_ = conn.Conn().SetDeadline(time.Now().Add(30 * time.Second))
+	send(t, conn.Conn(), &pgproto3.Parse{Query: "COPY notes FROM STDIN"}, &pgproto3.Bind{}, &pgproto3.Execute{}, &pgproto3.Sync{},
+		&pgproto3.CopyData{Data: []byte("1\n")}, &pgproto3.CopyDone{}, &pgproto3.Sync{},
+		&pgproto3.Query{String: "INSERT INTO notes SELECT 2 FROM pg_advisory_xact_lock(7)"})
+	for {
+		if m, err := conn.Frontend().Receive(); err != nil {
+			t.Fatal(err)
+		} else if _, ok := m.(*pgproto3.ReadyForQuery); ok {
+			break
+		}
+	}
+	testenv.Eventually(t, "the statement runs", waits)
+	idle(t, w.relay, conn.Conn().LocalAddr().String())
+	if all := w.srv.Sessions(); len(all) != 1 || !w.srv.End(all[0].ID) {
+		t.Fatalf("sessions: %+v", all)
+	}
+	if code, text := farewell(t, conn.Conn()); code != "57P01" {
+		t.Errorf("%s %s", code, text)
+	}
+	if waits() {
+		t.Error("the client is told, and its statement waits on")
+	}
+	if err := holder.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -172,6 +172,7 @@ type clientStream struct {
 	syncs      int   // messages in the last scan that a ReadyForQuery answers
 	extended   bool  // a message of the extended protocol was in the last scan
 	asks       bool  // something in the last scan has an answer, now or with the next Sync
+	skippable  bool  // a Query or FunctionCall in the last scan is skipped if a message before it fails
 	unsynced   bool  // something was sent whose answer ends with a Sync not yet sent
 	terminated bool
 	proved     bool // it has answered an authentication request
@@ -179,7 +180,7 @@ type clientStream struct {
 
 func (c *clientStream) scan(b []byte) {
 	c.bytes, c.syncs = int64(len(b)), 0
-	c.asks, c.extended = false, false
+	c.asks, c.extended, c.skippable = false, false, false
 	for {
 		var typ byte
 		typ, b = c.next(b)
@@ -188,6 +189,7 @@ func (c *clientStream) scan(b []byte) {
 			return
 		case typeQuery, typeFunctionCall:
 			c.syncs++
+			c.skippable = c.skippable || c.unsynced
 			c.asks, c.unsynced = true, false
 		case typeSync:
 			c.syncs++

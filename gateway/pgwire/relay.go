@@ -273,7 +273,7 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 		}
 		return nil
 	case errors.Is(cause, errEnded):
-		if idle {
+		if idle && !unanswered { // otherwise a statement that was sent ahead may run
 			_ = upstream.SetWriteDeadline(time.Now().Add(farewellTimeout))
 			s.writing.Lock() // never inside a message of the client
 			_, _ = upstream.Write(terminate)
