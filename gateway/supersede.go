@@ -30,7 +30,7 @@ var _ armer = announcingArmer{}
 
 func (a announcingArmer) Arm(ctx context.Context, arming fence.Arming) error {
 	err := a.fence.Arm(ctx, arming)
-	if err == nil || errors.Is(err, fence.ErrUndrained) { // raised in both cases
+	if raised(err) {
 		a.tell(arming.Resource, arming.Token)
 	}
 	return err
@@ -39,12 +39,18 @@ func (a announcingArmer) Arm(ctx context.Context, arming fence.Arming) error {
 // ArmAll arms several resources in one transaction.
 func (a announcingArmer) ArmAll(ctx context.Context, all []fence.Arming) error {
 	err := a.fence.ArmAll(ctx, all)
-	if err == nil || errors.Is(err, fence.ErrUndrained) {
+	if raised(err) {
 		for _, arming := range all {
 			a.tell(arming.Resource, arming.Token)
 		}
 	}
 	return err
+}
+
+// raised reports whether arming has raised the fence, drained or not.
+func raised(err error) bool {
+	undrained, ok := errors.AsType[*fence.UndrainedError](err)
+	return err == nil || ok && undrained.Token != 0
 }
 
 // End ends the grant of a released lease. Sessions that carry it stay open: their next write is refused.

@@ -1,0 +1,51 @@
+//go:build unix
+
+package gateway
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// While another session keeps the turn of a resource, arming fails and the fence stays where it is.
+func TestAnArmingThatRaisedNothingIsNotAnnounced(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	var told []string
+	a := announcingArmer{
+		fence: pgfence.New(testenv.PoolOf(t, pg.GatewayURL), pgfence.WithDrainLimit(300*time.Millisecond)),
+		tell:  func(resource string, _ fence.Token) { told = append(told, resource) },
+	}
+	to := func(token fence.Token) fence.Arming {
+		return fence.Arming{Resource: "a", Token: token, SealHash: fence.NewSeal().Hash(), Holder: "test"}
+	}
+	if err := a.Arm(t.Context(), to(1)); err != nil || len(told) != 1 {
+		t.Fatalf("the first arming: %v, told of %q", err, told)
+	}
+	turn, err := pg.Pool(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := turn.Exec(t.Context(), `SELECT FROM fence.arms WHERE resource = 'a' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{"Arm": a.Arm(t.Context(), to(2)), "ArmAll": a.ArmAll(t.Context(), []fence.Arming{to(3)})} {
+		if undrained, ok := errors.AsType[*fence.UndrainedError](err); !ok || undrained.Token != 0 {
+			t.Errorf("%s: %v; want that the fence was not raised", name, err)
+		}
+	}
+	if len(told) != 1 {
+		t.Errorf("told of %q, although only the first arming raised a fence", told)
+	}
+	if err := turn.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !raised(&fence.UndrainedError{Resource: "a", Token: 2}) {
+		t.Error("a fence that is raised and not drained does not count as raised")
+	}
+}
