@@ -118,10 +118,11 @@ func (s *session) run(ctx context.Context) {
 		return
 	}
 	if opening.code() == codeCancel {
-		if err := s.srv.cancel(ctx, opening); err != nil {
+		// PostgreSQL's answer to a cancel request is the end of the connection.
+		if err := s.srv.cancel(ctx, opening, func() { _ = s.raw.Close() }); err != nil {
 			s.srv.log.Warn("failed to pass on a cancel request", "client", s.from(), "error", err)
 		}
-		return // PostgreSQL's answer to a cancel request is the end of the connection
+		return
 	}
 	who, err := s.checkStartup(opening)
 	if err == nil && s.surplus {

@@ -1,6 +1,7 @@
 package pgwire
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -155,13 +156,20 @@ func addresses(ways []Upstream) string {
 	return strings.Join(names, ", ")
 }
 
-// cancel passes a cancel request on and waits until PostgreSQL has processed it, which it shows by closing the
-// connection. PostgreSQL's own keys identify the session, so any replica of the gateway can pass the request on, and
-// every upstream may get it: a server that does not know the key ignores it.
-func (s *Server) cancel(ctx context.Context, p packet) error {
+// cancelGrace is the time for the other upstreams once one has processed a cancel request for an unknown server: a client
+// whose request is still on its way would have its next statement cancelled.
+const cancelGrace = 250 * time.Millisecond
+
+// cancel passes a cancel request on and waits until every upstream has processed it, which PostgreSQL shows by closing
+// the connection. PostgreSQL's own keys identify the session, so any replica of the gateway can pass the request on, and
+// every upstream may get it: a server that does not know the key ignores it. cancel calls processed as soon as the
+// request is over at the session's server, because another host may hang; if that server is not known, cancelGrace after
+// one upstream has processed it.
+func (s *Server) cancel(ctx context.Context, p packet, processed func()) error {
 	if !validCancel(p) {
 		return errors.New("malformed cancel request")
 	}
+	at := s.serverOf(p)
 	var sent sync.WaitGroup
 	ways := s.cfg.upstreams()
 	failures := make([]error, len(ways))
@@ -173,10 +181,28 @@ func (s *Server) cancel(ctx context.Context, p packet) error {
 			if failures[i] = s.cancelAt(ctx, u, p); failures[i] == nil {
 				s.counters.cancels.Add(1)
 			}
+			switch {
+			case at == nil && failures[i] == nil:
+				time.AfterFunc(cancelGrace, processed)
+			case at != nil && !u.elsewhere(*at):
+				processed()
+			}
 		})
 	}
 	sent.Wait()
 	return errors.Join(failures...)
+}
+
+// serverOf returns where the session is that a cancel request names: as recorded for an open session, otherwise the only
+// server for sessions; nil: not known.
+func (s *Server) serverOf(p packet) (at *Upstream) {
+	at = s.home.Load()
+	s.each(func(ss *session) {
+		if ss.isOpen() && bytes.Equal(ss.backend, p[minPacketBytes:]) {
+			at = &ss.way
+		}
+	})
+	return at
 }
 
 // cancelAt sends a cancel request to one upstream.
