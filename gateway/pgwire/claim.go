@@ -131,7 +131,10 @@ func (s *settings) effective() fenceSettings {
 // presents reports whether the options contain a grant, well-formed or not.
 func (f fenceSettings) presents() bool { return f.resource != "" && f.token != "" || f.grants != "" }
 
-// claims returns the well-formed grants; PostgreSQL's fence reports a malformed one when it matters.
+// maxClaims is how many grants of a session are watched: each is compared at every look. The fence checks all.
+const maxClaims = 64
+
+// claims returns the first well-formed grants; PostgreSQL's fence reports a malformed one when it matters.
 func (f fenceSettings) claims() (all []claim) {
 	add := func(resource, token string) {
 		if c, ok := claimOf(resource, token); ok {
@@ -140,6 +143,9 @@ func (f fenceSettings) claims() (all []claim) {
 	}
 	add(f.resource, f.token)
 	for one := range strings.SplitSeq(f.grants, ",") {
+		if len(all) == maxClaims {
+			break
+		}
 		resource, token, _ := strings.Cut(one, "=")
 		add(resource, token)
 	}

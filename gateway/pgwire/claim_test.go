@@ -40,6 +40,18 @@ func TestGrantIsFoundWherePostgreSQLFindsIt(t *testing.T) {
 	}
 }
 
+// Anyone who logs in decides how many grants a startup packet has, and every look compares all that are watched.
+func TestTheWatchedGrantsOfASessionAreBounded(t *testing.T) {
+	t.Parallel()
+	p, err := read(startupPacket(version30, "user\x00ada\x00options\x00-c fence.grants="+strings.Repeat("a=5.ab,", 900)+"\x00\x00"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if who, err := parseStartup(p); err != nil || len(who.claims) != maxClaims || !who.presents {
+		t.Errorf("%d grants are watched, %v; want %d", len(who.claims), err, maxClaims)
+	}
+}
+
 func TestARuleFitsARoleHoweverItsNameIsSpelled(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("x", maxNameBytes) // PostgreSQL uses no more of a client's name

@@ -12,7 +12,12 @@ import (
 // calls this, so that locks of a stale holder are free. The next [Server.Look] finds a session that is still logging
 // in.
 func (s *Server) Superseded(resource string, token fence.Token) {
-	s.each(func(ss *session) { ss.superseded(resource, token) })
+	s.superseded(map[string]fence.Token{resource: token})
+}
+
+// superseded is Superseded for several resources, in one pass over the sessions.
+func (s *Server) superseded(recorded map[string]fence.Token) {
+	s.each(func(ss *session) { ss.superseded(recorded) })
 }
 
 // Moved ends the sessions that are on a server other than to, and lets no session open elsewhere from now on.
@@ -79,9 +84,7 @@ func (s *Server) Look(ctx context.Context, only ...string) error {
 	if err != nil {
 		return err
 	}
-	for resource, token := range recorded {
-		s.Superseded(resource, token)
-	}
+	s.superseded(recorded)
 	return nil
 }
 
@@ -95,22 +98,23 @@ func (s *session) watched() []claim {
 	return slices.Clone(s.claims)
 }
 
-// superseded ends the session if token supersedes a grant that it carries and the session is open: a client that has
-// not logged in must learn nothing about fences.
-func (s *session) superseded(resource string, token fence.Token) {
+// superseded ends the session if a recorded token supersedes a grant that it carries and the session is open: a client
+// that has not logged in must learn nothing about fences.
+func (s *session) superseded(recorded map[string]fence.Token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.phase != open || s.closing == cutting {
 		return
 	}
 	for i := range s.claims {
-		switch c := &s.claims[i]; {
-		case c.resource != resource:
+		c := &s.claims[i]
+		switch token, known := recorded[c.resource]; {
+		case !known:
 		case c.token == 0: // a seal without its token: any higher token from now on is newer
 			c.token = token
 		case c.token < token && s.closing != cutting:
 			s.srv.counters.superseded.Add(1)
-			s.cutLocked(staleError(&fence.StaleError{Resource: resource, Presented: c.token, Recorded: token}))
+			s.cutLocked(staleError(&fence.StaleError{Resource: c.resource, Presented: c.token, Recorded: token}))
 		}
 	}
 }
