@@ -173,3 +173,14 @@ func TestReadinessWantsAWriterAndNoMore(t *testing.T) {
 		}
 	}
 }
+
+// In memory a row takes more than its JSON; an empty one takes many times as much.
+func TestEmptyRowsCountTowardsTheLimit(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *fencedsql.Config) { c.MaxResultBytes = 1000 })
+	var tooLarge *api.TooLargeError
+	if err := w.fails(st("SELECT FROM generate_series(1, 100)")); !errors.As(err, &tooLarge) || tooLarge.Limit != 1000 {
+		t.Errorf("100 empty rows: %v", err)
+	}
+	w.ok(st("SELECT FROM generate_series(1, 10)"))
+}

@@ -34,7 +34,7 @@ type Config struct {
 	StatementTimeout time.Duration
 	// RequestTimeout bounds a whole request, including the wait for a connection. Defaults to 60 s.
 	RequestTimeout time.Duration
-	// MaxResultBytes bounds the rows of a request, as JSON. Defaults to 8 MiB.
+	// MaxResultBytes bounds the rows of a request, as JSON with 48 bytes more for each row. Defaults to 8 MiB.
 	MaxResultBytes int64
 	// Configure is called with the pool's configuration before it is used. Defaults to nil.
 	Configure func(*pgxpool.Config)
@@ -163,6 +163,9 @@ func (r *Runner) Run(ctx context.Context, grant fence.Grant, statements []wire.S
 	return results, nil
 }
 
+// rowOverhead is what a row costs beyond its JSON: its slice header twice, because the list of rows grows by copying.
+const rowOverhead = 48
+
 // statement runs one statement with the extended protocol, which accepts exactly one command. left is how many bytes
 // the request's rows may still take.
 func (r *Runner) statement(ctx context.Context, conn *pgx.Conn, st wire.Statement, args arguments, result *wire.Result, left *int64) error {
@@ -178,7 +181,7 @@ func (r *Runner) statement(ctx context.Context, conn *pgx.Conn, st wire.Statemen
 	result.Columns, result.Rows = columns(fields, conn.TypeMap()), []json.RawMessage{}
 	for rows.NextRow() {
 		row, err := appendRow(nil, fields, rows.Values())
-		if *left -= int64(len(row)) + 1; err == nil && *left < 0 {
+		if *left -= int64(len(row)) + rowOverhead; err == nil && *left < 0 {
 			err = r.tooLarge()
 		}
 		if err != nil {
