@@ -217,6 +217,39 @@ func TestBlobsAreSweptWhileTheGatewayServes(t *testing.T) {
 	})
 }
 
+func TestAScanOfTheBlobsThatFailsIsNotRepeatedByEachSweep(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	pool := pg.Pool(t)
+	for _, sql := range []string{
+		"CREATE SEQUENCE public.scans",
+		"CREATE SEQUENCE public.sweeps",
+		`CREATE OR REPLACE FUNCTION objects.adopt(p_blobs uuid[], p_dry boolean, OUT adopted integer, OUT named integer) LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+  PERFORM nextval('public.scans');
+  RAISE EXCEPTION 'too many versions';
+END $$`,
+		`CREATE OR REPLACE FUNCTION objects.forget_deletions(p_age interval, p_limit integer, p_dry boolean) RETURNS integer LANGUAGE sql SECURITY DEFINER AS $$
+SELECT 0 * nextval('public.sweeps')::integer $$`,
+		"GRANT USAGE ON public.scans, public.sweeps TO PUBLIC",
+	} {
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := config(t, pg)
+	cfg.SweepEvery = 20 * time.Millisecond
+	start(t, cfg)
+	var scans, sweeps int
+	testenv.Eventually(t, "there were five sweeps", func() bool {
+		err := pool.QueryRow(t.Context(), "SELECT a.last_value, b.last_value FROM public.scans a, public.sweeps b").Scan(&scans, &sweeps)
+		return err == nil && sweeps >= 5
+	})
+	if scans != 1 {
+		t.Errorf("%d sweeps scanned the blobs %d times, want once", sweeps, scans)
+	}
+}
+
 // keyPair writes a certificate for 127.0.0.1 and its key to files.
 func keyPair(t *testing.T) (cert, key string, trust *x509.CertPool) {
 	t.Helper()

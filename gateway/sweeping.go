@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
-// scanEvery is how often a sweep scans the whole store.
+// scanEvery is how often a sweep tries to scan the whole store.
 const scanEvery = 24 * time.Hour
 
 // retryWindow is how long after the end of its credentials a request may still arrive: the time of an upload plus the
@@ -74,7 +74,7 @@ func (g *Gateway) sweepOften(ctx context.Context) error {
 		scan := time.Since(scanned) >= scanEvery
 		swept, err := g.s3.Keeper().Sweep(ctx, maintenance.Sweep{Store: scan, SupersededAge: g.cfg.SweepGrace, RecordAge: g.cfg.SweepRecords, Rate: g.cfg.SweepRate})
 		g.ofS3.sweep(swept, err)
-		if scan && err == nil {
+		if scan { // also if it failed: the next sweeps do not pay for it again
 			scanned = time.Now()
 		}
 		counts := []any{"adopted", swept.Adopted, "pruned", swept.Pruned, "forgotten", swept.Forgotten, "condemned", swept.Condemned, "deleted", swept.Deleted}

@@ -1467,7 +1467,7 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 3, code 7 bc5c11dc17bf'
+  COMMENT 'fencegate objects state 3, code 8 0aef196d0d33'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner
@@ -1700,7 +1700,8 @@ FUNCTION objects.abort_multipart(p_upload uuid, p_bucket text, p_key text, p_res
 FUNCTION objects.adopt(p_blobs uuid[], p_dry boolean, OUT adopted integer, OUT named integer) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 7aa38d934de1d45fbc8641e847b6ac2d
+  SET plan_cache_mode=force_custom_plan
+  body 1384ea75050784677b08a1651cecea12
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 

@@ -3,7 +3,9 @@
 package s3_test
 
 import (
+	"context"
 	"errors"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -171,4 +173,39 @@ func TestWhatACrashLeftOfABlobThatNobodyKnowsIsSweptToo(t *testing.T) {
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is still there: %v", err)
 	}
+}
+
+// unlisted is a store that cannot say which blobs it has.
+type unlisted struct{ folder }
+
+func (unlisted) All(context.Context) iter.Seq2[blob.Info, error] {
+	return func(yield func(blob.Info, error) bool) { yield(blob.Info{}, errStuck) }
+}
+
+func TestAScanThatFailsStopsNoSweep(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	holder := w.lease("orders/1001", 5)
+	for _, data := range []string{"one", "two", "three"} {
+		put(t, holder, bucket, invoice, data)
+	}
+	w.age("25 hours")
+	if err := w.store.Put(t.Context(), blob.NewID(), body("unknown"), 7); err != nil {
+		t.Fatal(err)
+	}
+	all := maintenance.Sweep{Store: true, UnknownAge: time.Nanosecond}
+	whole := w.store.Store.(folder)
+	w.store.Store = unlisted{whole}
+	want := maintenance.Swept{Condemned: 2, Deleted: 2}
+	got, err := w.srv.Keeper().Sweep(t.Context(), all)
+	if got != want || !errors.Is(err, errStuck) || !strings.Contains(err.Error(), "look for unknown blobs") {
+		t.Errorf("swept %+v, %v; want %+v and the store's error", got, err, want)
+	}
+	w.store.Store = whole
+	if n := w.blobs(); n < 2 {
+		t.Errorf("%d blobs are stored, want the object's and the one that nobody knows yet", n)
+	}
+	w.sweep(maintenance.Swept{Adopted: 1}, all)
+	w.liveBlobsAreCurrent()
 }

@@ -59,9 +59,9 @@ type Swept struct {
 }
 
 // Sweep deletes the bytes of abandoned uploads and superseded versions. It marks and commits a row before it deletes
-// the bytes, so a crash at any moment loses nothing, and the next sweep continues. If the store fails to delete some
-// bytes, the sweep continues and the error joins the failures. Several sweeps may run at once. Sweep does not touch
-// another database's store, see [Keeper.Claim].
+// the bytes, so a crash at any moment loses nothing, and the next sweep continues. If the scan of the store fails, or
+// the store fails to delete some bytes, the sweep continues and the error joins the failures. Several sweeps may run at
+// once. Sweep does not touch another database's store, see [Keeper.Claim].
 func (k *Keeper) Sweep(ctx context.Context, o Sweep) (Swept, error) {
 	orDefault(&o.PendingAge, 24*time.Hour)
 	orDefault(&o.SupersededAge, 24*time.Hour)
@@ -75,11 +75,17 @@ func (k *Keeper) Sweep(ctx context.Context, o Sweep) (Swept, error) {
 		return Swept{}, fmt.Errorf("sweep: %w", err)
 	}
 	s := sweeper{db: k.db, store: k.store, Sweep: o, pace: pace{rate: o.Rate}, own: own}
+	var scan error // the rest needs no scan: it touches only blobs that have a row
+	if o.Store {
+		if err := s.adopt(ctx); err != nil {
+			scan = fmt.Errorf("sweep: look for unknown blobs: %w", err)
+		}
+	}
 	err := s.mark(ctx)
 	if err == nil && !o.DryRun {
 		err = s.remove(ctx)
 	}
-	return s.swept, err
+	return s.swept, errors.Join(scan, err)
 }
 
 // sweeper is one sweep.
@@ -95,11 +101,6 @@ type sweeper struct {
 
 // mark marks the rows of blobs that may be deleted.
 func (s *sweeper) mark(ctx context.Context) error {
-	if s.Store {
-		if err := s.adopt(ctx); err != nil {
-			return fmt.Errorf("sweep: look for unknown blobs: %w", err)
-		}
-	}
 	if err := s.prune(ctx); err != nil {
 		return fmt.Errorf("sweep: release old versions: %w", err)
 	}

@@ -225,7 +225,7 @@ GRANT EXECUTE ON FUNCTION objects.owner_mark() TO fence_gateway;
 -- upload's row is committed before its first byte is sent, so no upload under way is among them. `named`: blobs without a row
 -- that a current or kept version lists; they are left alone, and an operator should investigate.
 CREATE OR REPLACE FUNCTION objects.adopt(p_blobs uuid[], p_dry boolean, OUT adopted integer, OUT named integer)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
   unknown uuid[];
   listed uuid[];
@@ -237,8 +237,11 @@ BEGIN
   IF unknown = '{}' THEN
     RETURN;
   END IF;
-  listed := ARRAY(SELECT DISTINCT x.id FROM objects.versions v, unnest(v.blobs) x (id)
-                   WHERE v.blobs && unknown AND x.id = ANY (unknown) AND objects.is_named(coalesce(v.origin, v.id)));
+  listed := ARRAY(
+    WITH found AS MATERIALIZED (   -- looks each blob of each version up in a hash; is_named sees only those that were found
+      SELECT DISTINCT u.id, coalesce(v.origin, v.id) AS origin
+        FROM objects.versions v CROSS JOIN unnest(v.blobs) x (id) JOIN unnest(unknown) u (id) ON u.id = x.id)
+    SELECT DISTINCT f.id FROM found f WHERE objects.is_named(f.origin));
   named := cardinality(listed);
   adopted := cardinality(unknown) - named;
   IF NOT p_dry THEN
