@@ -141,10 +141,11 @@ func (l *Locker) takeNext(ctx context.Context, one acquisition, taken map[string
 	return err
 }
 
-// renew extends a lock, before it becomes a lease, until ctx ends. Then it returns nil.
+// renew extends a lock, before it becomes a lease, until ctx ends. Then it returns nil. It extends once a third of the
+// TTL is over, counted from the lock's last extension: takeNext calls renew anew for each resource.
 func (a *attempt) renew(ctx context.Context) error {
 	for {
-		if pause(ctx, a.o.ttl/3) != nil {
+		if pause(ctx, max(0, a.deadline.left()-a.o.ttl/3*2)) != nil {
 			return nil
 		}
 		deadline, err := a.l.extend(ctx, leasing.Ref{Resource: a.resource, Owner: a.owner}, a.o.ttl, a.deadline)
@@ -159,6 +160,8 @@ func (a *attempt) renew(ctx context.Context) error {
 			return nil
 		case !Retryable(err):
 			return err
+		case pause(ctx, firstPause) != nil:
+			return nil
 		}
 	}
 }

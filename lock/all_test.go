@@ -116,6 +116,40 @@ func TestAcquireAllKeepsWhatItHasWhileItWaits(t *testing.T) {
 	})
 }
 
+// The wait for each resource is shorter than the time after which a lock is renewed; all waits together are longer than
+// the TTL.
+func TestAcquireAllKeepsWhatItHasOverSeveralShortWaits(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 1)
+	l, other := started(t, cfg), locker(t, cfg)
+	names := []string{"a", "b", "c", "d", "e", "f", "g"}
+	paced(t, 1500*time.Millisecond, func(ttl time.Duration) error {
+		held := make([]*lock.Lease, len(names))
+		for i, name := range names {
+			held[i] = acquire(t, other, name, lock.WithTTL(4*time.Minute))
+		}
+		var releases sync.WaitGroup
+		defer releases.Wait()
+		releases.Go(func() {
+			for _, lease := range held {
+				<-time.After(ttl / 4)
+				check(t, lease.Release(t.Context()))
+			}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		leases, err := l.AcquireAll(ctx, names, lock.WithTTL(ttl))
+		if errors.Is(err, lock.ErrLost) {
+			return err // not renewed in time
+		}
+		must(t, err)
+		for _, lease := range leases {
+			release(t, lease)
+		}
+		return nil
+	})
+}
+
 // allRegister arms several resources in one call.
 type allRegister struct {
 	register
