@@ -6,7 +6,8 @@ import "errors"
 const maxSegment = 256
 
 // plan puts the queued ops of a node into script calls: many acquires and releases into one call, and many extensions
-// into one, as long as each is for a different resource. Every other op has its own call.
+// into one, as long as each is for a different resource. Every other op has its own call, and so has a release that is
+// sent again.
 //
 // Ops on one resource keep their order: a resource's second op is sent after the call with its first one, its third
 // after that. Ops on different resources have no order. (When one call had acquires and releases of the same
@@ -31,6 +32,8 @@ func (o *op) part() int {
 	switch {
 	case o.kind == opAcquire:
 		return 0
+	case o.repeated:
+		return othersPart // whatever another op's script fails for
 	case o.kind == opRelease && !o.wakes:
 		return 1
 	case o.kind == opRelease:

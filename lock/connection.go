@@ -50,7 +50,7 @@ func (n *node) open() bool {
 		n.mu.Lock()
 		queue := n.queue
 		n.queue = nil
-		n.owe(queue, err)
+		n.owe(queue)
 		n.mu.Unlock()
 		for _, o := range queue {
 			n.deliver(o, reply{err: err}) // nothing was sent
@@ -263,11 +263,35 @@ func (n *node) answer(flight []*op) (lost bool, err error) {
 			return lost, errMalformed
 		}
 	}
+	return n.settle(flight), nil
+}
+
+// settle delivers the replies to a flight, except those to releases that are sent again.
+func (n *node) settle(flight []*op) (lost bool) {
+	var again, last []*op
+	t := time.Now()
 	for i, o := range flight {
-		lost = lost || errors.Is(n.replies[i].err, ErrQuarantined)
+		err := n.replies[i].err
+		lost = lost || errors.Is(err, ErrQuarantined)
+		switch {
+		case err == nil || o.kind != opRelease:
+		case o.repeatable(t):
+			again = append(again, o)
+		default:
+			last = append(last, o)
+		}
+	}
+	if len(again)+len(last) > 0 {
+		n.refused(again, last)
+	}
+	for i, o := range flight {
+		if len(again) > 0 && again[0] == o {
+			again = again[1:]
+			continue
+		}
 		n.deliver(o, o.settled(n.replies[i])) // from here on the op may be reused
 	}
-	return lost, nil
+	return lost
 }
 
 // fail answers what was in flight on a broken link: whether it took effect is unknown. Releases are sent once more on
@@ -283,7 +307,7 @@ func (n *node) fail(err error) {
 	n.serving, n.busy = false, false
 	n.writing.Unlock()
 	unknown := n.resend(flight)
-	n.owe(unknown, err)
+	n.owe(unknown)
 	n.mu.Unlock()
 	n.hangUp()
 	for _, o := range unknown {

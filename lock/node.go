@@ -42,7 +42,7 @@ type node struct {
 	mu      sync.Mutex
 	queue   []*op
 	flight  []*op // sent in this order, not answered yet
-	owed    []*op // releases for the next link; see resend.go
+	owed    []*op // releases that are tried later; see resend.go
 	busy    bool  // flight is being sent, or awaits its answers
 	serving bool  // the link is up, bound to an incarnation, and being read
 	sentAt  time.Time

@@ -24,7 +24,7 @@ type op struct {
 	wakes    bool // release: this node may have a queue of waiters
 	ask
 	state    atomic.Uint32
-	repeated bool // a link ended during it, and it was sent again
+	repeated bool // release: its link ended or it was refused, and it is sent again
 	sink     sink
 }
 

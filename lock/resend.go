@@ -1,17 +1,16 @@
 package lock
 
-import (
-	"errors"
-	"time"
-)
+import "time"
 
 // A link may end while ops are in flight. It is then unknown what the node did with them. Acquires and confirms are
 // answered so, because a repeated one would be another message. Extensions too: their caller makes a new round. A
 // release may be repeated at any time, because it only deletes the lock of its own attempt, which is over. It is sent
-// again at once on the next link. If that link ends too, or cannot be made, its caller gets the error, and the node
-// is owed the release until the lock has expired.
+// again at once on the next link. So is one that the node answers with an error: a script that also acquires fails
+// where a release alone does not, for example without memory. A release that is sent again has a call of its own. If
+// it fails again, its caller gets the error, and the node is owed the release until the lock has expired, in whatever
+// incarnation: a node that restarts may keep its locks for longer than its quarantine.
 
-// resendEvery is how often a node that is owed a release, and has no other ops, is tried.
+// resendEvery is how often a node that is owed a release is tried.
 const resendEvery = time.Second
 
 // maxOwed bounds what is kept for an unavailable node.
@@ -23,22 +22,34 @@ func (n *node) resend(flight []*op) (others []*op) {
 	var again []*op
 	t := time.Now()
 	for _, o := range flight {
-		if o.kind != opRelease || o.repeated || t.After(o.expires) {
+		if o.repeatable(t) {
+			again = append(again, o)
+		} else {
 			others = append(others, o)
-			continue
 		}
-		o.repeated = true
-		o.state.Store(opQueued)
-		again = append(again, o)
 	}
-	n.queue = append(again, n.queue...)
+	n.repeat(again)
 	return others
 }
 
+// repeatable reports whether an op without a useful answer is sent again before its caller gets the error.
+func (o *op) repeatable(t time.Time) bool {
+	return o.kind == opRelease && !o.repeated && !t.After(o.expires)
+}
+
+// repeat queues ops before everything else in the queue. The caller has locked mu.
+func (n *node) repeat(ops []*op) {
+	for _, o := range ops {
+		o.repeated = true
+		o.state.Store(opQueued)
+	}
+	n.queue = append(ops, n.queue...)
+}
+
 // owe keeps copies of the releases among ops that are about to be answered with an error, because the ops themselves
-// are reused. A node that was restarted is owed nothing: its locks end with its quarantine. The caller has locked mu.
-func (n *node) owe(ops []*op, err error) {
-	if n.closed || errors.Is(err, ErrQuarantined) {
+// are reused. The caller has locked mu.
+func (n *node) owe(ops []*op) {
+	if n.closed {
 		n.owed = nil
 		return
 	}
@@ -50,6 +61,34 @@ func (n *node) owe(ops []*op, err error) {
 			})
 		}
 	}
+}
+
+// refused keeps the releases that the node answered with an error: the first are queued again, and the node is owed
+// the last, which have been repeated already.
+func (n *node) refused(again, last []*op) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.repeat(again)
+	none := len(n.owed) == 0
+	if n.owe(last); none && len(n.owed) > 0 {
+		time.AfterFunc(resendEvery, n.sendOwed)
+	}
+}
+
+// sendOwed sends what the node is owed on a link that is up. On the next link, open does.
+func (n *node) sendOwed() {
+	n.mu.Lock()
+	n.dropOverdue()
+	if !n.serving || len(n.owed) == 0 {
+		n.mu.Unlock()
+		return
+	}
+	n.queue, n.owed = append(n.owed, n.queue...), nil
+	if n.busy {
+		n.mu.Unlock()
+		return
+	}
+	n.send()
 }
 
 // dropOverdue drops the owed releases whose locks have expired. The caller has locked mu.

@@ -3,10 +3,12 @@ package lock_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -148,6 +150,38 @@ func TestANodeThatWasFrozenForSecondsKeepsNoGhostLock(t *testing.T) {
 			}
 			<-time.After(3 * stall) // the connection has ended, and the attempt to make another, too
 			must(t, servers[0].Thaw())
+			free(t, l, "r")
+		})
+	}
+}
+
+// A release is owed to a node while it restarts with its locks. Neither the new run nor its admission drops it.
+func TestAReleaseDuringARestartIsMadeAfterTheAdmission(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range []int{1, 3} {
+		t.Run(fmt.Sprintf("redis-%d", nodes), func(t *testing.T) {
+			t.Parallel()
+			cfg, servers := own(t, nodes, redisserver.Config{AppendOnly: redisserver.Always})
+			cfg.NodeTimeout = brisk
+			cfg.Epochs, cfg.Nodes[0].Durable = &fences{}, nodes == 1
+			l := started(t, cfg)
+			var lease *lock.Lease
+			eventually(t, 10*time.Second, "all nodes have the lock", func() bool {
+				lease = acquire(t, l, "r", lock.WithTTL(4*time.Minute))
+				ins, err := l.Inspect(t.Context(), "r")
+				if err == nil && !slices.ContainsFunc(ins.Members, func(n leasing.Member) bool { return !n.Locked }) {
+					return true
+				}
+				lease.ReleaseAsync()
+				return false
+			})
+			must(t, servers[0].Kill())
+			if err := lease.Release(t.Context()); (err == nil) != (nodes > 1) {
+				t.Errorf("release without the node: %v", err)
+			}
+			must(t, servers[0].Restart(t.Context()))
+			<-time.After(2 * stall) // the release is tried before the admission
+			readmit(t, l, "node-1")
 			free(t, l, "r")
 		})
 	}
