@@ -23,6 +23,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"math"
 	"net/http"
@@ -48,7 +49,8 @@ type Config struct {
 	// TokenNow returns the current bearer token for each request, for tokens that are rotated. It is called
 	// concurrently. Defaults to Token.
 	TokenNow   func() string
-	HTTPClient *http.Client // default: http.DefaultTransport without a client-wide timeout
+	HTTPClient *http.Client // default: a client like http.DefaultClient that speaks HTTP/1.1 only
+	TLS        *tls.Config  // of the default HTTPClient
 	UserAgent  string       // the program's name in the gateway's events; default: fencegate-client
 }
 
@@ -77,7 +79,7 @@ func New(cfg Config) (*Client, error) {
 		c.bases = append(c.bases, u)
 	}
 	if c.http == nil {
-		c.http = &http.Client{}
+		c.http = defaultHTTP(cfg.TLS)
 	}
 	return c, nil
 }

@@ -44,7 +44,7 @@ The exit code is 1 if a check is FAIL.`,
 			if cfg.Token, err = g.bearer(e); err != nil {
 				return err
 			}
-			if cfg.HTTPClient, err = g.http(); err != nil {
+			if cfg.GatewayTLS, err = g.tls(); err != nil {
 				return err
 			}
 			if cfg.PostgresURL == "" && len(cfg.RedisNodes) == 0 && cfg.GatewayURL == "" && cfg.BlobDir == "" {

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -117,11 +116,11 @@ func (g *gatewayFlags) client(e env) (*client.Client, error) {
 	if g.tokenFile != "" {
 		now = tokenNow(g.tokenFile, token)
 	}
-	http, err := g.http()
+	certificates, err := g.tls()
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.New(client.Config{URL: g.url, Token: token, TokenNow: now, HTTPClient: http, UserAgent: "fencegate/" + version()})
+	c, err := client.New(client.Config{URL: g.url, Token: token, TokenNow: now, TLS: certificates, UserAgent: "fencegate/" + version()})
 	if err != nil {
 		return nil, withHint(err, exitUsage, "--gateway or FENCEGATE_GATEWAY names the gateway's HTTP API, such as http://127.0.0.1:7070")
 	}
@@ -142,8 +141,8 @@ func tokenNow(path, token string) func() string {
 	}
 }
 
-// http returns a client with the CA and the client certificate of the flags; nil without them.
-func (g *gatewayFlags) http() (*http.Client, error) {
+// tls returns the CA and the client certificate of the flags; nil without them.
+func (g *gatewayFlags) tls() (*tls.Config, error) {
 	switch {
 	case (g.cert == "") != (g.key == ""):
 		return nil, usage(errors.New("--cert and --key are needed together"))
@@ -170,9 +169,7 @@ func (g *gatewayFlags) http() (*http.Client, error) {
 		}
 		cfg.Certificates = []tls.Certificate{pair}
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // of the standard library
-	transport.TLSClientConfig = cfg
-	return &http.Client{Transport: transport}, nil
+	return cfg, nil
 }
 
 // readSecret reads a file that holds one secret on its only line.

@@ -13,11 +13,11 @@ package doctor
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -59,7 +59,7 @@ type Config struct {
 	KeyPrefix   string        // of the group's keys; defaults to that of PostgresURL
 	GatewayURL  string        // base URL of a gateway's HTTP API; several of one group, separated by commas
 	Token       string        // bearer token to try at each gateway; empty: none
-	HTTPClient  *http.Client  // for the gateways; defaults to one with the system's CAs
+	GatewayTLS  *tls.Config   // for the gateways; defaults to the system's CAs
 	BlobDir     string        // the gateway's folder for blobs, or its s3:// address
 	Patience    time.Duration // for each part; defaults to 10 s
 }

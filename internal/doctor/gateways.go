@@ -29,11 +29,8 @@ type gateway struct {
 // examineGateways checks whether each gateway is ready, and whether it accepts the bearer token. It compares the master
 // keys of the gateways that report them.
 func examineGateways(ctx context.Context, cfg Config) []Finding {
-	http := cfg.HTTPClient
-	if http == nil {
-		http = gatewayClient()
-		defer http.CloseIdleConnections()
-	}
+	http := gatewayClient(cfg.GatewayTLS)
+	defer http.CloseIdleConnections()
 	addresses := strings.Split(cfg.GatewayURL, ",")
 	gateways, found := make([]gateway, len(addresses)), make([][]Finding, len(addresses))
 	var looks sync.WaitGroup
@@ -49,8 +46,8 @@ func examineGateways(ctx context.Context, cfg Config) []Finding {
 	return append(all, compareKeys(gateways)...)
 }
 
-func gatewayClient() *http.Client {
-	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment}}
+func gatewayClient(certificates *tls.Config) *http.Client {
+	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: certificates}}
 }
 
 // examine uses the token only for the last check.
