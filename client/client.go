@@ -49,7 +49,7 @@ type Config struct {
 	// TokenNow returns the current bearer token for each request, for tokens that are rotated. It is called
 	// concurrently. Defaults to Token.
 	TokenNow   func() string
-	HTTPClient *http.Client // default: a client like http.DefaultClient that speaks HTTP/1.1 only
+	HTTPClient *http.Client // default: a client like http.DefaultClient that speaks HTTP/1.1 only. Redirects are never followed
 	TLS        *tls.Config  // of the default HTTPClient
 	UserAgent  string       // the program's name in the gateway's events; default: fencegate-client
 }
@@ -81,6 +81,7 @@ func New(cfg Config) (*Client, error) {
 	if c.http == nil {
 		c.http = defaultHTTP(cfg.TLS)
 	}
+	c.http = unredirected(c.http)
 	return c, nil
 }
 

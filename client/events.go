@@ -66,7 +66,7 @@ func (c *Client) events(ctx context.Context, more, after string, follow bool, ea
 		if err != nil {
 			return c.broken(ctx, base, err)
 		}
-		return problemOf(resp.StatusCode, b)
+		return problemOf(resp, b)
 	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, maxEvent)

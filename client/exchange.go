@@ -186,8 +186,8 @@ func (c *Client) one(ctx context.Context, base string, r request, reply any) (se
 	if err != nil {
 		return sent, &UnreachableError{URL: base, Cause: err}
 	}
-	if resp.StatusCode >= http.StatusBadRequest {
-		return sent, problemOf(resp.StatusCode, b)
+	if resp.StatusCode >= http.StatusMultipleChoices || reply == nil && resp.StatusCode != http.StatusNoContent {
+		return sent, problemOf(resp, b)
 	}
 	if reply == nil {
 		return sent, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -88,7 +89,7 @@ func TestAnAcquisitionWhoseAnswerIsLostIsRepeatedWithItsKey(t *testing.T) {
 
 func TestWhatMustNotBeDoneTwiceIsNotSentTwice(t *testing.T) {
 	t.Parallel()
-	first, second := newGateway(t, cut), newGateway(t, says(http.StatusOK, `{"token":"8"}`))
+	first, second := newGateway(t, cut), newGateway(t, says(http.StatusNoContent, ""))
 	c := of(t, first.URL+","+second.URL)
 	_, err := c.Revoke(t.Context(), "a", "me")
 	if lost, ok := errors.AsType[*client.UnreachableError](err); !ok || lost.URL != first.URL || !errors.Is(err, fence.ErrUnknown) {
@@ -143,5 +144,33 @@ func TestARepeatEndsWithItsContext(t *testing.T) {
 	}
 	if n := g.asked.Load(); n != 1 {
 		t.Errorf("asked %d times", n)
+	}
+}
+
+// A balancer or a log-in page answers for the gateway.
+func TestAnAnswerOfAnotherServerIsNoRelease(t *testing.T) {
+	t.Parallel()
+	page := newGateway(t, says(http.StatusOK, "<html>log in</html>"))
+	for status, says := range map[int]string{
+		http.StatusMovedPermanently: page.URL + "/login", http.StatusFound: page.URL + "/login", http.StatusTemporaryRedirect: page.URL + "/login",
+		http.StatusOK: "200 OK",
+	} {
+		g := newGateway(t, func(_ int32, w http.ResponseWriter) {
+			w.Header().Set("Location", page.URL+"/login?state=secret")
+			w.WriteHeader(status)
+		})
+		for name, hc := range map[string]*http.Client{"default": nil, "given": {}} {
+			c, err := client.New(client.Config{URL: g.URL, HTTPClient: hc})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = c.Release(t.Context(), "h")
+			if _, ok := errors.AsType[*client.Problem](err); !ok || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("%d, %s client: %v", status, name, err)
+			}
+		}
+	}
+	if n := page.asked.Load(); n != 0 {
+		t.Errorf("the other server was asked %d times", n)
 	}
 }

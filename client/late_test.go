@@ -37,7 +37,11 @@ func (g *group) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	select {
 	case <-answer:
-		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(granted)), Request: req}, nil
+		status := http.StatusOK
+		if strings.HasSuffix(req.URL.Path, "/release") {
+			status = http.StatusNoContent
+		}
+		return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(granted)), Request: req}, nil
 	case <-req.Context().Done():
 		return nil, req.Context().Err()
 	}

@@ -40,8 +40,17 @@ func (p *Problem) Is(target error) bool {
 	return false
 }
 
-func problemOf(status int, body []byte) error {
-	p := &Problem{}
+// problemOf returns the error of an answer that is no success.
+func problemOf(resp *http.Response, body []byte) error {
+	status, p := resp.StatusCode, &Problem{}
+	if to, err := resp.Location(); err == nil && status >= http.StatusMultipleChoices && status < http.StatusBadRequest {
+		to.User, to.RawQuery, to.Fragment = nil, "", "" // they may be secret
+		return &Problem{wire.Problem{
+			Status: status,
+			Detail: fmt.Sprintf("the gateway's address redirects to %s", to),
+			Hint:   "redirects are not followed: name the address of the gateway's HTTP API itself with --gateway",
+		}}
+	}
 	if err := json.Unmarshal(body, &p.Problem); err != nil || (p.Title == "" && p.Detail == "" && p.Code == "") {
 		text := strings.Join(strings.Fields(string(body[:min(len(body), 200)])), " ")
 		p = &Problem{wire.Problem{

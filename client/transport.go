@@ -41,3 +41,11 @@ func transport(cfg *tls.Config) http.RoundTripper {
 	t.Protocols.SetHTTP1(true)
 	return t
 }
+
+// unredirected returns the client without following redirects: a followed one turns POST into GET, whose answer says
+// nothing of the request.
+func unredirected(c *http.Client) *http.Client {
+	direct := *c
+	direct.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &direct
+}
