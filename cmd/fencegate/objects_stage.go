@@ -27,7 +27,7 @@ provides them. The transaction, under the same grant:
   SELECT * FROM fence.publish('ID');
   COMMIT;
 
-A file that changes its size meanwhile is refused. The gateway's sweep deletes unpublished files after
+A file whose size or time changes meanwhile is refused. The gateway's sweep deletes unpublished files after
 a day.`,
 		Example: `  fencegate run --resource reports/2026-11.csv -- sh -c 'id=$(fencegate objects stage reports 2026-11.csv out.csv) && psql -c "…"'`,
 		Args:    cobra.ExactArgs(3),
@@ -36,7 +36,7 @@ a day.`,
 			if err != nil {
 				return usage(fmt.Errorf("%w; run it under fencegate run, which sets AWS_ENDPOINT_URL_S3 and the lease's credentials", err))
 			}
-			file, size, err := transfer.OpenRegular(args[2])
+			file, opened, err := transfer.OpenRegular(args[2])
 			if err != nil {
 				return err
 			}
@@ -48,11 +48,11 @@ a day.`,
 			if create {
 				opts = append(opts, s3fence.IfNoneMatch())
 			}
-			staged, err := client.Stage(cmd.Context(), args[0], args[1], file, size, opts...)
+			staged, err := client.Stage(cmd.Context(), args[0], args[1], file, opened.Size(), opts...)
 			if err != nil {
 				return err
 			}
-			if err := transfer.Unchanged(file, size); err != nil {
+			if err := transfer.Unchanged(file, opened); err != nil {
 				return err // without its id, what was staged can't be published
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), staged.ID)

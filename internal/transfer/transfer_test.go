@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/credentials"
 
@@ -96,6 +97,31 @@ func TestAnS3PortThatIsAwayIsSaidWithItsAddress(t *testing.T) {
 	err := c.Cat(t.Context(), transfer.Object{Bucket: "orders", Key: "x"}, io.Discard, transfer.Options{})
 	away, ok := errors.AsType[*transfer.UnreachableError](err)
 	if !ok || away.Endpoint != server.URL || strings.Contains(err.Error(), "StatusCode: 0") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAFileThatIsRewrittenInPlaceIsNotUnchanged(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "report.pdf")
+	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, opened, err := transfer.OpenRegular(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := transfer.Unchanged(f, opened); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(path, []byte("new"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(path, time.Time{}, opened.ModTime().Add(time.Millisecond)); err != nil { // the clock of files is coarse
+		t.Fatal(err)
+	}
+	if err := transfer.Unchanged(f, opened); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"mime"
 	"os"
 	"path/filepath"
@@ -21,16 +22,17 @@ import (
 const abortTimeout = 10 * time.Second
 
 // Upload writes a regular file to an object: at once, or in parts
-// if it is large. A file whose size changes meanwhile is refused.
+// if it is large. A large file whose size or time changes meanwhile is refused.
 func (c *Client) Upload(ctx context.Context, path string, to Object, o Options) error {
 	if strings.HasSuffix(to.Key, "/") {
 		return &fence.InvalidError{Field: "target", Reason: fmt.Sprintf("is %s, which ends with a slash; it must name the object, such as %s", to, to.String()+filepath.Base(path))}
 	}
-	f, size, err := OpenRegular(path)
+	f, opened, err := OpenRegular(path)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
+	size := opened.Size()
 	contentType := optional(mime.TypeByExtension(filepath.Ext(path)))
 	if size <= PartSize {
 		_, err := c.s3.PutObject(ctx, &s3.PutObjectInput{
@@ -38,39 +40,43 @@ func (c *Client) Upload(ctx context.Context, path string, to Object, o Options) 
 		})
 		return c.explain(to.String(), err)
 	}
-	return c.explain(to.String(), c.inParts(ctx, f, size, to, contentType, o))
+	return c.explain(to.String(), c.inParts(ctx, f, opened, to, contentType, o))
 }
 
-// OpenRegular opens a file for an upload, and returns its size. It checks the file's type first: opening a named pipe
-// would wait for its writer.
-func OpenRegular(path string) (f *os.File, size int64, err error) {
-	info, err := os.Stat(path)
+// OpenRegular opens a file for an upload, and returns its state for [Unchanged]. It checks the file's type first:
+// opening a named pipe would wait for its writer.
+func OpenRegular(path string) (f *os.File, info fs.FileInfo, err error) {
+	info, err = os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
 		err = &fence.InvalidError{Field: "file", Reason: fmt.Sprintf("%q is no regular file", path)}
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	if f, err = os.Open(path); err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	if info, err = f.Stat(); err != nil {
-		return nil, 0, errors.Join(err, f.Close())
+		return nil, nil, errors.Join(err, f.Close())
 	}
-	return f, info.Size(), nil
+	return f, info, nil
 }
 
-// Unchanged returns an error if a file that was read no longer has its size.
-func Unchanged(f *os.File, size int64) error {
-	if info, err := f.Stat(); err != nil || info.Size() != size {
-		return errors.Join(errors.New("the file changed while it was read"), err)
+// Unchanged returns an error if a file that was read no longer has the size or the time that it was opened with.
+func Unchanged(f *os.File, opened fs.FileInfo) error {
+	now, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if now.Size() != opened.Size() || !now.ModTime().Equal(opened.ModTime()) {
+		return fmt.Errorf("the size or time of %s changed while it was read; upload it again when nothing writes to it", f.Name())
 	}
 	return nil
 }
 
 // inParts uploads one part after the other; a part that is sent again is read again. The SDK's transfer manager would
 // complete an upload by itself. Here the file is checked first: if it was written to meanwhile, no object is created.
-func (c *Client) inParts(ctx context.Context, f *os.File, size int64, to Object, contentType *string, o Options) (err error) {
+func (c *Client) inParts(ctx context.Context, f *os.File, opened fs.FileInfo, to Object, contentType *string, o Options) (err error) {
 	begun, err := c.s3.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &to.Bucket, Key: &to.Key, ContentType: contentType})
 	if err != nil {
 		return err
@@ -84,6 +90,7 @@ func (c *Client) inParts(ctx context.Context, f *os.File, size int64, to Object,
 		// If this fails, too, the gateway's sweep removes the parts.
 		_, _ = c.s3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &to.Bucket, Key: &to.Key, UploadId: begun.UploadId})
 	}()
+	size := opened.Size()
 	length := partSize(size)
 	var parts []types.CompletedPart
 	for offset := int64(0); offset < size; offset += length {
@@ -97,7 +104,7 @@ func (c *Client) inParts(ctx context.Context, f *os.File, size int64, to Object,
 		}
 		parts = append(parts, types.CompletedPart{PartNumber: &number, ETag: out.ETag, ChecksumCRC32: out.ChecksumCRC32})
 	}
-	if err := Unchanged(f, size); err != nil {
+	if err := Unchanged(f, opened); err != nil {
 		return err
 	}
 	_, err = c.s3.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{
