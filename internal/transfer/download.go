@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -48,7 +49,7 @@ func (c *Client) replace(ctx context.Context, from Object, path string, old fs.F
 	if old != nil {
 		mode = 0o600 // until all bytes are there: the old file may be secret
 	}
-	part := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+rand.Text()+".part")
+	part := filepath.Join(filepath.Dir(path), ".fencegate-"+rand.Text()+".part") // the file's own name may be as long as a name can be
 	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
@@ -73,6 +74,10 @@ func (c *Client) replace(ctx context.Context, from Object, path string, old fs.F
 	return os.Rename(part, path)
 }
 
+// descriptors are the folders of a process's open files, such as /dev/fd once its links are resolved. Replacing the
+// file behind such a name would take it from whoever has it open.
+var descriptors = regexp.MustCompile(`^(/dev|/proc/\d+(/task/\d+)?)/fd$`)
+
 // maxLinks bounds the symbolic links of a path, as Linux does.
 const maxLinks = 40
 
@@ -88,6 +93,9 @@ func behindLinks(path string) (string, error) {
 			return path, err
 		}
 		path = filepath.Join(dir, name)
+		if descriptors.MatchString(dir) {
+			return path, &fence.InvalidError{Field: "target", Reason: fmt.Sprintf("%q is an open file, which can't be replaced; name the file itself, or /dev/stdout", path)}
+		}
 		info, err := os.Lstat(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			return path, nil

@@ -221,3 +221,41 @@ func TestADownloadThatFailsChangesNothing(t *testing.T) {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
 }
+
+func TestAnOpenFileIsNotReplacedByTheNameOfItsDescriptor(t *testing.T) {
+	t.Parallel()
+	c, _ := at(t, asked(t))
+	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := f.WriteString("old"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Chmod(0o600); err != nil {
+		t.Fatal(err)
+	}
+	number := strconv.FormatUint(uint64(f.Fd()), 10)
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink("/dev/fd/"+number, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/dev/fd/" + number, "/proc/self/fd/" + number, link} {
+		if err := c.Download(t.Context(), report, path, transfer.Options{}); !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), "/dev/stdout") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	wantFile(t, f.Name(), "old", 0o600)
+}
+
+func TestAFileWithTheLongestNameIsDownloaded(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), strings.Repeat("n", 255))
+	if err := holding(t, "new").Download(t.Context(), report, path, transfer.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != "new" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
