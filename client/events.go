@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,12 +12,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
 )
 
 // maxEvent bounds one event, in bytes.
 const maxEvent = 64 << 10
+
+// silence is how long a stream of events may bring nothing. The gateway sends a heartbeat every 15 s.
+const silence = 45 * time.Second
+
+var errSilent = fmt.Errorf("nothing arrived for %v", silence)
 
 // Gateways yields each gateway's base URL with a client for that gateway alone. Events and sessions exist per
 // gateway.
@@ -32,6 +39,7 @@ func (c *Client) Gateways() iter.Seq2[string, *Client] {
 
 // Events calls each for every event at the gateway after the event with the ID after; "" starts with the oldest one
 // kept. With follow it continues until ctx or the connection ends; the error is then ctx's or an [*UnreachableError].
+// So it is after 45 s in which nothing arrived, not even the gateway's heartbeat.
 // Call it again with the last ID to continue without a gap, as far as events are kept. An error of each ends it too.
 // With several gateways it asks one of them; see [Client.Gateways].
 func (c *Client) Events(ctx context.Context, after string, follow bool, each func(wire.Event) error) error {
@@ -47,7 +55,11 @@ func (c *Client) Refusals(ctx context.Context, after string, follow bool, each f
 func (c *Client) events(ctx context.Context, more, after string, follow bool, each func(wire.Event) error) error {
 	base := c.bases[int(c.last.Load())]
 	url := base + "/v1/events?follow=" + strconv.FormatBool(follow) + more
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	heard, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(silence, func() { cancel(errSilent) })
+	defer silent.Stop()
+	req, err := http.NewRequestWithContext(heard, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -58,7 +70,7 @@ func (c *Client) events(ctx context.Context, more, after string, follow bool, ea
 	c.introduce(req)
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return c.broken(ctx, base, err)
+		return c.broken(ctx, base, cmp.Or(context.Cause(heard), err))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
@@ -68,28 +80,39 @@ func (c *Client) events(ctx context.Context, more, after string, follow bool, ea
 		}
 		return problemOf(resp, b)
 	}
-	lines := bufio.NewScanner(resp.Body)
+	ended, err := eachEvent(resp.Body, base, silent, each)
+	if err != nil && ended {
+		return c.broken(ctx, base, cmp.Or(context.Cause(heard), err))
+	}
+	if err != nil {
+		return err
+	}
+	if follow {
+		return c.broken(ctx, base, io.ErrUnexpectedEOF)
+	}
+	return nil
+}
+
+// eachEvent calls each for every event of a stream. The timer runs while it waits for the next line. ended: the error
+// is the stream's.
+func eachEvent(stream io.Reader, base string, silent *time.Timer, each func(wire.Event) error) (ended bool, err error) {
+	lines := bufio.NewScanner(stream)
 	lines.Buffer(nil, maxEvent)
-	for lines.Scan() {
+	for silent.Reset(silence); lines.Scan(); silent.Reset(silence) {
+		silent.Stop() // each may take its time
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
 		if !ok { // the ID and the kind are in the data, too
 			continue
 		}
 		var e wire.Event
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
-			return fmt.Errorf("event of %s: %w", base, err)
+			return false, fmt.Errorf("event of %s: %w", base, err)
 		}
 		if err := each(e); err != nil {
-			return err
+			return false, err
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return c.broken(ctx, base, err)
-	}
-	if follow {
-		return c.broken(ctx, base, io.ErrUnexpectedEOF)
-	}
-	return nil
+	return true, lines.Err()
 }
 
 func (c *Client) broken(ctx context.Context, base string, err error) error {
