@@ -36,7 +36,7 @@ type Config struct {
 	// Grant is sent in the header Fencing-Token. It is needed with the root credentials. Default: none.
 	Grant fence.Grant
 
-	HTTPClient *http.Client // default http.DefaultClient
+	HTTPClient *http.Client // default: one that waits 5 minutes for the answer to an upload
 }
 
 // FromEnv reads the variables that fencegate run sets: AWS_ENDPOINT_URL_S3, AWS_REGION, and
@@ -84,11 +84,23 @@ func New(cfg Config) (*Client, error) {
 		cfg.Region = "us-east-1"
 	}
 	if cfg.HTTPClient == nil {
-		cfg.HTTPClient = http.DefaultClient
+		cfg.HTTPClient = patient()
 	}
 	// S3 signs the path exactly as it is sent.
 	return &Client{cfg: cfg, base: base, signer: v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })}, nil
 }
+
+// patient returns the default HTTP client, whose connections all clients share. Without a limit, an S3 port that
+// accepts an upload and never answers would hold its caller, and the caller's lease, without end.
+var patient = sync.OnceValue(func() *http.Client {
+	base, ok := http.DefaultTransport.(*http.Transport)
+	if !ok { // the program has replaced it
+		return http.DefaultClient
+	}
+	transport := base.Clone()
+	transport.ResponseHeaderTimeout = 5 * time.Minute
+	return &http.Client{Transport: transport}
+})
 
 // Staged is an upload that waits to be published.
 type Staged struct {

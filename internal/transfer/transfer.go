@@ -16,8 +16,10 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/aws/smithy-go"
@@ -30,6 +32,14 @@ import (
 const PartSize = 64 << 20
 
 const maxParts = 10_000
+
+const (
+	// answerTimeout is how long the S3 port may take to answer a request that it has received: a commit or a copy may
+	// be slow.
+	answerTimeout = 5 * time.Minute
+	// silence is how long it may send nothing in the middle of an object.
+	silence = 2 * time.Minute
+)
 
 // Config configures the S3 port and the credentials.
 type Config struct {
@@ -47,6 +57,7 @@ type Client struct {
 func New(c Config) *Client {
 	return &Client{endpoint: c.Endpoint, s3: s3.New(s3.Options{
 		Region: c.Region, BaseEndpoint: &c.Endpoint, UsePathStyle: true, Credentials: c.Credentials,
+		HTTPClient:                 awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) { t.ResponseHeaderTimeout = answerTimeout }),
 		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenSupported,
 		ResponseChecksumValidation: aws.ResponseChecksumValidationWhenSupported,
 	})}
@@ -90,12 +101,17 @@ func (c *Client) Cat(ctx context.Context, from Object, w io.Writer, o Options) e
 	} else {
 		in.ChecksumMode = types.ChecksumModeEnabled
 	}
-	out, err := c.s3.GetObject(ctx, in)
+	heard, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	out, err := c.s3.GetObject(heard, in)
 	if err != nil {
 		return c.explain(from.String(), err)
 	}
 	defer func() { _ = out.Body.Close() }()
-	n, err := io.Copy(w, out.Body)
+	n, err := io.Copy(w, &bounded{out.Body, cancel})
+	if err != nil && errors.Is(context.Cause(heard), errSilent) {
+		err = errSilent
+	}
 	if err == nil && out.ContentLength != nil && n != *out.ContentLength {
 		err = io.ErrUnexpectedEOF
 	}
@@ -103,6 +119,21 @@ func (c *Client) Cat(ctx context.Context, from Object, w io.Writer, o Options) e
 		return fmt.Errorf("read %s after %d bytes: %w", from, n, err)
 	}
 	return nil
+}
+
+var errSilent = fmt.Errorf("the S3 port sent nothing for %v", silence)
+
+// bounded is a body whose request is canceled if a read takes too long. The time that the reader takes for itself does
+// not count.
+type bounded struct {
+	body   io.Reader
+	cancel context.CancelCauseFunc
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	silent := time.AfterFunc(silence, func() { b.cancel(errSilent) })
+	defer silent.Stop()
+	return b.body.Read(p)
 }
 
 // Copy copies an object. Its bytes are copied inside the gateway.
