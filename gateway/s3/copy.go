@@ -144,7 +144,7 @@ func (b *backend) copySource(source string, conditions s3.GetObjectInput) (objec
 		return objects.Stored{}, err
 	}
 	conditions.Bucket, conditions.Key, conditions.VersionId = &bucket, &key, &versionID
-	v, _, err := b.look(&conditions)
+	v, _, err := b.look(request{}, &conditions)
 	switch e, isAPI := errors.AsType[s3err.S3Error](err); {
 	case isAPI && e.StatusCode() == http.StatusNotModified:
 		return v, s3err.GetAPIError(s3err.ErrPreconditionFailed)

@@ -25,16 +25,17 @@ const readTries = 3
 // GetObject implements versitygw's Backend. It looks up the pointer before it reads the first byte, so no transaction
 // waits for a slow reader.
 func (b *backend) GetObject(ctx context.Context, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
-	out, err := b.get(in)
+	r := b.requestOf(ctx)
+	out, err := b.get(r, in)
 	if err != nil {
-		return nil, b.fail(b.requestOf(ctx), *in.Bucket, "GetObject", err)
+		return nil, b.fail(r, *in.Bucket, "GetObject", err)
 	}
 	return out, nil
 }
 
-func (b *backend) get(in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
+func (b *backend) get(req request, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
 	for try := 1; ; try++ {
-		v, part, err := b.look(in)
+		v, part, err := b.look(req, in)
 		if err != nil {
 			return nil, err
 		}
@@ -54,13 +55,14 @@ func (b *backend) get(in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
 
 // HeadObject implements versitygw's Backend.
 func (b *backend) HeadObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.HeadObjectOutput, error) {
-	v, part, err := b.look(&s3.GetObjectInput{
+	r := b.requestOf(ctx)
+	v, part, err := b.look(r, &s3.GetObjectInput{
 		Bucket: in.Bucket, Key: in.Key, VersionId: in.VersionId, Range: in.Range, PartNumber: in.PartNumber,
 		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, IfModifiedSince: in.IfModifiedSince, IfUnmodifiedSince: in.IfUnmodifiedSince,
 		ChecksumMode: in.ChecksumMode,
 	})
 	if err != nil {
-		return nil, b.fail(b.requestOf(ctx), *in.Bucket, "HeadObject", err)
+		return nil, b.fail(r, *in.Bucket, "HeadObject", err)
 	}
 	o := output(v, part, in.ChecksumMode == types.ChecksumModeEnabled, nil)
 	return &s3.HeadObjectOutput{
@@ -82,7 +84,7 @@ type extent struct {
 }
 
 // look finds the version and the range to read, and evaluates the read's conditions.
-func (b *backend) look(in *s3.GetObjectInput) (objects.Stored, extent, error) {
+func (b *backend) look(r request, in *s3.GetObjectInput) (objects.Stored, extent, error) {
 	versionID := ""
 	if in.VersionId != nil {
 		versionID = *in.VersionId
@@ -102,11 +104,21 @@ func (b *backend) look(in *s3.GetObjectInput) (objects.Stored, extent, error) {
 		return v, e, err
 	}
 	wanted := ""
-	if in.Range != nil {
+	if in.Range != nil && r.rangeHolds(v) {
 		wanted = *in.Range
 	}
 	offset, length, partial, err := front.ParseObjectRange(v.Size, wanted)
 	return v, extent{offset: offset, length: length, partial: partial}, err
+}
+
+// rangeHolds evaluates If-Range: without the version's ETag or date there, Range is ignored and the whole version is the
+// answer. A weak ETag never matches.
+func (r request) rangeHolds(v objects.Stored) bool {
+	if r.http == nil {
+		return true
+	}
+	held := r.header("If-Range")
+	return held == "" || held == quoted(v.ETag) || held == v.CreatedAt.UTC().Format(http.TimeFormat)
 }
 
 // satisfies evaluates a read's conditions. HTTP dates are in seconds, and a change in the very second of

@@ -134,6 +134,34 @@ func TestBodiesOfEachSizeAndTheirRanges(t *testing.T) {
 	}
 }
 
+// A client that resumes a download says of which version it has the beginning.
+func TestADownloadResumesOnlyWithTheVersionThatItBegan(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	w.arm("orders/1001", 5)
+	put(t, w.lease("orders/1001", 5), bucket, "1001/x", "0123456789")
+	ask := func(method, held string) (*http.Response, string) {
+		return w.send(raw{creds: w.issue("orders/1001", 5), method: method, path: "/" + bucket + "/1001/x", header: map[string]string{"Range": "bytes=4-", "If-Range": held}})
+	}
+	whole, _ := ask(http.MethodGet, "another")
+	etag, date := whole.Header.Get("Etag"), whole.Header.Get("Last-Modified")
+	for held, resumes := range map[string]bool{
+		etag: true, date: true, "W/" + etag: false, `"x"`: false, strings.Trim(etag, `"`): false, "Sat, 01 Jan 2000 00:00:00 GMT": false, "Fri, 01 Jan 2100 00:00:00 GMT": false,
+	} {
+		status, data, length := http.StatusOK, "0123456789", int64(10)
+		if resumes {
+			status, data, length = http.StatusPartialContent, "456789", 6
+		}
+		if res, got := ask(http.MethodGet, held); res.StatusCode != status || got != data || (res.Header.Get("Content-Range") != "") != resumes {
+			t.Errorf("GET with If-Range %s: %d %q %v", held, res.StatusCode, got, res.Header)
+		}
+		if res, _ := ask(http.MethodHead, held); res.StatusCode != status || res.ContentLength != length {
+			t.Errorf("HEAD with If-Range %s: %d, %d bytes", held, res.StatusCode, res.ContentLength)
+		}
+	}
+}
+
 func TestWhatIsNotThereIsTold(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
