@@ -18,8 +18,8 @@ import (
 // gate is our first middleware before versitygw's. It refuses requests that cost too much or that are not served, lets
 // no error of versitygw out unchanged, and reports each request's result to the metrics.
 type gate struct {
-	cfg               config
-	requests, uploads atomic.Int64 // in progress
+	cfg                      config
+	requests, uploads, forms atomic.Int64 // in progress
 }
 
 func (g *gate) handle(c fiber.Ctx) (err error) {
@@ -43,9 +43,9 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	if e != nil {
 		return refuse(c, e)
 	}
-	if edge.IsUpload(c, path) {
-		defer g.uploads.Add(-1)
-		if g.uploads.Add(1) > int64(g.cfg.MaxUploads) {
+	if among, limit := g.kind(c, path); among != nil {
+		defer among.Add(-1)
+		if among.Add(1) > limit {
 			return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))
 		}
 	}
@@ -74,6 +74,18 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 		c.Set(fiber.HeaderRetryAfter, retryAfter)
 	}
 	return nil
+}
+
+// kind returns the count of the requests that are limited like this one, and their limit; nil if only the limit of all
+// requests holds.
+func (g *gate) kind(c fiber.Ctx, path string) (among *atomic.Int64, limit int64) {
+	switch {
+	case edge.IsUpload(c, path):
+		return &g.uploads, int64(g.cfg.MaxUploads)
+	case edge.IsForm(c):
+		return &g.forms, edge.MaxForms
+	}
+	return nil, 0
 }
 
 // check refuses requests that must not reach versitygw. It returns the path as versitygw will see it.

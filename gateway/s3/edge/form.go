@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"io"
 	"mime"
 	"net/http"
 	"strings"
@@ -19,6 +20,9 @@ import (
 // maxFormParts bounds the fields of a form. S3 allows 20 kB of them, which is about as many; versitygw's parsing takes
 // quadratic time.
 const maxFormParts = 256
+
+// MaxForms bounds the forms in progress: each is held in memory, up to MaxDocument, before its signature is verified.
+const MaxForms = 32
 
 // IsForm reports whether the request is a form.
 func IsForm(c fiber.Ctx) bool {
@@ -62,31 +66,31 @@ func TakeForm(c fiber.Ctx) s3err.S3Error {
 	if boundary == "" {
 		return nil // versitygw refuses it
 	}
-	var form bytes.Buffer
-	req := c.Request()
+	req, lineBreak := c.Request(), "\r\n"
+	length := max(req.Header.ContentLength(), 0) // the gate bounds it
+	form := make([]byte, length, length+len(lineBreak))
 	if stream := req.BodyStream(); stream != nil {
-		_, _ = form.ReadFrom(stream) // the length reveals a failure
-	} else {
-		form.Write(req.Body())
-	}
-	if form.Len() != req.Header.ContentLength() {
+		if _, err := io.ReadFull(stream, form); err != nil {
+			return s3err.GetAPIError(s3err.ErrMalformedPOSTRequest)
+		}
+	} else if copy(form, req.Body()) != length {
 		return s3err.GetAPIError(s3err.ErrMalformedPOSTRequest)
 	}
-	if !bytes.HasSuffix(form.Bytes(), []byte("\r\n")) {
-		form.WriteString("\r\n")
+	if !bytes.HasSuffix(form, []byte(lineBreak)) {
+		form = append(form, lineBreak...)
 	}
-	if !bytes.Contains(form.Bytes(), []byte("\r\n--"+boundary+"--\r\n")) {
+	if !bytes.Contains(form, []byte("\r\n--"+boundary+"--\r\n")) {
 		return s3err.GetAPIError(s3err.ErrMalformedPOSTRequest)
 	}
 	parts, more := 0, true
-	for rest := form.Bytes(); more; parts++ {
+	for rest := form; more; parts++ {
 		if parts > maxFormParts {
 			return s3error.Error{Code: "MaxPostPreDataLengthExceededError", Status: http.StatusBadRequest, Message: "Your POST request fields preceding the upload file were too large."}
 		}
 		_, rest, more = CutPart(rest, boundary)
 	}
-	req.SetBodyRaw(form.Bytes()) // ends the stream, which uses the length that changes here
-	req.Header.SetContentLength(form.Len())
+	req.SetBodyRaw(form) // ends the stream, which uses the length that changes here
+	req.Header.SetContentLength(len(form))
 	return nil
 }
 

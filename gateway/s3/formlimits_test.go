@@ -1,0 +1,51 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/fencegate/fencegate/gateway/s3/edge"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// A form is held in memory before anything in it is verified, so only a few may be at work.
+func TestFormsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.bucket()
+	creds := w.issue("orders/1001", 5)
+	w.arm("orders/1001", 5)
+	var slow []net.Conn
+	for range edge.MaxForms {
+		var d net.Dialer
+		conn, err := d.DialContext(t.Context(), "tcp", w.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		slow = append(slow, conn)
+		head := "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 2000000\r\n\r\n"
+		if _, err := io.WriteString(conn, head+strings.Repeat("x", 16<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testenv.Eventually(t, "the forms are at work", func() bool { return w.srv.Stats().Requests == edge.MaxForms })
+	if status, text := w.post(form(creds, invoice, "data", nil), nil); status != http.StatusServiceUnavailable || !strings.Contains(text, "SlowDown") {
+		t.Errorf("one form more: got %d %s", status, text)
+	}
+	if res, text := w.send(w.putRaw(5, "", "data")); res.StatusCode != http.StatusOK {
+		t.Errorf("an upload: got %d %s", res.StatusCode, text)
+	}
+	for _, conn := range slow {
+		_ = conn.Close()
+	}
+	testenv.Eventually(t, "the forms have ended", func() bool { return w.srv.Stats().Requests == 0 })
+	if status, text := w.post(form(creds, invoice, "data", nil), nil); status != http.StatusNoContent {
+		t.Errorf("after them: got %d %s", status, text)
+	}
+}
