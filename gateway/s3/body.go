@@ -177,14 +177,26 @@ func attributesOf(in s3response.PutObjectInput, b *body, tags map[string]string)
 	}
 }
 
+// maxAttributes bounds what a version's attributes add to the headers of an answer, in bytes. Other requests' headers
+// hold no more; a form's fields could.
+const maxAttributes = 8 << 10
+
 // checkAttributes refuses attributes that could not be returned unchanged.
 func checkAttributes(a objects.Attributes) error {
 	texts := []string{a.ContentType, a.ContentEncoding, a.ContentDisposition, a.ContentLanguage, a.CacheControl, a.Expires}
+	size := 0
 	for name, value := range a.Metadata {
 		texts = append(texts, value)
+		size += len(name)
 		if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }) {
 			return s3error.InvalidText("metadata's name")
 		}
+	}
+	for _, s := range texts {
+		size += len(s)
+	}
+	if size > maxAttributes {
+		return s3err.GetMetadataTooLargeErr(size, maxAttributes)
 	}
 	if slices.ContainsFunc(texts, func(s string) bool { return strings.ContainsFunc(s, isControl) }) {
 		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The metadata has a line break or another control character, which no header can give back."}

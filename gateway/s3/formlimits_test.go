@@ -49,3 +49,29 @@ func TestFormsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
 		t.Errorf("after them: got %d %s", status, text)
 	}
 }
+
+// A client must be able to read what an answer's headers hold.
+func TestAFormsFieldsFitInHeaders(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	creds := w.issue("orders/1001", 5)
+	put(t, w.lease("orders/1001", 5), bucket, invoice, "before")
+	for _, field := range []string{"content-type", "cache-control", "content-disposition", "expires"} {
+		long := strings.Repeat("x", 600<<10)
+		if status, text := w.post(form(creds, invoice, "data", map[string]string{field: long}), nil); status != http.StatusBadRequest || !strings.Contains(text, "<Code>MetadataTooLarge") {
+			t.Errorf("%s: got %d %s", field, status, text)
+		}
+	}
+	half := map[string]string{"content-type": strings.Repeat("x", 5000), "cache-control": strings.Repeat("x", 5000)}
+	if status, text := w.post(form(creds, invoice, "data", half), nil); status != http.StatusBadRequest || !strings.Contains(text, "<Code>MetadataTooLarge") {
+		t.Errorf("two together: got %d %s", status, text)
+	}
+	if got := get(t, w.root(), bucket, invoice); got != "before" {
+		t.Errorf("the object holds %q", got)
+	}
+	delete(half, "content-type")
+	if status, text := w.post(form(creds, invoice, "data", half), nil); status != http.StatusNoContent {
+		t.Errorf("one of 5,000 bytes: got %d %s", status, text)
+	}
+}
