@@ -3,8 +3,10 @@ package s3
 import (
 	"bytes"
 	"io"
+	"net/http"
 	"net/textproto"
 	"strings"
+	"time"
 
 	"github.com/versity/versitygw/auth"
 	"github.com/versity/versitygw/s3api/middlewares"
@@ -13,6 +15,7 @@ import (
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/gateway/s3/edge"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // form returns the fields of a form that versitygw has read before the file.
@@ -32,6 +35,9 @@ func (r request) checkForm(key string) error {
 	if e := checkKey(key); e != nil {
 		return e
 	}
+	if err := checkDate(form.Fields, time.Now()); err != nil {
+		return err
+	}
 	for name, value := range form.Fields {
 		if strings.Contains(value, "${filename}") { // versitygw does not substitute it
 			return s3err.GetNotImplementedErr("${filename}", "")
@@ -43,6 +49,23 @@ func (r request) checkForm(key string) error {
 		if edge.AsksForMore(header, value, true) || edge.IgnoredInForm(header) || header == edge.HeaderToken || header == edge.HeaderStage {
 			return s3err.GetNotImplementedErr(strings.ToValidUTF8(name, "?"), "")
 		}
+	}
+	return nil
+}
+
+// checkDate refuses a date from which the form would be valid for longer than an hour from now, apart from the allowed
+// clock skew, and one that is not of the day for which the form is signed.
+func checkDate(fields map[string]string, now time.Time) error {
+	date := fields["x-amz-date"]
+	if edge.InFuture(date, now) {
+		return s3error.Error{Code: "AccessDenied", Status: http.StatusForbidden, Message: "The form is not yet valid: its x-amz-date is in the future."}
+	}
+	creds, err := utils.ParseCredentials(fields["x-amz-credential"], s3err.PostAuth)
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(date, creds.Date+"T") {
+		return s3error.Error{Code: "AccessDenied", Status: http.StatusForbidden, Message: "The form's x-amz-date is of another day than its x-amz-credential."}
 	}
 	return nil
 }

@@ -26,10 +26,9 @@ func form(c credentials.Credentials, key, data string, more map[string]string) s
 // formUnder is form with conditions beyond those that the fields meet.
 func formUnder(c credentials.Credentials, key, data string, more map[string]string, conditions ...string) string {
 	now := time.Now().UTC()
-	date := now.Format("20060102")
 	fields := map[string]string{
 		"key": key, "x-amz-algorithm": "AWS4-HMAC-SHA256", "x-amz-date": now.Format("20060102T150405Z"),
-		"x-amz-credential": c.AccessKeyID + "/" + date + "/us-east-1/s3/aws4_request",
+		"x-amz-credential": scope(c, now),
 	}
 	if c.SessionToken != "" {
 		fields["x-amz-security-token"] = c.SessionToken
@@ -41,7 +40,7 @@ func formUnder(c credentials.Credentials, key, data string, more map[string]stri
 	policy := fmt.Sprintf(`{"expiration": %q, "conditions": [{"bucket": "orders"}, %s]}`, now.Add(time.Hour).Format(time.RFC3339), strings.Join(conditions, ", "))
 	fields["policy"] = base64.StdEncoding.EncodeToString([]byte(policy))
 	signing := []byte("AWS4" + c.SecretAccessKey)
-	for _, part := range []string{date, "us-east-1", "s3", "aws4_request", fields["policy"]} {
+	for _, part := range []string{strings.Split(fields["x-amz-credential"], "/")[1], "us-east-1", "s3", "aws4_request", fields["policy"]} {
 		mac := hmac.New(sha256.New, signing)
 		mac.Write([]byte(part))
 		signing = mac.Sum(nil)
@@ -52,6 +51,10 @@ func formUnder(c credentials.Credentials, key, data string, more map[string]stri
 		fmt.Fprintf(&text, "--b\r\nContent-Disposition: form-data; name=%q\r\n\r\n%s\r\n", name, value)
 	}
 	return text.String() + "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n" + data + formTail
+}
+
+func scope(c credentials.Credentials, at time.Time) string {
+	return c.AccessKeyID + "/" + at.Format("20060102") + "/us-east-1/s3/aws4_request"
 }
 
 func (w *world) post(text string, header map[string]string) (int, string) {

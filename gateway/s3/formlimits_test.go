@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencegate/fencegate/gateway/s3/edge"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -73,5 +74,32 @@ func TestAFormsFieldsFitInHeaders(t *testing.T) {
 	delete(half, "content-type")
 	if status, text := w.post(form(creds, invoice, "data", half), nil); status != http.StatusNoContent {
 		t.Errorf("one of 5,000 bytes: got %d %s", status, text)
+	}
+}
+
+// The hour of a form's validity begins now or earlier, whoever dated it.
+func TestAFormIsNotOfTheFuture(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	creds := w.issue("orders/1001", 5)
+	put(t, w.lease("orders/1001", 5), bucket, invoice, "before")
+	now := time.Now().UTC()
+	dated := func(date, day time.Time) map[string]string {
+		return map[string]string{"x-amz-date": date.Format("20060102T150405Z"), "x-amz-credential": scope(creds, day)}
+	}
+	later, years, soon := now.Add(time.Hour), now.AddDate(5, 0, 0), now.Add(5*time.Minute)
+	for name, fields := range map[string]map[string]string{
+		"in an hour": dated(later, later), "in years": dated(years, years), "of another day": dated(now, now.AddDate(0, 0, 1)), "of an earlier day": dated(now, now.AddDate(0, 0, -1)),
+	} {
+		if status, text := w.post(form(creds, invoice, "data", fields), nil); status != http.StatusForbidden || !strings.Contains(text, "<Code>AccessDenied") {
+			t.Errorf("%s: got %d %s", name, status, text)
+		}
+	}
+	if got := get(t, w.root(), bucket, invoice); got != "before" {
+		t.Errorf("the object holds %q", got)
+	}
+	if status, text := w.post(form(creds, invoice, "data", dated(soon, soon)), nil); status != http.StatusNoContent {
+		t.Errorf("by a clock that is ahead: got %d %s", status, text)
 	}
 }
