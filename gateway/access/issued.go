@@ -19,8 +19,18 @@ type Verifier interface {
 	Verify(ctx context.Context, token string) (Identity, error)
 }
 
-// Successor is a [Verifier] that takes over what the previous one has learned. [Principals.Replace] calls Succeed.
-type Successor interface{ Succeed(before Verifier) }
+// Successor is a [Verifier] that takes over what the previous one has learned. [Principals.Replace] calls Succeed, which
+// reports whether all that the previous one trusted is trusted still.
+type Successor interface {
+	Succeed(before Verifier) (still bool)
+}
+
+// succeed makes the set the successor of another. It reports whether tokens that the other's verifier has accepted may
+// count still.
+func (s *set) succeed(before *set) bool {
+	next, ok := s.verify.(Successor)
+	return ok && before.verify != nil && next.Succeed(before.verify)
+}
 
 // Option is an option of [New] and of [Principals.Replace].
 type Option func(*set)

@@ -103,7 +103,8 @@ func New(all []Definition, opts ...Option) (*Principals, error) {
 type Change struct{ Added, Changed, Removed []string }
 
 // Replace replaces the principals at once, also for callers that are authenticated already. For a principal whose
-// definition has changed, contexts of [Principal.Lasts] end. After an error, as New's, nothing has changed.
+// definition has changed, and for one with Issued whose verifier no longer trusts what it did, contexts of
+// [Principal.Lasts] end. After an error, as New's, nothing has changed.
 func (ps *Principals) Replace(all []Definition, opts ...Option) (Change, error) {
 	next := &set{byName: make(map[string]*rights, len(all)), certificates: make(map[string]*rights)}
 	for _, o := range opts {
@@ -123,9 +124,7 @@ func (ps *Principals) Replace(all []Definition, opts ...Option) (Change, error) 
 	if before == nil {
 		before = &set{}
 	}
-	if s, ok := next.verify.(Successor); ok && before.verify != nil {
-		s.Succeed(before.verify)
-	}
+	trusted := next.succeed(before)
 	var change Change
 	for _, d := range all {
 		old := before.byName[d.Name]
@@ -133,7 +132,7 @@ func (ps *Principals) Replace(all []Definition, opts ...Option) (Change, error) 
 		switch {
 		case old == nil:
 			change.Added = append(change.Added, d.Name)
-		case !reflect.DeepEqual(old.definition, d):
+		case !reflect.DeepEqual(old.definition, d), len(d.Issued) > 0 && !trusted:
 			change.Changed = append(change.Changed, d.Name)
 			r = nil
 		}

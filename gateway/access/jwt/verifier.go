@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -47,7 +48,8 @@ var (
 type issuer struct {
 	Issuer
 
-	keys *keys
+	keys   *keys
+	inFile []jose.JSONWebKey // the keys, if they are in a file
 }
 
 // New creates a Verifier. It reads files and sends no request yet. Refusals are logged with their reason, at most once
@@ -64,42 +66,73 @@ func New(all []Issuer, log *slog.Logger) (*Verifier, error) {
 		if v.issuers[one.URL] != nil {
 			return nil, &fence.InvalidError{Field: "issuer", Reason: fmt.Sprintf("%q is repeated", one.URL)}
 		}
-		fetch, err := one.fetch()
+		inFile, err := one.readKeys()
 		if err != nil {
 			return nil, fmt.Errorf("issuer %q: %w", one.URL, err)
 		}
-		v.issuers[one.URL] = &issuer{Issuer: one, keys: &keys{fetch: fetch, now: time.Now}}
+		fetch, err := one.fetch(inFile)
+		if err != nil {
+			return nil, fmt.Errorf("issuer %q: %w", one.URL, err)
+		}
+		v.issuers[one.URL] = &issuer{Issuer: one, inFile: inFile, keys: &keys{fetch: fetch, now: time.Now}}
 		v.algorithms = append(v.algorithms, one.algorithms()...)
 	}
 	return v, nil
 }
 
 // Succeed takes over the keys that the previous Verifier has from the same addresses, until they are requested again: a
-// reload while an issuer's server is away refuses no token.
-func (v *Verifier) Succeed(before access.Verifier) {
+// reload while an issuer's server is away refuses no token. It reports whether every issuer of the previous Verifier is
+// unchanged and no key is gone from its file.
+func (v *Verifier) Succeed(before access.Verifier) (still bool) {
 	old, ok := before.(*Verifier)
 	if !ok {
-		return
+		return false
 	}
 	for url, i := range v.issuers {
 		if same := old.issuers[url]; same != nil && i.Keys != "" && same.Keys == i.Keys {
 			i.keys.inherit(same.keys)
 		}
 	}
+	for url, was := range old.issuers {
+		if i := v.issuers[url]; i == nil || !i.trusts(was) {
+			return false
+		}
+	}
+	return true
 }
 
-// fetch returns the function that reads or requests the keys.
-func (i Issuer) fetch() (func(context.Context) ([]jose.JSONWebKey, error), error) {
+func (i *issuer) trusts(was *issuer) bool {
+	if !reflect.DeepEqual(i.Issuer, was.Issuer) {
+		return false
+	}
+	for _, key := range was.inFile {
+		if !slices.ContainsFunc(i.inFile, func(k jose.JSONWebKey) bool { return reflect.DeepEqual(k, key) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// readKeys reads the keys from their file, if they are in one.
+func (i Issuer) readKeys() ([]jose.JSONWebKey, error) {
+	if i.KeysFile == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(i.KeysFile)
+	if err != nil {
+		return nil, err
+	}
+	all, err := parseSet(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", i.KeysFile, err)
+	}
+	return all, nil
+}
+
+// fetch returns the function that returns the keys of the file, or requests them.
+func (i Issuer) fetch(inFile []jose.JSONWebKey) (func(context.Context) ([]jose.JSONWebKey, error), error) {
 	if i.KeysFile != "" {
-		text, err := os.ReadFile(i.KeysFile)
-		if err != nil {
-			return nil, err
-		}
-		all, err := parseSet(text)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", i.KeysFile, err)
-		}
-		return func(context.Context) ([]jose.JSONWebKey, error) { return all, nil }, nil
+		return func(context.Context) ([]jose.JSONWebKey, error) { return inFile, nil }, nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if i.CA != "" {

@@ -1,0 +1,72 @@
+package jwt
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// Removing a key from the file ends what was opened with tokens that it signed, though the principals are the same.
+func TestWhatAnIssuersKeyOpenedEndsWithTheKey(t *testing.T) {
+	t.Parallel()
+	key, other := rsaKey(t, 2048), rsaKey(t, 2048)
+	path := filepath.Join(t.TempDir(), "keys.json")
+	issuer := Issuer{URL: "https://idp.test", Audience: "fencegate", Algorithms: []string{"RS256"}, KeysFile: path}
+	options := func(issuer Issuer, keys ...jose.JSONWebKey) access.Option {
+		text, err := json.Marshal(jose.JSONWebKeySet{Keys: keys})
+		if err == nil {
+			err = os.WriteFile(path, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return access.VerifiedBy(verifier(t, issuer))
+	}
+	all := []access.Definition{
+		{Name: "ci", Issued: []access.Claims{{Issuer: issuer.URL, Equal: map[string]string{"sub": "ci"}}}},
+		{Name: "local", Tokens: []access.Digest{access.DigestOf("local")}},
+	}
+	ps, err := access.New(all, options(issuer, public("1", key)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := sign(t, jose.RS256, key, "1", claims{"iss": issuer.URL, "aud": issuer.Audience, "sub": "ci", "exp": time.Now().Add(time.Hour).Unix()}, nil)
+	open := func(token string) (ended func() bool) {
+		p, err := ps.Authenticate(t.Context(), token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := p.Lasts(t.Context())
+		t.Cleanup(cancel)
+		return func() bool { return ctx.Err() != nil }
+	}
+	replace := func(o access.Option) {
+		if _, err := ps.Replace(all, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	local, first := open("local"), open(token)
+	replace(options(issuer, public("1", key)))
+	replace(options(issuer, public("1", key), public("2", other)))
+	if first() {
+		t.Error("an added key ended what another key had opened")
+	}
+	renamed := issuer
+	renamed.Audience = "another"
+	replace(options(renamed, public("1", key), public("2", other)))
+	testenv.Eventually(t, "what its tokens opened ends with the issuer's old audience", first)
+	replace(options(issuer, public("1", key), public("2", other)))
+	second := open(token)
+	replace(options(issuer, public("2", other)))
+	testenv.Eventually(t, "what the key opened ends with it", second)
+	if local() {
+		t.Error("what the gateway's own token opened has ended")
+	}
+}
