@@ -48,9 +48,13 @@ type S3 struct {
 	transports          []*http.Transport
 	bucket, prefix      string
 	stall, timeout      time.Duration
+	places              chan struct{} // one for each open read
 }
 
 var _ Store = (*S3)(nil)
+
+// ErrBusy reports that all connections for reading are in use.
+var ErrBusy = errors.New("all connections to the S3 service are in use for reading; try again, or allow more connections")
 
 // ErrTooLarge reports that the store accepts no blob of that size. Nothing of it was read.
 var ErrTooLarge = errors.New("blob is too large for the store")
@@ -80,7 +84,7 @@ func OpenS3(ctx context.Context, c S3Config) (*S3, error) {
 	if err != nil {
 		return nil, fmt.Errorf("blob address: what the AWS SDK needs can't be loaded: %w", err)
 	}
-	s := &S3{bucket: c.Bucket, prefix: c.Prefix, stall: c.Stall, timeout: c.Timeout}
+	s := &S3{bucket: c.Bucket, prefix: c.Prefix, stall: c.Stall, timeout: c.Timeout, places: make(chan struct{}, c.Connections)}
 	if s.prefix = strings.Trim(s.prefix, "/"); s.prefix != "" {
 		s.prefix += "/"
 	}

@@ -9,6 +9,8 @@ import (
 	"iter"
 	"net/http"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
@@ -30,15 +32,39 @@ func (s *S3) Open(ctx context.Context, id ID, offset, length int64) (io.ReadClos
 		}
 		return http.NoBody, nil
 	}
+	if err := s.enter(ctx); err != nil {
+		return nil, fmt.Errorf("open blob %s: %w", id, err)
+	}
 	d, err := s.open(ctx, s.key(id), offset, length)
-	switch {
-	case err == nil:
+	if err == nil {
+		d.leave = sync.OnceFunc(s.leave)
 		return d, nil
-	case status(err) == http.StatusRequestedRangeNotSatisfiable:
+	}
+	s.leave()
+	if status(err) == http.StatusRequestedRangeNotSatisfiable {
 		return nil, fmt.Errorf("open blob %s: %w: bytes %d+%d", id, ErrSize, offset, length)
 	}
 	return nil, absent(id, err)
 }
+
+// maxWait is how long a read waits for its place: slow readers keep theirs for long.
+const maxWait = 5 * time.Second
+
+// enter waits for a place among the open reads, so that a request's connection is free when its stall timeout begins.
+func (s *S3) enter(ctx context.Context) error {
+	timer := time.NewTimer(min(maxWait, s.stall))
+	defer timer.Stop()
+	select {
+	case s.places <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return ErrBusy
+	}
+}
+
+func (s *S3) leave() { <-s.places }
 
 // open requests a range. The context bounds only the opening.
 func (s *S3) open(ctx context.Context, key *string, offset, length int64) (*download, error) {
@@ -59,7 +85,7 @@ func (s *S3) open(ctx context.Context, key *string, offset, length int64) (*down
 		cancel(errOver)
 		return nil, err
 	}
-	d := &download{body: out.Body, left: length, ctx: reading, cancel: cancel, watch: watch}
+	d := &download{body: out.Body, left: length, ctx: reading, cancel: cancel, watch: watch, leave: func() {}}
 	begin := fmt.Sprintf("bytes %d-", offset)
 	switch {
 	case out.ContentLength == nil || *out.ContentLength != length:

@@ -83,6 +83,7 @@ type download struct {
 	ctx    context.Context //nolint:containedctx // a reader lives longer than the call that opened it
 	cancel context.CancelCauseFunc
 	watch  *watch
+	leave  func() // gives up its place among the open reads
 }
 
 // Read implements [io.Reader].
@@ -110,5 +111,6 @@ func (d *download) Close() error {
 	d.watch.rest()
 	err := d.body.Close()
 	d.cancel(errOver)
+	d.leave()
 	return err
 }

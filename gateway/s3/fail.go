@@ -10,6 +10,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/activity"
+	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
@@ -46,6 +47,8 @@ func (b *backend) fail(r request, bucket, operation string, err error) error {
 		return s3error.Unavailable(s3error.MessageDoubted)
 	case errors.Is(err, objects.ErrDatabaseAway):
 		return s3error.Unavailable(s3error.MessageDatabaseAway)
+	case errors.Is(err, blob.ErrBusy):
+		return s3err.GetAPIError(s3err.ErrSlowDown)
 	case errors.Is(err, objects.ErrStoreFailed):
 		return s3error.Unavailable(s3error.MessageStoreFailed)
 	}
