@@ -89,8 +89,12 @@ func TestStopWaitsForEverythingThatWasSent(t *testing.T) {
 			t.Errorf("%s: no 57P01", name)
 		}
 		<-stopped
-		if rest := <-received; string(rest) != "X\x00\x00\x00\x04" {
-			t.Errorf("%s: PostgreSQL got %q at the end, want Terminate", name, rest)
+		want := "X\x00\x00\x00\x04"
+		if name == "COPY, extended" { // an answer may be due: the session is halted
+			want = ""
+		}
+		if rest := <-received; string(rest) != want {
+			t.Errorf("%s: PostgreSQL got %q at the end, want %q", name, rest, want)
 		}
 	}
 }
