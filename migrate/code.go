@@ -71,6 +71,17 @@ func applyIn(ctx context.Context, tx pgx.Tx, sets []migrations.Set) error {
 }
 
 func applyFiles(ctx context.Context, tx pgx.Tx, sets []migrations.Set) error {
+	for _, set := range sets {
+		if err := mayTrust(ctx, tx, set.Name); err != nil {
+			return err
+		}
+		if set.Needs == nil {
+			continue
+		}
+		if err := mayTrust(ctx, tx, set.Needs.Set); err != nil {
+			return err
+		}
+	}
 	if _, err := tx.Exec(ctx, sqlBeginCode); err != nil {
 		return err
 	}

@@ -114,9 +114,12 @@ func versionOf(ctx context.Context, tx pgx.Tx, set migrations.Set, meant bool) (
 	if err != nil {
 		return 0, err
 	}
-	if note.known && has != owner {
-		return 0, fmt.Errorf("the schema %s says that it is fencegate's, and is owned by %s: give it and what is in it to %s, or drop it yourself", set.Name, has, owner)
-	} else if note.known || has != owner {
+	if note.known || has == owner {
+		if err := mayTrust(ctx, tx, set.Name); err != nil {
+			return 0, err
+		}
+	}
+	if note.known || has != owner {
 		return max(note.version, 0), nil
 	}
 	var recorded, dirty bool

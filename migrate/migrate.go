@@ -50,6 +50,9 @@ func (k kit) up(ctx context.Context, url string, which Set, opts ...Option) erro
 		}
 		sets := slices.DeleteFunc(slices.Clone(k), func(set migrations.Set) bool { return !which.has(set.Name) })
 		for _, set := range sets {
+			if _, err := trustedNote(ctx, conn, set.Name); err != nil {
+				return wrap("migrate up", err)
+			}
 			if err := k.needed(ctx, conn, set, which); err != nil {
 				return wrap("migrate up", err)
 			}
@@ -70,6 +73,9 @@ func (k kit) up(ctx context.Context, url string, which Set, opts ...Option) erro
 func (k kit) needed(ctx context.Context, conn *pgx.Conn, set migrations.Set, which Set) error {
 	if set.Needs == nil || which.has(set.Needs.Set) {
 		return nil
+	}
+	if _, err := trustedNote(ctx, conn, set.Needs.Set); err != nil {
+		return err
 	}
 	status, err := k.look(ctx, conn, All)
 	if err != nil {

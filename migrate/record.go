@@ -46,6 +46,15 @@ func readNote(ctx context.Context, conn querier, set string) (note, error) {
 	return n, nil
 }
 
+// trustedNote reads the note, and refuses a schema that is not fencegate's, with or without one.
+func trustedNote(ctx context.Context, db querier, set string) (note, error) {
+	n, err := readNote(ctx, db, set)
+	if err != nil || n.version < 0 {
+		return n, err
+	}
+	return n, mayTrust(ctx, db, set)
+}
+
 // noteOf returns the comment that records what is applied.
 func noteOf(set string, version int, code migrations.Code) string {
 	return fmt.Sprintf("fencegate %s state %d, code %d %s", set, version, code.Revision, short(code.Hash))

@@ -106,6 +106,20 @@ BEGIN
   END IF;
 END $check$;
 `
+	// What the note says is believed after this check.
+	sqlFileMayTrust = `
+DO $check$
+DECLARE
+  alien record;
+BEGIN
+  SELECT x.* INTO alien FROM (%s) x;
+  IF FOUND THEN
+    RAISE EXCEPTION '%% %% (its owner is %%): the schema %s is not used, because it could run that role''s code with this login''s rights',
+        alien.object, alien.why, coalesce(alien.owner, 'nobody')
+      USING HINT = 'If it is not fencegate''s, drop it; if it is, give it and all that is in it to fence_owner.';
+  END IF;
+END $check$;
+`
 	sqlFileRecord = `DELETE FROM %[7]s;
 INSERT INTO %[7]s (version, dirty) VALUES (%[2]d, false);
 INSERT INTO fencegate.code (name, revision, hash, min_program) VALUES ('%[1]s', %[3]d, '%[4]s', %[5]d)
@@ -122,8 +136,12 @@ func writeCheck(out io.Writer, set migrations.Set, from int, alone bool) {
 		other = fmt.Sprintf("note IS NULL OR note !~ '^fencegate %s state %d(,|$)'", set.Name, from)
 	}
 	fmt.Fprintf(out, sqlFileCheck, set.Name, other, from, set.Code.Revision)
+	if from > 0 {
+		fmt.Fprintf(out, sqlFileMayTrust, fmt.Sprintf(sqlForeignIn, set.Name), set.Name)
+	}
 	if alone {
 		fmt.Fprintf(out, sqlFileNeed, set.Needs.Set, set.Needs.State, set.Needs.Revision)
+		fmt.Fprintf(out, sqlFileMayTrust, fmt.Sprintf(sqlForeignIn, set.Needs.Set), set.Needs.Set)
 	}
 }
 

@@ -90,6 +90,57 @@ func (e *ForeignRecordError) Error() string {
 		"If not, look at it, and DROP SCHEMA fencegate CASCADE; migrate up makes the record anew, from what the comments on the schemas say", e.Object, e.Why, e.Owner)
 }
 
+// A role that may create a schema can prepare one named fence or objects too, with a note that says what is applied. What
+// migrates it runs the triggers and functions in it as fence_owner, in this login's session. So a note counts only if
+// the schema and all that is in it belong to fence_owner. Who is in fence_owner, as a superuser is, counts as fence_owner
+// inside the schema. A schema that has passed once can't be exchanged by others.
+const sqlForeignIn = `SELECT object, owner, why FROM (
+  SELECT 1 AS place, 'the schema %[1]s' AS object, pg_catalog.pg_get_userbyid(n.nspowner)::text AS owner, CASE
+    WHEN n.oid IS NULL THEN 'is gone'
+    WHEN n.nspowner IS DISTINCT FROM pg_catalog.to_regrole('fence_owner')::oid THEN 'is not of fence_owner'
+    WHEN EXISTS (SELECT FROM pg_catalog.aclexplode(n.nspacl) a WHERE a.privilege_type = 'CREATE'
+                    AND (a.grantee = 0 OR NOT pg_catalog.pg_has_role(a.grantee, n.nspowner, 'MEMBER'))) THEN 'lets others create things'
+    END AS why FROM (SELECT) one LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = '%[1]s'
+  UNION ALL
+  SELECT 2, x.kind || ' %[1]s.' || x.name, pg_catalog.pg_get_userbyid(x.owner)::text, 'is not of fence_owner'
+    FROM pg_catalog.pg_namespace n CROSS JOIN LATERAL (
+      SELECT 'the relation' AS kind, c.relname::text AS name, c.relowner AS owner FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid
+      UNION ALL SELECT 'the type', t.typname::text, t.typowner FROM pg_catalog.pg_type t WHERE t.typnamespace = n.oid
+      UNION ALL SELECT 'the function', p.proname::text, p.proowner FROM pg_catalog.pg_proc p WHERE p.pronamespace = n.oid) x
+   WHERE n.nspname = '%[1]s' AND NOT pg_catalog.pg_has_role(x.owner, n.nspowner, 'MEMBER')) x
+ WHERE why IS NOT NULL ORDER BY place, object LIMIT 1`
+
+// ForeignSchemaError reports that the schema of a set, or an object in it, is not fencegate's. The schema is not
+// migrated, and the note on it not believed, because that could run its owner's code with this login's rights.
+type ForeignSchemaError struct {
+	Schema string
+	Object string // the schema, or an object in it
+	Owner  string // of the object
+	Why    string
+}
+
+func (e *ForeignSchemaError) Error() string {
+	return fmt.Sprintf("%[1]s %[2]s (its owner is %[3]s): the schema %[4]s is not used, because it could run that role's code with this login's rights. "+
+		"Look at it. If it is not fencegate's, DROP SCHEMA %[4]s CASCADE. If it is, as after a restore without owners, "+
+		"give it and all that is in it to fence_owner (ALTER ... OWNER TO fence_owner), and take the right to create things in it from others", e.Object, e.Why, e.Owner, e.Schema)
+}
+
+// mayTrust refuses a schema of a set that is not, with all that is in it, of fence_owner, and one that is gone.
+func mayTrust(ctx context.Context, db querier, set string) error {
+	e := ForeignSchemaError{Schema: set}
+	var owner *string
+	switch err := db.QueryRow(ctx, fmt.Sprintf(sqlForeignIn, set)).Scan(&e.Object, &owner, &e.Why); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look whose the schema %s is: %w", set, err)
+	case owner == nil:
+		return fmt.Errorf("the schema %s was dropped in the meantime: migrate again", set)
+	}
+	e.Owner = *owner
+	return &e
+}
+
 // mayRead refuses a record that is not plain tables. tx must have begun with sqlPlain.
 func mayRead(ctx context.Context, tx pgx.Tx) error {
 	if err := foreign(ctx, tx, sqlUnreadable); err != nil {

@@ -2,6 +2,7 @@ package migrate_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -108,5 +109,105 @@ func TestALoginsSettingsChangeNothing(t *testing.T) {
 				t.Errorf("%s, %s:\n%s", what, how, strings.Join(list, "\n"))
 			}
 		}
+	}
+}
+
+// A role that may create schemas can't make the migrating administrator run its code by a schema that has fencegate's
+// name and note.
+func TestASchemaThatAnotherRolePreparedIsNotMigrated(t *testing.T) {
+	t.Parallel()
+	const fenceTrap = `CREATE SCHEMA fence; GRANT ALL ON SCHEMA fence TO PUBLIC;
+CREATE FUNCTION fence.trap() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RESET ROLE; INSERT INTO public.ran VALUES (current_user); RETURN new; END$$;
+CREATE TABLE fence.registry (relid oid, number bigint, per_row text, stamp text);
+INSERT INTO fence.registry VALUES (1, 1, 'x', 'x'); GRANT ALL ON ALL TABLES IN SCHEMA fence TO PUBLIC;
+CREATE TRIGGER t BEFORE INSERT OR UPDATE OR DELETE ON fence.registry FOR EACH ROW EXECUTE FUNCTION fence.trap();`
+	const objectsTrap = `CREATE SCHEMA objects; GRANT ALL ON SCHEMA objects TO PUBLIC; CREATE TABLE objects.buckets (name text);`
+	for what, c := range map[string]struct {
+		sql, schema string
+		noted       bool // status believes a note, and so says whose it is
+	}{
+		"the fence":                {fenceTrap + fmt.Sprintf(`COMMENT ON SCHEMA fence IS 'fencegate fence state %d'`, stateOf(t, "fence")), "fence", true},
+		"the fence, older":         {fenceTrap + `COMMENT ON SCHEMA fence IS 'fencegate fence state 1'`, "fence", true},
+		"the fence without note":   {fenceTrap, "fence", false},
+		"the objects":              {objectsTrap + fmt.Sprintf(`COMMENT ON SCHEMA objects IS 'fencegate objects state %d'`, stateOf(t, "objects")), "objects", true},
+		"the objects without note": {objectsTrap, "objects", false},
+	} {
+		pg := setup(t)
+		exec1(t, pg, `CREATE TABLE public.ran (who text); GRANT INSERT ON public.ran TO PUBLIC`)
+		other := as(t, pg, c.sql)
+		_, look := migrate.Look(t.Context(), pg.URL, migrate.All)
+		for doing, err := range map[string]error{"status": look, "up": migrate.Up(t.Context(), pg.URL, migrate.All)} {
+			var e *migrate.ForeignSchemaError
+			switch {
+			case doing == "status" && !c.noted:
+				if err != nil {
+					t.Errorf("%s: status: %v", what, err)
+				}
+			case !errors.As(err, &e) || e.Owner != other || e.Schema != c.schema || !strings.Contains(err.Error(), "DROP SCHEMA "+c.schema):
+				t.Errorf("%s: %s: %v", what, doing, err)
+			}
+		}
+		is(t, pg, what+": nothing ran, nothing was made", `SELECT NOT EXISTS (SELECT FROM public.ran) AND to_regnamespace('fencegate') IS NULL`)
+		exec1(t, pg, `DROP OWNED BY "`+other+`" CASCADE`)
+		exec1(t, pg, `DROP ROLE "`+other+`"`)
+		up(t, pg.URL)
+	}
+}
+
+// as runs SQL as a new role that may create schemas, and returns the role.
+func as(t *testing.T, pg testenv.PG, sql string) string {
+	t.Helper()
+	other := pg.Database + "_other"
+	exec1(t, pg, `CREATE ROLE "`+other+`"; GRANT CREATE ON DATABASE "`+pg.Database+`" TO "`+other+`"`)
+	exec1(t, pg, `SET ROLE "`+other+`"; `+sql+`; RESET ROLE`)
+	return other
+}
+
+// The SQL for a database that programs may not change believes the note of fence_owner's schema alone.
+func TestTheSQLByHandIsNotAppliedToASchemaOfAnotherRole(t *testing.T) {
+	t.Parallel()
+	state := stateOf(t, "fence")
+	for what, c := range map[string]struct {
+		which migrate.Set
+		from  int
+	}{"from a state": {migrate.Fence, state}, "what it needs": {migrate.Objects, 0}} {
+		pg := setup(t)
+		other := as(t, pg, fmt.Sprintf(`CREATE SCHEMA fence; COMMENT ON SCHEMA fence IS 'fencegate fence state %d, code 1000 0123456789ab'`, state))
+		if c.from > 0 {
+			exec1(t, pg, fmt.Sprintf(`COMMENT ON SCHEMA fence IS 'fencegate fence state %d'`, state))
+		}
+		if err := plain(t, pg, c.which, c.from); err == nil || !strings.Contains(err.Error(), "the schema fence is not of fence_owner (its owner is "+other) {
+			t.Errorf("%s: %v", what, err)
+		}
+		exec1(t, pg, `DROP OWNED BY "`+other+`" CASCADE; DROP ROLE "`+other+`"`)
+	}
+}
+
+// What others own or may create in fencegate's own schemas counts as well as the schema's owner.
+func TestASchemaThatOthersCanChangeIsNotMigrated(t *testing.T) {
+	t.Parallel()
+	pg := setup(t)
+	up(t, pg.URL)
+	for sql, undo := range map[string]string{
+		`GRANT CREATE ON SCHEMA fence TO PUBLIC`:                                          `REVOKE CREATE ON SCHEMA fence FROM PUBLIC`,
+		`GRANT CREATE ON SCHEMA objects TO fence_writer`:                                  `REVOKE CREATE ON SCHEMA objects FROM fence_writer`,
+		`ALTER SCHEMA objects OWNER TO fence_writer`:                                      `ALTER SCHEMA objects OWNER TO fence_owner`,
+		`ALTER TABLE objects.blobs OWNER TO fence_writer`:                                 `ALTER TABLE objects.blobs OWNER TO fence_owner`,
+		`ALTER FUNCTION fence.shown(text) OWNER TO fence_writer`:                          `ALTER FUNCTION fence.shown(text) OWNER TO fence_owner`,
+		`CREATE DOMAIN fence.more AS text; ALTER DOMAIN fence.more OWNER TO fence_writer`: `DROP DOMAIN fence.more`,
+	} {
+		exec1(t, pg, sql)
+		_, look := migrate.Look(t.Context(), pg.URL, migrate.All)
+		for doing, err := range map[string]error{
+			"status": look, "up": migrate.Up(t.Context(), pg.URL, migrate.All), "down": migrate.Down(t.Context(), pg.URL, migrate.All, true),
+		} {
+			if e, ok := errors.AsType[*migrate.ForeignSchemaError](err); !ok {
+				t.Errorf("%s: %s: %v", sql, doing, err)
+			} else if e.Owner == "" || e.Object == "" {
+				t.Errorf("%s: %s: %+v", sql, doing, e)
+			}
+		}
+		exec1(t, pg, undo)
+		up(t, pg.URL)
 	}
 }

@@ -28,14 +28,13 @@ func awaitSchema(ctx context.Context, url string, which migrate.Set, patience ti
 		look, cancel := context.WithTimeout(ctx, schemaAnswer)
 		state, err := migrate.Look(look, url, which)
 		cancel()
-		foreign, isForeign := errors.AsType[*migrate.ForeignRecordError](err)
 		switch {
 		case err != nil && isAway(err), err == nil && state.Serves():
 			again.Stop()
 			return nil
-		case isForeign:
+		case isForeign(err):
 			again.Stop()
-			return withHint(fmt.Errorf("the database's schema: %w", foreign), exitFailed, "fencegate migrate status says more")
+			return withHint(fmt.Errorf("the database's schema: %w", err), exitFailed, "fencegate migrate status says more")
 		case err != nil && time.Since(begun) >= patience:
 			again.Stop()
 			return withHint(fmt.Errorf("the database's schema: %w", err), exitFailed, "fencegate migrate status, as this login, must answer; migrate up publishes what it reads")
@@ -65,10 +64,17 @@ func awaitSchema(ctx context.Context, url string, which migrate.Set, patience ti
 	}
 }
 
+// isForeign reports whether a look found a record or a schema that is not fencegate's.
+func isForeign(err error) bool {
+	_, record := errors.AsType[*migrate.ForeignRecordError](err)
+	_, schema := errors.AsType[*migrate.ForeignSchemaError](err)
+	return record || schema
+}
+
 // isAway reports whether a look failed because the server can't be reached or does not answer. The gateway itself waits
 // for such a server.
 func isAway(err error) bool {
-	if _, ok := errors.AsType[*migrate.ForeignRecordError](err); ok {
+	if isForeign(err) {
 		return false
 	}
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {

@@ -220,6 +220,9 @@ func checkSchema(ctx context.Context, conn *pgx.Conn, url string) (f Finding, mi
 		if foreign, ok := errors.AsType[*migrate.ForeignRecordError](err); ok {
 			return fail(check, foreign.Error(), "Look whose it is before anybody migrates."), hasFence(ctx, conn)
 		}
+		if foreign, ok := errors.AsType[*migrate.ForeignSchemaError](err); ok {
+			return fail(check, foreign.Error(), "Look whose it is before anybody migrates."), hasFence(ctx, conn)
+		}
 		return unseen(check, err), hasFence(ctx, conn)
 	}
 	switch {
