@@ -65,6 +65,64 @@ func TestASweepNearTheEndOfAnEpochLeavesTokensForAll(t *testing.T) {
 	}
 }
 
+// A Locker without the group's epoch store does not start an epoch that the store would allocate again.
+func TestASweepWithoutTheEpochStoreStartsNoEpoch(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	cfg.MaxTTL, cfg.DefaultTTL = time.Second, time.Second
+	plain := cfg
+	cfg.Epochs = &epochs{}
+	l := started(t, cfg)
+	use(t, cfg, "r", 1<<32+1<<31+5)
+	_, err := locker(t, plain).Sweep(t.Context())
+	must(t, err)
+	var last fence.Token
+	rises := func() {
+		t.Helper()
+		for range 3 {
+			lease := acquire(t, l, "r")
+			got := token(t, lease)
+			if got <= last {
+				t.Errorf("token %d after %d", got, last)
+			}
+			last = got
+			release(t, lease)
+		}
+	}
+	rises()
+	must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
+	readmit(t, l, "node-1")
+	rises()
+}
+
+// Nodes that were admitted with a record of PostgreSQL say that it keeps the epoch.
+func TestNodesWhoseEpochPostgreSQLKeepsStartNone(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	plain := cfg
+	store := &records{}
+	cfg.Epochs = store
+	started(t, cfg)
+	before := store.last.Load()
+	l := locker(t, plain)
+	use(t, cfg, "r", fence.Token(before)<<32+1<<31+5)
+	_, err := l.Sweep(t.Context())
+	must(t, err)
+	use(t, cfg, "r", fence.Token(before)<<32+lastOfEpoch)
+	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrExhausted) || !strings.Contains(err.Error(), "Config.Epochs") {
+		t.Errorf("acquire: %v", err)
+	}
+	for _, st := range status(t, l) {
+		if st.Epoch != before {
+			t.Errorf("%s: epoch %d; want %d", st.Name, st.Epoch, before)
+		}
+	}
+	release(t, acquire(t, locker(t, cfg), "r"))
+	if after := store.last.Load(); after != before+1 {
+		t.Errorf("epoch %d after %d", after, before)
+	}
+}
+
 // A sweep leaves no counters, but the group counts as used: an empty node of it may have held a lease.
 func TestInitLeavesASweptGroupsEmptyNodeAlone(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -18,6 +19,8 @@ const (
 	maxCounters = 100_000
 )
 
+var errEpochElsewhere = errors.New("the epoch is kept by PostgreSQL, as the nodes remember: set Config.Epochs")
+
 var (
 	raiseScript = redis.NewScript(raiseText)
 	sweepScript = redis.NewScript(sweepText)
@@ -28,7 +31,8 @@ var (
 //
 // It raises every node's base to the highest counter and deletes the counters that are not above it, page by page, so
 // that the nodes keep answering. Tokens stay unique and rising: those of all resources are higher from then on, so a
-// resource's tokens jump. An acquisition in progress may find its token overtaken, and is retried.
+// resource's tokens jump. An acquisition in progress may find its token overtaken, and is retried. If the highest
+// counter is in the upper half of its epoch, Sweep starts a new epoch: set Config.Epochs as the group's Lockers do.
 //
 // The error names the nodes that could not be swept.
 func (l *Locker) Sweep(ctx context.Context) (int, error) {
@@ -50,9 +54,10 @@ func (l *Locker) Sweep(ctx context.Context) (int, error) {
 	for _, top := range tops {
 		base = max(base, top)
 	}
-	if base%(1<<epochShift) > 1<<(epochShift-1) {
+	if base%(1<<epochShift) > 1<<(epochShift-1) && (!l.keepsEpoch() || len(l.nodes) > 1 && !keptByStore(states)) {
 		// All resources are raised to the one that was used most. Before that uses up their tokens, a new epoch
-		// begins.
+		// begins. If a store may keep the epochs that this Locker does not have, it starts none: the store would not
+		// learn of it, and allocate it again after a loss of data.
 		var err error
 		if base, err = l.newBase(ctx, states, nil); err != nil {
 			return 0, err
@@ -73,6 +78,11 @@ func (l *Locker) Sweep(ctx context.Context) (int, error) {
 		}
 	}
 	return total, errors.Join(errs...)
+}
+
+// keptByStore reports whether a node was admitted by a Locker whose Config.Epochs keeps the epoch and the longest TTL.
+func keptByStore(states []nodeState) bool {
+	return slices.ContainsFunc(states, func(st nodeState) bool { return st.record > 0 })
 }
 
 func (l *Locker) each(do func(i int, n *node)) {
@@ -137,6 +147,9 @@ func (l *Locker) nextEpoch(ctx context.Context, since time.Time) error {
 		return nil
 	}
 	states := l.states(ctx)
+	if l.keepsEpoch() && keptByStore(states) {
+		return errEpochElsewhere
+	}
 	base, err := l.newBase(ctx, states, nil)
 	if err != nil {
 		return err

@@ -210,18 +210,26 @@ was ever used. Gateways do it by themselves when there are over 100,000; tokens 
 		Example: `  fencegate nodes sweep --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return g.with(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error {
-				n, failed := l.Sweep(cmd.Context())
-				if err := printJSON(cmd.OutOrStdout(), map[string]int{"deleted": n}); err != nil {
-					return err
-				}
-				if failed != nil {
-					return withHint(failed, exitUnavailable, "these nodes were not swept")
-				}
-				return nil
+			if g.url == "" {
+				return g.with(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error { return sweep(cmd, l) })
+			}
+			return (&database{url: g.url}).with(cmd.Context(), func(pool *pgxpool.Pool) error {
+				cfg := lock.Config{Epochs: pgfence.New(pool)} // a sweep may start a new epoch
+				return g.with(cmd.Context(), e, cfg, func(l *lock.Locker) error { return sweep(cmd, l) })
 			})
 		},
 	}
 	g.register(cmd)
 	return cmd
+}
+
+func sweep(cmd *cobra.Command, l *lock.Locker) error {
+	n, failed := l.Sweep(cmd.Context())
+	if err := printJSON(cmd.OutOrStdout(), map[string]int{"deleted": n}); err != nil {
+		return err
+	}
+	if failed != nil {
+		return withHint(failed, exitUnavailable, "these nodes were not swept")
+	}
+	return nil
 }

@@ -116,6 +116,38 @@ func TestLocksThatNeverEndAreListed(t *testing.T) {
 	}
 }
 
+// PostgreSQL allocates the epoch that a sweep starts.
+func TestASweepTakesItsEpochFromPostgreSQL(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	nodes := testenv.Redis(t, 1)
+	store := pgfence.New(testenv.PoolOf(t, pg.GatewayURL))
+	l, err := lock.New(lock.Config{Nodes: []lock.Node{{Addr: nodes.Addrs[0]}}, KeyPrefix: nodes.Prefix, NodeTimeout: 20 * time.Second, Epochs: store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	if err := l.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c := redis.NewClient(&redis.Options{Addr: nodes.Addrs[0]})
+	t.Cleanup(func() { _ = c.Close() })
+	before := l.Status(t.Context())[0].Epoch
+	if err := c.HSet(t.Context(), nodes.Prefix+":h", "c:r", before<<32+1<<31+5).Err(); err != nil {
+		t.Fatal(err)
+	}
+	vars := map[string]string{"FENCEGATE_POSTGRES_URL": pg.GatewayURL}
+	code, out, stderr := cli(t, vars, "nodes", "sweep", "--redis", nodes.Addrs[0], "--redis-prefix", nodes.Prefix)
+	if code != exitOK || !strings.Contains(out, `"deleted": 1`) {
+		t.Errorf("sweep: %d %q %q", code, out, stderr)
+	}
+	swept := l.Status(t.Context())[0].Epoch
+	next, err := store.RaiseEpoch(t.Context(), 0)
+	if err != nil || swept != before+1 || next <= swept {
+		t.Errorf("epoch %d, %d after the sweep, then %d: %v", before, swept, next, err)
+	}
+}
+
 // The Redis client by itself writes to standard error, in its own format.
 func TestANodeThatIsAwayIsToldOnce(t *testing.T) {
 	t.Parallel()
