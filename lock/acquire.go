@@ -220,8 +220,11 @@ func (l *Locker) attemptTwice(
 			return a, nil
 		}
 		if !again && errors.Is(err, ErrExhausted) {
-			if raiseErr := l.nextEpoch(ctx, a.start.mono); raiseErr != nil {
-				return nil, errors.Join(err, raiseErr)
+			var stuck error
+			if floor, stuck = l.afterExhausted(ctx, resource, a.start.mono, floor); errors.Is(stuck, fence.ErrInvalid) {
+				return nil, stuck // for good: another attempt would not help
+			} else if stuck != nil {
+				return nil, errors.Join(err, stuck)
 			}
 		}
 		if again || !errors.Is(err, ErrNoQuorum) || errors.Is(err, ErrNodeTimeout) {

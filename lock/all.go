@@ -212,6 +212,9 @@ func (l *Locker) armEach(ctx context.Context, order []string, taken map[string]*
 		if !errors.As(err, &low) || tries == maxArms+len(order) || taken[low.Resource] == nil {
 			return err
 		}
+		if low.Recorded >= lastToken {
+			return usedUpError(low.Resource)
+		}
 		if err := taken[low.Resource].take(ctx, low.Recorded); err != nil {
 			return err
 		}

@@ -59,6 +59,9 @@ func (a *attempt) armOrRaise(ctx context.Context) error {
 		if !errors.As(err, &low) || arms == maxArms {
 			return err
 		}
+		if low.Recorded >= lastToken {
+			return usedUpError(a.resource)
+		}
 		if err := a.take(ctx, low.Recorded); err != nil {
 			return err
 		}

@@ -123,6 +123,50 @@ func TestNodesWhoseEpochPostgreSQLKeepsStartNone(t *testing.T) {
 	}
 }
 
+// A fence that is far above the nodes' epoch, because a writer presented a token without a grant, costs no epoch of
+// the group.
+func TestAFenceFarAboveTheEpochUsesUpNoEpochs(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		fence, want fence.Token // want 0: there is no token left
+	}{
+		"the last token":                   {fence: 1<<53 - 1},
+		"one before it":                    {fence: 1<<53 - 2, want: 1<<53 - 1},
+		"the last token of a later epoch":  {fence: 1<<40 - 1, want: 1<<40 + 1},
+		"before the last of a later epoch": {fence: 1<<40 - 2, want: 1<<40 - 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := shared(t, 3)
+			store := &epochs{}
+			cfg.Epochs, cfg.Armer = store, &register{tokens: map[string]fence.Token{"minted": test.fence}}
+			l := started(t, cfg)
+			before := store.last.Load()
+			if test.want > 0 {
+				lease := acquire(t, l, "minted")
+				if got := token(t, lease); got != test.want {
+					t.Errorf("token %d; want %d", got, test.want)
+				}
+				release(t, lease)
+			}
+			for range 3 {
+				lease, err := l.Acquire(t.Context(), "minted")
+				switch {
+				case test.fence < 1<<40:
+					must(t, err)
+					release(t, lease)
+				case !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), "another resource name"):
+					t.Errorf("got %v", err)
+				}
+			}
+			if after := store.last.Load(); after != before {
+				t.Errorf("epoch %d after %d", after, before)
+			}
+			release(t, acquire(t, l, "other"))
+		})
+	}
+}
+
 // A sweep leaves no counters, but the group counts as used: an empty node of it may have held a lease.
 func TestInitLeavesASweptGroupsEmptyNodeAlone(t *testing.T) {
 	t.Parallel()

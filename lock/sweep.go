@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/fence"
 )
 
 // On average one in sweepEvery tries for a lock, in any process, checks whether the counters have to be swept.
@@ -171,6 +173,49 @@ func (l *Locker) nextEpoch(ctx context.Context, since time.Time) error {
 	}
 	l.raise.at = time.Now()
 	return nil
+}
+
+// lastToken is the highest token that there is.
+const lastToken fence.Token = 1<<53 - 1
+
+// usedUpError says that a resource has no token left in any epoch.
+func usedUpError(resource string) error {
+	return fmt.Errorf("acquire %q: %w", resource, &fence.InvalidError{Field: "resource", Reason: fmt.Sprintf(
+		"%q has used up its tokens: none is above %d, its counter or fence; use another resource name", resource, lastToken)})
+}
+
+// afterExhausted makes another attempt possible for a resource that used up the tokens of its epoch, and returns the
+// floor for it. Mostly the nodes go on to the next epoch. If the resource alone is in a later epoch than the nodes,
+// because its fence was, only the resource goes on: with an Armer, any token above the fence is safe. Otherwise one
+// resource would use up the epochs of the group.
+func (l *Locker) afterExhausted(ctx context.Context, resource string, since time.Time, floor fence.Token) (fence.Token, error) {
+	top, base := l.highest(ctx, resource, l.states(ctx))
+	switch {
+	case top >= lastToken:
+		return 0, usedUpError(resource)
+	case l.cfg.Armer != nil && top>>epochShift > base>>epochShift:
+		if (top+1)%(1<<epochShift) == 0 {
+			top++ // the epoch's own number is never a token
+		}
+		return max(floor, top), nil
+	}
+	return floor, l.nextEpoch(ctx, since)
+}
+
+// highest returns a resource's highest counter on the nodes, and their highest base. A node that answers that tokens
+// are used up has counted up to the floor.
+func (l *Locker) highest(ctx context.Context, resource string, states []nodeState) (top, base fence.Token) {
+	counters := make([]int64, len(l.nodes))
+	l.each(func(i int, n *node) {
+		if states[i].err == nil && states[i].admitted {
+			text, _ := n.client.HGet(ctx, n.keys.h, counterField(resource)).Result() // missing: not known
+			counters[i] = number(text)
+		}
+	})
+	for i, st := range states {
+		top, base = max(top, fence.Token(counters[i])), max(base, fence.Token(st.base))
+	}
+	return top, base
 }
 
 // sweepSometimes checks in the background, and sweeps if there are too many counters.
