@@ -113,7 +113,7 @@ quarantine: see "fencegate nodes mode".`,
 				}
 				if quorum := len(shown)/2 + 1; admitted < quorum {
 					return withHint(fmt.Errorf("%d of %d nodes are admitted, and %d are needed", admitted, len(shown), quorum), exitUnavailable,
-						"a first start is `fencegate serve --init`; a node that lost its data comes back by itself, or by `fencegate nodes admit`")
+						"a first start is `fencegate serve --init`; a node that lost its data comes back by itself, or by `fencegate nodes admit`; a parked one waits for its restart, or for `nodes admit`")
 				}
 				return nil
 			})
