@@ -139,8 +139,26 @@ func (s *session) leave(on net.Conn) {
 	}
 }
 
-// call makes one call of the client, which takes no context. If ctx ends, the call goes on in the background until it
-// is answered, or its connection ends.
+// States of a call.
+const (
+	callWaits int32 = iota
+	callSent
+	callAbandoned
+)
+
+// unsentError says that a call was abandoned before anything was sent, so nothing was done.
+type unsentError struct{ error }
+
+func (e *unsentError) Unwrap() error { return e.error }
+
+func isUnsent(err error) bool {
+	_, ok := errors.AsType[*unsentError](err)
+	return ok
+}
+
+// call makes one call of the client, which takes no context. If ctx ends before the call is sent, it is never sent, and
+// the error is an [*unsentError]. If ctx ends later, the call goes on in the background until it is answered, or its
+// connection ends.
 func call[T any](ctx context.Context, s *session, f func(*zk.Conn) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errNoAnswer)
 	defer cancel()
@@ -150,10 +168,13 @@ func call[T any](ctx context.Context, s *session, f func(*zk.Conn) (T, error)) (
 	}
 	done := make(chan outcome, 1)
 	on := s.connection()
+	var state atomic.Int32
 	go func() {
 		select {
 		case <-s.known:
-		case <-ctx.Done(): // it was not sent
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil || !state.CompareAndSwap(callWaits, callSent) {
 			return
 		}
 		value, err := f(s.conn)
@@ -176,6 +197,9 @@ func call[T any](ctx context.Context, s *session, f func(*zk.Conn) (T, error)) (
 		}
 		if errors.Is(err, errNoAnswer) && s.conn.State() != zk.StateHasSession {
 			err = fmt.Errorf("%w: no connection to %s", errNoAnswer, strings.Join(s.servers, ", "))
+		}
+		if state.CompareAndSwap(callWaits, callAbandoned) {
+			err = &unsentError{err}
 		}
 		return none, err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -28,6 +29,7 @@ type hold struct {
 	deadline time.Time
 	vain     bool // it gives no lease
 	timer    *time.Timer
+	over     atomic.Bool // the client sends no request any more that creates the node
 }
 
 // keep records a node of this session before it is requested, so that it is deleted whatever the answer is.
@@ -72,13 +74,14 @@ func (s *store) giveUp(h *hold) {
 	s.inBackground(func(ctx context.Context) { s.remove(ctx, h) })
 }
 
-// remove retries until the node is gone for good. A session's requests are answered in order, even over another
-// connection, so a node that is absent then will not be created later. If this user may not delete the node, it stays
-// until it is released, or the session ends.
+// remove retries until the node is gone for good: until it was deleted, or is absent after the call that creates it has
+// ended. A session's requests are answered in order, even over another connection, so the node is not created later. If
+// this user may not delete the node, it stays until it is released, or the session ends.
 func (s *store) remove(ctx context.Context, h *hold) {
 	for pause := takePause; ctx.Err() == nil; pause = min(2*pause, lookEvery) {
+		over := h.over.Load() // before the node is looked for
 		err := s.delete(ctx, h.child)
-		if err == nil || errors.Is(err, zk.ErrNoNode) {
+		if err == nil || over && errors.Is(err, zk.ErrNoNode) {
 			s.drop(h)
 			return
 		}
@@ -170,19 +173,27 @@ func (s *store) create(ctx context.Context, r leasing.Request, at *seen, p *plac
 		ops = append(ops, &zk.DeleteRequest{Path: path.Join(node, p.name), Version: -1})
 	}
 	h := s.keep(own.String(), child, deadline)
-	answers, err := call(ctx, s.session, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(ops...) })
+	answers, err := s.request(ctx, h, ops...)
 	switch {
 	case err == nil:
 		if p != nil {
 			p.name = ""
 		}
 		return leases.Taken{Resource: r.Resource, Owner: h.owner, Token: b.value + fence.Token(answers[1].Stat.Mzxid), Deadline: deadline}, nil
-	case errors.Is(err, zk.ErrBadVersion), errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNoAuth):
+	case errors.Is(err, zk.ErrBadVersion), errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNoAuth), isUnsent(err):
 		s.drop(h) // nothing was created
 	default:
 		s.giveUp(h)
 	}
 	return leases.Taken{}, err
+}
+
+// request sends the transaction that creates a hold's node.
+func (s *store) request(ctx context.Context, h *hold, ops ...any) ([]zk.MultiResponse, error) {
+	return call(ctx, s.session, func(c *zk.Conn) ([]zk.MultiResponse, error) {
+		defer h.over.Store(true)
+		return c.Multi(ops...)
+	})
 }
 
 // own returns this session's hold of an owner.
@@ -226,17 +237,15 @@ func (s *store) adopt(ctx context.Context, ref leasing.Ref, at *seen, deadline t
 	node := s.node(ref.Resource)
 	child := path.Join(node, at.owner.nonce+"."+strings.ToLower(rand.Text()))
 	h := s.keep(ref.Owner, child, deadline)
-	_, err := call(ctx, s.session, func(c *zk.Conn) ([]zk.MultiResponse, error) {
-		return c.Multi(
-			&zk.CheckVersionRequest{Path: node, Version: at.version}, &zk.DeleteRequest{Path: path.Join(node, at.lease), Version: -1},
-			&zk.CreateRequest{Path: child, Data: until(deadline), Acl: s.session.acl, Flags: zk.FlagEphemeral},
-		)
-	})
+	_, err := s.request(ctx, h,
+		&zk.CheckVersionRequest{Path: node, Version: at.version}, &zk.DeleteRequest{Path: path.Join(node, at.lease), Version: -1},
+		&zk.CreateRequest{Path: child, Data: until(deadline), Acl: s.session.acl, Flags: zk.FlagEphemeral},
+	)
 	switch {
 	case errors.Is(err, zk.ErrBadVersion): // a newer lease has been given
 		s.drop(h)
 		return leasing.ErrLost
-	case errors.Is(err, zk.ErrNoNode): // another process extended it
+	case errors.Is(err, zk.ErrNoNode), isUnsent(err): // another process extended it, or nothing was done
 		s.drop(h)
 	}
 	return err
