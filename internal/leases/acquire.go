@@ -89,7 +89,7 @@ func (s *Source) each(ctx context.Context, all []leasing.Request, take taker) ([
 			s.giveBack(taken)
 			return nil, err
 		}
-		s.freeAll(context.WithoutCancel(ctx), taken) // now, because the next attempt needs them
+		s.freeNow(ctx, taken) // because the next attempt needs them
 		if try == armTries {
 			return nil, fmt.Errorf("%w: %w", leasing.ErrHeld, err)
 		}
@@ -190,6 +190,13 @@ func (s *Source) giveBack(taken []Taken) {
 			}
 		}
 	})
+}
+
+// freeNow frees what was taken, even if ctx has ended. What the first try does not free is freed in the background.
+func (s *Source) freeNow(ctx context.Context, taken []Taken) {
+	if !s.freeAll(context.WithoutCancel(ctx), taken) {
+		s.giveBack(taken)
+	}
 }
 
 // freeAll frees what was taken, and reports whether nothing remains.

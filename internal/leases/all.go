@@ -35,7 +35,7 @@ func (s *Source) takeAll(ctx context.Context, all []leasing.Request, take taker)
 			for n, had := range has {
 				back[n] = taken[had]
 			}
-			s.freeAll(context.WithoutCancel(ctx), back)
+			s.freeNow(ctx, back)
 			return nil, err
 		}
 	}
