@@ -153,7 +153,7 @@ func (a *attempt) find(s *seen) bool {
 	if len(s.lock.Kvs) == 0 || string(s.lock.Kvs[0].Value) != a.owner.String() {
 		return false
 	}
-	a.seen = &seen{created: s.lock.Kvs[0].CreateRevision, revision: s.revision}
+	a.seen = &seen{created: s.lock.Kvs[0].CreateRevision, revision: s.revision, line: s.line}
 	return true
 }
 

@@ -35,12 +35,13 @@ type place struct {
 
 // Wait takes the lease when it is the place's turn.
 func (s *store) Wait(ctx context.Context, r leasing.Request, why func(error)) (leases.Taken, error) {
-	taken, _, err := s.take(ctx, &attempt{r: r, behind: true}) // grouped with others, as usually nobody waits
+	taken, last, err := s.take(ctx, &attempt{r: r, behind: true}) // grouped with others, as usually nobody waits
 	var p *place
 	for {
 		if err == nil {
 			if p != nil {
-				p.gone = p.created > 0
+				// If the lease is of an earlier attempt, the last one has put the place again, and read the queue.
+				p.gone = p.created > 0 && last.line == nil
 			}
 			return taken, nil
 		}
@@ -56,7 +57,6 @@ func (s *store) Wait(ctx context.Context, r leasing.Request, why func(error)) (l
 		if !held {
 			leases.Pause(ctx, awayPause)
 		}
-		var last *seen
 		if taken, last, err = s.take(ctx, &attempt{r: r, behind: true, place: p}); err != nil && last != nil && last.line != nil {
 			why(err)
 			if ahead := p.ahead(s.lock(r.Resource), last); ahead != "" {

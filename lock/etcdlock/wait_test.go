@@ -148,3 +148,27 @@ func TestAClosedSourceLeavesTheLine(t *testing.T) {
 		t.Errorf("who waited: %v; want ErrClosed", err)
 	}
 }
+
+// The next attempt finds the lease, and has put the place again by then.
+func TestAWaiterLeavesTheLineAfterALostAnswer(t *testing.T) {
+	t.Parallel()
+	w, s, _, _ := wired(t)
+	had := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+		had <- err
+	}()
+	testenv.Eventually(t, "it waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 1 })
+	w.silent.Store(1)
+	if _, err := w.etcd.Delete(t.Context(), "fencegate/locks/r"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-had; err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	testenv.Eventually(t, "nobody waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 0 })
+	if took := time.Since(begun); took > 7*time.Second {
+		t.Errorf("the place stayed for %v", took)
+	}
+}
