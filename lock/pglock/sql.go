@@ -2,6 +2,8 @@ package pglock
 
 import (
 	"context"
+	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -29,23 +31,81 @@ func mode(conn *pgx.Conn) pgx.QueryExecMode {
 	return pgx.QueryExecModeExec
 }
 
+const (
+	// answerLimit bounds how long a connection of the pool is waited for that was idle and may be dead.
+	answerLimit = time.Second
+	// changeLimit bounds one try of an extension or a release. It exceeds the functions' lock_timeout.
+	changeLimit = 7 * time.Second
+	// takeLimit bounds one try of an acquisition. It exceeds the waits for the turn and for the drain.
+	takeLimit = 3 * turnLimit
+)
+
 // on calls f with a connection of the pool.
 func (s *Source) on(ctx context.Context, f func(conn *pgx.Conn) error) error {
-	return s.cfg.Pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return f(conn.Conn()) })
+	conn, err := s.connection(ctx)
+	if err != nil {
+		return err
+	}
+	defer release(conn)
+	return f(conn.Conn())
 }
 
-// twice calls f, which may be repeated, and calls it once more on another connection if the connection was lost. The
-// pool's other connections may have died with it.
-func (s *Source) twice(ctx context.Context, f func(conn *pgx.Conn) error) error {
-	err := s.on(ctx, f)
+// release returns a connection to the pool. One that was given up leaves the pool at once: the pool itself would count
+// it for as long as the server does not close it, up to 15 s, and make no other in its place.
+func release(conn *pgxpool.Conn) {
+	if conn.Conn().IsClosed() {
+		conn.Hijack() // the driver is closing it
+		return
+	}
+	conn.Release()
+}
+
+// connection returns a connection of the pool. The pool's ping of an idle connection has no bound of its own, and if one
+// has died silently, the others may have died with it.
+func (s *Source) connection(ctx context.Context) (*pgxpool.Conn, error) {
+	if s.cfg.Pool.Stat().IdleConns() > 0 {
+		one, cancel := context.WithTimeout(ctx, answerLimit)
+		defer cancel()
+		conn, err := s.cfg.Pool.Acquire(one)
+		if err == nil || one.Err() == nil || ctx.Err() != nil {
+			return conn, err
+		}
+		s.testIdle(ctx)
+	}
+	return s.cfg.Pool.Acquire(ctx)
+}
+
+// testIdle pings all idle connections at once. Those that do not answer leave the pool.
+func (s *Source) testIdle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, conn := range s.cfg.Pool.AcquireAllIdle(ctx) {
+		all.Go(func() {
+			defer release(conn)
+			_ = conn.Ping(ctx) // it closes a connection that does not answer
+		})
+	}
+	all.Wait()
+}
+
+// twice calls f, which may be repeated, and calls it once more on another connection if the connection was lost, or gave
+// no answer within limit. The pool's other connections may have died with it.
+func (s *Source) twice(ctx context.Context, limit time.Duration, f func(ctx context.Context, conn *pgx.Conn) error) error {
+	try := func(conn *pgx.Conn) error {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		return f(ctx, conn)
+	}
+	err := s.on(ctx, try)
 	for tries := int32(0); lost(err) && ctx.Err() == nil && tries <= s.cfg.Pool.Config().MaxConns; tries++ {
 		again := false
 		next := s.on(ctx, func(conn *pgx.Conn) error {
-			if err := conn.Ping(ctx); err != nil {
+			if err := answers(ctx, conn); err != nil {
 				return err
 			}
 			again = true
-			return f(conn)
+			return try(conn)
 		})
 		switch {
 		case again:
@@ -55,4 +115,10 @@ func (s *Source) twice(ctx context.Context, f func(conn *pgx.Conn) error) error 
 		}
 	}
 	return err
+}
+
+func answers(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	return conn.Ping(ctx)
 }

@@ -207,14 +207,14 @@ func heldError(resource string, holder *string, left *int64) *leasing.HeldError 
 // takeAlone takes one lease when it is its turn, and drains the superseded writers after that commit. A repeated call
 // finds the lease that a call with a lost answer took.
 func (s *Source) takeAlone(ctx context.Context, a *attempt) error {
-	asked := false
-	err := s.twice(ctx, func(conn *pgx.Conn) error {
+	unknown := false // the answer to a call was lost
+	err := s.twice(ctx, takeLimit, func(ctx context.Context, conn *pgx.Conn) error {
 		warned, err := pgfence.WatchCommit(ctx, conn)
 		if err != nil {
 			return err
 		}
-		asked = true
 		if err = s.takeAloneOn(ctx, conn, a); err != nil {
+			unknown = unknown || lost(err)
 			return err
 		}
 		return warned(a.doing())
@@ -222,7 +222,7 @@ func (s *Source) takeAlone(ctx context.Context, a *attempt) error {
 	switch _, held := isHeld(err); {
 	case err == nil, held, errors.Is(err, leasing.ErrLost):
 		return err
-	case asked && lost(err) && !errors.Is(err, fence.ErrUnknown):
+	case unknown && !errors.Is(err, fence.ErrUnknown):
 		return fmt.Errorf("%w: %w", fence.ErrUnknown, failure(ctx, a.doing(), err))
 	}
 	return failure(ctx, a.doing(), err)

@@ -1,0 +1,157 @@
+package pglock_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/lock/pglock"
+)
+
+// silent makes connections die silently: what they send is dropped, and no answer comes. New ones work.
+type silent struct {
+	mu         sync.Mutex
+	generation int
+	open       []net.Conn
+	pipes      sync.WaitGroup
+}
+
+func (s *silent) now() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.generation
+}
+
+func (s *silent) killAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.generation++
+}
+
+// end closes all connections.
+func (s *silent) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, conn := range s.open {
+		_ = conn.Close()
+	}
+}
+
+// dial puts a pipe between the client and the server.
+func (s *silent) dial(server pgx.ConnConfig) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		up, err := server.DialFunc(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		client, down := net.Pipe()
+		s.mu.Lock()
+		s.open = append(s.open, up)
+		born := s.generation
+		s.mu.Unlock()
+		for _, ends := range [][2]net.Conn{{up, down}, {down, up}} {
+			s.pipes.Go(func() {
+				defer ends[0].Close()
+				_, _ = io.Copy(writer{ends[0], func() bool { return s.now() == born }}, ends[1])
+			})
+		}
+		return client, nil
+	}
+}
+
+type writer struct {
+	net.Conn
+	alive func() bool
+}
+
+func (w writer) Write(p []byte) (int, error) {
+	if !w.alive() {
+		return len(p), nil
+	}
+	return w.Conn.Write(p)
+}
+
+// silentPool is a pool with four idle connections. It pings them, or not, before it gives them out.
+func (w world) silentPool(t *testing.T, pings bool) (*pgxpool.Pool, *silent) {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(w.locker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pgfence.Configure(config)
+	s := &silent{}
+	config.MaxConns = 4
+	config.ConnConfig.DialFunc = s.dial(*config.ConnConfig)
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return pings }
+	p, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.end()
+		p.Close()
+		s.pipes.Wait()
+	})
+	var all []*pgxpool.Conn
+	for range config.MaxConns {
+		conn, err := p.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, conn)
+	}
+	for _, conn := range all {
+		conn.Release()
+	}
+	return p, s
+}
+
+func TestALeaseOutlivesConnectionsThatDieSilently(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	for name, pings := range map[string]bool{"the pool pings": true, "the pool does not ping": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, network := w.silentPool(t, pings)
+			s, err := pglock.New(pglock.Config{Pool: p})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			lease, err := s.TryAcquire(t.Context(), leasing.Request{Resource: name, TTL: ttl})
+			if err != nil {
+				t.Fatal(err)
+			}
+			network.killAll()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			if _, err := s.Extend(ctx, lease.Ref(), ttl); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A request with a nonce is not grouped.
+func TestALeaseIsTakenDespiteConnectionsThatDiedSilently(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	p, network := w.silentPool(t, true)
+	s := source(t, pglock.Config{Pool: p})
+	network.killAll()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	nonce := sha256.Sum256([]byte("nonce"))
+	if _, err := s.TryAcquire(ctx, leasing.Request{Resource: "r", TTL: ttl, NonceHash: nonce[:]}); err != nil {
+		t.Error(err)
+	}
+}
