@@ -65,7 +65,7 @@ func TestUploadsAreStagedFromTheCommandLine(t *testing.T) {
 		}
 	}
 	during = func() { writeFile(t, file, "a,b\nc,d\n") }
-	if out, err := stage(vars, "reports", "out.csv", file); out != "" || err == nil || !strings.Contains(err.Error(), "the file changed while it was read") {
+	if out, err := stage(vars, "reports", "out.csv", file); out != "" || err == nil || !strings.Contains(err.Error(), "changed while it was read") {
 		t.Errorf("a file that grew: %q, %v", out, err)
 	}
 	stale = true
