@@ -138,8 +138,8 @@ var grants = []mutant{
 	{
 		name: "no-resend", what: "a release whose link ended is not sent again",
 		file: "lock/resend.go", test: "TestAReleaseWhoseAnswerWasLostIsSentAgain",
-		old: "if o.kind != opRelease ||",
-		new: "if true ||",
+		old: "return o.kind == opRelease && !o.repeated && !t.After(o.expires)",
+		new: "return false",
 	},
 	{
 		name: "one-round", what: "an extension is made once",

@@ -149,7 +149,9 @@ type oneOver struct {
 
 func (o oneOver) RoundTrip(r *http.Request) (*http.Response, error) {
 	asked, err := io.ReadAll(r.Body)
-	if err != nil || !strings.Contains(string(asked), `"`+o.handle+`"`) {
+	if ours := strings.Contains(string(asked), `"`+o.handle+`"`); !ours && strings.HasSuffix(r.URL.Path, "/release") {
+		return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, err
+	} else if err != nil || !ours {
 		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(`{"valid_ms":30000}`))}, err
 	}
 	return &http.Response{StatusCode: o.status, Body: io.NopCloser(strings.NewReader(o.body))}, nil
