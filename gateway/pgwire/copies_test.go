@@ -144,7 +144,7 @@ func TestAStatementSentAheadOfACopyIsStoppedWithItsSession(t *testing.T) {
 		t.Errorf("%s %s", code, text)
 	}
 	if waits() {
-		t.Error("the client is told, and its statement waits on")
+		t.Error("the client is told of the end, but its statement still runs")
 	}
 	if err := holder.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

@@ -77,7 +77,7 @@ func TestAFormsFieldsFitInHeaders(t *testing.T) {
 	}
 }
 
-// The hour of a form's validity begins now or earlier, whoever dated it.
+// A form is valid for an hour from its date, so a date in the future would make it valid for longer.
 func TestAFormIsNotOfTheFuture(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

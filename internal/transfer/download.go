@@ -75,7 +75,7 @@ func (c *Client) replace(ctx context.Context, from Object, path string, old fs.F
 }
 
 // descriptors are the folders of a process's open files, such as /dev/fd once its links are resolved. Replacing the
-// file behind such a name would take it from whoever has it open.
+// file behind such a name would leave the process that has it open with a file that has no name.
 var descriptors = regexp.MustCompile(`^(/dev|/proc/\d+(/task/\d+)?)/fd$`)
 
 // maxLinks bounds the symbolic links of a path, as Linux does.
