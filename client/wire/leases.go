@@ -84,7 +84,8 @@ type Credentials struct {
 	AccessKeyID     string    `json:"access_key_id"`
 	SecretAccessKey string    `json:"secret_access_key"`
 	SessionToken    string    `json:"session_token"`
-	ExpiresAt       time.Time `json:"expires_at"`
+	ExpiresAt       time.Time `json:"expires_at"` // by the gateway's clock
+	ValidMS         int64     `json:"valid_ms"`   // from the writing of this answer to their end: the time of sending + valid_ms is never later, whatever the clocks show
 	EndpointURL     string    `json:"endpoint_url"`
 	Region          string    `json:"region"`
 }

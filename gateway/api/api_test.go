@@ -59,7 +59,10 @@ func TestLeaseTravelsThroughItsHandle(t *testing.T) {
 	if renewed.status != http.StatusOK || f.renewed != 10*time.Second || renewed.str("token") != "34" {
 		t.Errorf("renew: %d %s, for %v", renewed.status, renewed.text, f.renewed)
 	}
-	creds := request(t, s, "POST", "/v1/leases/credentials", fmt.Sprintf(`{"handle":%q}`, handle))
+	creds := request(t, s, "POST", "/v1/leases/credentials", fmt.Sprintf(`{"handle":%q,"refreshing":true}`, handle))
+	if valid, _ := creds.body["valid_ms"].(float64); valid <= 0 || valid > 1500 {
+		t.Errorf("credentials are valid for %v ms of a lease of 1500", creds.body["valid_ms"])
+	}
 	if creds.status != http.StatusOK || creds.str("access_key_id") != "ASIA" {
 		t.Errorf("credentials: %d %s", creds.status, creds.text)
 	}

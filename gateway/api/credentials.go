@@ -53,7 +53,7 @@ func (s *Server) credentials(c echo.Context) error {
 		return err
 	}
 	s.auditIssued(c, h, body.ReadOnly)
-	creds.ExpiresAt = creds.ExpiresAt.UTC()
+	creds.ExpiresAt, creds.ValidMS = creds.ExpiresAt.UTC(), max(0, time.Until(creds.ExpiresAt).Milliseconds())
 	if e := s.endpointsFor(c); e.S3 != nil {
 		creds.EndpointURL, creds.Region = e.S3.URL, e.S3.Region
 	}

@@ -112,8 +112,8 @@ func (f *fakes) Inspect(context.Context, string) (fence.Record, error) {
 	return f.record, f.err
 }
 
-func (f *fakes) Issue(string, fence.Token, time.Time, api.CredentialTerms) (wire.Credentials, error) {
-	return wire.Credentials{AccessKeyID: "ASIA", SecretAccessKey: "s", SessionToken: "t"}, nil
+func (f *fakes) Issue(_ string, _ fence.Token, expires time.Time, _ api.CredentialTerms) (wire.Credentials, error) {
+	return wire.Credentials{AccessKeyID: "ASIA", SecretAccessKey: "s", SessionToken: "t", ExpiresAt: expires}, nil
 }
 
 func (f *fakes) EnsureBucket(_ context.Context, name string, want wire.BucketRequest) (bool, error) {

@@ -86,26 +86,38 @@ type provider struct {
 	end     context.CancelFunc
 
 	mu      sync.Mutex
-	last    wire.Credentials
-	fetched time.Time // on this machine's monotonic clock
-	running *refresh  // nil: none
+	last    issued
+	running *refresh // nil: none
+}
+
+// issued are credentials with their end on this machine's clocks, which may differ from the gateway's.
+type issued struct {
+	wire.Credentials
+
+	until client.Deadline
+}
+
+func issue(ctx context.Context, c *client.Client, r wire.CredentialsRequest) (issued, error) {
+	asked := time.Now()
+	creds, err := c.Credentials(ctx, r)
+	return issued{creds, client.DeadlineAfter(asked, time.Duration(creds.ValidMS)*time.Millisecond)}, err
 }
 
 // refresh is a request for newer credentials, which all clients share. Its result is set when done is closed.
 type refresh struct {
 	done  chan struct{}
-	creds wire.Credentials
+	creds issued
 	err   error
 }
 
 // newProvider serves until close is called. The first credentials are the given ones.
-func newProvider(c *client.Client, lease client.Lease, r wire.CredentialsRequest, first wire.Credentials) (*provider, error) {
+func newProvider(c *client.Client, lease client.Lease, r wire.CredentialsRequest, first issued) (*provider, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("serve the lease's S3 credentials: %w", err)
 	}
 	p := &provider{
-		client: c, request: r, ttl: lease.TTL, token: rand.Text(), last: first, fetched: time.Now(), served: make(chan struct{}),
+		client: c, request: r, ttl: lease.TTL, token: rand.Text(), last: first, served: make(chan struct{}),
 		url: "http://" + ln.Addr().String() + "/credentials",
 	}
 	p.life, p.end = context.WithCancel(context.Background())
@@ -152,18 +164,18 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	answer(w, map[string]any{
 		"AccessKeyId": creds.AccessKeyID, "SecretAccessKey": creds.SecretAccessKey, "Token": creds.SessionToken,
-		"Expiration": creds.ExpiresAt.UTC().Format(time.RFC3339Nano),
+		"Expiration": time.Now().Add(creds.until.Remaining()).UTC().Format(time.RFC3339Nano),
 	})
 }
 
 // current returns credentials with half of the lease left. The lease is renewed after a third, so each set is used for
 // some time. If fetching fails or takes long, older credentials are better than none.
-func (p *provider) current(ctx context.Context) (wire.Credentials, error) {
+func (p *provider) current(ctx context.Context) (issued, error) {
 	last, running := p.refreshed()
 	if running == nil {
 		return last, nil
 	}
-	valid := time.Until(last.ExpiresAt) > 0
+	valid := last.until.Remaining() > 0
 	var tooLong <-chan time.Time
 	if valid {
 		patience := time.NewTimer(refreshPatience)
@@ -179,15 +191,15 @@ func (p *provider) current(ctx context.Context) (wire.Credentials, error) {
 	case <-tooLong:
 		return last, nil
 	case <-ctx.Done():
-		return wire.Credentials{}, ctx.Err()
+		return issued{}, ctx.Err()
 	}
 }
 
 // refreshed returns the last credentials, and the running refresh if they need one. At most one runs at a time.
-func (p *provider) refreshed() (wire.Credentials, *refresh) {
+func (p *provider) refreshed() (issued, *refresh) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Until(p.last.ExpiresAt) > p.ttl/2 && time.Since(p.fetched) < p.ttl/2 {
+	if p.last.until.Remaining() > p.ttl/2 {
 		return p.last, nil
 	}
 	if p.running == nil {
@@ -200,21 +212,17 @@ func (p *provider) refreshed() (wire.Credentials, *refresh) {
 // fetch carries out a refresh. It does not end with the client that started it, because others may wait for it.
 func (p *provider) fetch(r *refresh) {
 	defer close(r.done)
-	asked := time.Now()
 	ctx, cancel := context.WithTimeout(p.life, fetchTimeout)
 	defer cancel()
-	fresh, err := p.client.Credentials(ctx, p.request)
-	if latest := time.Now().Add(p.ttl); fresh.ExpiresAt.After(latest) {
-		fresh.ExpiresAt = latest // this machine's clock is behind the gateway's
-	}
+	fresh, err := issue(ctx, p.client, p.request)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.running, r.err = nil, err
 	switch {
 	case err == nil:
-		r.creds, p.last, p.fetched = fresh, fresh, asked
+		r.creds, p.last = fresh, fresh
 	case lost(err):
-		p.last = wire.Credentials{}
+		p.last = issued{}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,7 +18,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 )
 
-// issuer is a gateway that issues credentials after a while, or answers with a status.
+// issuer is a gateway that issues credentials after a while, or answers with a status. Its clock is an hour behind.
 type issuer struct {
 	takes  time.Duration
 	status int
@@ -32,7 +33,7 @@ func (g *issuer) RoundTrip(r *http.Request) (*http.Response, error) {
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
 	}
-	body, err := json.Marshal(map[string]any{"access_key_id": "fresh", "expires_at": time.Now().Add(time.Minute), "code": g.code, "status": g.status})
+	body, err := json.Marshal(map[string]any{"access_key_id": "fresh", "expires_at": time.Now().Add(time.Minute - time.Hour), "valid_ms": 60_000, "code": g.code, "status": g.status})
 	return &http.Response{StatusCode: g.status, Body: io.NopCloser(strings.NewReader(string(body)))}, err
 }
 
@@ -44,8 +45,8 @@ func aging(t *testing.T, g *issuer, valid time.Duration) *provider {
 		t.Fatal(err)
 	}
 	return &provider{
-		client: c, ttl: time.Minute, life: t.Context(), fetched: time.Now(),
-		last: wire.Credentials{AccessKeyID: "cached", ExpiresAt: time.Now().Add(valid)},
+		client: c, ttl: time.Minute, life: t.Context(),
+		last: issued{wire.Credentials{AccessKeyID: "cached"}, client.DeadlineAfter(time.Now(), valid)},
 	}
 }
 
@@ -101,6 +102,28 @@ func TestAClientThatLeavesEndsNoRefreshOfOthers(t *testing.T) {
 		began := time.Now()
 		if got, err := p.current(t.Context()); err != nil || got.AccessKeyID != "fresh" || time.Since(began) != time.Second {
 			t.Errorf("another got %q and %v after %v, want the result of the same refresh", got.AccessKeyID, err, time.Since(began))
+		}
+	})
+}
+
+// An SDK compares the expiry with this machine's clock, which may be ahead of the gateway's by more than the TTL.
+func TestCredentialsExpireByThisMachinesClock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &issuer{takes: time.Second, status: http.StatusOK}
+		p := aging(t, g, -1)
+		sent := time.Now()
+		for range 2 {
+			w := httptest.NewRecorder()
+			p.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/credentials", http.NoBody))
+			var got struct{ Expiration time.Time }
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || !got.Expiration.Equal(sent.Add(time.Minute)) {
+				t.Errorf("%d %s, %v; want an expiry at %v", w.Code, w.Body, err, sent.Add(time.Minute))
+			}
+			<-time.After(20 * time.Second)
+		}
+		if n := g.asked.Load(); n != 1 {
+			t.Errorf("the gateway was asked %d times, want once", n)
 		}
 	})
 }

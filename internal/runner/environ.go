@@ -77,17 +77,17 @@ func provide(ctx context.Context, c *client.Client, leases []client.Lease, n nee
 	if at.S3 == nil || !chosen {
 		return environ(inherited, leases, at, urls, nil), nil, nil
 	}
-	issued, err := c.Credentials(ctx, access.request(lease))
+	got, err := issue(ctx, c, access.request(lease))
 	if err != nil {
 		return nil, nil, fmt.Errorf("S3 credentials of the lease: %w", err)
 	}
 	set := map[string]string{
-		"AWS_ENDPOINT_URL_S3": issued.EndpointURL, "AWS_REGION": issued.Region, "AWS_DEFAULT_REGION": issued.Region,
+		"AWS_ENDPOINT_URL_S3": got.EndpointURL, "AWS_REGION": got.Region, "AWS_DEFAULT_REGION": got.Region,
 	}
-	maps.Copy(set, rcloneRemote(issued))
+	maps.Copy(set, rcloneRemote(got.Credentials))
 	files := map[string]string{}
 	if n.home != "" {
-		if files, err = toolFiles(issued, n); err != nil {
+		if files, err = toolFiles(got.Credentials, n); err != nil {
 			return nil, nil, err
 		}
 		if access.Kind == Static { // the command's own settings stay, and these variables take precedence
@@ -96,12 +96,12 @@ func provide(ctx context.Context, c *client.Client, leases []client.Lease, n nee
 	}
 	var p *provider
 	if access.Kind == Refreshing {
-		if p, err = newProvider(c, lease, access.request(lease), issued); err != nil {
+		if p, err = newProvider(c, lease, access.request(lease), got); err != nil {
 			return nil, nil, err
 		}
 		maps.Copy(set, p.environ())
 	} else {
-		set["AWS_ACCESS_KEY_ID"], set["AWS_SECRET_ACCESS_KEY"], set["AWS_SESSION_TOKEN"] = issued.AccessKeyID, issued.SecretAccessKey, issued.SessionToken
+		set["AWS_ACCESS_KEY_ID"], set["AWS_SECRET_ACCESS_KEY"], set["AWS_SESSION_TOKEN"] = got.AccessKeyID, got.SecretAccessKey, got.SessionToken
 	}
 	maps.Copy(set, files)
 	return environ(inherited, leases, at, urls, set), p, nil

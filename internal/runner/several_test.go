@@ -62,7 +62,7 @@ func (s *set) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 	case "/v1/leases/credentials":
 		reply(map[string]any{
-			"access_key_id": "ASIA of " + body.Handle, "secret_access_key": "s", "session_token": "t", "expires_at": time.Now().Add(time.Minute),
+			"access_key_id": "ASIA of " + body.Handle, "secret_access_key": "s", "session_token": "t", "valid_ms": 60_000,
 			"endpoint_url": "http://127.0.0.1:7480", "region": "us-east-1",
 		})
 	default:
