@@ -17,11 +17,12 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// The command's processes end even if `run` is killed.
+// The command's processes end even if `run` is killed, and their settings are removed.
 func TestNothingGoesOnWhenRunIsKilled(t *testing.T) {
 	t.Parallel()
 	url, _, renewed := leasingGateway(t, 0)
-	cmd := command(t, t.TempDir(), "run", "--gateway", url, "--resource", "r", "--ttl", "6s", "--", "sh", "-c",
+	tmp := t.TempDir()
+	cmd := command(t, tmp, "run", "--gateway", url, "--resource", "r", "--ttl", "6s", "--", "sh", "-c",
 		"trap '' TERM; sh -c \"trap '' TERM; echo \\$\\$; while :; do sleep 0.1; done\" & wait")
 	cmd.Stderr = nil // otherwise Wait would wait for the command's processes
 	out, err := cmd.StdoutPipe()
@@ -46,6 +47,7 @@ func TestNothingGoesOnWhenRunIsKilled(t *testing.T) {
 	_ = cmd.Wait()
 	t.Cleanup(func() { _ = syscall.Kill(grandchild, syscall.SIGKILL) })
 	testenv.Eventually(t, "what the command started has ended", func() bool { return ended(grandchild) })
+	wantEmpty(t, tmp)
 }
 
 // ended reports whether a process has ended; it may be a zombie.

@@ -54,7 +54,7 @@ func TestChildAndFolderEndWithTheParent(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
-			folder := filepath.Join(t.TempDir(), "with a blank")
+			folder := filepath.Join(t.TempDir(), "with  two blanks ")
 			if err := os.Mkdir(folder, 0o700); err != nil {
 				t.Fatal(err)
 			}
@@ -117,5 +117,12 @@ func TestAMissingProgramIsAnError(t *testing.T) {
 	t.Parallel()
 	if _, err := child.Start(child.Spec{Path: "/nonexistent/program"}); err == nil {
 		t.Fatal("no error")
+	}
+}
+
+func TestAFolderWithALineBreakInItsNameIsRefused(t *testing.T) {
+	t.Parallel()
+	if err := child.RemoveAtDeath("/nowhere\n/at all"); err == nil {
+		t.Error("the watchdog was told to remove two others")
 	}
 }

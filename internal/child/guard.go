@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 )
@@ -22,8 +23,14 @@ type watchdog struct {
 	in io.WriteCloser // only this process holds it; the watchdog acts when it closes
 }
 
-// RemoveAtDeath makes the watchdog remove the folder if this process ends without having removed it.
-func RemoveAtDeath(folder string) error { return guard.tell("d %s\n", folder) }
+// RemoveAtDeath makes the watchdog remove the folder if this process ends without having removed it. A name with a
+// line break is refused: the watchdog would read a part of it as another folder.
+func RemoveAtDeath(folder string) error {
+	if strings.Contains(folder, "\n") {
+		return fmt.Errorf("watchdog: the folder's name %q has a line break", folder)
+	}
+	return guard.tell("d %s\n", folder)
+}
 
 // Removed reports that a folder passed to [RemoveAtDeath] is gone.
 func Removed(folder string) { _ = guard.tell("k %s\n", folder) }

@@ -6,16 +6,18 @@
 # The end of the input means that the process which wrote it is gone, in whatever way.
 pids= containers= mounts=
 set --
-while read -r op a b; do
+while IFS= read -r line; do
+  op=${line%% *} rest=${line#* }
+  a=${rest%% *} b=${rest#* }
   case $op in
   +) pids="$pids $a:$b" ;;
   -) left=
     for entry in $pids; do [ "${entry%%:*}" = "$a" ] || left="$left $entry"; done
     pids=$left ;;
-  d) set -- "$@" "$a${b:+ $b}" ;;
+  d) set -- "$@" "$rest" ;;
   k) n=$#
     while [ "$n" -gt 0 ]; do
-      [ "$1" = "$a${b:+ $b}" ] || set -- "$@" "$1"
+      [ "$1" = "$rest" ] || set -- "$@" "$1"
       shift
       n=$((n - 1))
     done ;;

@@ -23,6 +23,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	processes "github.com/fencegate/fencegate/internal/child"
 )
 
 // OnLost is what to do with the command when its lease is lost.
@@ -129,10 +130,14 @@ func under(ctx context.Context, cfg Config, leases []client.Lease) (*watch, erro
 	if err != nil {
 		return nil, fmt.Errorf("folder for the command's settings: %w", err)
 	}
-	defer func() { _ = os.RemoveAll(home) }()
+	defer func() {
+		_ = os.RemoveAll(home)
+		processes.Removed(home)
+	}()
 	if home, err = filepath.Abs(home); err != nil { // relative folders of PATH are skipped
 		return nil, fmt.Errorf("folder for the command's settings: %w", err)
 	}
+	_ = processes.RemoveAtDeath(home) // start says why there is no watchdog
 	var creds *provider
 	if cfg.Environ, creds, err = provided(ctx, cfg, leases, home); err != nil {
 		return nil, err
