@@ -103,7 +103,7 @@ func newLeaseRenew(e env) *cobra.Command {
 		},
 	}
 	g.register(cmd)
-	cmd.Flags().DurationVar(&ttl, "ttl", 30*time.Second, "how long the lease lasts from now")
+	cmd.Flags().DurationVar(&ttl, "ttl", 30*time.Second, "how long the lease lasts from now, whatever it was acquired with")
 	return cmd
 }
 
