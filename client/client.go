@@ -207,7 +207,8 @@ func (c *Client) Renew(ctx context.Context, handle string, ttl time.Duration) (D
 	return deadlineOf(reply.Timing, sent), nil
 }
 
-// Release ends the lease. Releasing twice is not an error.
+// Release ends the lease. Releasing twice is not an error, nor is releasing a lease that was lost: [Client.Renew] tells
+// whether it is held.
 func (c *Client) Release(ctx context.Context, handle string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

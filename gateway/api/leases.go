@@ -278,7 +278,7 @@ func (s *Server) release(c echo.Context) error {
 		s.ended(h, false)
 		s.auditManaged(c, "a principal released another's lease", h)
 		s.tellLease(c, wire.EventReleased, h.Ref)
-	case !errors.Is(err, leasing.ErrLost): // an ended lease needs no release
+	case !errors.Is(err, leasing.ErrLost): // it may be the repeat of a release whose answer was lost
 		return leaseError(ctx, h.Resource, err)
 	}
 	return c.NoContent(http.StatusNoContent)

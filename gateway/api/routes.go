@@ -99,7 +99,7 @@ func leaseRoutes() []Route {
 			Rights: []access.Verb{access.Acquire, access.Manage}, Request: wire.RenewRequest{}, Answer: wire.Renewed{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeLeaseLost}, serve: (*Server).renew,
 		}, {
-			Method: http.MethodPost, Path: releasePath, ID: "release", Does: "ends a lease; `manage` for that of another principal. One that is over needs no release, and gets the same answer",
+			Method: http.MethodPost, Path: releasePath, ID: "release", Does: "ends a lease; `manage` for that of another principal. One that is over gets the same answer, as a repeated release must; a renewal tells whether it is held",
 			Rights: []access.Verb{access.Acquire, access.Manage}, Request: wire.HandleRequest{}, Status: []int{http.StatusNoContent}, serve: (*Server).release,
 		}, {
 			Method: http.MethodPost, Path: "/v1/leases/credentials", ID: "credentials", Does: "issues temporary S3 credentials that are bound to the lease's token, for the lease's own principal",

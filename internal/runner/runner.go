@@ -116,11 +116,10 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 		return Result{}, err
 	}
 	w, err := under(ctx, cfg, leases)
-	released := release(ctx, cfg, leases)
+	release(ctx, cfg, leases)
 	if err != nil {
 		return Result{}, err
 	}
-	w.learn(released)
 	return w.result(), nil
 }
 
@@ -170,13 +169,13 @@ func under(ctx context.Context, cfg Config, leases []client.Lease) (*watch, erro
 	return w, nil
 }
 
-// release gives back the leases, and returns the error of each.
-func release(ctx context.Context, cfg Config, leases []client.Lease) []error {
+// release gives back the leases. Its answers do not tell whether one was lost; that is [watch.confirm]'s to ask.
+func release(ctx context.Context, cfg Config, leases []client.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	return together(leases, func(lease client.Lease) error {
+	together(leases, func(lease client.Lease) error {
 		err := cfg.Client.Release(ctx, lease.Handle)
-		if err != nil && !lost(err) {
+		if err != nil {
 			cfg.Say("could not release %s; it ends by itself within %s: %v", lease.Resource, lease.TTL, err)
 		}
 		return err

@@ -247,7 +247,11 @@ func (w *watch) confirm(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
 	answers := together(w.held, func(h *held) error { return w.ask(ctx, h).err })
-	w.learn(answers)
+	for i, h := range w.held {
+		if lost(answers[i]) {
+			w.lose(h, answers[i])
+		}
+	}
 	if w.lost != nil {
 		return
 	}
@@ -259,15 +263,6 @@ func (w *watch) confirm(ctx context.Context) {
 	}
 	if len(unsure) > 0 {
 		w.cfg.Say("could not confirm that %s was held until the command ended: %v", strings.Join(unsure, ", "), cmp.Or(answers...))
-	}
-}
-
-// learn records the first loss among the gateway's answers for the leases.
-func (w *watch) learn(answers []error) {
-	for i, h := range w.held {
-		if lost(answers[i]) {
-			w.lose(h, answers[i])
-		}
 	}
 }
 
