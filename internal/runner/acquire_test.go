@@ -88,15 +88,9 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := &answers{gateway: gateway{ttl: time.Minute}, first: tc.first, ports: tc.ports}
-			server := httptest.NewServer(a)
-			defer server.Close()
-			c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
-			if err != nil {
-				t.Fatal(err)
-			}
 			var stdout strings.Builder
-			_, err = runner.Run(t.Context(), runner.Config{
-				Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute, Wait: tc.wait}, OnHeld: tc.hold,
+			_, err := runner.Run(t.Context(), runner.Config{
+				Client: clientOf(t, a), Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute, Wait: tc.wait}, OnHeld: tc.hold,
 				Command: []string{"echo", "ran"}, Environ: []string{"PATH=/usr/bin:/bin"}, Stdout: &stdout, Stderr: &stdout, Say: t.Logf,
 			})
 			switch {

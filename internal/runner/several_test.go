@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -70,15 +69,9 @@ func runSet(t *testing.T, resources []string, inherited ...string) (s *set, out,
 func runSetWith(t *testing.T, resources []string, access runner.S3Access, inherited ...string) (s *set, out, said string) {
 	t.Helper()
 	s = new(set)
-	server := httptest.NewServer(s)
-	t.Cleanup(server.Close)
-	c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
-	if err != nil {
-		t.Fatal(err)
-	}
 	var stdout, messages strings.Builder
 	result, err := runner.Run(t.Context(), runner.Config{
-		Client: c, Acquire: client.AcquireRequest{TTL: time.Minute}, Resources: resources, S3: access,
+		Client: clientOf(t, s), Acquire: client.AcquireRequest{TTL: time.Minute}, Resources: resources, S3: access,
 		Command: []string{"env"}, Environ: append([]string{"PATH=/usr/bin:/bin"}, inherited...), Stdout: &stdout,
 		Say: func(format string, args ...any) { _, _ = fmt.Fprintf(&messages, format+"\n", args...) },
 	})

@@ -3,49 +3,15 @@ package runner_test
 import (
 	"context"
 	"errors"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/runner"
 )
-
-// configure returns a run's configuration for the script, with a gateway.
-func configure(t *testing.T, g *gateway, script string) runner.Config {
-	t.Helper()
-	server := httptest.NewServer(g)
-	t.Cleanup(server.Close)
-	c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return runner.Config{
-		Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: g.ttl},
-		Command: []string{"sh", "-c", script},
-		Environ: []string{"PATH=/usr/bin:/bin"}, Say: func(string, ...any) {},
-	}
-}
-
-// newFIFO creates a named pipe, and returns its name and a channel that is closed when the command has written to it.
-func newFIFO(t *testing.T) (name string, written <-chan struct{}) {
-	t.Helper()
-	name = filepath.Join(t.TempDir(), "fifo")
-	if err := syscall.Mkfifo(name, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = os.ReadFile(name)
-	}()
-	return name, done
-}
 
 func TestAReaderOfTheMessagesThatStandsStillKeepsNoCommandAlive(t *testing.T) {
 	t.Parallel()
@@ -129,5 +95,33 @@ func TestAPortThatIsMissingAndNeededStartsNothing(t *testing.T) {
 		if !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), want) || stdout.Len() > 0 || g.released.Load() != 1 {
 			t.Errorf("%s: %v, %q, %d leases released; want a refusal and one", want, err, stdout.String(), g.released.Load())
 		}
+	}
+}
+
+func TestAnInterruptEndsTheCommandUnderItsLease(t *testing.T) {
+	t.Parallel()
+	g := &gateway{ttl: time.Minute}
+	ctx, cancel := context.WithCancel(t.Context())
+	cfg := configure(t, g, "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done")
+	cfg.Stdout = writerFunc(func([]byte) { cancel() })
+	result, err := runner.Run(ctx, cfg)
+	if err != nil || result.ExitCode != 3 || result.Ended || g.released.Load() != 1 {
+		t.Errorf("got %+v, %v and %d releases, want exit code 3 and one release", result, err, g.released.Load())
+	}
+}
+
+func TestTheSecondSignalKills(t *testing.T) {
+	t.Parallel()
+	g := &gateway{ttl: time.Minute}
+	signals := make(chan os.Signal) // unbuffered: the second comes a second after the first was received
+	cfg := configure(t, g, "trap '' TERM; echo ready; while :; do sleep 0.05; done")
+	cfg.Signals = signals
+	cfg.Stdout = writerFunc(func([]byte) {
+		signals <- os.Interrupt
+		time.AfterFunc(time.Second, func() { signals <- os.Interrupt })
+	})
+	result, err := runner.Run(t.Context(), cfg)
+	if err != nil || result.ExitCode != 137 || g.released.Load() != 1 {
+		t.Errorf("got %+v, %v and %d releases, want KILL and one release", result, err, g.released.Load())
 	}
 }
