@@ -35,7 +35,7 @@ var endings = slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, sysca
 // execute runs one command line and returns its exit code. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the command's
 // context; commands stop in order and clean up. A command that reloads handles SIGHUP itself, and one that heeds all of them.
 func execute(ctx context.Context, e env) int {
-	root, ends := newRoot(e), endings
+	root, ends, stderr := newRoot(e), endings, e.stderr
 	if cmd, _, err := root.Find(e.args); err == nil {
 		if _, ok := cmd.Annotations[reloads]; ok {
 			ends = withoutHangup(endings)
@@ -43,6 +43,11 @@ func execute(ctx context.Context, e env) int {
 		}
 		if _, ok := cmd.Annotations[heeds]; ok {
 			ends = nil
+		}
+		if _, ok := cmd.Annotations[queues]; ok {
+			queue := newMessages(e.stderr)
+			defer queue.close()
+			stderr = queue
 		}
 	}
 	if len(ends) > 0 {
@@ -53,9 +58,9 @@ func execute(ctx context.Context, e env) int {
 	root.SetArgs(e.args)
 	root.SetIn(e.stdin)
 	root.SetOut(e.stdout)
-	root.SetErr(e.stderr)
+	root.SetErr(stderr)
 	ran, err := root.ExecuteContextC(ctx)
-	return report(e.stderr, ran.CommandPath(), named(ran, endedBy(ctx, err)))
+	return report(stderr, ran.CommandPath(), named(ran, endedBy(ctx, err)))
 }
 
 // interrupted is the error of a command that a signal ended.

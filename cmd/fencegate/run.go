@@ -41,7 +41,7 @@ func newRun(e env) *cobra.Command {
 		Short:       "Run a command under a lease; its writes are refused once the lease is over",
 		Long:        runLong,
 		Example:     runExample,
-		Annotations: map[string]string{says: "", heeds: ""},
+		Annotations: map[string]string{says: "", heeds: "", queues: ""},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("the command is missing; it comes after the flags")
@@ -66,10 +66,12 @@ func newRun(e env) *cobra.Command {
 
 // run runs the command, and returns the error to report.
 func (o *runFlags) run(cmd *cobra.Command, e env, g *gatewayFlags, args []string) error {
+	surviveUnread() // the reader of our messages may close its end
 	cfg, err := o.config(cmd)
 	if err != nil {
 		return err
 	}
+	cfg.Stderr = e.stderr // the command's own messages wait for their reader, as without run
 	if cfg.Client, err = g.client(e); err != nil {
 		return err
 	}
@@ -77,7 +79,6 @@ func (o *runFlags) run(cmd *cobra.Command, e env, g *gatewayFlags, args []string
 	for _, warning := range e.misspelt(cmd.Root()) {
 		cfg.Say("warning: %s", oneLine(warning))
 	}
-	surviveUnread() // the reader of our messages may close its end
 	if !o.forever { // which would start the command again that a typed INT has ended
 		cfg.Beside = new(atomic.Bool)
 	}
@@ -85,9 +86,9 @@ func (o *runFlags) run(cmd *cobra.Command, e env, g *gatewayFlags, args []string
 	defer stop()
 	cfg.Signals = heard
 	if o.forever {
-		return o.again(ctx, cfg)
+		return o.again(ctx, cfg, cmd.ErrOrStderr())
 	}
-	return o.once(ctx, cfg)
+	return o.once(ctx, cfg, cmd.ErrOrStderr())
 }
 
 func (o *runFlags) register(cmd *cobra.Command) {
@@ -155,14 +156,15 @@ func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
 	}
 	stderr := cmd.ErrOrStderr()
 	cfg.Acquire, cfg.Resources, cfg.Environ, cfg.S3, cfg.PGURLs = o.lease, o.resources, o.inherited(os.Environ()), o.access, o.pgURLs
-	cfg.Stdin, cfg.Stdout, cfg.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), stderr
-	cfg.Say = func(format string, a ...any) {
-		if o.json {
-			o.line(stderr, map[string]any{"message": fmt.Sprintf(format, a...)})
-			return
-		}
-		_, _ = fmt.Fprintf(stderr, "fencegate run: "+format+"\n", a...)
+	cfg.Stdin, cfg.Stdout = cmd.InOrStdin(), cmd.OutOrStdout()
+	message := said
+	if o.json {
+		message = func(text string) []byte { return o.line(map[string]any{"message": text}) }
 	}
+	if queue, ok := stderr.(*messages); ok {
+		queue.format(message)
+	}
+	cfg.Say = func(format string, a ...any) { _, _ = stderr.Write(message(fmt.Sprintf(format, a...))) }
 	return cfg, nil
 }
 
@@ -204,26 +206,28 @@ func (o *runFlags) distinct() error {
 	return nil
 }
 
-// line writes facts as one line of JSON.
-func (o *runFlags) line(w io.Writer, facts map[string]any) {
+// line returns facts as one line of JSON.
+func (o *runFlags) line(facts map[string]any) []byte {
 	facts["time"] = time.Now().UTC().Format(time.RFC3339Nano)
 	if len(o.resources) > 1 {
 		facts["resources"] = o.resources
 	} else {
 		facts["resource"] = o.lease.Resource
 	}
-	if b, err := json.Marshal(facts); err == nil {
-		_, _ = fmt.Fprintf(w, "%s\n", b)
+	b, err := json.Marshal(facts)
+	if err != nil {
+		return nil
 	}
+	return append(b, '\n')
 }
 
 // once runs the command once, and maps its outcome to the exit code.
-func (o *runFlags) once(ctx context.Context, cfg runner.Config) error {
+func (o *runFlags) once(ctx context.Context, cfg runner.Config, stderr io.Writer) error {
 	result, err := runner.Run(ctx, cfg)
 	if !errors.Is(err, runner.ErrSkipped) && !errors.Is(err, runner.ErrLate) {
 		err = endedBy(ctx, err)
 	}
-	o.tell(cfg.Stderr, result, err)
+	o.tell(stderr, result, err)
 	switch {
 	case errors.Is(err, runner.ErrSkipped):
 		if !o.json {
@@ -293,7 +297,7 @@ func (o *runFlags) tell(w io.Writer, result runner.Result, err error) {
 	default:
 		facts["token"], facts["exit_code"] = result.Held[0].Token, result.ExitCode
 	}
-	o.line(w, facts)
+	_, _ = w.Write(o.line(facts))
 }
 
 const (
@@ -304,11 +308,11 @@ const (
 )
 
 // again runs the command each time the lease is available, until ctx ends or an error that no retry mends.
-func (o *runFlags) again(ctx context.Context, cfg runner.Config) error {
+func (o *runFlags) again(ctx context.Context, cfg runner.Config, stderr io.Writer) error {
 	rest := firstRest
 	for {
 		began := time.Now()
-		err := o.once(ctx, cfg)
+		err := o.once(ctx, cfg, stderr)
 		_, ended := errors.AsType[*childExit](err)
 		lost, _ := errors.AsType[*exitError](err)
 		if ctx.Err() != nil || err != nil && !ended && !runner.Passes(err) && (lost == nil || lost.code != exitLost) {
