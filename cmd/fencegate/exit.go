@@ -54,6 +54,9 @@ type childExit struct{ code int }
 
 func (e *childExit) Error() string { return fmt.Sprintf("the command ended with %d", e.code) }
 
+// silentS3 is the hint if an S3 port does not answer.
+const silentS3 = "see whether AWS_ENDPOINT_URL_S3 is the gateway's S3 port, as fencegate run sets it"
+
 // seeHelp stands for a hint at the command's help.
 const seeHelp = "see --help"
 
@@ -74,6 +77,9 @@ func classify(err error) (code int, hint string) {
 	}
 	if c, ok := fence.CodeOf(err); ok {
 		return c.ExitCode, c.Hint
+	}
+	if unknown, ok := errors.AsType[*transfer.UnknownError](err); ok && !errors.Is(err, context.Canceled) {
+		return exitUnavailable, fmt.Sprintf("ask with `fencegate objects audit %s %s` whether it was done before you repeat it", unknown.To.Bucket, unknown.To.Key)
 	}
 	if code, hint := classifyPostgreSQL(err); code != 0 {
 		return code, hint
@@ -101,7 +107,7 @@ func classify(err error) (code int, hint string) {
 	case errors.As(err, &answered) && answered.Code == "ServiceUnavailable":
 		return exitUnavailable, "" // the S3 port's message names the unavailable part
 	case errors.As(err, &silent):
-		return exitUnavailable, "see whether AWS_ENDPOINT_URL_S3 is the gateway's S3 port, as fencegate run sets it"
+		return exitUnavailable, silentS3
 	case errors.Is(err, fence.ErrInvalid):
 		return exitUsage, ""
 	}

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/internal/transfer"
@@ -50,7 +55,7 @@ a day.`,
 			}
 			staged, err := client.Stage(cmd.Context(), args[0], args[1], file, opened.Size(), opts...)
 			if err != nil {
-				return err
+				return stageError(err, args[0], args[1])
 			}
 			if err := transfer.Unchanged(file, opened); err != nil {
 				return err // without its id, what was staged can't be published
@@ -62,6 +67,22 @@ a day.`,
 	cmd.Flags().StringVar(&contentType, "content-type", "", "Content-Type of the object")
 	cmd.Flags().BoolVar(&create, "if-none-match", false, "let publishing fail if the key exists by then")
 	return cmd
+}
+
+// stageError adds the exit code of an S3 port that did not answer, or can't serve.
+func stageError(err error, bucket, key string) error {
+	refused, answered := errors.AsType[*s3fence.StageError](err)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, fence.ErrUnknown):
+		return withHint(err, exitUnavailable, fmt.Sprintf("the upload may have been done, but without its id nothing publishes it: stage the file again; ask with `fencegate objects staged %s %s` what is staged", bucket, key))
+	case answered && refused.Status >= http.StatusBadGateway: // 502 to 504; 503's message names the unavailable part
+		return withHint(err, exitUnavailable, "")
+	case errors.As(err, new(*net.OpError)):
+		return withHint(err, exitUnavailable, silentS3)
+	}
+	return err
 }
 
 func newObjectsStaged() *cobra.Command {

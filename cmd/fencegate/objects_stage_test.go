@@ -75,6 +75,44 @@ func TestUploadsAreStagedFromTheCommandLine(t *testing.T) {
 	}
 }
 
+// cutting is an S3 port that reads requests whole, and closes their connections without an answer.
+func cutting(t *testing.T) (url string) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		panic(http.ErrAbortHandler)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestAnUploadWhoseAnswerIsLostMayHaveBeenDone(t *testing.T) {
+	t.Parallel()
+	const nobody = "http://127.0.0.1:1"
+	file := filepath.Join(t.TempDir(), "out.csv")
+	writeFile(t, file, "a,b\n")
+	for name, c := range map[string]struct {
+		args   []string
+		unsure []string // said if the request was sent
+	}{
+		"cp":        {[]string{"objects", "cp", file, "s3://orders/1"}, []string{"the upload to s3://orders/1 may have been done: ", "hint: ask with `fencegate objects audit orders 1`"}},
+		"cp inside": {[]string{"objects", "cp", "s3://orders/2", "s3://orders/1"}, []string{"the copy to s3://orders/1 may have been done: ", "hint: ask with `fencegate objects audit orders 1`"}},
+		"stage":     {[]string{"objects", "stage", "orders", "1", file}, []string{"outcome is unknown", "hint: the upload may have been done"}},
+	} {
+		for _, endpoint := range []string{nobody, cutting(t)} {
+			code, stdout, stderr := cli(t, map[string]string{"AWS_ENDPOINT_URL_S3": endpoint, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "geheim"}, c.args...)
+			if code != exitUnavailable || stdout != "" || strings.Contains(stderr, "geheim") {
+				t.Errorf("%s: %d %q, want %d", name, code, stderr, exitUnavailable)
+			}
+			for _, said := range c.unsure {
+				if strings.Contains(stderr, said) != (endpoint != nobody) {
+					t.Errorf("%s at %s: %q, want %q only if the request was sent", name, endpoint, stderr, said)
+				}
+			}
+		}
+	}
+}
+
 func TestStagedUploadsAreListedFromTheCommandLine(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)

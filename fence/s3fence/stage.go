@@ -10,9 +10,11 @@ import (
 	"hash"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -145,7 +147,8 @@ const (
 
 // Stage uploads size bytes and records them under the grant, invisible to readers. It streams, and compares the
 // stored bytes with those read. After an error the stage, if any, is unreachable: call Stage again with a new reader.
-// A refusal is a [*StageError] that errors.Is matches with fence.ErrStale and the like.
+// A refusal is a [*StageError] that errors.Is matches with fence.ErrStale and the like. If the answer is lost, errors.Is
+// matches fence.ErrUnknown: the upload may be staged, and only the sweep will find it.
 func (c *Client) Stage(ctx context.Context, bucket, key string, body io.Reader, size int64, opts ...Option) (Staged, error) {
 	s := Staged{Bucket: bucket, Key: key, Size: size}
 	switch {
@@ -159,8 +162,11 @@ func (c *Client) Stage(ctx context.Context, bucket, key string, body io.Reader, 
 	if err != nil {
 		return s, fmt.Errorf("stage %s/%s: %w", bucket, key, err)
 	}
-	res, err := c.cfg.HTTPClient.Do(req)
-	if err != nil {
+	res, sent, err := c.send(req)
+	switch {
+	case err != nil && sent:
+		return s, fmt.Errorf("stage %s/%s: %w: %w", bucket, key, fence.ErrUnknown, err)
+	case err != nil:
 		return s, fmt.Errorf("stage %s/%s: %w", bucket, key, err)
 	}
 	defer func() { _ = res.Body.Close() }()
@@ -175,6 +181,18 @@ func (c *Client) Stage(ctx context.Context, bucket, key string, body io.Reader, 
 		return s, fmt.Errorf("stage %s/%s: the stored bytes differ from those sent; stage it again", bucket, key)
 	}
 	return s, nil
+}
+
+// send sends a request. sent reports whether all of it was written.
+func (c *Client) send(req *http.Request) (res *http.Response, sent bool, err error) {
+	var whole atomic.Bool // written by the transport
+	trace := &httptrace.ClientTrace{WroteRequest: func(wrote httptrace.WroteRequestInfo) {
+		if wrote.Err == nil {
+			whole.Store(true)
+		}
+	}}
+	res, err = c.cfg.HTTPClient.Do(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+	return res, whole.Load(), err
 }
 
 // digest is written by the transport, which may still hold the body when the response has arrived.

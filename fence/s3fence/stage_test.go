@@ -127,6 +127,24 @@ func TestAnAnswerThatIsNoStageIsNotBelieved(t *testing.T) {
 	}
 }
 
+func TestWhetherAnUploadWithoutAnAnswerIsStagedIsUnknown(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		panic(http.ErrAbortHandler)
+	}))
+	defer server.Close()
+	for endpoint, unknown := range map[string]bool{server.URL: true, "http://127.0.0.1:1": false} {
+		c, err := s3fence.New(s3fence.Config{Endpoint: endpoint, AccessKeyID: "a", SecretAccessKey: "b", HTTPClient: server.Client()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Stage(t.Context(), "b", "k", body("abc"), 3); err == nil || errors.Is(err, fence.ErrUnknown) != unknown {
+			t.Errorf("%s: %v", endpoint, err)
+		}
+	}
+}
+
 func TestTheEnvironmentOfFencegateRunIsEnough(t *testing.T) {
 	t.Parallel()
 	got := s3fence.FromEnv(func(name string) (string, bool) { return name, !strings.HasPrefix(name, "AWS_CONTAINER") })

@@ -57,7 +57,7 @@ type Client struct {
 func New(c Config) *Client {
 	return &Client{endpoint: c.Endpoint, s3: s3.New(s3.Options{
 		Region: c.Region, BaseEndpoint: &c.Endpoint, UsePathStyle: true, Credentials: c.Credentials,
-		HTTPClient:                 awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) { t.ResponseHeaderTimeout = answerTimeout }),
+		HTTPClient:                 hearing{awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) { t.ResponseHeaderTimeout = answerTimeout })},
 		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenSupported,
 		ResponseChecksumValidation: aws.ResponseChecksumValidationWhenSupported,
 	})}
@@ -143,7 +143,7 @@ func (c *Client) Copy(ctx context.Context, from, to Object, o Options) error {
 		source += "?versionId=" + url.QueryEscape(from.Version)
 	}
 	_, err := c.s3.CopyObject(ctx, &s3.CopyObjectInput{Bucket: &to.Bucket, Key: &to.Key, CopySource: &source, IfNoneMatch: o.ifNoneMatch()})
-	return c.explain(from.String()+" to "+to.String(), err)
+	return c.explainWrite(from.String()+" to "+to.String(), "copy", to, err)
 }
 
 func (o Options) ifNoneMatch() *string {

@@ -125,3 +125,34 @@ func TestAFileThatIsRewrittenInPlaceIsNotUnchanged(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestWhetherALargeUploadWasDoneIsAskedByEndingIt(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "large")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, transfer.PartSize+1); err != nil {
+		t.Fatal(err)
+	}
+	for _, aborted := range []int{http.StatusNoContent, http.StatusNotFound} {
+		c, _ := at(t, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			switch {
+			case r.Method == http.MethodDelete:
+				w.WriteHeader(aborted)
+			case r.Method == http.MethodPut:
+				w.Header().Set("ETag", `"x"`)
+			case r.URL.Query().Has("uploads"):
+				_, _ = io.WriteString(w, "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
+			default: // the answer to the completion is lost
+				panic(http.ErrAbortHandler)
+			}
+		})
+		err := c.Upload(t.Context(), file, transfer.Object{Bucket: "orders", Key: "x"}, transfer.Options{})
+		_, silent := errors.AsType[*transfer.UnreachableError](err)
+		if unknown := errors.Is(err, fence.ErrUnknown); !silent || unknown != (aborted == http.StatusNotFound) {
+			t.Errorf("the end is answered by %d: %v", aborted, err)
+		}
+	}
+}

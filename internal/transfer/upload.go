@@ -22,7 +22,8 @@ import (
 const abortTimeout = 10 * time.Second
 
 // Upload writes a regular file to an object: at once, or in parts
-// if it is large. A large file whose size or time changes meanwhile is refused.
+// if it is large. A large file whose size or time changes meanwhile is refused. If the answer is lost, the error is an
+// [*UnknownError].
 func (c *Client) Upload(ctx context.Context, path string, to Object, o Options) error {
 	if strings.HasSuffix(to.Key, "/") {
 		return &fence.InvalidError{Field: "target", Reason: fmt.Sprintf("is %s, which ends with a slash; it must name the object, such as %s", to, to.String()+filepath.Base(path))}
@@ -38,9 +39,9 @@ func (c *Client) Upload(ctx context.Context, path string, to Object, o Options) 
 		_, err := c.s3.PutObject(ctx, &s3.PutObjectInput{
 			Bucket: &to.Bucket, Key: &to.Key, Body: f, ContentLength: &size, ContentType: contentType, IfNoneMatch: o.ifNoneMatch(),
 		})
-		return c.explain(to.String(), err)
+		return c.explainWrite(to.String(), "upload", to, err)
 	}
-	return c.explain(to.String(), c.inParts(ctx, f, opened, to, contentType, o))
+	return c.inParts(ctx, f, opened, to, contentType, o)
 }
 
 // OpenRegular opens a file for an upload, and returns its state for [Unchanged]. It checks the file's type first:
@@ -79,7 +80,7 @@ func Unchanged(f *os.File, opened fs.FileInfo) error {
 func (c *Client) inParts(ctx context.Context, f *os.File, opened fs.FileInfo, to Object, contentType *string, o Options) (err error) {
 	begun, err := c.s3.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &to.Bucket, Key: &to.Key, ContentType: contentType})
 	if err != nil {
-		return err
+		return c.explain(to.String(), err)
 	}
 	defer func() {
 		if err == nil {
@@ -88,7 +89,10 @@ func (c *Client) inParts(ctx context.Context, f *os.File, opened fs.FileInfo, to
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
 		defer cancel()
 		// If this fails, too, the gateway's sweep removes the parts.
-		_, _ = c.s3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &to.Bucket, Key: &to.Key, UploadId: begun.UploadId})
+		_, failed := c.s3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &to.Bucket, Key: &to.Key, UploadId: begun.UploadId})
+		if unknown, ok := errors.AsType[*UnknownError](err); ok && failed == nil { // what is aborted was never completed
+			err = fmt.Errorf("%s: %w", to, unknown.Err)
+		}
 	}()
 	size := opened.Size()
 	length := partSize(size)
@@ -100,18 +104,18 @@ func (c *Client) inParts(ctx context.Context, f *os.File, opened fs.FileInfo, to
 			Bucket: &to.Bucket, Key: &to.Key, UploadId: begun.UploadId, PartNumber: &number, ContentLength: &n, Body: io.NewSectionReader(f, offset, n),
 		})
 		if err != nil {
-			return err
+			return c.explain(to.String(), err)
 		}
 		parts = append(parts, types.CompletedPart{PartNumber: &number, ETag: out.ETag, ChecksumCRC32: out.ChecksumCRC32})
 	}
 	if err := Unchanged(f, opened); err != nil {
-		return err
+		return fmt.Errorf("%s: %w", to, err)
 	}
 	_, err = c.s3.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{
 		Bucket: &to.Bucket, Key: &to.Key, UploadId: begun.UploadId, IfNoneMatch: o.ifNoneMatch(),
 		MultipartUpload: &types.CompletedMultipartUpload{Parts: parts}, MpuObjectSize: &size,
 	})
-	return err
+	return c.explainWrite(to.String(), "upload", to, err)
 }
 
 // partSize is PartSize, or more for a file of more than 10,000 parts.

@@ -1,0 +1,83 @@
+package transfer
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// UnknownError reports that a write was sent and its answer is lost: it may have been done. errors.Is matches
+// [fence.ErrUnknown].
+type UnknownError struct {
+	Write string // "upload" or "copy"
+	To    Object
+	Err   error
+}
+
+func (e *UnknownError) Error() string {
+	return fmt.Sprintf("the %s to %s may have been done: %v", e.Write, e.To, e.Err)
+}
+
+// Unwrap returns [fence.ErrUnknown] and Err.
+func (e *UnknownError) Unwrap() []error { return []error{fence.ErrUnknown, e.Err} }
+
+// explainWrite is explain for a request that writes an object.
+func (c *Client) explainWrite(what, write string, to Object, err error) error {
+	if !unanswered(err) {
+		return c.explain(what, err)
+	}
+	if unsent, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok {
+		err = &UnreachableError{Endpoint: c.endpoint, Cause: unsent.Err}
+	}
+	return &UnknownError{Write: write, To: to, Err: err}
+}
+
+// unanswered reports whether a request was sent whole without a readable answer of the S3 port. The SDK's repetitions
+// are no second write: the gateway knows them by their amz-sdk-invocation-id.
+func unanswered(err error) bool {
+	if errors.As(err, new(*lostAnswerError)) {
+		return true
+	}
+	answer, ok := errors.AsType[*smithyhttp.ResponseError](err)
+	if !ok {
+		return false
+	}
+	switch answer.HTTPStatusCode() {
+	case http.StatusBadGateway, http.StatusGatewayTimeout: // of a balancer
+		return true
+	case http.StatusOK:
+		return !errors.As(err, new(smithy.APIError)) // the answer broke off
+	}
+	return false
+}
+
+// lostAnswerError is the error of a request that was sent whole.
+type lostAnswerError struct{ err error }
+
+func (e *lostAnswerError) Error() string { return e.err.Error() }
+func (e *lostAnswerError) Unwrap() error { return e.err }
+
+// hearing is an HTTP client that tells requests that were sent whole from others.
+type hearing struct{ *awshttp.BuildableClient }
+
+func (h hearing) Do(req *http.Request) (*http.Response, error) {
+	var sent atomic.Bool // written by the transport
+	trace := &httptrace.ClientTrace{WroteRequest: func(wrote httptrace.WroteRequestInfo) {
+		if wrote.Err == nil {
+			sent.Store(true)
+		}
+	}}
+	res, err := h.BuildableClient.Do(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+	if err != nil && sent.Load() {
+		err = &lostAnswerError{err}
+	}
+	return res, err
+}
