@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/internal/runner"
@@ -156,6 +158,9 @@ func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
 	}
 	stderr := cmd.ErrOrStderr()
 	cfg.Acquire, cfg.Resources, cfg.Environ, cfg.S3, cfg.PGURLs = o.lease, o.resources, o.inherited(os.Environ()), o.access, o.pgURLs
+	if err := addressable(cfg.Environ, o.pgURLs); err != nil {
+		return cfg, err
+	}
 	cfg.Stdin, cfg.Stdout = cmd.InOrStdin(), cmd.OutOrStdout()
 	message := said
 	if o.json {
@@ -166,6 +171,20 @@ func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
 	}
 	cfg.Say = func(format string, a ...any) { _, _ = stderr.Write(message(fmt.Sprintf(format, a...))) }
 	return cfg, nil
+}
+
+// variableName matches the names of variables, and no URL.
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
+
+// addressable refuses variables whose addresses the run could not lead through the gateway, before it acquires anything.
+func addressable(environ, names []string) error {
+	for _, name := range names {
+		if !variableName.MatchString(name) { // it may be the URL itself, with a password
+			return &fence.InvalidError{Field: "pg-url-env", Reason: "must be the name of a variable, such as DATABASE_URL"}
+		}
+	}
+	_, err := runner.PostgresEnviron(environ, names, client.Lease{}, wire.PostgresEndpoint{}) // for its error alone
+	return err
 }
 
 const (

@@ -54,6 +54,23 @@ func TestTheCommandOfARunDoesNotInheritTheOptionsOfTheRun(t *testing.T) {
 	}
 }
 
+func TestAnAddressThatIsNoURLIsRefusedBeforeAnythingIsAcquired(t *testing.T) {
+	t.Parallel()
+	url, given, _ := leasingGateway(t, 0)
+	cmd := command(t, t.TempDir(), "run", "--gateway", url, "--resource", "r", "--pg-url-env", "DATABASE_URL", "--", "true")
+	cmd.Env = append(cmd.Env, "DATABASE_URL=host=db password=geheim")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	_ = cmd.Run()
+	got := stderr.String()
+	if cmd.ProcessState.ExitCode() != exitUsage || !strings.Contains(got, "pg-url-env names DATABASE_URL") || strings.Contains(got, "geheim") {
+		t.Errorf("exit code %d, want %d: %s", cmd.ProcessState.ExitCode(), exitUsage, got)
+	}
+	if n := given.Load(); n != 0 {
+		t.Errorf("%d leases were acquired", n)
+	}
+}
+
 func TestRunEndsItsCommandWhenNobodyReadsItsMessages(t *testing.T) {
 	t.Parallel()
 	cmd := runUnder(t, 2*time.Second, "trap '' TERM; i=0; while [ $((i += 1)) -lt 300 ]; do sleep 0.1; done")

@@ -46,6 +46,8 @@ func TestWhatCanNotBeHeldTogetherAcquiresNothing(t *testing.T) {
 		"S3 credentials of no name":   {[]string{"a", "b"}, []string{"--s3-resource="}, `s3-resource is "", which is none`},
 		"of another than the one":     {[]string{"a"}, []string{"--s3-resource=b"}, `s3-resource is "b", which is none`},
 		"a wait of less than no time": {[]string{"a"}, []string{"--wait=-5s"}, "wait is negative"},
+		"a URL instead of its name":   {[]string{"a"}, []string{"--pg-url-env=postgres://app:geheim@db/shop"}, "pg-url-env must be the name of a variable"},
+		"no variable's name":          {[]string{"a"}, []string{"--pg-url-env="}, "pg-url-env must be the name of a variable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
