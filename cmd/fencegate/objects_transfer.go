@@ -169,8 +169,9 @@ s3://BUCKET/KEY; everything else is a file. An object is written under the grant
 run" provides by its AWS_… variables, or under a lease that is held for the time (--resource).
 A stale grant changes nothing.
 
-A regular file appears, or is replaced and keeps its mode, when all of it is there; a symbolic link
-is followed. A named pipe or a character device is written to, and /dev/stdout is standard output.`,
+A regular file appears, or is replaced, when all of it is there; a symbolic link is followed. A
+replaced file keeps its mode, and its owner and group if the user may set them. A named pipe or a
+character device is written to, and /dev/stdout is standard output.`,
 		Example: `  fencegate objects cp report.pdf s3://orders/1001/report.pdf --resource orders/1001
   fencegate run --resource orders/1001 -- fencegate objects cp s3://orders/1001/report.pdf s3://orders/1001/old.pdf`,
 		Args: cobra.ExactArgs(2),

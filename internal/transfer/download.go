@@ -16,8 +16,8 @@ import (
 )
 
 // Download writes an object to a file, or into a folder under the object's name. A regular file, also one behind a
-// symbolic link, is replaced when all bytes are there, and keeps its mode. A named pipe or a character device is
-// written to. Anything else is refused.
+// symbolic link, is replaced when all bytes are there, and keeps its mode, and its owner and group as far as this process
+// may set them. A named pipe or a character device is written to. Anything else is refused.
 func (c *Client) Download(ctx context.Context, from Object, path string, o Options) error {
 	info, err := os.Stat(path)
 	if err == nil && info.IsDir() {
@@ -64,6 +64,7 @@ func (c *Client) replace(ctx context.Context, from Object, path string, old fs.F
 		return err
 	}
 	if old != nil {
+		own(f, old) // before the mode: it clears some bits
 		if err := f.Chmod(old.Mode().Perm()); err != nil {
 			return err
 		}
@@ -72,6 +73,18 @@ func (c *Client) replace(ctx context.Context, from Object, path string, old fs.F
 		return err
 	}
 	return os.Rename(part, path)
+}
+
+// own gives a file the owner and group of another, as far as this process may: root may, others may only give it one of
+// their own groups.
+func own(f *os.File, like fs.FileInfo) {
+	owner, ok := like.Sys().(*syscall.Stat_t)
+	if !ok {
+		return
+	}
+	if f.Chown(int(owner.Uid), int(owner.Gid)) != nil {
+		_ = f.Chown(-1, int(owner.Gid))
+	}
 }
 
 // descriptors are the folders of a process's open files, such as /dev/fd once its links are resolved. Replacing the

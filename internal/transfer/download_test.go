@@ -65,6 +65,33 @@ func TestAFileThatIsReplacedKeepsItsMode(t *testing.T) {
 	}
 }
 
+// Only root can give a file to another user. Others replace their own files.
+func TestAFileThatIsReplacedKeepsItsOwner(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "report.pdf")
+	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	uid, gid := os.Getuid(), os.Getgid()
+	if uid == 0 {
+		uid, gid = 65534, 65533
+	}
+	if err := os.Chown(path, uid, gid); err != nil {
+		t.Fatal(err)
+	}
+	if err := holding(t, "new").Download(t.Context(), report, path, transfer.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	wantFile(t, path, "new", 0o600)
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || owner.Uid != uint32(uid) || owner.Gid != uint32(gid) {
+		t.Errorf("it is %+v's, want %d:%d", owner, uid, gid)
+	}
+}
+
 func TestANewFileHasTheModeOfAnyNewFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
