@@ -44,8 +44,10 @@ The exit code is 1 if a check is FAIL.`,
 			if cfg.Token, err = g.bearer(e); err != nil {
 				return err
 			}
-			if cfg.GatewayTLS, err = g.tls(); err != nil {
-				return err
+			if g.certified() {
+				if cfg.GatewayTLS, err = g.tls(); err != nil {
+					return err
+				}
 			}
 			if cfg.PostgresURL == "" && len(cfg.RedisNodes) == 0 && cfg.GatewayURL == "" && cfg.BlobDir == "" {
 				return usage(errors.New("nothing to examine: name at least one of --postgres-url, --redis, --gateway and --blobs"))

@@ -116,11 +116,13 @@ func (g *gatewayFlags) client(e env) (*client.Client, error) {
 	if g.tokenFile != "" {
 		now = tokenNow(g.tokenFile, token)
 	}
-	certificates, err := g.tls()
-	if err != nil {
-		return nil, err
+	cfg := client.Config{URL: g.url, Token: token, TokenNow: now, UserAgent: "fencegate/" + version()}
+	if g.certified() {
+		if cfg.TLS, err = g.tls(); err != nil {
+			return nil, err
+		}
 	}
-	c, err := client.New(client.Config{URL: g.url, Token: token, TokenNow: now, TLS: certificates, UserAgent: "fencegate/" + version()})
+	c, err := client.New(cfg)
 	if err != nil {
 		return nil, withHint(err, exitUsage, "--gateway or FENCEGATE_GATEWAY names the gateway's HTTP API, such as http://127.0.0.1:7070")
 	}
@@ -141,13 +143,14 @@ func tokenNow(path, token string) func() string {
 	}
 }
 
-// tls returns the CA and the client certificate of the flags; nil without them.
+// certified reports whether a flag of tls is given.
+func (g *gatewayFlags) certified() bool { return g.ca != "" || g.cert != "" || g.key != "" }
+
+// tls returns the CA and the client certificate of the flags.
 func (g *gatewayFlags) tls() (*tls.Config, error) {
 	switch {
 	case (g.cert == "") != (g.key == ""):
 		return nil, usage(errors.New("--cert and --key are needed together"))
-	case g.ca == "" && g.cert == "":
-		return nil, nil //nolint:nilnil // the client's default
 	case strings.HasPrefix(g.url, "http://"):
 		return nil, usage(errors.New("--ca and --cert are for a gateway with TLS: --gateway https://…"))
 	}
