@@ -49,41 +49,25 @@ func run() error {
 		return err
 	}
 
-	prefix, err := pgfence.KeyPrefix(ctx, arming) // the nodes may also serve other databases
-	if err != nil {
-		return err
-	}
-	f := pgfence.New(arming)
-	locker, err := lock.New(lock.Config{
-		Nodes: nodes(), KeyPrefix: prefix, Armer: f, Epochs: f,
-		NodeTimeout: time.Second, // generous: these nodes run on a busy machine
-	})
+	locker, err := newLocker(ctx, arming)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = locker.Close() }()
 
 	// Worker 1 acquires, and then pauses. It never checks its lease again.
-	first, err := locker.Acquire(ctx, "orders/1001", lock.WithTTL(300*time.Millisecond))
-	if err != nil {
-		return err
-	}
-	paused, err := first.Grant()
+	_, paused, err := acquire(ctx, locker, lock.WithTTL(300*time.Millisecond))
 	if err != nil {
 		return err
 	}
 	fmt.Printf("worker 1 acquired %s, and pauses\n", paused)
 
 	// Worker 2 waits until that lease has expired, and does the work.
-	second, err := locker.Acquire(ctx, "orders/1001")
+	second, current, err := acquire(ctx, locker)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = second.Release(ctx) }() // runs even if ctx has ended
-	current, err := second.Grant()
-	if err != nil {
-		return err
-	}
 	if err := pay(ctx, db, current, "paid by worker 2"); err != nil {
 		return err
 	}
@@ -102,6 +86,29 @@ func run() error {
 	}
 	fmt.Printf("the order is %q\n", status)
 	return nil
+}
+
+// newLocker connects leases from Redis with the fence that each of them arms.
+func newLocker(ctx context.Context, arming *pgxpool.Pool) (*lock.Locker, error) {
+	prefix, err := pgfence.KeyPrefix(ctx, arming) // the nodes may also serve other databases
+	if err != nil {
+		return nil, err
+	}
+	f := pgfence.New(arming)
+	return lock.New(lock.Config{
+		Nodes: nodes(), KeyPrefix: prefix, Armer: f, Epochs: f,
+		NodeTimeout: time.Second, // generous: these nodes run on a busy machine
+	})
+}
+
+// acquire waits for the order's lease, and returns it with the grant that its writes present.
+func acquire(ctx context.Context, locker *lock.Locker, opts ...lock.AcquireOption) (*lock.Lease, fence.Grant, error) {
+	lease, err := locker.Acquire(ctx, "orders/1001", opts...)
+	if err != nil {
+		return nil, fence.Grant{}, err
+	}
+	grant, err := lease.Grant()
+	return lease, grant, err
 }
 
 // pay changes the order under a grant. The transaction commits only while the grant is the newest one of its resource.

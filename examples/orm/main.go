@@ -61,41 +61,25 @@ func run() error {
 	if err := createTable(ctx, db); err != nil {
 		return err
 	}
-
-	prefix, err := sqlfence.KeyPrefix(ctx, arming) // the nodes may also serve other databases
-	if err != nil {
-		return err
-	}
-	locker, err := lock.New(lock.Config{
-		Nodes: nodes(), KeyPrefix: prefix, Armer: sqlfence.New(arming),
-		NodeTimeout: time.Second, // generous: these nodes run on a busy machine
-	})
+	locker, err := newLocker(ctx, arming)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = locker.Close() }()
 
 	// Worker 1 acquires, and then pauses. It never checks its lease again.
-	first, err := locker.Acquire(ctx, "orders/1001", lock.WithTTL(300*time.Millisecond))
-	if err != nil {
-		return err
-	}
-	paused, err := first.Grant()
+	_, paused, err := acquire(ctx, locker, lock.WithTTL(300*time.Millisecond))
 	if err != nil {
 		return err
 	}
 	fmt.Printf("worker 1 acquired %s, and pauses\n", paused)
 
 	// Worker 2 waits until that lease has expired, and does the work.
-	second, err := locker.Acquire(ctx, "orders/1001")
+	second, current, err := acquire(ctx, locker)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = second.Release(ctx) }() // runs even if ctx has ended
-	current, err := second.Grant()
-	if err != nil {
-		return err
-	}
 	if err := save(ctx, orm, current, Order{ID: 1001, Status: "paid by worker 2"}); err != nil {
 		return err
 	}
@@ -107,22 +91,48 @@ func run() error {
 		return fmt.Errorf("worker 1 should have been refused as stale; got: %w", err)
 	}
 	fmt.Printf("worker 1 was refused: %v\n", err)
+	return remains(ctx, orm, "paid by worker 2")
+}
 
-	var order Order
-	if err := orm.WithContext(ctx).First(&order, 1001).Error; err != nil {
-		return err
+// newLocker connects leases from Redis with the fence that each of them arms.
+func newLocker(ctx context.Context, arming *sql.DB) (*lock.Locker, error) {
+	prefix, err := sqlfence.KeyPrefix(ctx, arming) // the nodes may also serve other databases
+	if err != nil {
+		return nil, err
 	}
-	fmt.Printf("the order is %q\n", order.Status)
-	if order.Status != "paid by worker 2" {
-		return errors.New("a stale save landed")
+	return lock.New(lock.Config{
+		Nodes: nodes(), KeyPrefix: prefix, Armer: sqlfence.New(arming),
+		NodeTimeout: time.Second, // generous: these nodes run on a busy machine
+	})
+}
+
+// acquire waits for the order's lease, and returns it with the grant that its writes present.
+func acquire(ctx context.Context, locker *lock.Locker, opts ...lock.AcquireOption) (*lock.Lease, fence.Grant, error) {
+	lease, err := locker.Acquire(ctx, "orders/1001", opts...)
+	if err != nil {
+		return nil, fence.Grant{}, err
 	}
-	return nil
+	grant, err := lease.Grant()
+	return lease, grant, err
 }
 
 // save saves the order under a grant. The mapper's own transaction
 // commits only while the grant is the newest one of its resource.
 func save(ctx context.Context, orm *gorm.DB, grant fence.Grant, order Order) error {
 	return orm.WithContext(sqlfence.WithGrant(ctx, grant)).Save(&order).Error
+}
+
+// remains checks that the stale save changed nothing.
+func remains(ctx context.Context, orm *gorm.DB, status string) error {
+	var order Order
+	if err := orm.WithContext(ctx).First(&order, 1001).Error; err != nil {
+		return err
+	}
+	fmt.Printf("the order is %q\n", order.Status)
+	if order.Status != status {
+		return errors.New("a stale save landed")
+	}
+	return nil
 }
 
 func createTable(ctx context.Context, db *sql.DB) error {
