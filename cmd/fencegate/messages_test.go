@@ -33,7 +33,8 @@ func TestOfTooManyMessagesTheOldestAreDroppedAndCounted(t *testing.T) {
 		close(out.resume)
 		m.close()
 		got := strings.Split(out.read.String(), "\n")
-		if len(got) != maxUnwritten+3 || got[0] != "first" || !strings.Contains(got[1], "3 messages were dropped") || got[2] != "3" || got[maxUnwritten+1] != fmt.Sprint(maxUnwritten+2) {
+		counted, last := strings.Contains(got[1], "3 messages were dropped"), fmt.Sprint(maxUnwritten+2)
+		if len(got) != maxUnwritten+3 || got[0] != "first" || !counted || got[2] != "3" || got[maxUnwritten+1] != last {
 			t.Errorf("%d lines: %q", len(got), got)
 		}
 	})
