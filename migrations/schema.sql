@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 20 cc1dae6b98a2'
+  COMMENT 'fencegate fence state 8, code 21 ba8206ad1879'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -738,7 +738,7 @@ FUNCTION fence.intact(p_relation regclass) RETURNS boolean
 FUNCTION fence.invalidate_all(p_again boolean DEFAULT false, p_limit interval DEFAULT '00:00:05'::interval, OUT id uuid, OUT identity text, OUT raised bigint, OUT unsealed bigint, OUT already boolean) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 18e60c25abe834996c58494dd7ffd53b
+  body ce8b213d5c4e1ee12cbbad465922caba
   OWNER fence_owner
 
 FUNCTION fence.is_newest(p_resource text) RETURNS boolean

@@ -2,6 +2,7 @@ package pgfence_test
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -136,5 +137,48 @@ func TestArmDrainsUnsealedWriters(t *testing.T) {
 	w.acquire(t, orders, 8)
 	if err := tx.Commit(t.Context()); err == nil {
 		t.Error("committed after arm had returned")
+	}
+}
+
+// A token that a writer made up would otherwise use up the epochs, and no lock node could be admitted any more. A lease
+// above it, a revocation and the invalidation itself seal such a fence.
+func TestAMadeUpTokenLeavesEpochsAfterInvalidations(t *testing.T) {
+	t.Parallel()
+	const last = 1<<53 - 1
+	for name, seal := range map[string]func(w world){
+		"bare":    func(world) {},
+		"leased":  func(w world) { w.acquire(t, orders, last-1<<33) },
+		"revoked": func(w world) { w.exec(t, `SELECT fence.revoke($1)`, orders) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setupUnsealed(t)
+			if err := attempt(t, w.session(t), pgx.ReadCommitted, orders, strconv.Itoa(last-1<<34)); err != nil {
+				t.Fatal(err)
+			}
+			seal(w)
+			for range 3 {
+				w.exec(t, `SELECT fence.invalidate_all(true)`)
+			}
+			if epoch, err := w.fence.RaiseEpoch(t.Context(), 0); err != nil || epoch > 10 {
+				t.Errorf("epoch %d, %v", epoch, err)
+			}
+			wantCode(t, attempt(t, w.session(t), pgx.ReadCommitted, orders, strconv.Itoa(last-1<<34)), "ZF001")
+		})
+	}
+}
+
+// A group of lock nodes without an Armer may have its tokens presented bare, from epochs that PostgreSQL has lost.
+func TestInvalidatingRaisesTheEpochAboveBareTokens(t *testing.T) {
+	t.Parallel()
+	w := setupUnsealed(t)
+	for _, c := range []struct{ token, want int64 }{{1024<<32 + 5, 1026}, {2051<<32 + 5, 1028}} { // the second is too far ahead
+		if err := attempt(t, w.session(t), pgx.ReadCommitted, orders, strconv.FormatInt(c.token, 10)); err != nil {
+			t.Fatal(err)
+		}
+		w.exec(t, `SELECT fence.invalidate_all(true)`)
+		if epoch, err := w.fence.RaiseEpoch(t.Context(), 0); err != nil || epoch != c.want {
+			t.Errorf("token %d: epoch %d, %v", c.token, epoch, err)
+		}
 	}
 }

@@ -107,11 +107,15 @@ BEGIN
 
   UPDATE fence.floors o SET floor = o.floor + CASE WHEN o.floor < 4503599627370496 THEN 4294967296 ELSE 1048576 END;
 
-  -- The epoch may have fallen too. A lock node that is readmitted later starts above every fence.
-  SELECT max(x.token) INTO highest FROM (SELECT r.token FROM fence.resources r UNION ALL SELECT o.floor FROM fence.floors o) x
-   WHERE x.token < 9007199254740992;
+  -- The epoch may have fallen too. A lock node that is readmitted later starts above every fence, except those over 1024 epochs
+  -- ahead. A lost history has not allocated so many, since each is an admission of a node. Such a fence began with a bare token
+  -- that a writer made up, whether or not a lease, a revocation or an earlier call has sealed it since: one near 2^53 would leave
+  -- no epoch, and no node could be admitted any more. Tokens that are made up just below the bound use up the 2^21 epochs in
+  -- 2048 calls.
+  SELECT max(x.token >> 32) INTO highest FROM (SELECT r.token FROM fence.resources r UNION ALL SELECT o.floor FROM fence.floors o) x
+   WHERE x.token >> 32 <= (SELECT e.epoch + 1024 FROM fence.epochs e);
   -- So may the longest TTL in use.
-  UPDATE fence.epochs SET epoch = least(greatest(epoch, coalesce(highest >> 32, 0)) + 1, 2097151), longest = NULL, record = record + 1048576;
+  UPDATE fence.epochs SET epoch = least(greatest(epoch, highest) + 1, 2097151), longest = NULL, record = record + 1048576;
 
   PERFORM fence.end_leases();
   INSERT INTO fence.invalidations (identity, raised, unsealed) VALUES (invalidate_all.identity, invalidate_all.raised, invalidate_all.unsealed)
