@@ -167,6 +167,67 @@ func TestAFenceFarAboveTheEpochUsesUpNoEpochs(t *testing.T) {
 	}
 }
 
+// Otherwise a sweep would raise all resources to it, and no epoch would be left to admit a lost node with.
+func TestASweepRaisesNoResourceToAFenceFarAboveTheEpoch(t *testing.T) {
+	t.Parallel()
+	for name, made := range map[string]fence.Token{
+		"in the lower half of the last epoch": (1<<21-1)<<32 + 5,
+		"in its upper half":                   1<<53 - 8,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, servers := own(t, 3, redisserver.Config{})
+			cfg.Epochs, cfg.Armer = &epochs{}, &register{tokens: map[string]fence.Token{"minted": made}}
+			l := started(t, cfg)
+			release(t, acquire(t, l, "other"))
+			lease := acquire(t, l, "minted")
+			last := token(t, lease)
+			release(t, lease)
+			if n, err := l.Sweep(t.Context()); err != nil || n == 0 {
+				t.Errorf("swept %d counters, %v", n, err)
+			}
+			kept := 0
+			for _, s := range servers {
+				if client(t, s.Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "c:minted").Val() >= strconv.FormatInt(int64(last), 10) {
+					kept++
+				}
+			}
+			if kept < 2 {
+				t.Errorf("%d nodes know token %d", kept, last)
+			}
+			restart(t, servers[1], nil)
+			readmit(t, l, "node-2")
+			for _, resource := range []string{"other", "minted"} {
+				lease := acquire(t, l, resource)
+				if got := token(t, lease); (got > last) != (resource == "minted") {
+					t.Errorf("%s: token %d", resource, got)
+				}
+				release(t, lease)
+			}
+		})
+	}
+}
+
+// After fence.invalidate_all all fences are above the nodes' epoch. Counters that follow them are swept in a new one.
+func TestManyCountersAboveTheEpochAreSwept(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	store := &epochs{}
+	cfg.Epochs, cfg.Armer = store, &register{}
+	l := started(t, cfg)
+	c := client(t, servers[0].Addr)
+	store.last.Store(9)
+	must(t, c.Eval(t.Context(), `for i = 1, 50001 do
+		redis.call('HSET', KEYS[1], 'c:jobs/' .. i, '34359738375')
+	end return 1`, []string{cfg.KeyPrefix + ":h"}).Err()) // of epoch 8
+	if n, err := l.Sweep(t.Context()); err != nil || n != 50_001 {
+		t.Errorf("swept %d counters, %v", n, err)
+	}
+	if got := token(t, acquire(t, l, "jobs/1")); got <= 34359738375 {
+		t.Errorf("token %d", got)
+	}
+}
+
 // A sweep leaves no counters, but the group counts as used: an empty node of it may have held a lease.
 func TestInitLeavesASweptGroupsEmptyNodeAlone(t *testing.T) {
 	t.Parallel()

@@ -96,11 +96,11 @@ func (l *Locker) unanswered(states []nodeState) error {
 // below checks that everything on a node is below a token: its counters, its base, and the epoch that it was
 // promised.
 func (n *node) below(ctx context.Context, st nodeState, above fence.Token) error {
-	top, _, err := n.pages(ctx, "look")
+	all, err := n.pages(ctx, "look", unlimited)
 	if err != nil {
 		return &NodeError{Node: n.name, Err: serverError(err)}
 	}
-	if top = max(top, st.base, st.promised<<epochShift); int64(above) <= top {
+	if top := max(all.top, st.base, st.promised<<epochShift); int64(above) <= top {
 		return &fence.InvalidError{Field: "above", Reason: fmt.Sprintf("is %d; %s remembers %d, and it must be higher", above, n.name, top)}
 	}
 	return nil

@@ -93,6 +93,8 @@ func TestAGroupIsNotRecoveredBelowWhatALostNodeRemembers(t *testing.T) {
 	}
 	restart(t, servers[0], nil)
 	unrecovered(t, cfg, l, 1<<32) // its base
+	use(t, cfg, "minted", 1<<52)  // far above it
+	unrecovered(t, cfg, l, 1<<52)
 }
 
 // An admission left by a first start has no quarantine. That of an interrupted recovery has one, which continues.

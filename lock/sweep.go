@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"sync"
@@ -36,11 +37,19 @@ var (
 // resource's tokens jump. An acquisition in progress may find its token overtaken, and is retried. If the highest
 // counter is in the upper half of its epoch, Sweep starts a new epoch: set Config.Epochs as the group's Lockers do.
 //
+// A counter in a later epoch than the nodes' stays: the resource's fence was there, perhaps because a writer made up a
+// token, and the epochs up to it would be lost to all resources. If a node has more than 50,000 of them, Sweep starts a
+// new epoch; those more than 1024 epochs above the nodes' do not count.
+//
 // The error names the nodes that could not be swept.
 func (l *Locker) Sweep(ctx context.Context) (int, error) {
 	states := l.read(ctx)
+	var limit int64
+	for _, st := range states {
+		limit = max(limit, (st.base>>epochShift+1)<<epochShift-1)
+	}
 	errs := make([]error, len(l.nodes))
-	tops := make([]int64, len(l.nodes))
+	found := make([]counted, len(l.nodes))
 	l.each(func(i int, n *node) {
 		switch st := states[i]; {
 		case st.err != nil:
@@ -48,23 +57,12 @@ func (l *Locker) Sweep(ctx context.Context) (int, error) {
 		case !st.admitted:
 			errs[i] = ErrQuarantined
 		default:
-			tops[i], _, errs[i] = n.pages(ctx, "look")
+			found[i], errs[i] = n.pages(ctx, "look", limit)
 		}
 	})
-	// The same base everywhere keeps the counters equal, which saves the second phase of later acquisitions.
-	var base int64
-	for _, top := range tops {
-		base = max(base, top)
-	}
-	if base%(1<<epochShift) > 1<<(epochShift-1) && (!l.keepsEpoch() || len(l.nodes) > 1 && !keptByStore(states)) {
-		// All resources are raised to the one that was used most. Before that uses up their tokens, a new epoch
-		// begins. If a store may keep the epochs that this Locker does not have, it starts none: the store would not
-		// learn of it, and allocate it again after a loss of data.
-		var err error
-		if base, err = l.newBase(ctx, states, nil); err != nil {
-			return 0, err
-		}
-		base++ // a base at the very beginning of an epoch would look unused; see fresh
+	base, err := l.sweepBase(ctx, states, found)
+	if err != nil {
+		return 0, err
 	}
 	swept := make([]int, len(l.nodes))
 	l.each(func(i int, n *node) {
@@ -82,6 +80,25 @@ func (l *Locker) Sweep(ctx context.Context) (int, error) {
 	return total, errors.Join(errs...)
 }
 
+// sweepBase returns the base of a sweep. The same base everywhere keeps the counters equal, which saves the second
+// phase of later acquisitions.
+func (l *Locker) sweepBase(ctx context.Context, states []nodeState, found []counted) (base int64, err error) {
+	ahead := 0
+	for _, c := range found {
+		base, ahead = max(base, c.top), max(ahead, c.ahead)
+	}
+	// All resources are raised to the one that was used most. Before that uses up their tokens, a new epoch begins.
+	// If a store may keep the epochs that this Locker does not have, it starts none: the store would not learn of it,
+	// and allocate it again after a loss of data.
+	starts := base%(1<<epochShift) > 1<<(epochShift-1) || ahead > maxCounters/2
+	if starts && (!l.keepsEpoch() || len(l.nodes) > 1 && !keptByStore(states)) {
+		if base, err = l.newBase(ctx, states, nil); err == nil {
+			base++ // a base at the very beginning of an epoch would look unused; see fresh
+		}
+	}
+	return base, err
+}
+
 // keptByStore reports whether a node was admitted by a Locker whose Config.Epochs keeps the epoch and the longest TTL.
 func keptByStore(states []nodeState) bool {
 	return slices.ContainsFunc(states, func(st nodeState) bool { return st.record > 0 })
@@ -95,22 +112,33 @@ func (l *Locker) each(do func(i int, n *node)) {
 	all.Wait()
 }
 
+// unlimited has pages look at all counters.
+const unlimited = math.MaxInt64
+
+// counted is what pages found.
+type counted struct {
+	top     int64 // the highest counter up to the limit
+	ahead   int   // counters above it that a new epoch may reach
+	deleted int
+}
+
 // pages goes through a node's counters page by page, on the node itself: no page blocks it for long, and no counter
 // is transferred.
-func (n *node) pages(ctx context.Context, what string) (top int64, deleted int, err error) {
+func (n *node) pages(ctx context.Context, what string, limit int64) (all counted, err error) {
 	for cursor := "0"; ; {
-		values, err := sweepScript.Run(ctx, n.client, []string{n.keys.h}, cursor, what).Slice()
+		values, err := sweepScript.Run(ctx, n.client, []string{n.keys.h}, cursor, what, limit).Slice()
 		if err != nil {
-			return top, deleted, err
+			return all, err
 		}
-		if len(values) != 3 {
-			return top, deleted, errMalformed
+		if len(values) != 4 {
+			return all, errMalformed
 		}
 		highest, _ := values[1].(string)
-		top = max(top, number(highest))
-		deleted += int(integer(values, 2))
+		all.top = max(all.top, number(highest))
+		all.deleted += int(integer(values, 2))
+		all.ahead += int(integer(values, 3))
 		if cursor, _ = values[0].(string); cursor == "0" || cursor == "" {
-			return top, deleted, nil
+			return all, nil
 		}
 	}
 }
@@ -119,8 +147,8 @@ func (n *node) sweep(ctx context.Context, incarnation string, base int64) (int, 
 	if err := n.raise(ctx, incarnation, base); err != nil {
 		return 0, err
 	}
-	_, deleted, err := n.pages(ctx, "delete")
-	return deleted, err
+	all, err := n.pages(ctx, "delete", unlimited)
+	return all.deleted, err
 }
 
 // raise runs raise.lua.
