@@ -1467,7 +1467,7 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 3, code 8 0aef196d0d33'
+  COMMENT 'fencegate objects state 4, code 9 f9687adef677'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner
@@ -1484,7 +1484,7 @@ TABLE objects.attempts
   CREATE UNIQUE INDEX attempts_pkey ON objects.attempts USING btree (bucket, key, invocation_id, what)
   OWNER fence_owner
 
-TABLE objects.blobs WITH (fillfactor=70)
+TABLE objects.blobs WITH (fillfactor=70, autovacuum_vacuum_scale_factor=0.02)
   id uuid NOT NULL
   state text NOT NULL DEFAULT 'pending'::text
   changed_at timestamp with time zone NOT NULL DEFAULT now()
@@ -1493,7 +1493,9 @@ TABLE objects.blobs WITH (fillfactor=70)
   version uuid
   CONSTRAINT blobs_pkey PRIMARY KEY (id)
   CONSTRAINT blobs_state_check CHECK ((state = ANY (ARRAY['pending'::text, 'live'::text, 'superseded'::text, 'condemned'::text])))
-  CREATE INDEX blobs_to_sweep ON objects.blobs USING btree (changed_at) WHERE (state <> 'live'::text)
+  CREATE INDEX blobs_to_condemn ON objects.blobs USING btree (state, changed_at) WHERE ((state = ANY (ARRAY['pending'::text, 'superseded'::text])) AND (changed_at > '-infinity'::timestamp with time zone))
+  CREATE INDEX blobs_to_delete ON objects.blobs USING btree (tried_at NULLS FIRST, changed_at) WHERE ((state = 'condemned'::text) AND ((swept_at = tried_at) IS NOT TRUE))
+  CREATE INDEX blobs_to_delete_again ON objects.blobs USING btree (swept_at) WHERE ((state = 'condemned'::text) AND ((swept_at = tried_at) IS TRUE))
   CREATE UNIQUE INDEX blobs_pkey ON objects.blobs USING btree (id)
   OWNER fence_owner
   GRANT SELECT TO fence_gateway
@@ -1626,6 +1628,7 @@ TABLE objects.taggings
   CONSTRAINT taggings_pkey PRIMARY KEY (id)
   CONSTRAINT taggings_version_fkey FOREIGN KEY (version) REFERENCES objects.versions(id) ON DELETE CASCADE
   CREATE INDEX taggings_of_version ON objects.taggings USING btree (version)
+  CREATE INDEX taggings_to_forget ON objects.taggings USING btree (created_at)
   CREATE UNIQUE INDEX taggings_once ON objects.taggings USING btree (bucket, key, invocation_id) WHERE (invocation_id IS NOT NULL)
   CREATE UNIQUE INDEX taggings_pkey ON objects.taggings USING btree (id)
   OWNER fence_owner
@@ -1641,6 +1644,7 @@ TABLE objects.uploads
   created_at timestamp with time zone NOT NULL DEFAULT now()
   CONSTRAINT uploads_pkey PRIMARY KEY (id)
   CREATE INDEX uploads_in_order ON objects.uploads USING btree (bucket, key, id)
+  CREATE INDEX uploads_to_abort ON objects.uploads USING btree (created_at)
   CREATE UNIQUE INDEX uploads_pkey ON objects.uploads USING btree (id)
   OWNER fence_owner
   GRANT SELECT TO fence_gateway
@@ -1832,14 +1836,26 @@ FUNCTION objects.completed_multipart(p_upload uuid, p_bucket text, p_key text, p
 FUNCTION objects.condemn(p_pending interval, p_superseded interval, p_limit integer, p_dry boolean) RETURNS integer
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 1a0828fff2f6e8808957141b16329bfd
+  SET plan_cache_mode=force_generic_plan
+  SET jit=off
+  SET enable_seqscan=off
+  SET enable_bitmapscan=off
+  SET enable_hashjoin=off
+  SET enable_mergejoin=off
+  SET enable_sort=off
+  body 845b16944a1819f2e8284ac776aa410d
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.condemned(p_again interval, p_begun timestamp with time zone, p_limit integer) RETURNS SETOF uuid
-  sql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
+  plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
-  body 036619e08e9d9ad6d5b21e35a5148b8f
+  SET plan_cache_mode=force_generic_plan
+  SET jit=off
+  SET enable_seqscan=off
+  SET enable_bitmapscan=off
+  SET enable_sort=off
+  body ec17b250647c336345edd9ce4be2240f
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1891,7 +1907,14 @@ FUNCTION objects.ensure_bucket(p_bucket text, p_depth integer, p_mode text DEFAU
 FUNCTION objects.forget_deletions(p_age interval, p_limit integer, p_dry boolean) RETURNS integer
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 4c2d808075d56c9368560ef5aee77eaa
+  SET plan_cache_mode=force_generic_plan
+  SET jit=off
+  SET enable_seqscan=off
+  SET enable_bitmapscan=off
+  SET enable_hashjoin=off
+  SET enable_mergejoin=off
+  SET enable_sort=off
+  body d995fdc99af4753d50689187363cd689
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 

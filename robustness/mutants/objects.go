@@ -51,8 +51,7 @@ var objectMutants = []Mutant{
 		Functions: []Replace{{
 			File: sweepSQL, Function: "objects.condemn",
 			Old: `SELECT b.id FROM objects.blobs b
-     WHERE (b.state = 'pending' AND b.changed_at < pending
-            OR b.state = 'superseded' AND b.changed_at < superseded AND NOT objects.is_named(b.version))`,
+     WHERE b.state = 'superseded' AND b.changed_at > '-infinity' AND b.changed_at < superseded AND NOT objects.is_named(b.version)`,
 			New: `SELECT b.id FROM objects.blobs b
      WHERE b.state <> 'condemned' AND b.changed_at < superseded`,
 		}},

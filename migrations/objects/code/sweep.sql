@@ -29,8 +29,12 @@ REVOKE ALL ON FUNCTION objects.ages_since(boolean) FROM PUBLIC, fence_writer, fe
 -- version lists, whatever its state says. Multipart uploads are deleted after p_pending, and their parts with them. Returns how
 -- many blobs were condemned: fewer than p_limit means that none is left. p_dry only counts, up to p_limit, including the parts
 -- of the uploads that would be deleted, and locks nothing. Ages count from objects.ages_since.
+--
+-- Each statement reads one index from its oldest row on, whatever the statistics say, and stops at its limit: younger rows, of
+-- which a day of overwrites leaves millions, cost nothing. changed_at > '-infinity' is the index's condition.
 CREATE OR REPLACE FUNCTION objects.condemn(p_pending interval, p_superseded interval, p_limit integer, p_dry boolean) RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off AS $$
 DECLARE
   ids uuid[];
   pending timestamptz := now() - p_pending;         -- what has not changed since is condemned
@@ -47,29 +51,36 @@ BEGIN
   END IF;
   IF p_dry THEN
     RETURN (SELECT count(*) FROM (
-      SELECT FROM objects.blobs b
-       WHERE (b.state = 'pending' AND b.changed_at < pending
-              OR b.state = 'superseded' AND b.changed_at < superseded AND NOT objects.is_named(b.version))
-         AND NOT EXISTS (
-           SELECT FROM objects.parts mine JOIN objects.uploads u ON u.id = mine.upload
-            WHERE mine.blob = b.id AND (u.created_at >= pending
-              OR EXISTS (SELECT FROM objects.parts p WHERE p.upload = u.id AND p.changed_at >= pending)))
-       LIMIT p_limit) due);
+      (SELECT FROM objects.blobs b
+        WHERE b.state = 'pending' AND b.changed_at > '-infinity' AND b.changed_at < pending
+          AND NOT EXISTS (
+            SELECT FROM objects.parts mine JOIN objects.uploads u ON u.id = mine.upload
+             WHERE mine.blob = b.id AND (u.created_at >= pending
+               OR EXISTS (SELECT FROM objects.parts p WHERE p.upload = u.id AND p.changed_at >= pending)))
+        LIMIT p_limit) UNION ALL
+      (SELECT FROM objects.blobs b
+        WHERE b.state = 'superseded' AND b.changed_at > '-infinity' AND b.changed_at < superseded AND NOT objects.is_named(b.version)
+          AND NOT EXISTS (SELECT FROM objects.parts p WHERE p.blob = b.id)
+        LIMIT p_limit)
+      LIMIT p_limit) due);
   END IF;
   ids := ARRAY(
     SELECT u.id FROM objects.uploads u WHERE u.created_at < pending
        AND NOT EXISTS (SELECT FROM objects.parts p WHERE p.upload = u.id AND p.changed_at >= pending)
-     LIMIT p_limit FOR UPDATE SKIP LOCKED);
+     ORDER BY u.created_at LIMIT p_limit FOR UPDATE SKIP LOCKED);
   ids := ARRAY(SELECT x.id FROM unnest(ids) x (id) WHERE pg_try_advisory_xact_lock(hashtextextended(x.id::text, 2)));   -- objects.hold_upload
   ids := ARRAY(SELECT x.id FROM unnest(ids) x (id) WHERE NOT EXISTS (SELECT FROM objects.parts p WHERE p.upload = x.id AND p.changed_at >= pending));
   DELETE FROM objects.parts WHERE upload = ANY (ids);
   DELETE FROM objects.uploads WHERE id = ANY (ids);
-  SELECT coalesce(array_agg(id), '{}') INTO ids FROM (
+  ids := ARRAY(
     SELECT b.id FROM objects.blobs b
-     WHERE (b.state = 'pending' AND b.changed_at < pending
-            OR b.state = 'superseded' AND b.changed_at < superseded AND NOT objects.is_named(b.version))
+     WHERE b.state = 'pending' AND b.changed_at > '-infinity' AND b.changed_at < pending AND NOT EXISTS (SELECT FROM objects.parts p WHERE p.blob = b.id)
+     ORDER BY b.changed_at LIMIT p_limit FOR UPDATE SKIP LOCKED);
+  ids := ids || ARRAY(
+    SELECT b.id FROM objects.blobs b
+     WHERE b.state = 'superseded' AND b.changed_at > '-infinity' AND b.changed_at < superseded AND NOT objects.is_named(b.version)
        AND NOT EXISTS (SELECT FROM objects.parts p WHERE p.blob = b.id)
-     LIMIT p_limit FOR UPDATE SKIP LOCKED) due;
+     ORDER BY b.changed_at LIMIT p_limit - cardinality(ids) FOR UPDATE SKIP LOCKED);
   UPDATE objects.blobs SET state = 'condemned', changed_at = now() WHERE id = ANY (ids);
   RETURN cardinality(ids);
 END $$;
@@ -79,11 +90,26 @@ GRANT EXECUTE ON FUNCTION objects.condemn(interval, interval, integer, boolean) 
 -- Returns condemned blobs whose bytes were not deleted yet, or not since p_again ago, and which this sweep, which began at
 -- p_begun, did not try; those that failed before come last.
 CREATE OR REPLACE FUNCTION objects.condemned(p_again interval, p_begun timestamptz, p_limit integer) RETURNS SETOF uuid
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-  SELECT id FROM objects.blobs
-   WHERE state = 'condemned' AND (swept_at IS NULL OR swept_at < now() - p_again) AND (tried_at IS NULL OR tried_at < p_begun)
-   ORDER BY tried_at NULLS FIRST, changed_at LIMIT p_limit
-$$;
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
+DECLARE
+  n integer;
+BEGIN
+  RETURN QUERY SELECT b.id FROM objects.blobs b
+    WHERE b.state = 'condemned' AND (b.swept_at = b.tried_at) IS NOT TRUE AND b.tried_at IS NULL
+    ORDER BY b.tried_at NULLS FIRST, b.changed_at LIMIT p_limit;   -- as the index has them
+  GET DIAGNOSTICS n = ROW_COUNT;
+  p_limit := p_limit - n;
+  RETURN QUERY SELECT b.id FROM objects.blobs b
+    WHERE b.state = 'condemned' AND (b.swept_at = b.tried_at) IS TRUE AND b.swept_at < least(now() - p_again, p_begun)
+    ORDER BY b.swept_at LIMIT p_limit;
+  GET DIAGNOSTICS n = ROW_COUNT;
+  p_limit := p_limit - n;
+  RETURN QUERY SELECT b.id FROM objects.blobs b
+    WHERE b.state = 'condemned' AND (b.swept_at = b.tried_at) IS NOT TRUE AND b.tried_at < p_begun
+      AND (b.swept_at IS NULL OR b.swept_at < now() - p_again)
+    ORDER BY b.tried_at NULLS FIRST LIMIT p_limit;
+END $$;
 REVOKE ALL ON FUNCTION objects.condemned(interval, timestamp with time zone, integer) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.condemned(interval, timestamp with time zone, integer) TO fence_gateway;
 
@@ -152,30 +178,36 @@ END $$;
 REVOKE ALL ON FUNCTION objects.prune_versions(text, text, integer, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.prune_versions(text, text, integer, boolean) TO fence_gateway;
 
--- Deletes the rows of deletions, and of changes of tags, that are older than p_age. They recognise late attempts, so a row stays
--- while its grant may be current: until the fence stands above its token, or has ended it, or was armed before that time, too.
--- No lease is held for as long as p_age, and no attempt takes so long.
+-- Deletes the rows of deletions, and of changes of tags, that are older than p_age, at most p_limit of each. They recognise late
+-- attempts, so a row stays while its grant may be current: until the fence stands above its token, or has ended it, or was armed
+-- before that time, too. No lease is held for as long as p_age, and no attempt takes so long. Returns how many it found, the
+-- greater number of the two: fewer than p_limit means that none is left.
 CREATE OR REPLACE FUNCTION objects.forget_deletions(p_age interval, p_limit integer, p_dry boolean) RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off AS $$
 DECLARE
-  ids uuid[];
+  deletions uuid[];
+  changes uuid[];
   before CONSTANT timestamptz := now() - p_age;
 BEGIN
   PERFORM objects.begin_change();
-  SELECT coalesce(array_agg(due.id), '{}') INTO ids FROM (
+  deletions := ARRAY(
     SELECT v.id FROM objects.versions v
      WHERE v.deletion AND v.kept_order IS NULL AND v.created_at < before
        AND NOT EXISTS (SELECT FROM fence.resources f
                         WHERE f.resource = v.resource AND f.token <= v.token AND f.ended_at IS NULL AND f.armed_at >= before)
-     LIMIT p_limit FOR UPDATE OF v SKIP LOCKED) due;
-  IF NOT p_dry THEN
-    DELETE FROM objects.versions v WHERE v.id = ANY (ids);
-    DELETE FROM objects.taggings t
+     ORDER BY v.created_at LIMIT p_limit FOR UPDATE OF v SKIP LOCKED);
+  changes := ARRAY(
+    SELECT t.id FROM objects.taggings t
      WHERE t.created_at < before
        AND NOT EXISTS (SELECT FROM fence.resources f
-                        WHERE f.resource = t.resource AND f.token <= t.token AND f.ended_at IS NULL AND f.armed_at >= before);
+                        WHERE f.resource = t.resource AND f.token <= t.token AND f.ended_at IS NULL AND f.armed_at >= before)
+     ORDER BY t.created_at LIMIT p_limit FOR UPDATE OF t SKIP LOCKED);
+  IF NOT p_dry THEN
+    DELETE FROM objects.versions v WHERE v.id = ANY (deletions);
+    DELETE FROM objects.taggings t WHERE t.id = ANY (changes);
   END IF;
-  RETURN cardinality(ids);
+  RETURN greatest(cardinality(deletions), cardinality(changes));
 END $$;
 REVOKE ALL ON FUNCTION objects.forget_deletions(interval, integer, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.forget_deletions(interval, integer, boolean) TO fence_gateway;
