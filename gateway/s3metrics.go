@@ -100,7 +100,7 @@ func (m *s3Metrics) register(into *metrics, stats func() s3.Stats) {
 	into.registry.MustRegister(m.requests, m.refusals, m.answers, m.commits, m.swept, m.sweeps, m.last)
 	into.gauge("fencegate_s3_connections", "Connections open on the S3 port.", func() int64 { return stats().Connections })
 	into.gauge("fencegate_s3_requests_in_progress", "Requests at work on the S3 port.", func() int64 { return stats().Requests })
-	into.gauge("fencegate_s3_uploads_in_progress", "Uploads of objects and parts under way on the S3 port.", func() int64 { return stats().Uploads })
+	into.gauge("fencegate_s3_uploads_in_progress", "Uploads and copies of objects and parts under way on the S3 port.", func() int64 { return stats().Uploads })
 	into.count("fencegate_s3_received_bytes_total", "Bytes that came on the S3 port, TLS and headers included.", func() int64 { return stats().BytesIn })
 	into.count("fencegate_s3_sent_bytes_total", "Bytes that went out on the S3 port, TLS and headers included.", func() int64 { return stats().BytesOut })
 }

@@ -25,7 +25,7 @@ func (o *serveFlags) registerS3(f *pflag.FlagSet) {
 	f.StringVar(&c.S3.Domain, "s3-domain", "", "host name below which buckets are reached as BUCKET.DOMAIN, beside paths (default: by path only)")
 	f.IntVar(&c.S3.MaxConnections, "s3-max-connections", 4096, "how many connections the S3 port takes at once; a request on a further one is answered 503 SlowDown")
 	f.IntVar(&c.S3.MaxRequests, "s3-max-requests", 1024, "how many requests the S3 port works on at once")
-	f.IntVar(&c.S3.MaxUploads, "s3-max-uploads", 256, "how many of them may be uploads of objects or parts")
+	f.IntVar(&c.S3.MaxUploads, "s3-max-uploads", 256, "how many of them may be uploads or copies of objects or parts")
 	f.DurationVar(&c.S3.HeaderTimeout, "s3-header-timeout", 10*time.Second, "how long the headers of a request to the S3 port may take")
 	f.DurationVar(&c.S3.StallTimeout, "s3-stall-timeout", time.Minute, "how long nothing may move on a connection to the S3 port while a request is under way, and how long it may be idle")
 	f.DurationVar(&c.S3.UploadTimeout, "s3-upload-timeout", 12*time.Hour, "how long an upload may take at the most; it has less if it is small: the stall timeout, and a second for each 32 KiB")

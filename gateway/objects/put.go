@@ -32,6 +32,15 @@ type Put struct {
 	Body       Body
 	Attributes func() Attributes // called once the body has been read
 	Stage      bool              // only record it: the client's transaction publishes it
+	Version    blob.ID           // of the version or stage that this makes; zero: a new one
+}
+
+// id returns the id of the version or stage that this makes.
+func (p Put) id() blob.ID {
+	if p.Version == (blob.ID{}) {
+		return blob.NewID()
+	}
+	return p.Version
 }
 
 // noted is the kind under which an attempt is recorded; "" if it makes a version.
@@ -208,7 +217,7 @@ type commit struct {
 // attempt of the same request was committed already.
 func (w *Writer) commit(ctx context.Context, c commit) (Stored, error) {
 	if c.Stage {
-		return w.stage(ctx, c.blob, staging{
+		return w.stage(ctx, c.id(), c.blob, staging{
 			Change: c.Change, blobs: []pgtype.UUID{UUID(c.blob)}, sizes: []int64{c.Size}, etag: c.etag, attributes: c.attributes,
 		})
 	}
@@ -217,7 +226,7 @@ func (w *Writer) commit(ctx context.Context, c commit) (Stored, error) {
 		return Stored{}, fmt.Errorf("encode attributes: %w", err)
 	}
 	v := Stored{
-		ID: blob.NewID(), Blobs: [][16]byte{c.blob}, BlobSizes: []int64{c.Size}, Size: c.Size, ETag: c.etag, Attributes: c.attributes,
+		ID: c.id(), Blobs: [][16]byte{c.blob}, BlobSizes: []int64{c.Size}, Size: c.Size, ETag: c.etag, Attributes: c.attributes,
 	}
 	var made [16]byte
 	alone := func(ctx context.Context, q Querier) error {

@@ -37,8 +37,7 @@ const staged = "stage"
 
 // stage records an upload whose bytes are stored; the version's id is the stage's. A repeated attempt gets the first
 // attempt's stage. Without an invocation id it makes another stage, which no client knows and the sweep deletes.
-func (w *Writer) stage(ctx context.Context, bytes blob.ID, s staging) (Stored, error) {
-	id := blob.NewID()
+func (w *Writer) stage(ctx context.Context, id, bytes blob.ID, s staging) (Stored, error) {
 	v, err := w.recordStage(ctx, sqlStageUpload, id, s, given(s.Invocation))
 	switch {
 	case errors.Is(err, ErrGivenUp), err == nil && v.ID != id: // or an earlier attempt's bytes count for this request

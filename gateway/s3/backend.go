@@ -30,17 +30,18 @@ type backend struct {
 	held    *held               // checked before writes
 	current *held               // checked before reads
 	denials denials
+	copies  *copies
 }
 
 var _ front.Backend = (*backend)(nil)
 
-func newBackend(base context.Context, cfg config) (*backend, error) {
+func newBackend(base context.Context, cfg config, uploads *slots) (*backend, error) {
 	acl, err := json.Marshal(auth.ACL{Owner: cfg.RootAccessKey})
 	if err != nil {
 		return nil, fmt.Errorf("encode the buckets' ACL: %w", err)
 	}
 	db := objects.NewDatabase(cfg.Pool, cfg.DatabaseTimeout).Changes(cfg.Changes)
-	b := &backend{cfg: cfg, base: base, acl: acl, catalog: objects.NewCatalog(db), keeper: maintenance.New(db, cfg.Store)}
+	b := &backend{cfg: cfg, base: base, acl: acl, catalog: objects.NewCatalog(db), keeper: maintenance.New(db, cfg.Store), copies: newCopies(uploads, 6*cfg.patience)}
 	b.held, b.current = newHeld(cfg.Leases)
 	b.reader = objects.NewReader(db, cfg.Store, cfg.Logger)
 	b.writer = objects.NewWriter(base, objects.Config{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/md5" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
 	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
+	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
@@ -25,95 +27,176 @@ const maxCopySize = 5 << 30 // bytes, the limit of S3
 func (b *backend) CopyObject(ctx context.Context, in s3response.CopyObjectInput) (s3response.CopyObjectOutput, error) {
 	r := b.requestOf(ctx)
 	bucket, key := strings.Clone(*in.Bucket), strings.Clone(*in.Key)
-	v, source, err := b.copy(r, bucket, key, in)
-	if err != nil { // the source may be deleted, or the grant over, since an earlier attempt
-		v, err = b.writer.Before(b.base, r.change(bucket, key, objects.Conditions{}), r.stages(), err)
-		if err == nil && r.stages() {
-			r.tellStage(v)
-		}
-	}
+	out, err := b.copyObject(r, bucket, key, in)
 	if err != nil {
-		return s3response.CopyObjectOutput{}, b.fail(r, *in.Bucket, "CopyObject", err)
+		return s3response.CopyObjectOutput{}, b.fail(r, bucket, "CopyObject", err)
+	}
+	return out, nil
+}
+
+func (b *backend) copyObject(r request, bucket, key string, in s3response.CopyObjectInput) (s3response.CopyObjectOutput, error) {
+	stages, what := r.stages(), "version"
+	if stages {
+		what = "stage"
+	}
+	copies, source, err := b.planCopy(&r, bucket, key, in)
+	change := r.change(bucket, key, objects.Conditions{})
+	before := func(why error) (objects.Stored, error) { return b.writer.Before(b.base, change, stages, why) }
+	if err != nil { // the source may be deleted, or the grant over, since an earlier attempt
+		v, err := before(err)
+		return copyAnswer(r, v, source), err
+	}
+	run, err := b.copies.join(attemptOf(change, what, source), false, func(reading context.Context, id blob.ID) copied {
+		err := errNotYet
+		var v objects.Stored
+		if source.Size > minLook {
+			v, err = before(err)
+		}
+		if errors.Is(err, errNotYet) {
+			v, err = copies(reading, id)
+		}
+		if err != nil {
+			v, err = before(err)
+		}
+		return copied{version: v, err: err}
+	})
+	if err != nil {
+		return s3response.CopyObjectOutput{}, err
+	}
+	if !b.await(r, run) {
+		return b.copySlowly(r, bucket, run, source), nil
+	}
+	defer b.copies.leave(run)
+	return copyAnswer(r, run.result.version, source), run.result.err
+}
+
+// errNotYet says that a copy need not be refused, but may have been made by an earlier attempt.
+var errNotYet = errors.New("not copied yet")
+
+// minLook is the size, in bytes, above which a copy first looks for one that an earlier attempt made.
+const minLook = 64 << 10
+
+// copyAnswer returns the answer of a copy, and names its stage.
+func copyAnswer(r request, v, source objects.Stored) s3response.CopyObjectOutput {
+	if r.stages() && v.ID != [16]byte{} {
+		r.tellStage(v)
 	}
 	etag, sums := quoted(v.ETag), checksumsOf(v.Attributes)
 	return s3response.CopyObjectOutput{VersionId: v.ShownID(), CopySourceVersionId: source.ShownID(), CopyObjectResult: &s3response.CopyObjectResult{
 		ETag: &etag, LastModified: &v.CreatedAt, ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
 		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumType: sums.kind,
-	}}, nil
+	}}
 }
 
-func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectInput) (made, source objects.Stored, err error) {
+// copySlowly returns the headers of a slow answer, which name the version or stage before it is made.
+func (b *backend) copySlowly(r request, bucket string, run *copying, source objects.Stored) s3response.CopyObjectOutput {
+	keep, err := b.catalog.Keep(b.base, bucket)
+	named := objects.Stored{ID: run.id, Kept: !r.stages() && err == nil && keep != objects.Keep{}}
+	b.answerSlowly(r, run, func(made copied) (any, error) {
+		v, err := made.version, made.err
+		if err == nil && (v.Kept != named.Kept || v.ID != named.ID && (v.Kept || r.stages())) {
+			err = s3error.Unavailable(s3error.MessageCopied)
+		}
+		if err != nil {
+			return nil, b.fail(r, bucket, "CopyObject", err)
+		}
+		return copyAnswer(r, v, source).CopyObjectResult, nil
+	})
+	return copyAnswer(r, named, source)
+}
+
+// doCopy copies, or restores. reading ends when the copy is given up; id is that of the version or stage.
+type doCopy func(reading context.Context, id blob.ID) (objects.Stored, error)
+
+// planCopy checks a copy before any byte is read. What it returns keeps nothing of the request, which may end earlier
+// than the copy.
+func (b *backend) planCopy(r *request, bucket, key string, in s3response.CopyObjectInput) (do doCopy, source objects.Stored, err error) {
 	cond, err := putConditions(r.condition("If-Match"), r.condition("If-None-Match"))
 	if err == nil {
-		err = refuseUnsupported(r)
+		err = refuseUnsupported(*r)
 	}
 	if err == nil {
-		err = b.needGrant(&r, bucket, key)
+		err = b.needGrant(r, bucket, key)
 	}
 	if err != nil {
-		return made, source, err
+		return nil, source, err
 	}
 	tags, err := tagsOf(in.Tagging)
+	if err == nil {
+		source, err = b.copySource(copySourceOf(in))
+	}
+	if err == nil && source.Size > maxCopySize {
+		err = s3err.GetEntityTooLargeErr(source.Size, maxCopySize)
+	}
 	if err != nil {
-		return made, source, err
+		return nil, source, err
 	}
-	source, err = b.copySource(copySourceOf(in))
-	if err != nil {
-		return made, source, err
-	}
-	if source.Size > maxCopySize {
-		return made, source, s3err.GetEntityTooLargeErr(source.Size, maxCopySize)
-	}
-	replace := in.MetadataDirective == types.MetadataDirectiveReplace
-	given := s3response.PutObjectInput{
+	given := attributesOf(s3response.PutObjectInput{
 		ContentType: in.ContentType, ContentEncoding: in.ContentEncoding, ContentDisposition: in.ContentDisposition,
 		ContentLanguage: in.ContentLanguage, CacheControl: in.CacheControl, Expires: in.Expires, Metadata: in.Metadata,
+	}, noBody, tags)
+	if err := checkAttributes(given); err != nil {
+		return nil, source, err
 	}
-	if err := checkAttributes(attributesOf(given, noBody, tags)); err != nil {
-		return made, source, err
+	p := objects.Put{Change: r.change(bucket, key, cond), Size: source.Size, Stage: r.stages()}
+	attributes, replaces := source.Attributes, in.MetadataDirective == types.MetadataDirectiveReplace
+	if replaces {
+		attributes = given
+		attributes.Tags = source.Attributes.Tags
+	}
+	if in.TaggingDirective == types.TaggingDirectiveReplace {
+		attributes.Tags, replaces = tags, true
 	}
 	srcBucket, srcKey, versionID, _ := parseSource(*in.CopySource)
-	if srcBucket == bucket && srcKey == key && !replace && in.TaggingDirective != types.TaggingDirectiveReplace {
-		if versionID == "" || versionID == objects.NullVersion {
-			return made, source, s3err.GetAPIError(s3err.ErrInvalidCopyDest)
-		}
-		made, err = b.restore(r, r.change(bucket, key, cond), source)
-		return made, source, err
+	if srcBucket == bucket && srcKey == key && !replaces {
+		do, err = b.planRestore(p, versionID, source)
+		return do, source, err
 	}
+	algo := strings.ToUpper(strings.Clone(string(in.ChecksumAlgorithm)))
+	return func(reading context.Context, id blob.ID) (objects.Stored, error) {
+		p.Version = id
+		return b.copyBytes(reading, p, source, attributes, algo)
+	}, source, nil
+}
+
+// copyBytes uploads the bytes of the source. algo is the algorithm of the checksum; "": that of the source's.
+func (b *backend) copyBytes(reading context.Context, p objects.Put, source objects.Stored, a objects.Attributes, algo string) (objects.Stored, error) {
 	bytes, err := b.reader.Open(b.base, source, 0, source.Size)
 	if err != nil {
-		return made, source, errors.Join(objects.ErrStoreFailed, err)
+		return objects.Stored{}, errors.Join(objects.ErrStoreFailed, err)
 	}
 	defer func() { _ = bytes.Close() }()
-	data := &body{r: bytes, md5: md5.New(), inside: true} //nolint:gosec // see the import
-	algo := strings.ToUpper(strings.Clone(string(in.ChecksumAlgorithm)))
+	data := copyBody(reading, bytes)
 	if algo == "" {
 		algo = source.Attributes.ChecksumAlgorithm
 	}
 	if err := data.compute(algo); err != nil {
-		return made, source, err
+		return objects.Stored{}, err
 	}
-	made, err = b.upload(r, objects.Put{Change: r.change(bucket, key, cond), Size: source.Size, Body: data, Attributes: func() objects.Attributes {
-		a := source.Attributes
-		if replace {
-			a = attributesOf(given, data, a.Tags)
-		}
-		if in.TaggingDirective == types.TaggingDirectiveReplace {
-			a.Tags = tags
-		}
+	p.Body, p.Attributes = data, func() objects.Attributes {
 		a.ChecksumAlgorithm, a.Checksum = data.Checksum()
 		return a
-	}})
-	return made, source, err
+	}
+	return b.writer.Put(b.base, p)
 }
 
-// restore makes an older version current again. A stage cannot restore, because it would list the blobs of another
+// copyBody returns the bytes of a copy's source, until the copy is given up.
+func copyBody(reading context.Context, bytes io.Reader) *body {
+	return &body{r: source{Reader: bytes, reading: reading}, md5: md5.New(), inside: true} //nolint:gosec // see the import
+}
+
+// planRestore makes an older version current again. A stage cannot restore, because it would list the blobs of another
 // version.
-func (b *backend) restore(r request, change objects.Change, source objects.Stored) (objects.Stored, error) {
-	if r.stages() {
-		return objects.Stored{}, s3error.NotThere
+func (b *backend) planRestore(p objects.Put, versionID string, source objects.Stored) (doCopy, error) {
+	switch {
+	case versionID == "" || versionID == objects.NullVersion:
+		return nil, s3err.GetAPIError(s3err.ErrInvalidCopyDest)
+	case p.Stage:
+		return nil, s3error.NotThere
 	}
-	return b.writer.Restore(b.base, change, source)
+	return func(context.Context, blob.ID) (objects.Stored, error) {
+		return b.writer.Restore(b.base, p.Change, source)
+	}, nil
 }
 
 // copySourceOf returns the source of a copy, and the conditions on it.

@@ -5,6 +5,7 @@ package s3
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/fencegate/fencegate/gateway/blob"
 )
@@ -14,6 +15,9 @@ func (s *Server) WarmUp() { s.backend.writer.WarmUp() }
 
 // Reserved returns the reserved blobs. settled is false while a batch is being announced.
 func (s *Server) Reserved() (ids []blob.ID, settled bool) { return s.backend.writer.Reserved() }
+
+// SetPatience sets how long a copy may take before its answer begins.
+func (o *Options) SetPatience(d time.Duration) { o.patience = d }
 
 // Route is a route as a client sees it.
 type Route struct {

@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,13 +19,18 @@ import (
 // gate is our first middleware before versitygw's. It refuses requests that cost too much or that are not served, lets
 // no error of versitygw out unchanged, and reports each request's result to the metrics.
 type gate struct {
-	cfg                      config
-	requests, uploads, forms atomic.Int64 // in progress
+	cfg            config
+	requests       atomic.Int64 // in progress
+	uploads, forms *slots
+}
+
+func newGate(cfg config, uploads *slots) *gate {
+	return &gate{cfg: cfg, uploads: uploads, forms: &slots{limit: edge.MaxForms}}
 }
 
 func (g *gate) handle(c fiber.Ctx) (err error) {
 	began := time.Now()
-	defer func() { g.tell(c, time.Since(began)) }()
+	defer func() { g.tell(c, began) }()
 	defer func() {
 		if r := recover(); r != nil {
 			g.cfg.Logger.Error("s3: panic", "method", c.Method(), "panic", fmt.Sprint(r))
@@ -43,11 +49,11 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	if e != nil {
 		return refuse(c, e)
 	}
-	if among, limit := g.kind(c, path); among != nil {
-		defer among.Add(-1)
-		if among.Add(1) > limit {
+	if among := g.kind(c, path); among != nil {
+		if !among.take() {
 			return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))
 		}
+		defer among.free()
 	}
 	edge.AllowBody(c, conn, g.cfg.timeouts())
 	if edge.IsForm(c) {
@@ -73,19 +79,21 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	if c.Response().StatusCode() == http.StatusServiceUnavailable {
 		c.Set(fiber.HeaderRetryAfter, retryAfter)
 	}
+	if s, ok := c.RequestCtx().UserValue(slowAnswer).(*slow); ok {
+		s.send(c, g.teller(c, began))
+	}
 	return nil
 }
 
-// kind returns the count of the requests that are limited like this one, and their limit; nil if only the limit of all
-// requests holds.
-func (g *gate) kind(c fiber.Ctx, path string) (among *atomic.Int64, limit int64) {
+// kind returns the slots of the requests that are limited like this one; nil if only the limit of all requests holds.
+func (g *gate) kind(c fiber.Ctx, path string) *slots {
 	switch {
 	case edge.IsUpload(c, path):
-		return &g.uploads, int64(g.cfg.MaxUploads)
+		return g.uploads
 	case edge.IsForm(c):
-		return &g.forms, edge.MaxForms
+		return g.forms
 	}
-	return nil, 0
+	return nil
 }
 
 // check refuses requests that must not reach versitygw. It returns the path as versitygw will see it.
@@ -125,22 +133,33 @@ func endsEarly(c fiber.Ctx, conn *edge.Conn, body *edge.Chunked) bool {
 // only after us.
 const maxDrained = 256 << 10
 
-// tell reports a request. The log contains nothing from the query, which may be presigned, or from a header.
-func (g *gate) tell(c fiber.Ctx, took time.Duration) {
+// tell reports a request, unless its answer is still to come.
+func (g *gate) tell(c fiber.Ctx, began time.Time) {
+	if _, slow := c.RequestCtx().UserValue(slowAnswer).(*slow); slow {
+		return
+	}
+	code, _ := c.Locals(localCode).(string)
+	g.teller(c, began)(c.Response().StatusCode(), code)
+}
+
+// teller returns what reports the request, also after c is reused. The log contains nothing from the query, which may
+// be presigned, or from a header.
+func (g *gate) teller(c fiber.Ctx, began time.Time) func(status int, code string) {
 	operation, _ := c.Locals(localOperation).(string)
 	if operation == "" {
 		operation = OperationNone
 	}
-	status := c.Response().StatusCode()
-	code, _ := c.Locals(localCode).(string)
-	if status < http.StatusBadRequest {
-		code = ""
+	remote := c.RequestCtx().RemoteAddr()
+	return func(status int, code string) {
+		if status < http.StatusBadRequest {
+			code = ""
+		}
+		took := time.Since(began)
+		g.cfg.Metrics.Answered(operation, status, code, took)
+		if g.cfg.Logger.Enabled(context.Background(), slog.LevelDebug) {
+			g.cfg.Logger.Debug("s3: answered", "operation", operation, "status", status, "code", code, "took", took, "remote", remote.String())
+		}
 	}
-	g.cfg.Metrics.Answered(operation, status, code, took)
-	if !g.cfg.Logger.Enabled(c, slog.LevelDebug) {
-		return
-	}
-	g.cfg.Logger.Debug("s3: answered", "operation", operation, "status", status, "code", code, "took", took, "remote", c.RequestCtx().RemoteAddr().String())
 }
 
 // admit refuses names that cannot be stored, operations that are not served, and long bodies of requests other than

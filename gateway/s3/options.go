@@ -33,13 +33,15 @@ type Options struct {
 	// Requests beyond a limit are answered with 503 SlowDown.
 	MaxConnections int // default 4096
 	MaxRequests    int // in progress. Default 1024
-	MaxUploads     int // in progress, each part of a multipart upload counted. Default 256
+	MaxUploads     int // in progress, each part of a multipart upload and each copy counted. Default 256
 
 	HeaderTimeout   time.Duration // of a request's headers, from the connection or their first byte. Default 10s
 	UploadTimeout   time.Duration // the longest time for a request's body; a small one has less. Default 12h
 	StallTimeout    time.Duration // of a connection without progress during a request or response. Default 1m
 	DatabaseTimeout time.Duration // of one statement. Default 10s
 	DrainTimeout    time.Duration // of the requests in progress when the server stops. Default 10s
+
+	patience time.Duration // of the client of a copy: then its answer begins. Default 10s
 }
 
 // Validate returns a [*fence.InvalidError] that names the field and shows no secret.
@@ -73,6 +75,7 @@ func (o Options) WithDefaults() Options {
 	orDefault(&o.StallTimeout, time.Minute)
 	orDefault(&o.DatabaseTimeout, 10*time.Second)
 	orDefault(&o.DrainTimeout, 10*time.Second)
+	orDefault(&o.patience, 10*time.Second)
 	return o
 }
 

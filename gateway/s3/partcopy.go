@@ -2,8 +2,8 @@ package s3
 
 import (
 	"context"
-	"crypto/md5" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -12,6 +12,7 @@ import (
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
+	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
@@ -19,46 +20,66 @@ import (
 // does.
 func (b *backend) UploadPartCopy(ctx context.Context, in *s3.UploadPartCopyInput) (s3response.CopyPartResult, error) {
 	r := b.requestOf(ctx)
-	p, source, err := b.copyPart(r, strings.Clone(*in.Bucket), strings.Clone(*in.Key), in)
+	bucket := strings.Clone(*in.Bucket)
+	out, err := b.copyPart(r, bucket, strings.Clone(*in.Key), in)
 	if err != nil {
-		return s3response.CopyPartResult{}, b.fail(r, *in.Bucket, "UploadPartCopy", err)
+		return s3response.CopyPartResult{}, b.fail(r, bucket, "UploadPartCopy", err)
 	}
-	etag, sums := quoted(p.ETag), checksumsOf(objects.Attributes{ChecksumAlgorithm: p.Algorithm, Checksum: p.Checksum})
-	return s3response.CopyPartResult{
-		ETag: &etag, LastModified: time.Now(), ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
-		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, CopySourceVersionId: text(source.ShownID()),
-	}, nil
+	return out, nil
 }
 
-func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyInput) (p objects.Part, source objects.Stored, err error) {
+func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyInput) (s3response.CopyPartResult, error) {
 	u, err := b.catalog.Upload(b.base, bucket, key, *in.UploadId)
 	if err == nil {
 		err = b.needGrant(&r, bucket, key)
 	}
 	if err != nil {
-		return p, source, err
+		return s3response.CopyPartResult{}, err
 	}
-	source, err = b.copySource(*in.CopySource, s3.GetObjectInput{
+	from, err := b.copySource(*in.CopySource, s3.GetObjectInput{
 		IfMatch: in.CopySourceIfMatch, IfNoneMatch: in.CopySourceIfNoneMatch,
 		IfModifiedSince: in.CopySourceIfModifiedSince, IfUnmodifiedSince: in.CopySourceIfUnmodifiedSince,
 	})
 	if err != nil {
-		return p, source, err
+		return s3response.CopyPartResult{}, err
 	}
-	offset, length, err := copyRange(source.Size, *in.CopySourceRange)
+	offset, length, err := copyRange(from.Size, *in.CopySourceRange)
 	if err != nil {
-		return p, source, err
+		return s3response.CopyPartResult{}, err
 	}
-	bytes, err := b.reader.Open(b.base, source, offset, length)
+	p := objects.NewPart{Change: r.change(bucket, key, objects.Conditions{}), Number: *in.PartNumber, Size: length}
+	what := fmt.Sprintf("part %d of %s: %d bytes from %d", p.Number, u.ID, length, offset)
+	run, err := b.copies.join(attemptOf(p.Change, what, from), length > minLook, func(reading context.Context, _ blob.ID) copied {
+		bytes, err := b.reader.Open(b.base, from, offset, length)
+		if err != nil {
+			return copied{err: errors.Join(objects.ErrStoreFailed, err)}
+		}
+		defer func() { _ = bytes.Close() }()
+		part, err := b.storePart(u, p, copyBody(reading, bytes))
+		return copied{part: part, err: err}
+	})
 	if err != nil {
-		return p, source, errors.Join(objects.ErrStoreFailed, err)
+		return s3response.CopyPartResult{}, err
 	}
-	defer func() { _ = bytes.Close() }()
-	data := &body{r: bytes, md5: md5.New(), inside: true} //nolint:gosec // see the import
-	p, err = b.storePart(u, objects.NewPart{
-		Change: r.change(bucket, key, objects.Conditions{}), Number: *in.PartNumber, Size: length,
-	}, data)
-	return p, source, err
+	if !b.await(r, run) {
+		b.answerSlowly(r, run, func(made copied) (any, error) {
+			if made.err != nil {
+				return nil, b.fail(r, bucket, "UploadPartCopy", made.err)
+			}
+			return partAnswer(made.part, from), nil
+		})
+		return partAnswer(objects.Part{}, from), nil
+	}
+	defer b.copies.leave(run)
+	return partAnswer(run.result.part, from), run.result.err
+}
+
+func partAnswer(p objects.Part, from objects.Stored) s3response.CopyPartResult {
+	etag, sums := quoted(p.ETag), checksumsOf(objects.Attributes{ChecksumAlgorithm: p.Algorithm, Checksum: p.Checksum})
+	return s3response.CopyPartResult{
+		ETag: &etag, LastModified: time.Now(), ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
+		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, CopySourceVersionId: text(from.ShownID()),
+	}
 }
 
 // copyRange parses "bytes=first-last", which must lie inside the source. Without a range it returns the whole source.

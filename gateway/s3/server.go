@@ -32,12 +32,13 @@ func New(deps Deps, o Options) (*Server, error) {
 		return nil, err
 	}
 	base, stop := context.WithCancel(context.Background())
-	be, err := newBackend(base, cfg)
+	uploads := &slots{limit: int64(cfg.MaxUploads)}
+	be, err := newBackend(base, cfg, uploads)
 	if err != nil {
 		stop()
 		return nil, err
 	}
-	s := &Server{cfg: cfg, backend: be, stop: stop, gate: &gate{cfg: cfg}}
+	s := &Server{cfg: cfg, backend: be, stop: stop, gate: newGate(cfg, uploads)}
 	s.app = newApp(cfg, be, s.gate)
 	edge.Guard(s.app.Server(), cfg.timeouts(), cfg.Logger)
 	return s, nil
@@ -58,6 +59,7 @@ func (s *Server) Keeper() *maintenance.Keeper { return s.backend.keeper }
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer s.stop()
 	defer s.backend.writer.Close()
+	defer s.backend.copies.stop(s.cfg.DatabaseTimeout)
 	ended := make(chan error, 1)
 	go func() {
 		plain := &edge.Listener{Listener: ln, Stall: s.cfg.StallTimeout, Limit: s.cfg.MaxConnections, Conns: &s.conns, Log: s.cfg.Logger}
@@ -99,7 +101,7 @@ func (s *Server) cutOff() {
 type Stats struct {
 	Connections int64 // open
 	Requests    int64 // in progress
-	Uploads     int64 // among Requests
+	Uploads     int64 // among Requests, and copies
 	BytesIn     int64 // from clients, TLS and headers included
 	BytesOut    int64
 }
@@ -107,7 +109,7 @@ type Stats struct {
 // Stats returns the server's statistics.
 func (s *Server) Stats() Stats {
 	return Stats{
-		Connections: int64(s.conns.Count()), Requests: s.gate.requests.Load(), Uploads: s.gate.uploads.Load(),
+		Connections: int64(s.conns.Count()), Requests: s.gate.requests.Load(), Uploads: s.gate.uploads.used.Load(),
 		BytesIn: s.conns.In.Load(), BytesOut: s.conns.Out.Load(),
 	}
 }

@@ -6,7 +6,9 @@ import (
 	"context"
 	"io"
 	"iter"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/fencegate/fencegate/gateway/blob"
 )
@@ -16,9 +18,32 @@ type spy struct {
 	blob.Store
 
 	putErr    error
+	openErr   atomic.Pointer[error]
 	deleteErr atomic.Pointer[error]
-	puts      atomic.Int32 // blobs announced by their upload
-	fills     atomic.Int32 // reserved blobs
+	puts      atomic.Int32                  // blobs announced by their upload
+	fills     atomic.Int32                  // reserved blobs
+	held      atomic.Pointer[chan struct{}] // a Put waits until this is closed
+	trickles  atomic.Bool                   // a Put takes a byte each millisecond
+}
+
+// hold makes each Put wait, until release is called.
+func (s *spy) hold() (release func()) {
+	held := make(chan struct{})
+	s.held.Store(&held)
+	return sync.OnceFunc(func() {
+		s.held.Store(nil)
+		close(held)
+	})
+}
+
+// trickle takes a body so slowly that only its error ends it.
+func trickle(r io.Reader) error {
+	for {
+		if _, err := r.Read(make([]byte, 1)); err != nil {
+			return err
+		}
+		<-time.After(time.Millisecond)
+	}
 }
 
 func (s *spy) Delete(ctx context.Context, id blob.ID) error {
@@ -28,8 +53,21 @@ func (s *spy) Delete(ctx context.Context, id blob.ID) error {
 	return s.Store.Delete(ctx, id)
 }
 
+func (s *spy) Open(ctx context.Context, id blob.ID, offset, length int64) (io.ReadCloser, error) {
+	if err := s.openErr.Load(); err != nil {
+		return nil, *err
+	}
+	return s.Store.Open(ctx, id, offset, length)
+}
+
 func (s *spy) Put(ctx context.Context, id blob.ID, r io.Reader, size int64) error {
 	s.puts.Add(1)
+	if held := s.held.Load(); held != nil {
+		<-*held
+	}
+	if s.trickles.Load() {
+		return trickle(r)
+	}
 	if s.putErr != nil {
 		return s.putErr
 	}

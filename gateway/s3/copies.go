@@ -1,0 +1,181 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/versity/versitygw/s3err"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects"
+)
+
+// copies are the copies in progress. A copy may take longer than its client waits, which then sends its request again:
+// all attempts of one request wait for one copy.
+type copies struct {
+	uploads *slots          // a copy is an upload
+	life    context.Context //nolint:containedctx // ends when the server stops
+	end     context.CancelFunc
+	alone   time.Duration // how long a copy goes on without a client, or a result is kept for one
+
+	mu      sync.Mutex
+	running map[attempt]*copying // and those kept
+	all     sync.WaitGroup
+}
+
+func newCopies(uploads *slots, alone time.Duration) *copies {
+	c := &copies{uploads: uploads, alone: alone, running: map[attempt]*copying{}}
+	c.life, c.end = context.WithCancel(context.Background())
+	return c
+}
+
+// attempt is what the attempts of one request have in common.
+type attempt struct {
+	bucket, key, invocation, what string
+
+	resource, seal string
+	token          int64
+	source         [16]byte // its version
+}
+
+func attemptOf(ch objects.Change, what string, source objects.Stored) attempt {
+	return attempt{
+		bucket: ch.Bucket, key: ch.Key, invocation: ch.Invocation, what: what,
+		resource: ch.Proof.Resource, seal: string(ch.Proof.SealHash), token: int64(ch.Proof.Token), source: source.ID,
+	}
+}
+
+// copying is one copy.
+type copying struct {
+	of      attempt
+	id      blob.ID // of the version or stage that it makes, if no earlier attempt made one
+	giveUp  context.CancelFunc
+	keep    bool
+	waiting int           // clients; guarded by copies.mu
+	done    chan struct{} // closed when result is set
+	result  copied
+}
+
+// copied is the result of a copy: a version, a stage or a part.
+type copied struct {
+	version objects.Stored
+	part    objects.Part
+	err     error
+}
+
+// join returns the copy that an earlier attempt began, or begins it. keep: its result is kept for later attempts, which
+// find it nowhere else. reading ends when the copy is given up. Call leave afterwards.
+func (c *copies) join(of attempt, keep bool, do func(reading context.Context, id blob.ID) copied) (*copying, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if run := c.running[of]; run != nil {
+		run.waiting++
+		return run, nil
+	}
+	if c.life.Err() != nil || !c.uploads.take() {
+		return nil, s3err.GetAPIError(s3err.ErrSlowDown)
+	}
+	reading, giveUp := context.WithCancel(c.life)
+	run := &copying{of: of, id: blob.NewID(), keep: keep, giveUp: giveUp, waiting: 1, done: make(chan struct{})}
+	if of.invocation != "" { // otherwise nothing tells its attempts apart from other requests
+		c.running[of] = run
+	}
+	c.all.Go(func() {
+		defer giveUp()
+		defer c.ended(run)
+		defer c.uploads.free()
+		defer func() {
+			if r := recover(); r != nil {
+				run.result.err = fmt.Errorf("panic in a copy: %v", r)
+			}
+		}()
+		run.result = do(reading, run.id)
+	})
+	return run, nil
+}
+
+// ended publishes a copy's result.
+func (c *copies) ended(run *copying) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(run.done)
+	if run.result.err != nil || !run.keep {
+		c.drop(run)
+		return
+	}
+	time.AfterFunc(c.alone, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.drop(run)
+	})
+}
+
+// leave tells that a client waits no longer. A copy for which nobody waits is given up after a while.
+func (c *copies) leave(run *copying) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	run.waiting--
+	if run.waiting > 0 || run.over() {
+		return
+	}
+	time.AfterFunc(c.alone, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if run.waiting == 0 && !run.over() {
+			c.drop(run)
+			run.giveUp()
+		}
+	})
+}
+
+func (c *copies) drop(run *copying) {
+	if c.running[run.of] == run {
+		delete(c.running, run.of)
+	}
+}
+
+func (run *copying) over() bool {
+	select {
+	case <-run.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// stop gives up all copies and waits until they have discarded what they had begun.
+func (c *copies) stop(limit time.Duration) {
+	c.mu.Lock()
+	c.end()
+	c.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.all.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(limit):
+	}
+}
+
+// errGivenUp ends a copy whose clients have left.
+var errGivenUp = errors.New("the copy was given up, because no client waits for it or the server stops")
+
+// source is the source of a copy, until that is given up.
+type source struct {
+	io.Reader
+
+	reading context.Context //nolint:containedctx // an [io.Reader] gets none
+}
+
+func (s source) Read(p []byte) (int, error) {
+	if s.reading.Err() != nil {
+		return 0, errGivenUp
+	}
+	return s.Reader.Read(p)
+}
