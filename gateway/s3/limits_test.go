@@ -16,6 +16,7 @@ import (
 
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
+	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/internal/tlsfiles"
@@ -67,6 +68,24 @@ func TestUploadsAndRequestsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
 			}
 			testenv.Eventually(t, "nothing is at work", func() bool { s := w.srv.Stats(); return s.Uploads == 0 && s.Requests == 0 })
 		})
+	}
+}
+
+// A store that has no connection left for another read says so before any byte is sent.
+func TestAReadBeyondTheConnectionsToTheStoreIsToldToSlowDown(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket, data := w.sourced()
+	busy := fmt.Errorf("open blob: %w", blob.ErrBusy)
+	w.store.openErr.Store(&busy)
+	w.wantSlowDown(raw{creds: w.issue("orders/1001", 5), method: "GET", path: "/orders/" + copySource})
+	w.wantSlowDown(w.copyRaw(5, "the copy"))
+	w.store.openErr.Store(nil)
+	if got := get(t, w.root(), bucket, copySource); got != data {
+		t.Errorf("read %d bytes", len(got))
+	}
+	if res, text := w.send(w.copyRaw(5, "the copy")); res.StatusCode != http.StatusOK {
+		t.Errorf("the copy, again: got %d %s", res.StatusCode, text)
 	}
 }
 
