@@ -4,6 +4,7 @@ package s3_test
 
 import (
 	"io"
+	"net"
 	"testing"
 	"time"
 )
@@ -24,6 +25,30 @@ func TestNobodyKeepsAConnectionByABodyToCome(t *testing.T) {
 	}
 	if got := get(t, w.root(), bucket, invoice); len(got) != 12*32<<10 {
 		t.Errorf("%d bytes are stored", len(got))
+	}
+}
+
+// The rest of a refused body is heard for two seconds, so that the client reads the answer, and no longer.
+func TestARefusedBodyThatNeverEndsIsCutOff(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.bucket()
+	for _, head := range []string{"Content-Length: 5000000000", "Transfer-Encoding: chunked"} {
+		conn, err := net.Dial("tcp", w.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := w.srv.Stats().BytesIn
+		piece := append([]byte("10000\r\n"), make([]byte, 64<<10)...)
+		_, err = io.WriteString(conn, "PUT /orders/"+invoice+" HTTP/1.1\r\nHost: x\r\n"+head+"\r\n\r\n")
+		sent := int64(0)
+		for n := 0; err == nil; sent += int64(n) {
+			n, err = conn.Write(append(piece, "\r\n"...))
+		}
+		if heard := w.srv.Stats().BytesIn - before; heard < sent/2 { // the others were on their way
+			t.Errorf("%s: %d bytes were sent, %d are counted", head, sent, heard)
+		}
+		_ = conn.Close()
 	}
 }
 

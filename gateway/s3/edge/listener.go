@@ -156,8 +156,9 @@ const lingering = 2 * time.Second
 // answer.
 func (c *Conn) Close() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.Unread.Load() && half.CloseWrite() == nil {
-		_ = c.Conn.SetReadDeadline(time.Now().Add(lingering))
-		_, _ = io.Copy(io.Discard, c.Conn)
+		_ = c.Conn.SetReadDeadline(time.Now().Add(lingering)) // of all reads together
+		n, _ := io.Copy(io.Discard, c.Conn)
+		c.conns.In.Add(n)
 	}
 	c.conns.remove(c)
 	return c.Conn.Close()
