@@ -61,7 +61,7 @@ func (s *Source) extend(ctx context.Context, e *extension) error {
 	case got.Done:
 		return got.Err
 	}
-	err = s.twice(ctx, changeLimit, func(ctx context.Context, conn *pgx.Conn) error {
+	err = s.twice(ctx, oneLimit, func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := extendOn(ctx, conn, []*extension{e}, true)
 		return err
 	})
@@ -187,7 +187,7 @@ func (s *Source) free(ctx context.Context, f *freeing) error {
 		return got.Err
 	}
 	isBusy := false
-	err = s.twice(ctx, changeLimit, func(ctx context.Context, conn *pgx.Conn) error {
+	err = s.twice(ctx, oneLimit, func(ctx context.Context, conn *pgx.Conn) error {
 		busy, err := freeOn(ctx, conn, []*freeing{f}, turnLimit)
 		isBusy = err == nil && busy[0]
 		return err

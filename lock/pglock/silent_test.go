@@ -141,6 +141,40 @@ func TestALeaseOutlivesConnectionsThatDieSilently(t *testing.T) {
 	}
 }
 
+func TestInspectionsOutliveConnectionsThatDieSilently(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	for name, inspect := range map[string]func(ctx context.Context, s *pglock.Source) error{
+		"Inspect": func(ctx context.Context, s *pglock.Source) error {
+			_, err := s.Inspect(ctx, "r")
+			return err
+		},
+		"InspectAll": func(ctx context.Context, s *pglock.Source) error {
+			_, err := s.InspectAll(ctx, []string{"r", "s"})
+			return err
+		},
+		"Ready": func(ctx context.Context, s *pglock.Source) error { return s.Ready(ctx) },
+	} {
+		for how, pings := range map[string]bool{"the pool pings": true, "the pool does not ping": false} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				t.Parallel()
+				p, network := w.silentPool(t, pings)
+				s, err := pglock.New(pglock.Config{Pool: p})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				network.killAll()
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				defer cancel()
+				if err := inspect(ctx, s); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
 // A request with a nonce is not grouped.
 func TestALeaseIsTakenDespiteConnectionsThatDiedSilently(t *testing.T) {
 	t.Parallel()

@@ -146,11 +146,10 @@ func (s *Source) Inspect(ctx context.Context, resource string) (leasing.Inspecti
 		return ins, err
 	}
 	defer cancel()
-	row := s.cfg.Pool.QueryRow(ctx, sqlInspect, resource)
-	if err := scanned(row, &ins); err != nil {
-		return ins, failure(ctx, fmt.Sprintf("inspect %q", resource), err)
-	}
-	return ins, nil
+	err = s.twice(ctx, oneLimit, func(ctx context.Context, conn *pgx.Conn) error {
+		return scanned(conn.QueryRow(ctx, sqlInspect, resource), &ins)
+	})
+	return ins, failure(ctx, fmt.Sprintf("inspect %q", resource), err)
 }
 
 // scanned reads a row of fence.lease_of.
@@ -182,9 +181,13 @@ func (s *Source) InspectAll(ctx context.Context, resources []string) ([]leasing.
 		return nil, err
 	}
 	defer cancel()
-	rows, _ := s.cfg.Pool.Query(ctx, sqlSurvey, resources) // rows returns the error again
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (ins leasing.Inspection, err error) {
-		return ins, scanned(row, &ins)
+	var all []leasing.Inspection
+	err = s.twice(ctx, oneLimit, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		rows, _ := conn.Query(ctx, sqlSurvey, resources) // rows returns the error again
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (ins leasing.Inspection, err error) {
+			return ins, scanned(row, &ins)
+		})
+		return err
 	})
 	if err != nil {
 		return nil, failure(ctx, "inspect a page of resources", err)
@@ -202,10 +205,11 @@ func (s *Source) Ready(ctx context.Context) error {
 		return err
 	}
 	defer cancel()
-	if _, err := s.cfg.Pool.Exec(ctx, sqlReady); err != nil {
-		return failure(ctx, "leases of PostgreSQL", err)
-	}
-	return nil
+	err = s.twice(ctx, oneLimit, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, sqlReady)
+		return err
+	})
+	return failure(ctx, "leases of PostgreSQL", err)
 }
 
 // validate checks a request and rounds its TTL to whole microseconds.

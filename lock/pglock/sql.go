@@ -34,8 +34,8 @@ func mode(conn *pgx.Conn) pgx.QueryExecMode {
 const (
 	// answerLimit bounds how long a connection of the pool is waited for that was idle and may be dead.
 	answerLimit = time.Second
-	// changeLimit bounds one try of an extension or a release. It exceeds the functions' lock_timeout.
-	changeLimit = 7 * time.Second
+	// oneLimit bounds one try of an extension, a release or an inspection. It exceeds the functions' lock_timeout.
+	oneLimit = 7 * time.Second
 	// takeLimit bounds one try of an acquisition. It exceeds the waits for the turn and for the drain.
 	takeLimit = 3 * turnLimit
 )
