@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 21 ba8206ad1879'
+  COMMENT 'fencegate fence state 8, code 21 744331f2d557'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -1178,7 +1178,7 @@ FUNCTION fence.report() RETURNS trigger
 
 FUNCTION fence.resource_fault(p_resource text) RETURNS text
   plpgsql IMMUTABLE PARALLEL SAFE COST 100
-  body b8235d77d7149609dfeffeef574063b3
+  body f44f4a04627f32628f9160b580612d01
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 

@@ -26,7 +26,10 @@ var (
 // Configure makes the pool's connections watch for PostgreSQL's warning that a COMMIT's wait for a synchronous
 // standby was cancelled. It is then unknown whether the commit survives a failover, and [InTx] and [Fence.Arm] report
 // that. Without Configure they fail if a standby is synchronous ([ErrNoticesUnavailable]). An OnNotice that is
-// already set is still called. Call it before the pool is created:
+// already set is still called.
+//
+// It also sets client_encoding to UTF8 where it is not set: the names of resources are, whatever the database's encoding
+// is, and pgx itself takes that encoding. Call it before the pool is created:
 //
 //	config, err := pgxpool.ParseConfig(url)
 //	…
@@ -36,6 +39,9 @@ func Configure(config *pgxpool.Config) { ConfigureConn(config.ConnConfig) }
 
 // ConfigureConn is [Configure] for single connections.
 func ConfigureConn(config *pgx.ConnConfig) {
+	if config.RuntimeParams["client_encoding"] == "" {
+		config.RuntimeParams["client_encoding"] = "UTF8"
+	}
 	notice, connected := config.OnNotice, config.AfterConnect
 	config.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
 		if w, ok := conn.CustomData()[warningsKey].(*standbyWarnings); ok && unreplicated(n) {

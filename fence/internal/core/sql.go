@@ -27,12 +27,11 @@ const (
 
 	SQLInspect = `SELECT resource, token, sealed, holder, armed_at, undrained, ended_at FROM fence.fences WHERE resource = $1::text`
 
-	// SQLList reads a page of fences. The names that begin with $1 lie between it and itself followed by the greatest
-	// characters, byte by byte, more than fit into a name. PostgreSQL folds chr() of a constant even in a CASE that does not
-	// need it. So the CASE is its argument.
-	SQLList = `SELECT resource, token, sealed, holder, armed_at, undrained, ended_at FROM fence.fences
-		WHERE resource >= $1 AND resource <= $1 || repeat(chr(CASE getdatabaseencoding() WHEN 'UTF8' THEN 1114111 ELSE 255 END), 512) AND resource > $2
-		ORDER BY resource LIMIT $3`
+	// SQLList reads a page of fences. In byte order, the names that begin with $1 come first among those that are not below
+	// it. Their end is filtered, not computed: which character is the last one depends on the database's encoding.
+	SQLList = `SELECT resource, token, sealed, holder, armed_at, undrained, ended_at FROM (
+			SELECT * FROM fence.fences WHERE resource >= $1 AND resource > $2 ORDER BY resource LIMIT $3) page
+		WHERE starts_with(resource, $1) ORDER BY resource`
 
 	SQLUse     = `SELECT fence.use($1::text, $2::text)`
 	SQLUseMany = `SELECT fence.use($1::text[], $2::text[])`

@@ -15,7 +15,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.shown(text) FROM PUBLIC, fence_writer, fence_gateway;
 
 -- Returns why a text can't name a resource, or NULL if it can. A text that reads as a token with its seal names no resource.
--- Rules and words are those of the Go package fence. Names are qualified, because code that runs under the caller's search_path
+-- Rules and words are those of the Go package fence. In encodings other than these, the bytes from 128 to 159 are characters, or
+-- parts of them, and chr() may refuse them. Names are qualified, because code that runs under the caller's search_path
 -- calls this. PL/pgSQL, because PostgreSQL 15 plans a SQL function that it can't inline on each call.
 CREATE OR REPLACE FUNCTION fence.resource_fault(p_resource text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
@@ -24,7 +25,8 @@ BEGIN
     WHEN pg_catalog.octet_length(p_resource) OPERATOR(pg_catalog.>) 512
       THEN pg_catalog.format('is %s bytes long; at most 512 are allowed', pg_catalog.octet_length(p_resource))
     WHEN p_resource COLLATE pg_catalog."C" OPERATOR(pg_catalog.~)
-         pg_catalog.concat('[', pg_catalog.chr(1), '-', pg_catalog.chr(31), pg_catalog.chr(127), '-', pg_catalog.chr(159), ']') THEN 'contains a control character'
+         pg_catalog.concat('[', pg_catalog.chr(1), '-', pg_catalog.chr(31), pg_catalog.chr(127), '-', pg_catalog.chr(
+           CASE WHEN pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.~) '^(UTF8|LATIN|ISO)' THEN 159 ELSE 127 END), ']') THEN 'contains a control character'
     WHEN pg_catalog.strpos(p_resource, '*') OPERATOR(pg_catalog.>) 0 THEN 'contains ''*'', which is kept for patterns'
     WHEN p_resource COLLATE pg_catalog."C" OPERATOR(pg_catalog.~) '^[0-9]+[.][0-9a-f]{32}$'
       THEN 'reads as a token with its seal: the resource comes first, then the token'
