@@ -37,7 +37,8 @@ func TestWhatAnIssuersKeyOpenedEndsWithTheKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token := sign(t, jose.RS256, key, "1", claims{"iss": issuer.URL, "aud": issuer.Audience, "sub": "ci", "exp": time.Now().Add(time.Hour).Unix()}, nil)
+	subject := claims{"iss": issuer.URL, "aud": issuer.Audience, "sub": "ci", "exp": time.Now().Add(time.Hour).Unix()}
+	token := sign(t, jose.RS256, key, "1", subject, nil)
 	open := func(token string) (ended func() bool) {
 		p, err := ps.Authenticate(t.Context(), token)
 		if err != nil {
@@ -66,6 +67,11 @@ func TestWhatAnIssuersKeyOpenedEndsWithTheKey(t *testing.T) {
 	second := open(token)
 	replace(options(issuer, public("2", other)))
 	testenv.Eventually(t, "what the key opened ends with it", second)
+	third := open(sign(t, jose.RS256, other, "2", subject, nil))
+	elsewhere := issuer
+	elsewhere.URL = "https://elsewhere.test"
+	replace(options(elsewhere, public("2", other)))
+	testenv.Eventually(t, "what its tokens opened ends with the issuer", third)
 	if local() {
 		t.Error("what the gateway's own token opened has ended")
 	}
