@@ -145,7 +145,7 @@ func TestAMillionResourcesUsedOnceLeaveAlmostNothing(t *testing.T) {
 			redis.call('HSET', KEYS[1], 'c:jobs/' .. string.format('%d', ARGV[1] * 50000 + i), '1')
 		end return 1`, []string{cfg.KeyPrefix + ":h"}, i).Err())
 	}
-	full := used(t, c)
+	full, before := used(t, c), scripts(t, c)
 	begun := time.Now()
 	n, err := l.Sweep(t.Context())
 	must(t, err)
@@ -156,6 +156,22 @@ func TestAMillionResourcesUsedOnceLeaveAlmostNothing(t *testing.T) {
 	if n < 1_000_000 {
 		t.Errorf("swept %d", n)
 	}
+	// Redis serves nobody else during a page. Both passes go by pages of about 2,000.
+	if pages := scripts(t, c) - before; pages < 2*1_000_000/5000 {
+		t.Errorf("%d scripts ran: a page had %d counters on average", pages, 2*1_000_000/pages)
+	}
+}
+
+// scripts is how many scripts a node has run by their hash.
+func scripts(t *testing.T, c *redis.Client) int64 {
+	t.Helper()
+	info, err := c.Info(t.Context(), "commandstats").Result()
+	must(t, err)
+	_, rest, _ := strings.Cut(info, "cmdstat_evalsha:calls=")
+	var n int64
+	_, err = fmt.Sscan(rest, &n)
+	must(t, err)
+	return n
 }
 
 // A sweep does not have to be requested.
