@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -71,14 +73,7 @@ func (r *records) anew() {
 func (r *records) counts() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.kept) == 1 && r.kept[firstOf(r.kept)]
-}
-
-func firstOf(m map[string]bool) string {
-	for k := range m {
-		return k
-	}
-	return ""
+	return slices.Equal(slices.Collect(maps.Values(r.kept)), []bool{true})
 }
 
 func (r *records) hooks(before func(time.Duration) error, after func(time.Duration)) {
@@ -118,6 +113,21 @@ func maxTTLs(t *testing.T, l *lock.Locker) []time.Duration {
 		all = append(all, st.MaxTTL)
 	}
 	return all
+}
+
+// longQuarantine begins to admit the first node, and fails unless its quarantine lasts as long as any lease may.
+func longQuarantine(t *testing.T, l *lock.Locker) lock.Admission {
+	t.Helper()
+	begun, err := l.AdmitBegin(t.Context(), "node-1")
+	must(t, err)
+	l.Aged(&begun)
+	if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
+		t.Errorf("admit: %v", err)
+	}
+	if left := status(t, l)[0].Quarantine; left < 4*time.Minute {
+		t.Errorf("the quarantine lasts %v", left)
+	}
+	return begun
 }
 
 func TestAfterTheLossOfTheOnlyNodeAQuarantineLastsTheLongestTTLInUse(t *testing.T) {
@@ -167,8 +177,7 @@ func TestALongerTTLIsRecordedBeforeANodeGrantsIt(t *testing.T) {
 		short := acquire(t, l, "short", lock.WithTTL(2*time.Second))
 		kept.hooks(func(time.Duration) error { return errors.New("PostgreSQL is away") }, nil)
 		_, acquired := l.TryAcquire(t.Context(), "r", lock.WithTTL(6*time.Second))
-		extended := short.Extend(t.Context(), 6*time.Second)
-		for what, err := range map[string]error{"acquire": acquired, "extend": extended} {
+		for what, err := range map[string]error{"acquire": acquired, "extend": short.Extend(t.Context(), 6*time.Second)} {
 			if !errors.Is(err, lock.ErrNotRecorded) || !strings.Contains(err.Error(), "PostgreSQL is away") {
 				t.Errorf("%d nodes: %s: %v", n, what, err)
 			}
@@ -244,15 +253,7 @@ func TestAQuarantineWithoutARecordLastsTheLongestTTLThatIsAllowed(t *testing.T) 
 			must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
 			forget(&cfg, kept)
 			l := locker(t, cfg)
-			begun, err := l.AdmitBegin(t.Context(), "node-1")
-			must(t, err)
-			l.Aged(&begun)
-			if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
-				t.Errorf("admit: %v", err)
-			}
-			if left := status(t, l)[0].Quarantine; left < 4*time.Minute {
-				t.Errorf("the quarantine lasts %v", left)
-			}
+			begun := longQuarantine(t, l)
 			must(t, l.EndQuarantine(t.Context(), "node-1"))
 			must(t, l.Admit(t.Context(), begun))
 		})
@@ -265,8 +266,7 @@ func TestARecordCountsOnceEveryNodeWasAdmittedUnderIt(t *testing.T) {
 	t.Parallel()
 	cfg, servers, kept := brief(t, 3, redisserver.Config{})
 	cfg.Armer, cfg.Epochs = nil, &epochs{}
-	old := started(t, cfg)
-	if all := maxTTLs(t, old); all[0] != lock.DefaultMaxTTL {
+	if all := maxTTLs(t, started(t, cfg)); all[0] != lock.DefaultMaxTTL {
 		t.Fatalf("without a record the nodes grant %v", all)
 	}
 	cfg.Epochs = kept
@@ -365,9 +365,7 @@ func TestARecordThatTheNodesContradictCountsForNothing(t *testing.T) {
 	for name, forget := range map[string]func(r *records){
 		"its TTL fell":    func(r *records) { r.is.TTL = 2 * time.Second },
 		"its number fell": func(r *records) { r.is.Record-- },
-		"it began anew": func(r *records) {
-			r.is.Record++
-		},
+		"it began anew":   func(r *records) { r.is.Record++ },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -385,15 +383,7 @@ func TestARecordThatTheNodesContradictCountsForNothing(t *testing.T) {
 			for _, s := range servers[:2] { // leaves no majority that could answer
 				restart(t, s, nil)
 			}
-			begun, err := l.AdmitBegin(t.Context(), "node-1")
-			must(t, err)
-			l.Aged(&begun)
-			if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
-				t.Errorf("admit: %v", err)
-			}
-			if left := status(t, l)[0].Quarantine; left < 4*time.Minute {
-				t.Errorf("the quarantine lasts %v", left)
-			}
+			begun := longQuarantine(t, l)
 			// A longer lease is still granted, and the record is then at least as high as on the nodes.
 			must(t, l.EndQuarantine(t.Context(), "node-1"))
 			must(t, l.Admit(t.Context(), begun))
