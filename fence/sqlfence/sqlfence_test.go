@@ -25,13 +25,9 @@ const orders, users = "orders/1001", "users/7"
 
 // drivers under test open a database. The last ones write arguments into the statement's text if they can.
 var drivers = map[string]func(t testing.TB, address string) *sql.DB{
-	"pgx": func(t testing.TB, address string) *sql.DB {
-		return openPgx(t, address, pgx.QueryExecModeCacheStatement)
-	},
-	"lib/pq": func(t testing.TB, address string) *sql.DB { return open(t, "postgres", address) },
-	"pgx simple": func(t testing.TB, address string) *sql.DB {
-		return openPgx(t, address, pgx.QueryExecModeSimpleProtocol)
-	},
+	"pgx":        openPgx(pgx.QueryExecModeCacheStatement),
+	"lib/pq":     func(t testing.TB, address string) *sql.DB { return open(t, "postgres", address) },
+	"pgx simple": openPgx(pgx.QueryExecModeSimpleProtocol),
 }
 
 func open(t testing.TB, driver, address string) *sql.DB {
@@ -44,16 +40,18 @@ func open(t testing.TB, driver, address string) *sql.DB {
 	return db
 }
 
-func openPgx(t testing.TB, address string, mode pgx.QueryExecMode) *sql.DB {
-	t.Helper()
-	config, err := pgx.ParseConfig(address)
-	if err != nil {
-		t.Fatal(err)
+func openPgx(mode pgx.QueryExecMode) func(t testing.TB, address string) *sql.DB {
+	return func(t testing.TB, address string) *sql.DB {
+		t.Helper()
+		config, err := pgx.ParseConfig(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.DefaultQueryExecMode = mode
+		db := stdlib.OpenDB(*config)
+		t.Cleanup(func() { _ = db.Close() })
+		return db
 	}
-	config.DefaultQueryExecMode = mode
-	db := stdlib.OpenDB(*config)
-	t.Cleanup(func() { _ = db.Close() })
-	return db
 }
 
 // world is a database with the tables work, which needs [orders], and people, which needs [users].
@@ -184,10 +182,7 @@ func TestWhatIsRefusedWritesNothing(t *testing.T) {
 				}
 			}
 		}
-		swallowed := sqlfence.InTx(t.Context(), w.db, a, func(tx *sql.Tx) error {
-			_ = write(t, tx, "people")
-			return nil
-		})
+		swallowed := sqlfence.InTx(t.Context(), w.db, a, func(tx *sql.Tx) error { _ = write(t, tx, "people"); return nil })
 		if swallowed == nil || errors.Is(swallowed, fence.ErrUnknown) {
 			t.Errorf("a swallowed refusal: %v", swallowed)
 		}
@@ -202,13 +197,11 @@ func TestRefusalsCarryTheirFacts(t *testing.T) {
 		old := w.acquire(t, orders, 7)
 		w.acquire(t, orders, 8)
 		err := sqlfence.InTx(t.Context(), w.db, old, func(*sql.Tx) error { return nil })
-		var stale *fence.StaleError
-		if !errors.As(err, &stale) || *stale != (fence.StaleError{Resource: orders, Presented: 7, Recorded: 8}) {
+		if stale, ok := errors.AsType[*fence.StaleError](err); !ok || *stale != (fence.StaleError{Resource: orders, Presented: 7, Recorded: 8}) {
 			t.Errorf("got %+v of %v", stale, err)
 		}
 		_, err = w.db.ExecContext(t.Context(), `INSERT INTO people VALUES (1)`)
-		var none *fence.NoGrantError
-		if !errors.As(sqlfence.Translate(err), &none) || none.Needed != users {
+		if none, ok := errors.AsType[*fence.NoGrantError](sqlfence.Translate(err)); !ok || none.Needed != users {
 			t.Errorf("got %+v of %v", none, err)
 		}
 		if other := errors.New("other"); sqlfence.Translate(nil) != nil || !errors.Is(sqlfence.Translate(other), other) {
@@ -307,8 +300,7 @@ func TestArmEndsStaleTransactions(t *testing.T) {
 			t.Errorf("got %v and %d rows", err, w.rows(t))
 		}
 		low := w.fence.Arm(t.Context(), fence.Arming{Resource: orders, Token: 2, SealHash: fence.NewSeal().Hash()})
-		var not *fence.NotRaisedError
-		if !errors.As(low, &not) || not.Recorded != 2 {
+		if not, ok := errors.AsType[*fence.NotRaisedError](low); !ok || not.Recorded != 2 {
 			t.Errorf("got %v", low)
 		}
 		if _, err := w.fence.Revoke(t.Context(), "none", ""); !errors.Is(err, fence.ErrNoFence) {
@@ -328,11 +320,10 @@ func TestArmEndsStaleTransactions(t *testing.T) {
 func TestEndRefusesTheGrantAndNoOther(t *testing.T) {
 	each(t, func(t *testing.T, w world) {
 		old, g := w.acquire(t, orders, 1), w.acquire(t, orders, 2)
-		if err := w.fence.End(t.Context(), fence.Ending{Resource: orders, Token: 1, SealHash: old.Seal.Hash()}); !errors.Is(err, fence.ErrStale) {
-			t.Errorf("superseded: %v", err)
-		}
-		if err := w.fence.End(t.Context(), fence.Ending{Resource: orders, Token: 2, SealHash: old.Seal.Hash()}); !errors.Is(err, fence.ErrNeverIssued) {
-			t.Errorf("another seal: %v", err)
+		for token, want := range map[fence.Token]error{1: fence.ErrStale, 2: fence.ErrNeverIssued} { // superseded, or with another seal
+			if err := w.fence.End(t.Context(), fence.Ending{Resource: orders, Token: token, SealHash: old.Seal.Hash()}); !errors.Is(err, want) {
+				t.Errorf("token %d: %v", token, err)
+			}
 		}
 		insert := func(tx *sql.Tx) error { return write(t, tx, "work") }
 		if err := sqlfence.InTx(t.Context(), w.db, g, insert); err != nil {
@@ -343,8 +334,8 @@ func TestEndRefusesTheGrantAndNoOther(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		var stale *fence.StaleError
-		if err := sqlfence.InTx(t.Context(), w.db, g, insert); !errors.As(err, &stale) || !stale.Ended || w.rows(t) != 1 {
+		err := sqlfence.InTx(t.Context(), w.db, g, insert)
+		if stale, ok := errors.AsType[*fence.StaleError](err); !ok || !stale.Ended || w.rows(t) != 1 {
 			t.Errorf("ended: %v, %d rows", err, w.rows(t))
 		}
 		if record, err := w.fence.Inspect(t.Context(), orders); err != nil || record.EndedAt == nil {
@@ -381,21 +372,18 @@ func TestALostCommitIsUnknownAndCanBeFound(t *testing.T) {
 				var p proxy
 				db := open(t, through(t, &p, pg.WriterURL))
 				g := w.acquire(t, orders, 1)
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+				defer cancel()
 				lose := func(opts sqlfence.TxOptions) error {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-					defer cancel()
 					return sqlfence.InTxAll(ctx, db, opts, []fence.Grant{g}, func(tx *sql.Tx) error {
 						defer p.atCommit(arrives)
 						return write(t, tx, "work")
 					})
 				}
 				err := lose(sqlfence.TxOptions{})
-				var unknown *fence.UnknownError
-				if !errors.As(err, &unknown) || !errors.Is(err, fence.ErrUnknown) || unknown.XID == "" {
+				if unknown, ok := errors.AsType[*fence.UnknownError](err); !ok || !errors.Is(err, fence.ErrUnknown) || unknown.XID == "" {
 					t.Fatalf("got %v", err)
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
 				for what, err := range map[string]error{"asked": sqlfence.Outcome(ctx, w.db, err), "by itself": lose(sqlfence.TxOptions{Resolve: time.Minute})} {
 					if (err == nil) != arrives || !arrives && !errors.Is(err, fence.ErrNotCommitted) {
 						t.Errorf("%s: %v", what, err)
