@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -90,9 +91,11 @@ func waited(ctx context.Context, d time.Duration) bool {
 }
 
 // round tries the gateways until one answers, starting with the one that answered last, or with its successor if it
-// was late since. It goes on to the next if the request was not sent, was not carried out, or may be sent twice.
+// was late since. It goes on to the next if the request was not sent, was not carried out, or may be sent twice. That no
+// gateway has issued the handle is the error only if each of them says so.
 func (c *Client) round(ctx context.Context, r request, reply any) (sent time.Time, err error) {
 	var unknown error // from a request that may have been carried out
+	var other error   // from a gateway that may know the handle
 	first := int(c.last.Load())
 	for i := range c.bases {
 		at := (first + i) % len(c.bases)
@@ -107,11 +110,11 @@ func (c *Client) round(ctx context.Context, r request, reply any) (sent time.Tim
 		if unanswered && !notSent(lost) || betweenLost(err) {
 			unknown = err
 		}
+		if !foreign(err) {
+			other = err
+		}
 	}
-	if unknown != nil {
-		err = unknown
-	}
-	return sent, err
+	return sent, cmp.Or(unknown, other, err)
 }
 
 // try asks one of the gateways that are left in a round. If that gateway is late, the next request starts at another
@@ -133,10 +136,16 @@ func (c *Client) passes(ctx context.Context, r request, err error) bool {
 		return false
 	}
 	if p, ok := errors.AsType[*Problem](err); ok {
-		return p.Status == http.StatusServiceUnavailable && (p.Code == wire.CodeUnavailable || r.again) || r.again && betweenLost(err)
+		return foreign(err) || p.Status == http.StatusServiceUnavailable && (p.Code == wire.CodeUnavailable || r.again) || r.again && betweenLost(err)
 	}
 	lost, ok := errors.AsType[*UnreachableError](err)
 	return ok && (notSent(lost) || r.again)
+}
+
+// foreign reports whether the gateway has not issued the request's handle. One that has its master key may have.
+func foreign(err error) bool {
+	p, ok := errors.AsType[*Problem](err)
+	return ok && p.Code == wire.CodeInvalid && p.Field == "handle"
 }
 
 // betweenLost reports whether a load balancer lost the gateway's answer: the outcome is unknown.

@@ -71,6 +71,38 @@ func TestTheNextGatewayIsAskedWhereOneIsAwayOrNotReady(t *testing.T) {
 	}
 }
 
+// While the master key is replaced, a gateway may not know the key that another one signs with.
+func TestTheNextGatewayIsAskedWhereOneDoesNotKnowTheHandle(t *testing.T) {
+	t.Parallel()
+	const foreign = `{"title":"Invalid input","code":"invalid_input","field":"handle","detail":"of another"}`
+	const malformed = `{"title":"Invalid input","code":"invalid_input","field":"ttl","detail":"is negative"}`
+	const renewed = `{"resource":"a","token":"7","ttl_ms":1000,"elapsed_ms":1,"valid_ms":900}`
+	stranger := newGateway(t, says(http.StatusBadRequest, foreign))
+	issuer := newGateway(t, says(http.StatusOK, renewed))
+	c := of(t, stranger.URL+","+issuer.URL)
+	for range 2 { // the second time the issuer is asked first
+		if _, err := c.Renew(t.Context(), "h", time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if stranger.asked.Load() != 1 || issuer.asked.Load() != 2 {
+		t.Errorf("asked %d and %d times", stranger.asked.Load(), issuer.asked.Load())
+	}
+	refuses := newGateway(t, says(http.StatusBadRequest, malformed))
+	for urls, want := range map[string]string{
+		stranger.URL:                         "of another",
+		stranger.URL + "," + stranger.URL:    "of another",
+		stranger.URL + ",http://127.0.0.1:1": "no answer from the gateway at http://127.0.0.1:1",
+		"http://127.0.0.1:1," + stranger.URL: "no answer from the gateway at http://127.0.0.1:1",
+		refuses.URL + "," + issuer.URL:       "is negative",
+		stranger.URL + "," + refuses.URL:     "is negative",
+	} {
+		if _, err := of(t, urls).Renew(t.Context(), "h", time.Second); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", urls, err, want)
+		}
+	}
+}
+
 func TestAnAcquisitionWhoseAnswerIsLostIsRepeatedWithItsKey(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t, func(n int32, w http.ResponseWriter) {

@@ -206,6 +206,9 @@ func problemExit(p *client.Problem) int {
 	}
 	switch p.Code {
 	case wire.CodeInvalid:
+		if p.Field == "handle" { // another gateway's, or damaged: its signature is not valid here
+			return exitForbidden
+		}
 		return exitUsage
 	case wire.CodeHeld:
 		return exitHeld

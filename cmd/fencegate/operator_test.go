@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -46,6 +48,26 @@ func TestAnInterruptEndsTheWaitForAHandle(t *testing.T) {
 			t.Errorf("%s: it goes on reading", verb)
 			_ = typed.Close()
 			<-code
+		}
+	}
+}
+
+// A handle that the gateway did not issue is well-formed: another gateway may have issued it.
+func TestAHandleOfAnotherGatewayIsNoMalformedInput(t *testing.T) {
+	t.Parallel()
+	for field, want := range map[string]int{"handle": exitForbidden, "ttl": exitUsage} {
+		gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusBadRequest)
+			_ = json.NewEncoder(w).Encode(wire.Problem{Title: "no", Code: wire.CodeInvalid, Field: field, Hint: "compare the keys"})
+		}))
+		t.Cleanup(gateway.Close)
+		var errs bytes.Buffer
+		code := execute(t.Context(), env{
+			args: []string{"lease", "renew", "--gateway", gateway.URL}, stdin: strings.NewReader("h\n"), stdout: io.Discard, stderr: &errs,
+			lookup: func(string) (string, bool) { return "", false },
+		})
+		if code != want || !strings.Contains(errs.String(), "hint: compare the keys") {
+			t.Errorf("%s: %d %q, want %d", field, code, errs.String(), want)
 		}
 	}
 }

@@ -118,25 +118,27 @@ func mac(key, b []byte) []byte {
 	return h.Sum(nil)
 }
 
+// errForeign: no master key of this gateway has signed the handle.
+var errForeign = &fence.InvalidError{Field: "handle", Reason: "is not one that this gateway has issued: it is damaged, or of a gateway with another master key"}
+
 // open checks the MAC before it uses anything but the key's id.
 func (s *sealer) open(text string) (handle, error) {
-	forged := &fence.InvalidError{Field: "handle", Reason: "is not one that this gateway has issued"}
 	all, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(all) < 2+macBytes {
-		return handle{}, forged
+		return handle{}, errForeign
 	}
 	b, sum := all[:len(all)-macBytes], all[len(all)-macBytes:]
 	id, rest, ok := cutBytes(b[1:])
 	if !ok || b[0] != handleVersion && b[0] != handleBefore {
-		return handle{}, forged
+		return handle{}, errForeign
 	}
 	key := s.keys[string(id)]
 	if key == nil || !hmac.Equal(sum, mac(key, b)) {
-		return handle{}, forged
+		return handle{}, errForeign
 	}
 	principal, rest, ok := cutBytes(rest)
 	if !ok {
-		return handle{}, forged
+		return handle{}, errForeign
 	}
 	owner, rest, ok := cutBytes(rest)
 	numbers := 3
@@ -144,7 +146,7 @@ func (s *sealer) open(text string) (handle, error) {
 		numbers = 2
 	}
 	if !ok || len(rest) < 8*numbers {
-		return handle{}, forged
+		return handle{}, errForeign
 	}
 	h := handle{
 		Principal: string(principal),

@@ -72,6 +72,8 @@ func TestHandleKeysRotateByID(t *testing.T) {
 	} {
 		if a := renew(t, c.server, c.handle); a.status != c.want {
 			t.Errorf("%s: %d, want %d: %s", name, a.status, c.want, a.text)
+		} else if a.status == http.StatusBadRequest && (!strings.Contains(a.str("detail"), "another master key") || !strings.Contains(a.str("hint"), "doctor")) {
+			t.Errorf("%s: the cause is missing: %s", name, a.text)
 		}
 	}
 }

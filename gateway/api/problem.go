@@ -23,6 +23,9 @@ import (
 // lostHint is the hint for a client that has lost a lease.
 const lostHint = "Stop; acquire the resource again and start from what its last holder wrote."
 
+// foreignHint is the hint for a client whose handle no master key of the gateway has signed.
+const foreignHint = "Nothing was done. fencegate doctor with the URLs of all gateways compares their master keys."
+
 // sentinels are the problems of errors without facts. If the detail is empty, the error's text is used.
 var sentinels = []struct {
 	err                       error
@@ -81,6 +84,9 @@ func factualProblem(err error) (p wire.Problem, is bool) {
 	case errors.As(err, &invalid):
 		p = word(wire.CodeInvalid, "Invalid input", invalid.Error(), "")
 		p.Field = invalid.Field
+		if invalid == errForeign {
+			p.Hint = foreignHint
+		}
 	case errors.As(err, &held):
 		p = word(wire.CodeHeld, "Held by another", held.Error(), "Try again, or send a wait.")
 		p.Resource, p.Holder, p.RetryAfterMS = held.Resource, held.Holder, held.RetryAfter.Milliseconds()
