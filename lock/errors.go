@@ -46,6 +46,9 @@ var (
 	// ErrEvicts: the node may evict locks and counters before they expire.
 	ErrEvicts = errors.New("redis that evicts keys is not supported: locks and counters would vanish before their time; set maxmemory-policy noeviction")
 
+	// ErrNoPassword: the node requires a password, and its [Node] has none.
+	ErrNoPassword = errors.New("the node needs a password: give it with --redis-password-file or FENCEGATE_REDIS_PASSWORD (in Go: Node.Credentials)")
+
 	errSentinel = errors.New("this is a Redis Sentinel, not a server: give the address of the server")
 )
 
@@ -132,7 +135,7 @@ func (e *QuorumError) Unwrap() []error {
 func (e *QuorumError) mayReturn() bool {
 	broken := 0
 	for _, c := range e.Causes {
-		if errors.Is(c, ErrCluster) || errors.Is(c, errSentinel) || errors.Is(c, ErrOldRedis) || errors.Is(c, ErrMode) || errors.Is(c, ErrEvicts) || refusesLogin(c) {
+		if errors.Is(c, ErrCluster) || errors.Is(c, errSentinel) || errors.Is(c, ErrOldRedis) || errors.Is(c, ErrMode) || errors.Is(c, ErrEvicts) || errors.Is(c, ErrNoPassword) || refusesLogin(c) {
 			broken++
 		}
 	}

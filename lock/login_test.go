@@ -51,3 +51,22 @@ func TestCredentialsAreAskedForAtEachLogin(t *testing.T) {
 		t.Errorf("without a password: %v", err)
 	}
 }
+
+// A Redis refuses HELLO without a password by one error, and a script's many arguments by another.
+func TestANodeThatNeedsAPasswordIsSaidSo(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	must(t, client(t, servers[0].Addr).ConfigSet(t.Context(), "requirepass", "secret").Err())
+	l := locker(t, cfg)
+	if err := l.Init(t.Context()); !errors.Is(err, lock.ErrNoPassword) || !strings.Contains(err.Error(), "--redis-password-file") {
+		t.Errorf("init: %v", err)
+	}
+	if st := status(t, l)[0]; !errors.Is(st.Err, lock.ErrNoPassword) {
+		t.Errorf("status: %v", st.Err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := l.Acquire(ctx, "r"); !errors.Is(err, lock.ErrNoQuorum) || !errors.Is(err, lock.ErrNoPassword) || ctx.Err() != nil {
+		t.Errorf("acquire: %v", err)
+	}
+}

@@ -290,7 +290,7 @@ func refusesLogin(err error) bool {
 		return false
 	}
 	code, _, _ := strings.Cut(string(refused), " ")
-	return code == "NOAUTH" || code == "WRONGPASS" || code == "NOPERM" || code == "DENIED"
+	return code == "WRONGPASS" || code == "NOPERM" || code == "DENIED"
 }
 
 // serverError maps an error of Redis or of its connection to one of this package's.
@@ -301,6 +301,8 @@ func serverError(err error) error {
 	case strings.HasPrefix(text, "NOSCRIPT"):
 		// The bound scripts are gone: the node was restarted.
 		return ErrQuarantined
+	case strings.HasPrefix(text, "NOAUTH"), strings.HasPrefix(text, "ERR Protocol error: unauthenticated"): // the latter to a script's many arguments
+		return ErrNoPassword
 	case strings.HasPrefix(text, "READONLY"):
 		return fmt.Errorf("%w: its server is a replica now", ErrQuarantined) // nothing was written
 	case strings.HasPrefix(text, "CROSSSLOT"), strings.HasPrefix(text, "MOVED"), strings.HasPrefix(text, "CLUSTERDOWN"):

@@ -94,6 +94,7 @@ quarantine: see "fencegate nodes mode".`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return g.with(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error {
 				shown, admitted := []shownNode{}, 0
+				hint := "a first start is `fencegate serve --init`; a node that lost its data comes back by itself, or by `fencegate nodes admit`; a parked one waits for its restart, or for `nodes admit`"
 				for _, st := range l.Status(cmd.Context()) {
 					one := shownNode{
 						Name: st.Name, Admitted: st.Admitted, Parked: st.Parked, QuarantineMS: st.Quarantine.Milliseconds(), MaxTTLMS: st.MaxTTL.Milliseconds(),
@@ -102,6 +103,9 @@ quarantine: see "fencegate nodes mode".`,
 					if st.Err != nil {
 						why := st.Err.Error()
 						one.Error = &why
+						if errors.Is(st.Err, lock.ErrNoPassword) {
+							hint = why
+						}
 					}
 					if st.Admitted {
 						admitted++
@@ -112,8 +116,7 @@ quarantine: see "fencegate nodes mode".`,
 					return err
 				}
 				if quorum := len(shown)/2 + 1; admitted < quorum {
-					return withHint(fmt.Errorf("%d of %d nodes are admitted, and %d are needed", admitted, len(shown), quorum), exitUnavailable,
-						"a first start is `fencegate serve --init`; a node that lost its data comes back by itself, or by `fencegate nodes admit`; a parked one waits for its restart, or for `nodes admit`")
+					return withHint(fmt.Errorf("%d of %d nodes are admitted, and %d are needed", admitted, len(shown), quorum), exitUnavailable, hint)
 				}
 				return nil
 			})
