@@ -75,7 +75,7 @@ func dev(ctx context.Context, cmd *cobra.Command, cfg devstack.Config, command [
 	stderr := cmd.ErrOrStderr()
 	cfg.Progress = func(line string) { _, _ = fmt.Fprintln(stderr, "fencegate dev:", line) }
 	cfg.Version = version()
-	cfg.Logger = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	cfg.Logger = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: readable}))
 	if len(command) > 0 {
 		cfg.Progress = nil
 	}

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 
 	"github.com/spf13/pflag"
+
+	"github.com/fencegate/fencegate/internal/pgtext"
 )
 
 // logFlags are the log level and format of serve.
@@ -40,9 +42,17 @@ func (l *logFlags) open(w io.Writer) (*slog.Logger, error) {
 		return nil, err
 	}
 	l.apply()
-	how := &slog.HandlerOptions{Level: l.enough}
+	how := &slog.HandlerOptions{Level: l.enough, ReplaceAttr: readable}
 	if l.format == "json" {
 		return slog.New(slog.NewJSONHandler(w, how)), nil
 	}
 	return slog.New(slog.NewTextHandler(w, how)), nil
+}
+
+// readable logs an error with a failed connection to PostgreSQL in one line.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	if err, ok := a.Value.Any().(error); ok {
+		a.Value = slog.StringValue(pgtext.Of(err))
+	}
+	return a
 }
