@@ -76,3 +76,31 @@ func TestDeployedOptionsPassConfigCheck(t *testing.T) {
 		}
 	}
 }
+
+// The image's health check asks the address in FENCEGATE_GATEWAY, or port 7070.
+func TestTheHealthCheckOfComposeAsksThePortThatServeListensOn(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docker-compose.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Services map[string]struct {
+			Command     []string
+			Environment map[string]string
+		}
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	gateway := file.Services["gateway"]
+	for _, arg := range gateway.Command {
+		if port, is := strings.CutPrefix(arg, "--api-listen=0.0.0.0:"); is {
+			if asked := gateway.Environment["FENCEGATE_GATEWAY"]; asked != "http://127.0.0.1:"+port {
+				t.Errorf("serve listens on port %s; the health check asks %q", port, asked)
+			}
+			return
+		}
+	}
+	t.Error("there is no --api-listen")
+}
