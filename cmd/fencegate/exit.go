@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -94,6 +95,8 @@ func classify(err error) (code int, hint string) {
 		return exitInterrupted, ""
 	case errors.As(err, &unreachable) && errors.Is(err, http.ErrSchemeMismatch):
 		return exitUnavailable, "the gateway at this address speaks plain HTTP: name it with http://"
+	case errors.As(err, &unreachable) && untrusted(err) != "":
+		return exitUnavailable, untrusted(err)
 	case errors.As(err, &unreachable) && speaksNoHTTP(err):
 		return exitUnavailable, "something else listens there: name the port of the gateway's HTTP API, 7070 by default"
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -133,9 +136,22 @@ func mayBeDone(e *client.UnreachableError) bool {
 	if dial, ok := errors.AsType[*net.OpError](e); ok && dial.Op == "dial" {
 		return false
 	}
-	_, untrusted := errors.AsType[*tls.CertificateVerificationError](e)
 	_, plain := errors.AsType[tls.RecordHeaderError](e)
-	return !untrusted && !plain && !errors.Is(e, http.ErrSchemeMismatch)
+	return untrusted(e) == "" && !plain && !errors.Is(e, http.ErrSchemeMismatch)
+}
+
+// untrusted returns the hint if the gateway's certificate could not be verified; else "".
+func untrusted(err error) string {
+	if _, is := errors.AsType[*tls.CertificateVerificationError](err); !is {
+		return ""
+	}
+	if _, is := errors.AsType[x509.HostnameError](err); is {
+		return "name the gateway at --gateway or FENCEGATE_GATEWAY as its certificate does"
+	}
+	if invalid, is := errors.AsType[x509.CertificateInvalidError](err); is && invalid.Reason == x509.Expired {
+		return "renew the gateway's certificate, or correct this machine's clock"
+	}
+	return "name the file with the authority of the gateway's certificate with --ca or FENCEGATE_CA"
 }
 
 // broken wraps an error that ended the PostgreSQL connection, or that is not one of its answers: whether the statement

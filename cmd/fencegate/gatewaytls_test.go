@@ -46,7 +46,8 @@ func TestCommandsReachAGatewayByTLS(t *testing.T) {
 	}{
 		"all":               {[]string{"--ca", ca, "--cert", ca, "--key", keyFile}, nil, exitOK, ""},
 		"environment":       {nil, map[string]string{"FENCEGATE_CA": ca, "FENCEGATE_CERT": ca, "FENCEGATE_KEY": keyFile}, exitOK, ""},
-		"unknown authority": {nil, nil, exitUnavailable, "certificate"},
+		"unknown authority": {nil, nil, exitUnavailable, "hint: name the file with the authority of the gateway's certificate with --ca"},
+		"another's name":    {[]string{"--ca", ca, "--gateway", strings.Replace(srv.URL, "127.0.0.1", "localhost", 1)}, nil, exitUnavailable, "hint: name the gateway at --gateway or FENCEGATE_GATEWAY as"},
 		"no such file":      {[]string{"--ca", dir + "/none"}, nil, exitUsage, "--ca: "},
 		"no certificate":    {[]string{"--ca", bad}, nil, exitUsage, "holds no certificate"},
 		"no key":            {[]string{"--cert", ca}, nil, exitUsage, "needed together"},
