@@ -32,7 +32,7 @@ PostgreSQL counts refused writes per table, also those that bypass the gateways:
   fencegate activity --json | jq 'select(.kind == "revoked")'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := g.client(e)
+			c, err := g.client(cmd.Context(), e)
 			if err != nil {
 				return err
 			}

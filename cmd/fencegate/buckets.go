@@ -47,7 +47,7 @@ func bucketShow(e env, cmd *cobra.Command, call func(ctx context.Context, c *cli
 		if len(args) > 0 && args[0] == "" {
 			return usage(errors.New("the bucket's name is empty"))
 		}
-		c, err := g.client(e)
+		c, err := g.client(cmd.Context(), e)
 		if err != nil {
 			return err
 		}

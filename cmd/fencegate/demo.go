@@ -84,7 +84,7 @@ fencegate-demo, and the schema fencegate_demo, which it removes.`,
 // demoOn runs the demo on a running gateway. The workers use the given login too.
 func demoOn(ctx context.Context, e env, cfg demo.Config, g gatewayFlags, adminURL string) error {
 	var err error
-	if cfg.Client, err = g.client(e); err != nil {
+	if cfg.Client, err = g.client(ctx, e); err != nil {
 		return err
 	}
 	token, _ := e.lookup(tokenVariable)
@@ -142,7 +142,7 @@ func newDemoWorker(e env) *cobra.Command {
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := g.client(e)
+			c, err := g.client(cmd.Context(), e)
 			if err != nil {
 				return err
 			}

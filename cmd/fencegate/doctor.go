@@ -41,11 +41,11 @@ The exit code is 1 if a check is FAIL.`,
 				return err
 			}
 			g.url = cfg.GatewayURL
-			if cfg.Token, err = g.bearer(e); err != nil {
+			if cfg.Token, err = g.bearer(cmd.Context(), e); err != nil {
 				return err
 			}
 			if g.certified() {
-				if cfg.GatewayTLS, err = g.tls(); err != nil {
+				if cfg.GatewayTLS, err = g.tls(cmd.Context()); err != nil {
 					return err
 				}
 			}

@@ -16,7 +16,7 @@ ready out of a balancer: it becomes ready by itself.`,
   fencegate health --ready --gateway https://fencegate.example.com`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := g.client(e)
+			c, err := g.client(cmd.Context(), e)
 			if err != nil {
 				return err
 			}

@@ -42,7 +42,7 @@ func newLeaseAcquire(e env) *cobra.Command {
 		Example: `  fencegate lease acquire orders/1001 --ttl 30s --wait 10s`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := g.client(e)
+			c, err := g.client(cmd.Context(), e)
 			if err != nil {
 				return err
 			}
@@ -129,7 +129,7 @@ func newLeaseRelease(e env) *cobra.Command {
 const maxHandle = 4096
 
 func clientAndHandle(ctx context.Context, e env, g *gatewayFlags, in io.Reader) (*client.Client, string, error) {
-	c, err := g.client(e)
+	c, err := g.client(ctx, e)
 	if err != nil {
 		return nil, "", err
 	}

@@ -54,7 +54,7 @@ func (a *s3Access) underLease(ctx context.Context, e env, f func(context.Context
 	if a.ttl <= 0 {
 		return usage(errors.New("--ttl must be positive"))
 	}
-	c, err := a.gateway.client(e)
+	c, err := a.gateway.client(ctx, e)
 	if err != nil {
 		return err
 	}

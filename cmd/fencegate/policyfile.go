@@ -4,11 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/regular"
 )
 
 // maxPolicyFile bounds a file of policies.
@@ -21,17 +20,10 @@ func readPolicyFile(path string) (p pgwire.Permits, err error) {
 	invalid := func(err error) (pgwire.Permits, error) {
 		return pgwire.Permits{}, fmt.Errorf("--pg-policy-file %s: %w", path, err)
 	}
-	file, err := os.Open(path)
-	if err != nil {
-		return invalid(errors.Unwrap(err)) // without the path, which the message already has
-	}
-	defer func() { _ = file.Close() }()
-	text, err := io.ReadAll(io.LimitReader(file, maxPolicyFile+1))
+	text, err := regular.Read(path, maxPolicyFile)
 	switch {
 	case err != nil:
-		return invalid(errors.Unwrap(err))
-	case len(text) > maxPolicyFile:
-		return invalid(fmt.Errorf("has more than %d bytes", maxPolicyFile))
+		return invalid(errors.Unwrap(err)) // without the path, which the message already has
 	case len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")):
 		return invalid(errors.New("its last line has no line break: is the file complete?"))
 	}

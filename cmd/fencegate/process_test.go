@@ -34,13 +34,20 @@ func TestMain(m *testing.M) {
 // command is a process of fencegate with its temporary files in tmp.
 func command(t *testing.T, tmp string, args ...string) *exec.Cmd {
 	t.Helper()
+	cmd := commandOf(t.Context(), t, tmp, args...)
+	cmd.Stderr = t.Output()
+	return cmd
+}
+
+// commandOf is a process of fencegate that is killed when ctx ends.
+func commandOf(ctx context.Context, t *testing.T, tmp string, args ...string) *exec.Cmd {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd := exec.CommandContext(ctx, self, args...)
 	cmd.Env = append(os.Environ(), asFencegate+"=1", "TMPDIR="+tmp)
-	cmd.Stderr = t.Output()
 	return cmd
 }
 

@@ -8,13 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/pflag"
 
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/regular"
+	"github.com/fencegate/fencegate/internal/tlsfiles"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -146,7 +147,7 @@ func parseNode(text string) (address, error) {
 func (r *redisFlags) tlsConfig() (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: r.tlsName}
 	if r.ca != "" {
-		pem, err := os.ReadFile(r.ca)
+		pem, err := regular.Read(r.ca, regular.MaxBytes)
 		if err != nil {
 			return nil, usage(fmt.Errorf("--redis-tls-ca: %w", err))
 		}
@@ -161,11 +162,11 @@ func (r *redisFlags) tlsConfig() (*tls.Config, error) {
 	if r.cert == "" {
 		return cfg, nil
 	}
-	if _, err := tls.LoadX509KeyPair(r.cert, r.key); err != nil {
+	if _, err := tlsfiles.Pair(r.cert, r.key); err != nil {
 		return nil, usage(fmt.Errorf("--redis-tls-cert: %w", err))
 	}
 	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		pair, err := tls.LoadX509KeyPair(r.cert, r.key)
+		pair, err := tlsfiles.Pair(r.cert, r.key)
 		return &pair, err
 	}
 	return cfg, nil

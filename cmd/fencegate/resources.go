@@ -29,7 +29,7 @@ func newResources(e env) *cobra.Command {
 		Example: `  fencegate resources show orders/1001`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := g.client(e)
+			c, err := g.client(cmd.Context(), e)
 			if err != nil {
 				return err
 			}
@@ -56,7 +56,7 @@ that its writes are refused from then on, and its lock is freed. It prints that 
 		Example: `  fencegate resources revoke orders/1001 --by "ops: stuck since noon"`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := g.client(e)
+			c, err := g.client(cmd.Context(), e)
 			if err != nil {
 				return err
 			}
@@ -96,7 +96,7 @@ listed; "fencegate lease show" says so of one.`,
 			if l.limit < 1 {
 				return usage(fmt.Errorf("--limit %d: it must be 1 or more", l.limit))
 			}
-			c, err := g.client(e)
+			c, err := g.client(cmd.Context(), e)
 			if err != nil {
 				return err
 			}
@@ -178,7 +178,7 @@ func newLeaseShow(e env) *cobra.Command {
   fencegate lease show orders/1001 --json | jq -r .state`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := g.client(e)
+			c, err := g.client(cmd.Context(), e)
 			if err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/internal/regular"
 )
 
 func newRoot(e env) *cobra.Command {
@@ -92,12 +94,15 @@ func (g *gatewayFlags) registerAccess(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&g.key, "key", "", "file with the certificate's key")
 }
 
-// bearer returns the bearer token; "": none.
-func (g *gatewayFlags) bearer(e env) (string, error) {
+// bearer returns the bearer token; "": none. Its file may be a pipe, which is read once.
+func (g *gatewayFlags) bearer(ctx context.Context, e env) (string, error) {
 	token, _ := e.lookup(tokenVariable)
 	if g.tokenFile != "" {
-		var err error
-		if token, err = readSecret("--token-file", g.tokenFile); err != nil {
+		text, err := readOnce(ctx, "--token-file", g.tokenFile)
+		if err != nil {
+			return "", err
+		}
+		if token, err = secretIn("--token-file", g.tokenFile, text); err != nil {
 			return "", err
 		}
 	}
@@ -107,18 +112,18 @@ func (g *gatewayFlags) bearer(e env) (string, error) {
 	return token, nil
 }
 
-func (g *gatewayFlags) client(e env) (*client.Client, error) {
-	token, err := g.bearer(e)
+func (g *gatewayFlags) client(ctx context.Context, e env) (*client.Client, error) {
+	token, err := g.bearer(ctx, e)
 	if err != nil {
 		return nil, err
 	}
 	var now func() string
-	if g.tokenFile != "" {
+	if info, err := os.Stat(g.tokenFile); err == nil && info.Mode().IsRegular() { // a pipe has its token once
 		now = tokenNow(g.tokenFile, token)
 	}
 	cfg := client.Config{URL: g.url, Token: token, TokenNow: now, UserAgent: "fencegate/" + version()}
 	if g.certified() {
-		if cfg.TLS, err = g.tls(); err != nil {
+		if cfg.TLS, err = g.tls(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -147,7 +152,7 @@ func tokenNow(path, token string) func() string {
 func (g *gatewayFlags) certified() bool { return g.ca != "" || g.cert != "" || g.key != "" }
 
 // tls returns the CA and the client certificate of the flags.
-func (g *gatewayFlags) tls() (*tls.Config, error) {
+func (g *gatewayFlags) tls(ctx context.Context) (*tls.Config, error) {
 	switch {
 	case (g.cert == "") != (g.key == ""):
 		return nil, usage(errors.New("--cert and --key are needed together"))
@@ -156,9 +161,9 @@ func (g *gatewayFlags) tls() (*tls.Config, error) {
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if g.ca != "" {
-		pem, err := os.ReadFile(g.ca)
+		pem, err := readOnce(ctx, "--ca", g.ca)
 		if err != nil {
-			return nil, usage(fmt.Errorf("--ca: %w", err))
+			return nil, err
 		}
 		cfg.RootCAs = x509.NewCertPool()
 		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
@@ -166,7 +171,15 @@ func (g *gatewayFlags) tls() (*tls.Config, error) {
 		}
 	}
 	if g.cert != "" {
-		pair, err := tls.LoadX509KeyPair(g.cert, g.key)
+		chain, err := readOnce(ctx, "--cert", g.cert)
+		if err != nil {
+			return nil, err
+		}
+		key, err := readOnce(ctx, "--key", g.key)
+		if err != nil {
+			return nil, err
+		}
+		pair, err := tls.X509KeyPair(chain, key)
 		if err != nil {
 			return nil, usage(fmt.Errorf("--cert and --key: %w", err))
 		}
@@ -175,13 +188,40 @@ func (g *gatewayFlags) tls() (*tls.Config, error) {
 	return cfg, nil
 }
 
+// readOnce reads a file that a command reads at its start. It may be a pipe, such as /dev/stdin: ctx ends the wait.
+func readOnce(ctx context.Context, flag, path string) ([]byte, error) {
+	type result struct {
+		text []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		text, err := os.ReadFile(path) // opening a pipe blocks, too
+		done <- result{text, err}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			return nil, usage(errors.New(flag + ": " + r.err.Error()))
+		}
+		return r.text, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
 // readSecret reads a file that holds one secret on its only line.
 func readSecret(flag, path string) (string, error) {
-	b, err := os.ReadFile(path)
+	text, err := regular.Read(path, regular.MaxBytes)
 	if err != nil {
 		return "", usage(errors.New(flag + ": " + err.Error()))
 	}
-	secret := strings.TrimSpace(string(b))
+	return secretIn(flag, path, text)
+}
+
+// secretIn returns the secret on a file's only line.
+func secretIn(flag, path string, text []byte) (string, error) {
+	secret := strings.TrimSpace(string(text))
 	if secret == "" || strings.ContainsAny(secret, "\r\n") {
 		return "", usage(errors.New(flag + ": " + path + " does not hold exactly one line"))
 	}
@@ -190,9 +230,9 @@ func readSecret(flag, path string) (string, error) {
 
 // readKeys reads a file with one master key to a line.
 func readKeys(path string) (string, error) {
-	b, err := os.ReadFile(path)
+	text, err := regular.Read(path, regular.MaxBytes)
 	if err != nil {
 		return "", usage(errors.New("--master-key-file: " + err.Error()))
 	}
-	return string(b), nil
+	return string(text), nil
 }

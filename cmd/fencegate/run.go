@@ -74,7 +74,7 @@ func (o *runFlags) run(cmd *cobra.Command, e env, g *gatewayFlags, args []string
 		return err
 	}
 	cfg.Stderr = e.stderr // the command's own messages wait for their reader, as without run
-	if cfg.Client, err = g.client(e); err != nil {
+	if cfg.Client, err = g.client(cmd.Context(), e); err != nil {
 		return err
 	}
 	cfg.Command = args

@@ -37,7 +37,7 @@ func newSessionsLs(e env) *cobra.Command {
   fencegate sessions ls --json | jq -r '.sessions[] | select(.state == "idle in transaction") | .id'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := g.client(e)
+			c, err := g.client(cmd.Context(), e)
 			if err != nil {
 				return err
 			}
@@ -95,7 +95,7 @@ stays current: see "fencegate resources revoke".`,
 			if args[0] == "" {
 				return usage(errors.New("the session's id is empty"))
 			}
-			c, err := g.client(e)
+			c, err := g.client(cmd.Context(), e)
 			if err != nil {
 				return err
 			}

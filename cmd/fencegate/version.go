@@ -29,7 +29,7 @@ func newVersion(e env) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versions{Version: version(), Program: migrations.Program, Go: runtime.Version()}
 			if ask {
-				c, err := g.client(e)
+				c, err := g.client(cmd.Context(), e)
 				if err != nil {
 					return err
 				}

@@ -31,7 +31,7 @@ each second; elsewhere a line for each resource that is held, and then one for e
   fencegate watch orders/ | head`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := g.client(e)
+			c, err := g.client(cmd.Context(), e)
 			if err != nil {
 				return err
 			}

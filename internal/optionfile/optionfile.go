@@ -21,9 +21,10 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/fencegate/fencegate/internal/regular"
 )
 
 // MaxBytes bounds a file.
@@ -92,26 +93,14 @@ func Read(path string, known map[string]Kind) (*File, error) {
 	return file, nil
 }
 
-// contents reads a regular file: opening another kind, such as a pipe, may block for ever.
 func contents(path string) (text []byte, anyReads bool, err error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
+	if text, err = regular.Read(path, MaxBytes); err != nil {
 		return nil, false, errors.Unwrap(err) // without the path, which the problem has
 	}
-	defer func() { _ = file.Close() }()
-	info, err := file.Stat()
+	info, err := os.Stat(path)
 	switch {
 	case err != nil:
 		return nil, false, errors.Unwrap(err)
-	case !info.Mode().IsRegular():
-		return nil, false, errors.New("is no regular file")
-	}
-	text, err = io.ReadAll(io.LimitReader(file, MaxBytes+1))
-	switch {
-	case err != nil:
-		return nil, false, errors.Unwrap(err)
-	case len(text) > MaxBytes:
-		return nil, false, fmt.Errorf("has more than %d bytes", MaxBytes)
 	case len(bytes.TrimSpace(text)) == 0:
 		return nil, false, errors.New("is empty; where no option is meant, write: {}")
 	case !bytes.HasSuffix(text, []byte("\n")):

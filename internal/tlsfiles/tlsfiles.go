@@ -13,6 +13,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/fencegate/fencegate/internal/regular"
 )
 
 // Files are the PEM files of a server's TLS.
@@ -50,7 +52,7 @@ func (f Files) Load(use Use, log *slog.Logger) (*tls.Config, error) {
 }
 
 func (f Files) read(use Use) (*tls.Config, error) {
-	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	pair, err := Pair(f.Cert, f.Key)
 	if err != nil {
 		return nil, fmt.Errorf("certificate %s with key %s: %w", f.Cert, f.Key, err)
 	}
@@ -61,7 +63,7 @@ func (f Files) read(use Use) (*tls.Config, error) {
 	if f.ClientCA == "" {
 		return cfg, nil
 	}
-	pem, err := os.ReadFile(f.ClientCA)
+	pem, err := regular.Read(f.ClientCA, regular.MaxBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -21,14 +21,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
-	"syscall"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/access/jwt"
+	"github.com/fencegate/fencegate/internal/regular"
 )
 
 // maxBytes bounds a file.
@@ -67,25 +66,11 @@ func Read(path, gatewayToken string) (f File, err error) {
 	return f, fmt.Errorf("%s: %w", path, err)
 }
 
-// contents reads a regular file: opening another, such as a pipe, may block forever.
 func contents(path string) ([]byte, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, errors.Unwrap(err) // without its path, which the message contains already
-	}
-	defer func() { _ = file.Close() }()
-	switch info, err := file.Stat(); {
-	case err != nil:
-		return nil, errors.Unwrap(err)
-	case !info.Mode().IsRegular():
-		return nil, errors.New("is no regular file")
-	}
-	text, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
+	text, err := regular.Read(path, maxBytes)
 	switch {
 	case err != nil:
-		return nil, errors.Unwrap(err)
-	case len(text) > maxBytes:
-		return nil, fmt.Errorf("has more than %d bytes", maxBytes)
+		return nil, errors.Unwrap(err) // without its path, which the message contains already
 	case len(bytes.TrimSpace(text)) == 0:
 		return nil, errors.New("is empty: it names no principals; serve without --principals lets everybody do everything")
 	case !bytes.HasSuffix(text, []byte("\n")):

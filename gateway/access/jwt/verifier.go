@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/internal/regular"
 )
 
 const (
@@ -118,7 +118,7 @@ func (i Issuer) readKeys() ([]jose.JSONWebKey, error) {
 	if i.KeysFile == "" {
 		return nil, nil
 	}
-	text, err := os.ReadFile(i.KeysFile)
+	text, err := regular.Read(i.KeysFile, regular.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func (i Issuer) fetch(inFile []jose.JSONWebKey) (func(context.Context) ([]jose.J
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if i.CA != "" {
-		text, err := os.ReadFile(i.CA)
+		text, err := regular.Read(i.CA, regular.MaxBytes)
 		if err != nil {
 			return nil, err
 		}
