@@ -167,8 +167,10 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+const defaultAPIListen = "127.0.0.1:7070"
+
 func (c Config) withDefaults() Config {
-	orDefault(&c.APIListen, "127.0.0.1:7070")
+	orDefault(&c.APIListen, defaultAPIListen)
 	orDefault(&c.MaxTTL, lock.DefaultMaxTTL)
 	orDefault(&c.DefaultTTL, min(lock.DefaultTTL, c.MaxTTL))
 	orDefault(&c.StartTimeout, 30*time.Second)

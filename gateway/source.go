@@ -36,7 +36,7 @@ func (g *Gateway) openSource() (err error) {
 	if cfg.DatabaseKeys {
 		g.keyed = &keyed{}
 		g.source = g.guarded(g.keyed)
-		return g.lockerOf("").Validate()
+		return nil
 	}
 	locker, err := g.newLocker(cfg.KeyPrefix)
 	if err == nil {
@@ -57,9 +57,16 @@ func (g *Gateway) newLocker(prefix string) (*lock.Locker, error) {
 }
 
 func (g *Gateway) lockerOf(prefix string) lock.Config {
+	cfg := g.cfg.locker()
+	cfg.Armer, cfg.Epochs, cfg.KeyPrefix, cfg.Logger, cfg.Metrics = g.armer(), continuityRecord{g.fence, g.servers}, prefix, g.log, g.leasing
+	return cfg
+}
+
+// locker is the locker's part of the configuration.
+func (c Config) locker() lock.Config {
 	return lock.Config{
-		Nodes: g.cfg.RedisNodes, Armer: g.armer(), Epochs: continuityRecord{g.fence, g.servers}, MaxTTL: g.cfg.MaxTTL, DefaultTTL: g.cfg.DefaultTTL,
-		NodeTimeout: g.cfg.NodeTimeout, KeyPrefix: prefix, Embedded: g.cfg.EmbeddedNodes, BestEffort: g.cfg.BestEffort, Logger: g.log, Metrics: g.leasing,
+		Nodes: c.RedisNodes, Armer: continuityArmer{}, MaxTTL: c.MaxTTL, DefaultTTL: c.DefaultTTL, NodeTimeout: c.NodeTimeout,
+		KeyPrefix: c.KeyPrefix, Embedded: c.EmbeddedNodes, BestEffort: c.BestEffort,
 	}
 }
 

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,6 +19,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/lockmetrics"
+	"github.com/fencegate/fencegate/lock/pglock"
 )
 
 // Validate reports what [New] would refuse, without opening anything but certificate files. It returns a
@@ -83,6 +85,7 @@ func (c Config) judge() (p parsed, all []error) {
 	for _, name := range slices.Sorted(maps.Keys(c.Buckets)) {
 		p.buckets[name], err = objects.ParseRule(c.Buckets[name])
 		refuse(err)
+		refuse(objects.CheckBucketName(name))
 	}
 	all = append(all, c.faultsOfParts(database)...)
 	refuse(p.readAdvertised(c))
@@ -152,7 +155,16 @@ func (c Config) validateSource() error {
 	if c.DatabaseKeys && (c.KeyPrefix != "" || len(c.RedisNodes) == 0) {
 		return &fence.InvalidError{Field: "DatabaseKeys", Reason: "is about RedisNodes, and stands in place of a KeyPrefix"}
 	}
-	return validateNodes(c.RedisNodes)
+	if c.PostgresLeases {
+		return pglock.Config{Pool: new(pgxpool.Pool), MaxTTL: c.MaxTTL}.Validate() // the pool is opened later
+	}
+	if len(c.RedisNodes) == 0 {
+		return nil
+	}
+	if err := validateNodes(c.RedisNodes); err != nil {
+		return err
+	}
+	return c.locker().Validate()
 }
 
 // validateNodes refuses addresses to which no connection is possible.
@@ -175,17 +187,77 @@ func validateNodes(nodes []lock.Node) error {
 	return nil
 }
 
-// faultsOfListens are the faults of malformed listen addresses, found before other checks use the addresses.
+// faultsOfListens are the faults of listen addresses: malformed ones, and those of another port.
 func (c Config) faultsOfListens() (all []error) {
 	if c.Principals != nil && c.Principals.KnowsCertificates() && c.APITLSClientCA == "" {
 		all = append(all, errUnverified)
 	}
-	for _, l := range []struct{ field, addr string }{{"APIListen", c.APIListen}, {"PGListen", c.PGListen}, {"S3Listen", c.S3Listen}, {"MetricsListen", c.MetricsListen}} {
-		if _, _, err := net.SplitHostPort(l.addr); l.addr != "" && err != nil {
-			all = append(all, &fence.InvalidError{Field: l.field, Reason: fmt.Sprintf("is %q; HOST:PORT is needed, such as 127.0.0.1:7070", l.addr)})
+	type listen struct {
+		name, host string
+		port       int
+	}
+	var others []listen
+	for _, l := range []struct{ field, name, addr string }{
+		{"APIListen", "the HTTP API", cmp.Or(c.APIListen, defaultAPIListen)},
+		{"PGListen", "the PostgreSQL port", c.PGListen},
+		{"S3Listen", "the S3 port", c.S3Listen},
+		{"MetricsListen", "the metrics", c.MetricsListen},
+	} {
+		if l.addr == "" {
+			continue
 		}
+		refuse := func(reason string) {
+			all = append(all, &fence.InvalidError{Field: l.field, Reason: fmt.Sprintf("is %q; %s", l.addr, reason)})
+		}
+		host, port, err := net.SplitHostPort(l.addr)
+		if err != nil {
+			refuse("HOST:PORT is needed, such as 127.0.0.1:7070")
+			continue
+		}
+		number, err := net.LookupPort("tcp", port) // as net.Listen does
+		if err != nil {
+			refuse("the port must be 0 to 65535")
+			continue
+		}
+		for _, o := range others {
+			if number != 0 && number == o.port && sameHost(host, o.host) {
+				refuse(o.name + " listens there already; each needs an address of its own")
+				break
+			}
+		}
+		others = append(others, listen{l.name, host, number})
 	}
 	return all
+}
+
+// sameHost reports whether two listeners on one port of these hosts exclude each other. It looks up no name other than
+// localhost.
+func sameHost(a, b string) bool {
+	x, y := hostAddr(a), hostAddr(b)
+	switch {
+	case !x.IsValid() || !y.IsValid():
+		return strings.EqualFold(a, b) || x.IsValid() && x.IsUnspecified() || y.IsValid() && y.IsUnspecified()
+	case x == y:
+		return true
+	case x.IsUnspecified() && x.Is6(), y.IsUnspecified() && y.Is6(): // it listens on IPv4, too
+		return true
+	}
+	return (x.IsUnspecified() || y.IsUnspecified()) && x.Is4() == y.Is4()
+}
+
+// hostAddr returns the address that a listener's host stands for; the zero value for a name other than localhost.
+func hostAddr(host string) netip.Addr {
+	switch {
+	case host == "":
+		return netip.IPv6Unspecified()
+	case strings.EqualFold(host, "localhost"):
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return addr.Unmap()
 }
 
 // loopback reports whether a listen address can be reached from this machine only. It looks up no name other than

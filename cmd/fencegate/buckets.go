@@ -169,7 +169,8 @@ func parseBuckets(specs []string) (map[string]string, error) {
 		if !ok || name == "" || rule == "" {
 			return nil, usage(fmt.Errorf("--bucket %q: it must be NAME=RULE, such as orders=prefix:1", spec))
 		}
-		if _, err := objects.ParseRule(rule); err != nil {
+		_, err := objects.ParseRule(rule)
+		if err = errors.Join(objects.CheckBucketName(name), err); err != nil {
 			return nil, usage(fmt.Errorf("--bucket %q: %w", spec, err))
 		}
 		buckets[name] = rule

@@ -122,8 +122,8 @@ func TestServeRefusesWhatItsFlagsSayByTheirNames(t *testing.T) {
 		{"--api-listen", "nonsense", "--api-listen is \"nonsense\"; HOST:PORT is needed"},
 		{"--s3-listen", "7480", "--s3-listen is \"7480\""},
 		{"--redis", "redis1", "--redis has the address \"redis1\""},
-		{"--redis", "127.0.0.1:2", "nodes are two, which is not supported"}, // beside 127.0.0.1:1
-		{"--redis", "PGListen", "--redis has the address \"PGListen\""},     // a value is not a field's name
+		{"--redis", "127.0.0.1:2", "--redis nodes are two, which is not supported"}, // beside 127.0.0.1:1
+		{"--redis", "PGListen", "--redis has the address \"PGListen\""},             // a value is not a field's name
 		{"--s3-access-key", "admin", "--s3-access-key and --s3-secret-key-file are needed together"},
 		{"--s3-secret-key-file", key, "--s3-access-key and --s3-secret-key-file are needed together"},
 		{"--max-ttl", "-1s", "--max-ttl is negative"},
@@ -142,11 +142,18 @@ func TestServeRefusesWhatItsFlagsSayByTheirNames(t *testing.T) {
 		{"--pg-listen=", "--pg-policy=*=open", "--pg-policy needs --pg-listen"},
 		{"--pg-listen=", "--pg-lease=a=b", "--pg-lease needs --pg-listen"},
 		{"--blobs=", "--bucket=orders=key", "--bucket needs --blobs"},
+		{"--bucket", "Orders_X=key", "--bucket \"Orders_X=key\": bucket is \"Orders_X\"; S3 wants"},
+		{"--redis", "127.0.0.1:1", "--redis nodes name 127.0.0.1:1 twice"},
+		{"--api-listen", "127.0.0.1:99999", "--api-listen is \"127.0.0.1:99999\"; the port must be 0 to 65535"},
+		{"--api-listen=127.0.0.1:7070", "--metrics-listen=localhost:7070", "--metrics-listen is \"localhost:7070\"; the HTTP API listens there already"},
+		{"--pg-listen=127.0.0.1:7070", "--s3-listen=:7070", "--s3-listen is \":7070\"; the PostgreSQL port listens there already"},
 	} {
-		code, _, stderr := cli(t, nil, "serve", "--postgres-url", "postgres://a@127.0.0.1:1/shop", "--redis", "127.0.0.1:1", "--master-key-file", key,
-			"--blobs", dir, "--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0", "--s3-listen", "127.0.0.1:0", c.flag, c.value)
-		if code != exitUsage || !strings.Contains(stderr, c.reason) {
-			t.Errorf("%s %s: %d %q; want %d and %q", c.flag, c.value, code, stderr, exitUsage, c.reason)
+		for _, command := range [][]string{{"serve"}, {"config", "check"}} { // check says what serve would refuse
+			code, _, stderr := cli(t, nil, append(command, "--postgres-url", "postgres://a@127.0.0.1:1/shop", "--redis", "127.0.0.1:1", "--master-key-file", key,
+				"--blobs", dir, "--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0", "--s3-listen", "127.0.0.1:0", c.flag, c.value)...)
+			if code != exitUsage || !strings.Contains(stderr, c.reason) {
+				t.Errorf("%s %s %s: %d %q; want %d and %q", command, c.flag, c.value, code, stderr, exitUsage, c.reason)
+			}
 		}
 	}
 }

@@ -80,7 +80,7 @@ func (o *serveFlags) reload(e env, g *gateway.Gateway, cfg gateway.Config) {
 // reloadOptions reads the option file again. Changes of reloadable options apply at once; other changes are logged by
 // name and wait for the next start. A file that serve would not start with changes nothing.
 func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) bool {
-	next, err := o.again(e)
+	next, err := o.again(e, g.GeneratedToken() != "")
 	if err != nil {
 		log.Error("SIGHUP: the configuration is refused; the previous one stays", "file", o.options.path, "error", oneLine(err.Error()))
 		return false
@@ -110,8 +110,9 @@ func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) 
 	return true
 }
 
-// again returns what serve would start with now: the same command line and variables, and the current file.
-func (o *serveFlags) again(e env) (*serveFlags, error) {
+// again returns what serve would start with now: the same command line and variables, and the current file. generates
+// says that a start makes a bearer token where one is missing.
+func (o *serveFlags) again(e env, generates bool) (*serveFlags, error) {
 	next, cmd := &serveFlags{}, &cobra.Command{}
 	next.register(cmd)
 	for name, from := range o.options.origins {
@@ -129,7 +130,12 @@ func (o *serveFlags) again(e env) (*serveFlags, error) {
 	// The files of rules are read afterwards, each by itself.
 	judged := *next
 	judged.policyFile, judged.principalsFile = "", ""
-	return next, next.options.located(first(judged.faults(e, func(gateway.Config) error { return next.oneSourceOfRules() })))
+	return next, next.options.located(first(judged.faults(e, func(cfg gateway.Config) error {
+		if err := next.oneSourceOfRules(); err != nil || generates {
+			return err
+		}
+		return next.needsToken(cfg)
+	})))
 }
 
 // changes returns the flags that differ in next: those that apply now, and those that wait for the next start.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/internal/testenv"
 )
@@ -50,13 +51,17 @@ func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
 	// A file that serve would not start with changes nothing, though its policy is valid.
 	const strict = "pg:\n  policy: ['*=grant-required']\n"
 	for text, reason := range map[string]string{
-		strict + "swep: {}\n":              ":3: unknown key swep; did you mean sweep?",
-		strict + "log: {level: geheim}\n":  "--log-level",
-		strict + "max-ttl: -1s\n":          "--max-ttl is negative",
-		strict + "lame-duck: 1s":           "its last line has no line break",
-		strict + "pg: {}\n":                "pg is repeated",
-		strict + "api: {tls: {cert: c}}\n": "--api-tls-cert and --api-tls-key are needed together",
-		"pg: {policy: ['*=shut']}\n":       "--pg-policy",
+		strict + "swep: {}\n":                             ":3: unknown key swep; did you mean sweep?",
+		strict + "log: {level: geheim}\n":                 "--log-level",
+		strict + "max-ttl: -1s\n":                         "--max-ttl is negative",
+		strict + "lame-duck: 1s":                          "its last line has no line break",
+		strict + "pg: {}\n":                               "pg is repeated",
+		strict + "api: {tls: {cert: c}}\n":                "--api-tls-cert and --api-tls-key are needed together",
+		"pg: {policy: ['*=shut']}\n":                      "--pg-policy",
+		strict + "max-ttl: 48h\n":                         "--max-ttl is 48h0m0s; allowed is",
+		strict + "metrics: {listen: '127.0.0.1:99999'}\n": "the port must be 0 to 65535",
+		strict + "s3: {blobs: x, listen: '127.0.0.1:9'}\nmetrics: {listen: '127.0.0.1:9'}\n": "the S3 port listens there already",
+		strict + "s3: {blobs: x, listen: '127.0.0.1:9', buckets: [Orders_X=key]}\n":          "S3 wants 3 to 63",
 	} {
 		wants(hangUp(text, refused), reason, "level=ERROR")
 		if err := plain(); err != nil {
@@ -95,4 +100,32 @@ func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
 	}
 	// "read again" is no warning
 	wants(hangUp("pg: {policy-file: "+rules+"}\nlog: {level: warn}\nsweep: {rate: 3}\n", "SIGHUP: "), waits, "sweep.rate")
+}
+
+// A running gateway has its token; the next start would not.
+func TestAFileWithoutTheTokenThatAnAPINeedsIsRefused(t *testing.T) {
+	t.Parallel()
+	token := filepath.Join(t.TempDir(), "token")
+	writeFile(t, token, "6ca13d52ca70c883e0f0bb101e425a89")
+	file := optionFile(t, "api: {listen: '0.0.0.0:7070', token-file: "+token+"}\n")
+	o, cmd, e := &serveFlags{}, &cobra.Command{}, env{lookup: func(string) (string, bool) { return "", false }}
+	o.register(cmd)
+	o.options.path = file
+	if err := o.options.resolve(e, cmd); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.again(e, false); err != nil {
+		t.Errorf("unchanged: %v", err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, file, strings.Replace(string(text), ", token-file: "+token, "", 1))
+	if _, err := o.again(e, false); err == nil || !strings.Contains(err.Error(), "needs a bearer token") {
+		t.Errorf("without the token: %v", err)
+	}
+	if _, err := o.again(e, true); err != nil {
+		t.Errorf("where one is made: %v", err)
+	}
 }

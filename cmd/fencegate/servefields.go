@@ -13,6 +13,7 @@ var flagOf = map[string]string{
 	"PostgresURL":    "--postgres-url",
 	"SQL URL":        "--sql-url",
 	"RedisNodes":     "--redis",
+	"nodes":          "--redis nodes",
 	"node timeout":   "--node-timeout",
 	"max ttl":        "--max-ttl",
 	"APIListen":      "--api-listen",

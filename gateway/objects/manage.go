@@ -105,7 +105,7 @@ func (c *Catalog) Buckets(ctx context.Context, after string, limit int) ([]Bucke
 // if it holds objects that were written under another rule, or a [*fence.InvalidError] for a name that S3 does not
 // allow.
 func (c *Catalog) EnsureBucket(ctx context.Context, name string, rule Rule) (created bool, err error) {
-	if err := checkBucket(name); err != nil {
+	if err := CheckBucketName(name); err != nil {
 		return false, err
 	}
 	created, err = c.ensureBucket(ctx, name, rule)
@@ -119,7 +119,7 @@ func (c *Catalog) EnsureBucket(ctx context.Context, name string, rule Rule) (cre
 // created says which, and current is the rule now in force. The error is a [*fence.InvalidError] for a name that S3
 // does not allow.
 func (c *Catalog) CreateBucketIfAbsent(ctx context.Context, name string, rule Rule) (created bool, current Rule, err error) {
-	if err := checkBucket(name); err != nil {
+	if err := CheckBucketName(name); err != nil {
 		return false, Rule{}, err
 	}
 	created, current, err = c.CreateBucket(ctx, name, rule)
@@ -165,7 +165,8 @@ func (c *Catalog) DropPrefixRule(ctx context.Context, bucket, prefix string) err
 	return nil
 }
 
-func checkBucket(name string) error {
+// CheckBucketName returns a [*fence.InvalidError] for a name that S3 does not allow.
+func CheckBucketName(name string) error {
 	if validBucket(name) {
 		return nil
 	}

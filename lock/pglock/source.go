@@ -73,29 +73,41 @@ type Source struct {
 
 var _ leasing.AllSource = (*Source)(nil)
 
-// New returns a Source, which connects on first use. The error is a [*fence.InvalidError].
-func New(cfg Config) (*Source, error) {
-	cfg.MaxTTL = cmp.Or(cfg.MaxTTL, DefaultMaxTTL)
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+// Validate checks the configuration as [New] does. The error is a [*fence.InvalidError].
+func (c Config) Validate() error {
+	_, err := c.withDefaults()
+	return err
+}
+
+// withDefaults fills in defaults and validates.
+func (c Config) withDefaults() (Config, error) {
+	c.MaxTTL = cmp.Or(c.MaxTTL, DefaultMaxTTL)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.OnAccepted == nil {
-		cfg.OnAccepted = func(_ context.Context, take func() error) error { return take() }
+	if c.OnAccepted == nil {
+		c.OnAccepted = func(_ context.Context, take func() error) error { return take() }
 	}
-	if cfg.Armed == nil {
-		cfg.Armed = func(string, fence.Token) {}
+	if c.Armed == nil {
+		c.Armed = func(string, fence.Token) {}
 	}
-	if cfg.Holder == "" {
+	if c.Holder == "" {
 		host, _ := os.Hostname()
-		cfg.Holder = fmt.Sprintf("%s:%d", cmp.Or(host, "unknown"), os.Getpid())
+		c.Holder = fmt.Sprintf("%s:%d", cmp.Or(host, "unknown"), os.Getpid())
 	}
 	switch {
-	case cfg.Pool == nil:
-		return nil, &fence.InvalidError{Field: "pool", Reason: "is missing"}
-	case cfg.MaxTTL < MinTTL || cfg.MaxTTL > 24*time.Hour:
-		return nil, &fence.InvalidError{Field: "max ttl", Reason: fmt.Sprintf("is %v; allowed is %v to 24h", cfg.MaxTTL, MinTTL)}
+	case c.Pool == nil:
+		return c, &fence.InvalidError{Field: "pool", Reason: "is missing"}
+	case c.MaxTTL < MinTTL || c.MaxTTL > 24*time.Hour:
+		return c, &fence.InvalidError{Field: "max ttl", Reason: fmt.Sprintf("is %v; allowed is %v to 24h", c.MaxTTL, MinTTL)}
 	}
-	if err := validateHolder(cfg.Holder); err != nil {
+	return c, validateHolder(c.Holder)
+}
+
+// New returns a Source, which connects on first use. The error is a [*fence.InvalidError].
+func New(cfg Config) (*Source, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
 		return nil, err
 	}
 	s := &Source{cfg: cfg, id: strings.ToLower(rand.Text())}
