@@ -75,6 +75,7 @@ func (o *serveFlags) reload(e env, g *gateway.Gateway, cfg gateway.Config) {
 	if o.principalsFile != "" {
 		o.reloadPrincipals(g, cfg)
 	}
+	o.warnReplaced(cfg)
 }
 
 // reloadOptions reads the option file again. Changes of reloadable options apply at once; other changes are logged by
