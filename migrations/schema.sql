@@ -1467,7 +1467,7 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 4, code 9 f9687adef677'
+  COMMENT 'fencegate objects state 4, code 9 0f3131e75ef5'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner
@@ -1970,7 +1970,7 @@ FUNCTION objects.list(p_bucket text, p_prefix text, p_delimiter text, p_after te
   SET enable_bitmapscan=off
   SET plan_cache_mode=force_generic_plan
   SET jit=off
-  body 55d35ffdd43c1e14b4e232cb51b5ead9
+  body 839f080684f8232aa33b8f430a3414e8
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1980,7 +1980,7 @@ FUNCTION objects.list_uploads(p_bucket text, p_prefix text, p_delimiter text, p_
   SET enable_seqscan=off
   SET enable_bitmapscan=off
   SET plan_cache_mode=force_generic_plan
-  body 281d9366624356786e5bf5ec447c0da0
+  body 1e6bf6d22a6327b3aaf453ac28047157
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1990,7 +1990,7 @@ FUNCTION objects.list_versions(p_bucket text, p_prefix text, p_delimiter text, p
   SET enable_seqscan=off
   SET enable_bitmapscan=off
   SET plan_cache_mode=force_generic_plan
-  body 0d0b017a795f0701ab879ac9c16333f3
+  body 20241f6fd4c375cb49633e4aa55c8edc
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -2027,7 +2027,7 @@ FUNCTION objects.owner_mark() RETURNS text
 
 FUNCTION objects.prefix_end(p text) RETURNS text
   plpgsql IMMUTABLE COST 100
-  body 4b1471625ff6f6da2f529390497dc5e5
+  body 7f6f38d22c210355c9c081d84a76e662
   OWNER fence_owner
 
 FUNCTION objects.prune_versions(p_bucket text, p_key text, p_limit integer, p_dry boolean, OUT pruned integer, OUT bucket text, OUT key text) RETURNS record

@@ -63,14 +63,25 @@ func sizeOf(key string) (n int64) {
 	return n
 }
 
-// Characters of names: the ends of the ranges that UTF-8 encodes in one to four bytes, and of the gap within them.
-var nameRunes = []string{"\x01", "a", "b", "-", "/", "0", "\x7f", "\u0080", "ä", "\u07ff", "\u0800", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0010FFFF"}
+// alphabet is what names are made of.
+type alphabet struct {
+	characters []string
+	few        []string // of which names often collide
+	delimiters []string // the first one is none
+}
 
-func randomName(rng *rand.Rand, longest int) string {
+// The ends of the ranges that UTF-8 encodes in one to four bytes, and of the gap within them.
+var unicodeNames = alphabet{
+	[]string{"\x01", "a", "b", "-", "/", "0", "\x7f", "\u0080", "ä", "\u07ff", "\u0800", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0010FFFF"},
+	[]string{"a", "b", "/", "\U0010FFFF"},
+	[]string{"", "/", "/", "//", "-", "ab", "aa", "ä", "\x7f", "\ud7ff", "\U0010FFFF", "/\U0010FFFF", "\U0010FFFF\U0010FFFF"},
+}
+
+func (a alphabet) name(rng *rand.Rand, longest int) string {
 	var b strings.Builder
-	runes := nameRunes
+	runes := a.characters
 	if rng.IntN(2) == 0 {
-		runes = []string{"a", "b", "/", "\U0010FFFF"} // frequent collisions
+		runes = a.few
 	}
 	for range rng.IntN(longest + 1) {
 		b.WriteString(runes[rng.IntN(len(runes))])
@@ -78,14 +89,15 @@ func randomName(rng *rand.Rand, longest int) string {
 	return b.String()
 }
 
-// randomKeys returns single keys, and folders of one key, of a few and of many, alternating or in long runs.
-func randomKeys(rng *rand.Rand, delimiters []string) []string {
+// keys returns single keys, and folders of one key, of a few and of many, alternating or in long runs.
+func (a alphabet) keys(rng *rand.Rand) []string {
+	delimiters := a.delimiters[1:]
 	set := map[string]bool{}
 	for range rng.IntN(60) {
-		set[randomName(rng, 6)] = true
+		set[a.name(rng, 6)] = true
 	}
 	for range rng.IntN(4) {
-		top := randomName(rng, 2)
+		top := a.name(rng, 2)
 		delimiter := delimiters[rng.IntN(len(delimiters))]
 		sizes := [][]int{{1}, {30}, {0}, {0, 30}, {1, 30}, {7, 8, 9, 10, 11}, {0, 1, 2, 8, 9, 30}}[rng.IntN(7)]
 		for i := range 1 + rng.IntN(80) {
@@ -108,7 +120,7 @@ func randomKeys(rng *rand.Rand, delimiters []string) []string {
 	return keys
 }
 
-func randomQuestion(rng *rand.Rand, keys, delimiters []string) question {
+func (a alphabet) question(rng *rand.Rand, keys []string) question {
 	piece := func() string { // the beginning of a key
 		if len(keys) == 0 {
 			return ""
@@ -116,20 +128,20 @@ func randomQuestion(rng *rand.Rand, keys, delimiters []string) question {
 		key := []rune(keys[rng.IntN(len(keys))])
 		return string(key[:rng.IntN(len(key)+1)])
 	}
-	q := question{delimiter: delimiters[rng.IntN(len(delimiters))], limit: []int{0, 1, 2, 3, 10, 40, 1001}[rng.IntN(7)]}
+	q := question{delimiter: a.delimiters[rng.IntN(len(a.delimiters))], limit: []int{0, 1, 2, 3, 10, 40, 1001}[rng.IntN(7)]}
 	switch rng.IntN(4) {
 	case 0:
 		q.prefix = piece()
 	case 1:
-		q.prefix = randomName(rng, 2)
+		q.prefix = a.name(rng, 2)
 	}
 	switch rng.IntN(6) {
 	case 0:
 		q.after = piece()
 	case 1:
-		q.after = randomName(rng, 4)
+		q.after = a.name(rng, 4)
 	case 2:
-		q.after = q.prefix + randomName(rng, 2) + q.delimiter
+		q.after = q.prefix + a.name(rng, 2) + q.delimiter
 	}
 	return q
 }
@@ -182,35 +194,40 @@ func asked(t *testing.T, db *pgxpool.Pool, bucket string, q question) []string {
 func TestListsAnswerAsTheModelDoes(t *testing.T) {
 	t.Parallel()
 	db := testenv.Postgres(t).Pool(t)
-	delimiters := []string{"", "/", "/", "//", "-", "ab", "aa", "ä", "\x7f", "\ud7ff", "\U0010FFFF", "/\U0010FFFF", "\U0010FFFF\U0010FFFF"}
 	fillKeys(t, db, "bucket 0", []string{"/", "aa/a", "zz", "\U0010FFFF/"}) // neighbours in the table
 	fillKeys(t, db, "bucket 9", []string{"", "/", "aa/a", "zz"})
 	for seed := range uint64(40) {
-		rng := rand.New(rand.NewPCG(seed, 0))
-		bucket := fmt.Sprintf("bucket 5.%d", seed)
-		keys := randomKeys(rng, delimiters[1:])
-		fillKeys(t, db, bucket, keys)
-		for range 60 {
-			q := randomQuestion(rng, keys, delimiters)
-			if got, want := asked(t, db, bucket, q), listModel(keys, q); !slices.Equal(got, want) {
-				t.Fatalf("seed %d, %+v of %d keys:\n got %s\nwant %s", seed, q, len(keys), got, want)
-			}
-		}
-		q := randomQuestion(rng, keys, delimiters)
-		q.limit = 1 + rng.IntN(7)
-		var paged []string
-		whole := listModel(keys, question{prefix: q.prefix, delimiter: q.delimiter, after: q.after, limit: 1_000_000})
-		for len(paged) <= len(whole) {
-			page := asked(t, db, bucket, q)
-			if paged = append(paged, page...); len(page) < q.limit {
-				break
-			}
-			if _, err := fmt.Sscanf(page[len(page)-1], "%q", &q.after); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if !slices.Equal(paged, whole) {
-			t.Fatalf("seed %d, pages of %d with %+v:\n got %s\nwant %s", seed, q.limit, q, paged, whole)
+		asksAsTheModel(t, db, unicodeNames, seed)
+	}
+}
+
+// asksAsTheModel fills a bucket, and returns its name and keys.
+func asksAsTheModel(t *testing.T, db *pgxpool.Pool, a alphabet, seed uint64) (bucket string, keys []string) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	bucket, keys = fmt.Sprintf("bucket 5.%d", seed), a.keys(rng)
+	fillKeys(t, db, bucket, keys)
+	for range 60 {
+		q := a.question(rng, keys)
+		if got, want := asked(t, db, bucket, q), listModel(keys, q); !slices.Equal(got, want) {
+			t.Fatalf("seed %d, %+v of %d keys:\n got %s\nwant %s", seed, q, len(keys), got, want)
 		}
 	}
+	q := a.question(rng, keys)
+	q.limit = 1 + rng.IntN(7)
+	var paged []string
+	whole := listModel(keys, question{prefix: q.prefix, delimiter: q.delimiter, after: q.after, limit: 1_000_000})
+	for len(paged) <= len(whole) {
+		page := asked(t, db, bucket, q)
+		if paged = append(paged, page...); len(page) < q.limit {
+			break
+		}
+		if _, err := fmt.Sscanf(page[len(page)-1], "%q", &q.after); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(paged, whole) {
+		t.Fatalf("seed %d, pages of %d with %+v:\n got %s\nwant %s", seed, q.limit, q, paged, whole)
+	}
+	return bucket, keys
 }

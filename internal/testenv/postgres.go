@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/migrate"
 )
 
 // PG is a database of one test.
@@ -29,14 +31,24 @@ type PG struct {
 // Postgres returns a fresh database with the migrations applied. It is dropped when the test ends.
 func Postgres(t testing.TB) PG {
 	t.Helper()
-	return fresh(t, true)
+	return fresh(t, true, "")
 }
 
 // PostgresEmpty returns a fresh database without migrations. Roles belong to the whole cluster, so those of the
 // migrations may exist.
 func PostgresEmpty(t testing.TB) PG {
 	t.Helper()
-	return fresh(t, false)
+	return fresh(t, false, "")
+}
+
+// PostgresIn returns a fresh database of an encoding, with the migrations applied and without logins in their roles.
+func PostgresIn(t testing.TB, encoding string) PG {
+	t.Helper()
+	pg := fresh(t, false, fmt.Sprintf(" LOCALE 'C' ENCODING '%s'", encoding))
+	if err := migrate.Up(t.Context(), pg.URL, migrate.All); err != nil {
+		fatal(t, fmt.Errorf("database of %s: %w", encoding, err))
+	}
+	return pg
 }
 
 // Pool connects to the database as the superuser; it is closed when the test ends.
@@ -82,7 +94,7 @@ func (pg PG) As(t testing.TB, roles ...string) string {
 	return c.url(pg.Database, login, password)
 }
 
-func fresh(t testing.TB, migrated bool) PG {
+func fresh(t testing.TB, migrated bool, options string) PG {
 	t.Helper()
 	c, err := shared()
 	if err != nil {
@@ -95,7 +107,7 @@ func fresh(t testing.TB, migrated bool) PG {
 		}
 	}
 	name := "fencegate_test_" + unique()
-	if err := c.exec(t.Context(), "postgres", fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s%s", name, template, c.strategy)); err != nil {
+	if err := c.exec(t.Context(), "postgres", fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s%s%s", name, template, c.strategy, options)); err != nil {
 		fatal(t, fmt.Errorf("fresh database: %w", err))
 	}
 	t.Cleanup(func() {

@@ -1,12 +1,17 @@
 -- Lists of objects, versions and uploads, in pages. Each reads in an index's order, whatever the statistics say, and skips what
 -- a delimiter folds into one entry.
 
--- Returns the least string above every string that starts with p, in the order of code points; NULL if there is none.
+-- Returns the least string above every string that starts with p, in the order of bytes; NULL if there is none. Outside UTF-8,
+-- which character follows one beyond ASCII depends on the encoding: there it returns p itself. So a list that goes on from here
+-- still leaves out what starts with p.
 CREATE OR REPLACE FUNCTION objects.prefix_end(p text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
   c integer;
 BEGIN
   WHILE p <> '' LOOP
+    IF pg_catalog.right(p, 1) >= pg_catalog.chr(127) COLLATE "C" AND pg_catalog.getdatabaseencoding() <> 'UTF8' THEN
+      RETURN p;
+    END IF;
     c := pg_catalog.ascii(pg_catalog.right(p, 1));
     p := pg_catalog.left(p, -1);
     IF c < 1114111 THEN
@@ -21,7 +26,7 @@ REVOKE ALL ON FUNCTION objects.prefix_end(text) FROM PUBLIC, fence_writer, fence
 -- up to the delimiter's first occurrence after the prefix are one entry, is_prefix.
 --
 -- The keys of a small folder (a common prefix) are read and skipped one by one, which costs less than a look-up of what follows
--- the folder; only the rest of a large folder is jumped over. No statement is compiled (jit): from some 25 million keys on each
+-- the folder; only the rest of a large folder is jumped over, unless its last character has no successor (prefix_end). No statement is compiled (jit): from some 25 million keys on each
 -- exceeds jit's cost limit, though it reads a few rows, and would be compiled anew each time.
 CREATE OR REPLACE FUNCTION objects.list(p_bucket text, p_prefix text, p_delimiter text, p_after text, p_limit integer)
 RETURNS TABLE (entry text, is_prefix boolean, size bigint, etag text, modified_at timestamptz)
@@ -32,6 +37,7 @@ DECLARE
   patience constant integer := 8;   -- keys of a folder that are skipped one by one; a FOR loop first fetches ten rows anyway
   rest constant integer := length(p_prefix) + 1;   -- where the part after the prefix begins
   lo text COLLATE "C" := p_prefix;
+  folder text;   -- the last one that lo jumps over
   k text COLLATE "C";
   r record;
   left_over integer := p_limit;
@@ -43,14 +49,15 @@ BEGIN
     lo := p_after || chr(1);   -- the least string above p_after: texts hold no NUL
     IF p_delimiter <> '' AND starts_with(p_after, p_prefix) AND cut > 0
        AND length(p_after) = length(p_prefix) + cut + length(p_delimiter) - 1 THEN
-      lo := objects.prefix_end(p_after);   -- p_after is itself a common prefix
+      folder := p_after;   -- p_after is itself a common prefix
+      lo := objects.prefix_end(folder);
     END IF;
   END IF;
   WHILE left_over > 0 AND lo IS NOT NULL LOOP
     before := left_over;
     passed := 0;
     FOR r IN SELECT p.key, p.size, p.etag, p.modified_at FROM objects.pointers p
-              WHERE p.bucket = p_bucket AND p.key >= lo ORDER BY p.key LOOP
+              WHERE p.bucket = p_bucket AND p.key >= lo AND starts_with(p.key, folder) IS NOT TRUE ORDER BY p.key LOOP
       IF is_prefix AND starts_with(r.key, entry) THEN
         passed := passed + 1;
         EXIT WHEN passed = patience;
@@ -71,17 +78,20 @@ BEGIN
       RETURN NEXT;
     END LOOP;
     EXIT WHEN passed < patience;   -- there are no more keys
-    lo := objects.prefix_end(entry);
+    folder := entry;
+    lo := objects.prefix_end(folder);
     CONTINUE WHEN before - left_over > 1;
     -- The folder was a large one and nothing else. Its successors are treated as large ones, too; but only some of them, since
     -- they may be small.
     FOR i IN 1..least(left_over, 32) LOOP
-      SELECT p.key INTO k FROM objects.pointers p WHERE p.bucket = p_bucket AND p.key >= lo ORDER BY p.key LIMIT 1;
+      SELECT p.key INTO k FROM objects.pointers p
+       WHERE p.bucket = p_bucket AND p.key >= lo AND starts_with(p.key, folder) IS NOT TRUE ORDER BY p.key LIMIT 1;
       cut := strpos(substr(k, rest), p_delimiter);
       EXIT WHEN k IS NULL OR cut = 0 OR NOT starts_with(k, p_prefix);
       left_over := left_over - 1;
       entry := left(k, length(p_prefix) + cut + length(p_delimiter) - 1);
-      lo := objects.prefix_end(entry);
+      folder := entry;
+      lo := objects.prefix_end(folder);
       RETURN NEXT;
     END LOOP;
   END LOOP;
@@ -99,6 +109,7 @@ DECLARE
   none constant uuid := '00000000-0000-0000-0000-000000000000';   -- below every id
   lo text COLLATE "C" := p_prefix;
   lo_id uuid := none;
+  folder text;   -- the last one that lo jumps over
   r record;
   left_over integer := p_limit;
   cut integer := strpos(substr(p_after_key, length(p_prefix) + 1), p_delimiter);
@@ -109,14 +120,16 @@ BEGIN
     lo_id := p_after_id;
     IF p_delimiter <> '' AND starts_with(p_after_key, p_prefix) AND cut > 0 THEN
       -- Inside a common prefix, which was returned as one entry.
-      lo := objects.prefix_end(left(p_after_key, length(p_prefix) + cut + length(p_delimiter) - 1));
+      folder := left(p_after_key, length(p_prefix) + cut + length(p_delimiter) - 1);
+      lo := objects.prefix_end(folder);
       lo_id := none;
     END IF;
   END IF;
   WHILE left_over > 0 AND lo IS NOT NULL LOOP
     jumped := false;
     FOR r IN SELECT u.key, u.id, u.created_at FROM objects.uploads u
-              WHERE u.bucket = p_bucket AND (u.key, u.id) > (lo, lo_id) ORDER BY u.key, u.id LIMIT left_over LOOP
+              WHERE u.bucket = p_bucket AND (u.key, u.id) > (lo, lo_id) AND starts_with(u.key, folder) IS NOT TRUE
+              ORDER BY u.key, u.id LIMIT left_over LOOP
       IF NOT starts_with(r.key, p_prefix) THEN
         RETURN;
       END IF;
@@ -125,7 +138,8 @@ BEGIN
       IF cut > 0 THEN
         entry := left(r.key, length(p_prefix) + cut + length(p_delimiter) - 1);
         is_prefix := true; id := NULL; created_at := NULL;
-        lo := objects.prefix_end(entry);
+        folder := entry;
+        lo := objects.prefix_end(folder);
         lo_id := none;
         jumped := true;
         RETURN NEXT;
@@ -149,6 +163,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   lo text COLLATE "C" := p_prefix;
+  folder text;   -- the last one that lo jumps over
   k text COLLATE "C";
   cur uuid;
   below bigint;
@@ -157,15 +172,19 @@ DECLARE
   cut integer := strpos(substr(p_after_key, length(p_prefix) + 1), p_delimiter);
 BEGIN
   IF p_after_key COLLATE "C" >= p_prefix AND p_after_key <> '' THEN
-    lo := CASE WHEN p_delimiter <> '' AND starts_with(p_after_key, p_prefix) AND cut > 0
-               THEN objects.prefix_end(left(p_after_key, length(p_prefix) + cut + length(p_delimiter) - 1))
+    folder := CASE WHEN p_delimiter <> '' AND starts_with(p_after_key, p_prefix) AND cut > 0
+                   THEN left(p_after_key, length(p_prefix) + cut + length(p_delimiter) - 1) END;
+    lo := CASE WHEN folder IS NOT NULL THEN objects.prefix_end(folder)
                WHEN p_after_version IS NULL THEN p_after_key || chr(1)   -- the least string above it
                ELSE p_after_key END;
   END IF;
   WHILE left_over > 0 AND lo IS NOT NULL LOOP
     SELECT min(n.key) INTO k FROM (
-      (SELECT p.key FROM objects.pointers p WHERE p.bucket = p_bucket AND p.key >= lo ORDER BY p.key LIMIT 1) UNION ALL
-      (SELECT v.key FROM objects.versions v WHERE v.bucket = p_bucket AND v.key >= lo AND v.kept_order IS NOT NULL ORDER BY v.key LIMIT 1)) n;
+      (SELECT p.key FROM objects.pointers p
+        WHERE p.bucket = p_bucket AND p.key >= lo AND starts_with(p.key, folder) IS NOT TRUE ORDER BY p.key LIMIT 1) UNION ALL
+      (SELECT v.key FROM objects.versions v
+        WHERE v.bucket = p_bucket AND v.key >= lo AND v.kept_order IS NOT NULL AND starts_with(v.key, folder) IS NOT TRUE
+        ORDER BY v.key LIMIT 1)) n;
     EXIT WHEN k IS NULL OR NOT starts_with(k, p_prefix);
     cut := CASE WHEN p_delimiter = '' THEN 0 ELSE strpos(substr(k, length(p_prefix) + 1), p_delimiter) END;
     IF cut > 0 THEN
@@ -174,7 +193,8 @@ BEGIN
       resource := NULL; token := NULL; holder := NULL;
       left_over := left_over - 1;
       RETURN NEXT;
-      lo := objects.prefix_end(entry);
+      folder := entry;
+      lo := objects.prefix_end(folder);
       CONTINUE;
     END IF;
     lo := k || chr(1);
