@@ -89,13 +89,58 @@ func (d *dialog) state() (state string) {
 	return state
 }
 
+type (
+	says    []pgproto3.FrontendMessage
+	answers []pgproto3.BackendMessage
+)
+
+// plays goes through the steps: messages of each side, and the state in which the session is then listed.
+func (d *dialog) plays(steps []any) {
+	d.t.Helper()
+	for i, step := range steps {
+		switch step := step.(type) {
+		case says:
+			d.says(step...)
+		case answers:
+			d.answers(step...)
+		case string:
+			if got := d.state(); got != step {
+				d.t.Fatalf("step %d: the session is %s, want %s", i, got, step)
+			}
+		}
+	}
+}
+
 // Stops, idle timeouts and the hint of a FATAL depend on whether an answer is due.
 func TestASessionIsIdleExactlyWhereNoAnswerIsDue(t *testing.T) {
 	t.Parallel()
-	type (
-		says    []pgproto3.FrontendMessage
-		answers []pgproto3.BackendMessage
+	var (
+		query, sync, flush = &pgproto3.Query{String: "x"}, &pgproto3.Sync{}, &pgproto3.Flush{}
+		parse, execute     = &pgproto3.Parse{Query: "x"}, &pgproto3.Execute{}
+		failed             = &pgproto3.ErrorResponse{Severity: "ERROR", Code: "22P02"}
+		complete           = &pgproto3.CommandComplete{CommandTag: []byte("COPY 1")}
 	)
+	for name, steps := range map[string][]any{
+		"a statement without a Sync, sent before an earlier answer": {says{sync, parse, execute, flush}, answers{ready}, "active", says{sync}, answers{complete, ready}, "idle"},
+		"two statements at once":                                    {says{query, query}, answers{complete, ready}, "active", answers{complete, ready}, "idle"},
+		"a Query is skipped behind an error":                        {says{parse, query, sync}, answers{failed, ready}, "idle", says{query, query}, answers{complete, ready}, "active", answers{ready}, "idle"},
+		"an error skips to the Sync":                                {says{parse, execute, parse, execute, sync}, answers{failed, ready}, "idle"},
+		"a statement behind one that failed":                        {says{parse, execute, sync, parse, execute, sync}, answers{failed, ready}, "active", answers{complete, ready}, "idle"},
+		"and it is a Query":                                         {says{parse, execute, sync, query}, answers{failed, ready}, "active", answers{complete, ready}, "idle"},
+		"a function call":                                           {says{&pgproto3.FunctionCall{}}, "active", answers{ready}, "idle"},
+		"Flush alone":                                               {says{flush}, "idle"},
+		"a notice while it is idle":                                 {says{query}, answers{ready, &pgproto3.NoticeResponse{}}, "idle", answers{&pgproto3.NotificationResponse{}}, "idle"},
+		"a statement whose answer ends in a notice":                 {says{query}, answers{complete, ready}, says{parse}, answers{&pgproto3.NoticeResponse{}}, "active"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			newDialog(t).plays(steps)
+		})
+	}
+}
+
+func TestASessionThatCopiesIsIdleExactlyWhereNoAnswerIsDue(t *testing.T) {
+	t.Parallel()
 	var (
 		query, sync, flush = &pgproto3.Query{String: "x"}, &pgproto3.Sync{}, &pgproto3.Flush{}
 		parse, execute     = &pgproto3.Parse{Query: "x"}, &pgproto3.Execute{}
@@ -106,62 +151,39 @@ func TestASessionIsIdleExactlyWhereNoAnswerIsDue(t *testing.T) {
 		inFailed           = &pgproto3.ReadyForQuery{TxStatus: 'E'}
 	)
 	for name, steps := range map[string][]any{
-		"a statement without a Sync, sent before an earlier answer": {says{sync, parse, execute, flush}, answers{ready}, "active", says{sync}, answers{complete, ready}, "idle"},
-		"two statements at once":                                    {says{query, query}, answers{complete, ready}, "active", answers{complete, ready}, "idle"},
-		"a Query is skipped behind an error":                        {says{parse, query, sync}, answers{failed, ready}, "idle", says{query, query}, answers{complete, ready}, "active", answers{ready}, "idle"},
-		"COPYs in a pipeline":                                       {says{parse, execute, sync, data, done, sync, parse, execute, sync, data, done, sync}, answers{copyIn, complete, ready, copyIn, complete, ready}, "idle", says{query}, "active", answers{ready}, "idle"},
-		"an error skips to the Sync":                                {says{parse, execute, parse, execute, sync}, answers{failed, ready}, "idle"},
-		"a statement behind one that failed":                        {says{parse, execute, sync, parse, execute, sync}, answers{failed, ready}, "active", answers{complete, ready}, "idle"},
-		"and it is a Query":                                         {says{parse, execute, sync, query}, answers{failed, ready}, "active", answers{complete, ready}, "idle"},
-		"a function call":                                           {says{&pgproto3.FunctionCall{}}, "active", answers{ready}, "idle"},
-		"Flush alone":                                               {says{flush}, "idle"},
-
-		"a Query behind CopyDone":                   {says{query}, answers{copyIn}, says{data, done, query}, answers{complete, ready}, "active", answers{complete, ready}, "idle"},
-		"a Sync behind CopyDone of a Query":         {says{query}, answers{copyIn}, says{data, done, sync}, answers{complete, ready}, "active", answers{ready}, "idle"},
-		"two COPYs in one Query":                    {says{query}, answers{copyIn}, says{data, done}, answers{complete, copyIn}, says{data, done}, "active", answers{complete, ready}, "idle"},
-		"a COPY of a Query fails":                   {says{query}, answers{copyIn}, says{data}, answers{failed, ready}, "idle", says{data, done}, "idle", says{query}, "active", answers{ready}, "idle"},
-		"and its client gives it up":                {says{query}, answers{copyIn}, says{data}, answers{failed, ready}, "idle", says{data, fail}, "idle"},
-		"it fails in a transaction":                 {says{query}, answers{copyIn}, says{data}, answers{failed, inFailed}, says{data, data, done}, "idle in transaction"},
-		"its client hears of it behind its end":     {says{query}, answers{copyIn}, says{data, done, query}, answers{failed, ready}, "active", answers{ready}, "idle"},
-		"data of a Query sent ahead":                {says{query}, says{data, done}, says{query}, answers{copyIn, complete, ready}, "active", answers{complete, inTx}, "idle in transaction"},
-		"data of a Query sent along":                {says{query, data, done, query}, answers{copyIn, complete, ready}, "active", answers{complete, inTx}, "idle in transaction"},
-		"CopyDone where nothing is copied":          {says{done}, "idle", says{query, done}, "active", answers{ready}, "idle"},
-		"a COPY by Execute":                         {says{parse, execute, sync}, answers{copyIn}, says{data, done, sync}, "active", answers{complete, ready}, "idle"},
-		"without the Sync that is ignored":          {says{parse, execute, flush}, answers{copyIn}, says{data, done, sync}, "active", answers{complete, ready}, "idle"},
-		"a COPY by Execute, given up":               {says{parse, execute, sync}, answers{copyIn}, says{data, fail, sync}, "active", answers{failed, ready}, "idle"},
-		"behind a statement, answered at once":      {says{sync, parse, execute, sync}, answers{ready, copyIn}, "active", says{data, done, sync}, "active", answers{complete, ready}, "idle"},
-		"two of them without a Sync between":        {says{parse, execute, flush}, answers{copyIn}, says{data, done, parse, execute, sync}, answers{complete, copyIn}, says{data, done, sync}, "active", answers{complete, ready}, "idle"},
-		"a COPY by Execute fails":                   {says{parse, execute, sync}, answers{copyIn}, says{data}, answers{failed}, says{data, done, sync}, "active", answers{ready}, "idle"},
-		"and its client sends Sync only":            {says{parse, execute, sync}, answers{copyIn}, says{data}, answers{failed}, says{sync}, "active", answers{ready}, "idle"},
-		"it fails before any data":                  {says{parse, execute, sync}, answers{copyIn, failed, ready}, "idle", says{data, done, sync}, "active", answers{ready}, "idle"},
-		"it does not begin":                         {says{parse, execute, sync}, answers{failed, ready}, "idle", says{done, sync}, "active", answers{ready}, "idle"},
-		"data of an Execute sent ahead":             {says{parse, execute, sync}, says{data, done, sync}, answers{copyIn}, "active", answers{complete, ready}, "idle"},
-		"data of an Execute sent along":             {says{parse, execute, sync, data, done, sync}, answers{copyIn}, "active", answers{complete, ready}, "idle"},
-		"sent ahead, and it does not begin":         {says{parse, execute, sync}, says{data, done, sync}, answers{failed, ready}, "active", answers{ready}, "idle"},
-		"sent along, and it does not begin":         {says{parse, execute, sync, data, done, sync}, answers{failed, ready}, "active", answers{ready}, "idle"},
-		"sent ahead behind a statement":             {says{query, parse, execute, sync}, says{data, done, sync}, answers{ready}, "active", answers{copyIn, complete, ready}, "idle"},
-		"sent ahead, answered at once":              {says{query, parse, execute, sync}, says{data, done, sync}, answers{ready, copyIn}, "active", answers{complete, ready}, "idle"},
-		"sent ahead, and more behind":               {says{parse, execute, sync}, says{data, done, sync, query}, answers{copyIn, complete, ready}, "idle", answers{ready}, "idle"}, // early, by the Query
-		"COPY to the client":                        {says{query}, answers{&pgproto3.CopyOutResponse{}, &pgproto3.CopyData{}, &pgproto3.CopyDone{}}, "active", answers{complete, ready}, "idle"},
-		"both ways, as replication does":            {says{query}, answers{&pgproto3.CopyBothResponse{}, &pgproto3.CopyData{}}, says{data}, "active", says{done}, answers{&pgproto3.CopyDone{}, complete}, "active", answers{complete, ready}, "idle"},
-		"a notice while it is idle":                 {says{query}, answers{ready, &pgproto3.NoticeResponse{}}, "idle", answers{&pgproto3.NotificationResponse{}}, "idle"},
-		"a statement whose answer ends in a notice": {says{query}, answers{complete, ready}, says{parse}, answers{&pgproto3.NoticeResponse{}}, "active"},
+		"COPYs in a pipeline":                   {says{parse, execute, sync, data, done, sync, parse, execute, sync, data, done, sync}, answers{copyIn, complete, ready, copyIn, complete, ready}, "idle", says{query}, "active", answers{ready}, "idle"},
+		"a Query behind CopyDone":               {says{query}, answers{copyIn}, says{data, done, query}, answers{complete, ready}, "active", answers{complete, ready}, "idle"},
+		"a Sync behind CopyDone of a Query":     {says{query}, answers{copyIn}, says{data, done, sync}, answers{complete, ready}, "active", answers{ready}, "idle"},
+		"two COPYs in one Query":                {says{query}, answers{copyIn}, says{data, done}, answers{complete, copyIn}, says{data, done}, "active", answers{complete, ready}, "idle"},
+		"a COPY of a Query fails":               {says{query}, answers{copyIn}, says{data}, answers{failed, ready}, "idle", says{data, done}, "idle", says{query}, "active", answers{ready}, "idle"},
+		"and its client gives it up":            {says{query}, answers{copyIn}, says{data}, answers{failed, ready}, "idle", says{data, fail}, "idle"},
+		"it fails in a transaction":             {says{query}, answers{copyIn}, says{data}, answers{failed, inFailed}, says{data, data, done}, "idle in transaction"},
+		"its client hears of it behind its end": {says{query}, answers{copyIn}, says{data, done, query}, answers{failed, ready}, "active", answers{ready}, "idle"},
+		"data of a Query sent ahead":            {says{query}, says{data, done}, says{query}, answers{copyIn, complete, ready}, "active", answers{complete, inTx}, "idle in transaction"},
+		"data of a Query sent along":            {says{query, data, done, query}, answers{copyIn, complete, ready}, "active", answers{complete, inTx}, "idle in transaction"},
+		"CopyDone where nothing is copied":      {says{done}, "idle", says{query, done}, "active", answers{ready}, "idle"},
+		"a COPY by Execute":                     {says{parse, execute, sync}, answers{copyIn}, says{data, done, sync}, "active", answers{complete, ready}, "idle"},
+		"without the Sync that is ignored":      {says{parse, execute, flush}, answers{copyIn}, says{data, done, sync}, "active", answers{complete, ready}, "idle"},
+		"a COPY by Execute, given up":           {says{parse, execute, sync}, answers{copyIn}, says{data, fail, sync}, "active", answers{failed, ready}, "idle"},
+		"behind a statement, answered at once":  {says{sync, parse, execute, sync}, answers{ready, copyIn}, "active", says{data, done, sync}, "active", answers{complete, ready}, "idle"},
+		"two of them without a Sync between":    {says{parse, execute, flush}, answers{copyIn}, says{data, done, parse, execute, sync}, answers{complete, copyIn}, says{data, done, sync}, "active", answers{complete, ready}, "idle"},
+		"a COPY by Execute fails":               {says{parse, execute, sync}, answers{copyIn}, says{data}, answers{failed}, says{data, done, sync}, "active", answers{ready}, "idle"},
+		"and its client sends Sync only":        {says{parse, execute, sync}, answers{copyIn}, says{data}, answers{failed}, says{sync}, "active", answers{ready}, "idle"},
+		"it fails before any data":              {says{parse, execute, sync}, answers{copyIn, failed, ready}, "idle", says{data, done, sync}, "active", answers{ready}, "idle"},
+		"it does not begin":                     {says{parse, execute, sync}, answers{failed, ready}, "idle", says{done, sync}, "active", answers{ready}, "idle"},
+		"data of an Execute sent ahead":         {says{parse, execute, sync}, says{data, done, sync}, answers{copyIn}, "active", answers{complete, ready}, "idle"},
+		"data of an Execute sent along":         {says{parse, execute, sync, data, done, sync}, answers{copyIn}, "active", answers{complete, ready}, "idle"},
+		"sent ahead, and it does not begin":     {says{parse, execute, sync}, says{data, done, sync}, answers{failed, ready}, "active", answers{ready}, "idle"},
+		"sent along, and it does not begin":     {says{parse, execute, sync, data, done, sync}, answers{failed, ready}, "active", answers{ready}, "idle"},
+		"sent ahead behind a statement":         {says{query, parse, execute, sync}, says{data, done, sync}, answers{ready}, "active", answers{copyIn, complete, ready}, "idle"},
+		"sent ahead, answered at once":          {says{query, parse, execute, sync}, says{data, done, sync}, answers{ready, copyIn}, "active", answers{complete, ready}, "idle"},
+		"sent ahead, and more behind":           {says{parse, execute, sync}, says{data, done, sync, query}, answers{copyIn, complete, ready}, "idle", answers{ready}, "idle"}, // early, by the Query
+		"COPY to the client":                    {says{query}, answers{&pgproto3.CopyOutResponse{}, &pgproto3.CopyData{}, &pgproto3.CopyDone{}}, "active", answers{complete, ready}, "idle"},
+		"both ways, as replication does":        {says{query}, answers{&pgproto3.CopyBothResponse{}, &pgproto3.CopyData{}}, says{data}, "active", says{done}, answers{&pgproto3.CopyDone{}, complete}, "active", answers{complete, ready}, "idle"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := newDialog(t)
-			for i, step := range steps {
-				switch step := step.(type) {
-				case says:
-					d.says(step...)
-				case answers:
-					d.answers(step...)
-				case string:
-					if got := d.state(); got != step {
-						t.Fatalf("step %d: the session is %s, want %s", i, got, step)
-					}
-				}
-			}
+			newDialog(t).plays(steps)
 		})
 	}
 }

@@ -21,70 +21,72 @@ func idle(t *testing.T, r *relay, client string) {
 	})
 }
 
+// waits is the type of a message to wait for.
+type waits rune
+
+const began, failed, answered = waits('G'), waits('E'), waits('Z')
+
+func (w waits) receive(t *testing.T, front *pgproto3.Frontend) {
+	t.Helper()
+	for {
+		m, err := front.Receive()
+		if err != nil {
+			t.Fatalf("waiting for %c: %v", w, err)
+		}
+		var got waits
+		switch m.(type) {
+		case *pgproto3.CopyInResponse:
+			got = began
+		case *pgproto3.ErrorResponse:
+			got = failed
+		case *pgproto3.ReadyForQuery:
+			got = answered
+		}
+		if got == w {
+			return
+		}
+		if got == answered {
+			t.Fatalf("ReadyForQuery instead of %c", w)
+		}
+	}
+}
+
 // PostgreSQL answers COPY as the relay's counting assumes.
 func TestPostgreSQLAnswersCopiesAsTheyAreCounted(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.shop() // notes is unguarded; orders needs a grant
-	type (
-		says  []pgproto3.FrontendMessage
-		waits rune // the message type to wait for
-	)
 	begins := func(table string) []pgproto3.FrontendMessage {
 		return says{&pgproto3.Parse{Query: "COPY " + table + " FROM STDIN"}, &pgproto3.Bind{}, &pgproto3.Execute{}}
 	}
 	copies, sync, flush := begins("notes"), &pgproto3.Sync{}, &pgproto3.Flush{}
 	row, bad, done := &pgproto3.CopyData{Data: []byte("1\n")}, &pgproto3.CopyData{Data: []byte("x\n")}, &pgproto3.CopyDone{}
 	one, two := &pgproto3.Query{String: "COPY notes FROM STDIN"}, &pgproto3.Query{String: "COPY notes FROM STDIN; COPY notes FROM STDIN"}
-	const began, failed, ready = waits('G'), waits('E'), waits('Z')
 	for name, steps := range map[string][]any{
-		"by Execute":              {says(copies), says{sync}, began, says{row, done, sync}, ready},
-		"with Flush":              {says(copies), says{flush}, began, says{row, done, sync}, ready},
-		"bad data, then Sync":     {says(copies), says{sync}, began, says{bad}, failed, says{sync}, ready},
-		"bad data, then the rest": {says(copies), says{sync}, began, says{bad}, failed, says{row, done, sync}, ready},
-		"bad data, all at once":   {says(copies), says{sync}, began, says{bad, row, done, sync}, failed, ready},
-		"data sent ahead":         {says(append(copies, sync, row, done, sync)), began, ready},
-		"data sent on":            {says(append(copies, sync)), says{row, done, sync}, began, ready},
-		"two of them at once":     {slices.Concat(copies, says{sync, row, done, sync}, copies, says{sync, row, done, sync}), began, ready, began, ready},
-		"an error skips a Query":  {says{&pgproto3.Parse{Query: "nonsense"}, one, sync}, failed, ready},
-		"no such table":           {says(append(begins("nowhere"), sync, row, done, sync)), failed, ready, ready},
-		"refused by the fence":    {says(append(begins("orders"), sync)), began, failed, ready, says{row, done, sync}, ready},
-		"by Query":                {says{one}, began, says{row, done}, ready},
-		"a Query behind":          {says{one}, began, says{row, done, &pgproto3.Query{String: "SELECT"}}, ready, ready},
-		"a Sync behind":           {says{one}, began, says{row, done, sync}, ready, ready},
-		"two in a Query":          {says{two}, began, says{row, done}, began, says{row, done}, ready},
-		"bad data in a Query":     {says{one}, began, says{bad}, failed, ready, says{row, row, done}},
-		"a Query ahead of it all": {says{one, row, done}, began, ready},
+		"by Execute":              {says(copies), says{sync}, began, says{row, done, sync}, answered},
+		"with Flush":              {says(copies), says{flush}, began, says{row, done, sync}, answered},
+		"bad data, then Sync":     {says(copies), says{sync}, began, says{bad}, failed, says{sync}, answered},
+		"bad data, then the rest": {says(copies), says{sync}, began, says{bad}, failed, says{row, done, sync}, answered},
+		"bad data, all at once":   {says(copies), says{sync}, began, says{bad, row, done, sync}, failed, answered},
+		"data sent ahead":         {says(append(copies, sync, row, done, sync)), began, answered},
+		"data sent on":            {says(append(copies, sync)), says{row, done, sync}, began, answered},
+		"two of them at once":     {slices.Concat(copies, says{sync, row, done, sync}, copies, says{sync, row, done, sync}), began, answered, began, answered},
+		"an error skips a Query":  {says{&pgproto3.Parse{Query: "nonsense"}, one, sync}, failed, answered},
+		"no such table":           {says(append(begins("nowhere"), sync, row, done, sync)), failed, answered, answered},
+		"refused by the fence":    {says(append(begins("orders"), sync)), began, failed, answered, says{row, done, sync}, answered},
+		"by Query":                {says{one}, began, says{row, done}, answered},
+		"a Query behind":          {says{one}, began, says{row, done, &pgproto3.Query{String: "SELECT"}}, answered, answered},
+		"a Sync behind":           {says{one}, began, says{row, done, sync}, answered, answered},
+		"two in a Query":          {says{two}, began, says{row, done}, began, says{row, done}, answered},
+		"bad data in a Query":     {says{one}, began, says{bad}, failed, answered, says{row, row, done}},
+		"a Query ahead of it all": {says{one, row, done}, began, answered},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conn := w.connect(w.config(w.pg.WriterURL))
 			front, address := conn.PgConn().Frontend(), conn.PgConn().Conn().LocalAddr().String()
 			_ = conn.PgConn().Conn().SetDeadline(time.Now().Add(30 * time.Second))
-			count := func(typ waits) {
-				for {
-					m, err := front.Receive()
-					if err != nil {
-						t.Fatalf("waiting for %c: %v", typ, err)
-					}
-					switch m.(type) {
-					case *pgproto3.CopyInResponse:
-						if typ == began {
-							return
-						}
-					case *pgproto3.ErrorResponse:
-						if typ == failed {
-							return
-						}
-					case *pgproto3.ReadyForQuery:
-						if typ == ready {
-							return
-						}
-						t.Fatalf("ReadyForQuery instead of %c", typ)
-					}
-				}
-			}
-			for _, step := range append(steps, says{&pgproto3.Query{String: "SELECT"}}, ready) {
+			for _, step := range append(steps, says{&pgproto3.Query{String: "SELECT"}}, answered) {
 				switch step := step.(type) {
 				case says:
 					for _, m := range step {
@@ -94,7 +96,7 @@ func TestPostgreSQLAnswersCopiesAsTheyAreCounted(t *testing.T) {
 						t.Fatal(err)
 					}
 				case waits:
-					count(step)
+					step.receive(t, front)
 				}
 			}
 			idle(t, w.relay, address)
