@@ -22,20 +22,28 @@ type scriptCall struct {
 	want   string
 }
 
+// firstNonce is the nonce of the node until it is admitted anew.
+const firstNonce = "nonce"
+
+func scripted(script, want string, keys []string, args ...any) scriptCall {
+	return scriptCall{script, firstNonce, keys, args, want}
+}
+
+func (k keys) admitted(nonce, want string, base int64) scriptCall {
+	return scriptCall{"admit", nonce, []string{k.h, k.q}, []any{base, 60_000, "", 3, "durable"}, want}
+}
+
 // conversation has the expected answer of each script on every kind of node. h, q, l, w are the names in the scripts'
 // headers.
-func conversation(k keys) []scriptCall {
-	const nonce, name = "nonce", "ann"
+func conversation(k keys) []scriptCall { return append(leaseCalls(k), admissionCalls(k)...) }
+
+// leaseCalls end with a node that is admitted and holds a lease.
+func leaseCalls(k keys) []scriptCall {
+	const nonce, name = firstNonce, "ann"
 	a, b, waiter := strings.Repeat("a", 32), strings.Repeat("b", 32), strings.Repeat("c", 32)+":1"
 	h, q, l, w, waits, seen := k.h, k.q, k.lock("r"), k.waitPrefix+"r", k.waiting, k.seenPrefix+"r"
 	queue, other := []string{w, l, waits, seen}, strings.Repeat("d", 32)+":1"
-	call := func(script, want string, keys []string, args ...any) scriptCall {
-		return scriptCall{script, nonce, keys, args, want}
-	}
-	admit := func(nonce, want string, base int64) scriptCall {
-		return scriptCall{"admit", nonce, []string{h, q}, []any{base, 60_000, "", 3, "durable"}, want}
-	}
-	hl := []string{h, l}
+	hl, call, admit := []string{h, l}, scripted, k.admitted
 	return []scriptCall{
 		call("admit_begin", "[1]", []string{h, q}, nonce, 0, ""),
 		admit(nonce, "[1]", 1<<32),
@@ -87,6 +95,16 @@ func conversation(k keys) []scriptCall {
 		call("sweep", "[0 9007199254740991 1 0]", []string{h}, "0", "delete", int64(unlimited)),
 		call("sweep", "[0 0 0 1]", []string{h}, "0", "look", int64(maxEpoch-1024)<<32+1<<32-1),
 		call("sweep", "[0 0 0 0]", []string{h}, "0", "look", int64(maxEpoch-1025)<<32+1<<32-1),
+	}
+}
+
+// admissionCalls admit that node anew.
+func admissionCalls(k keys) []scriptCall {
+	const nonce, name = firstNonce, "ann"
+	a, b := strings.Repeat("a", 32), strings.Repeat("b", 32)
+	h, q := k.h, k.q
+	hl, call, admit := []string{h, k.lock("r")}, scripted, k.admitted
+	return []scriptCall{
 		call("admit_begin", "[0]", []string{h, q}, "next", 50_000, "another"),
 		call("admit_begin", "[1]", []string{h, q}, "next", 50_000, nonce),
 		call("admit_begin", "[2 ~]", []string{h, q}, "third", 50_000, nonce),

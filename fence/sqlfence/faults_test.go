@@ -34,7 +34,6 @@ func TestWhateverBreaksTheOutcomeUnderAContextsGrantIsTrue(t *testing.T) {
 }
 
 func whateverBreaks(t *testing.T, w world, openAs func(testing.TB, string) *sql.DB, names ...string) {
-	const requests = 14 // more than the calls take
 	g := w.acquire(t, orders, 1)
 	calls := map[string]func(context.Context, *sql.DB) error{
 		"InTx": func(ctx context.Context, db *sql.DB) error {
@@ -49,71 +48,89 @@ func whateverBreaks(t *testing.T, w world, openAs func(testing.TB, string) *sql.
 		calls[name] = func(ctx context.Context, db *sql.DB) error { return way(sqlfence.WithGrant(ctx, g), db) }
 	}
 	for _, name := range names {
-		effects, address := `SELECT count(*) FROM work`, w.pg.WriterURL
+		b := breaking{world: w, name: name, openAs: openAs, call: calls[name], effects: `SELECT count(*) FROM work`, address: w.pg.WriterURL}
 		if name == "Arm" {
-			effects, address = `SELECT token FROM fence.resources`, w.pg.GatewayURL
-		}
-		count := func() (n int) {
-			if err := w.admin.QueryRow(t.Context(), effects).Scan(&n); err != nil {
-				t.Fatal(err)
-			}
-			return n
+			b.effects, b.address = `SELECT token FROM fence.resources`, w.pg.GatewayURL
 		}
 		seen := map[string]int{}
-		sweep := func() {
-			for request := int64(1); request <= requests; request++ {
-				for _, arrives := range []bool{true, false} {
-					var p proxy
-					db := openAs(t, through(t, &p, address)+"&application_name=breaks")
-					db.SetMaxOpenConns(1)
-					if err := db.PingContext(t.Context()); err != nil {
-						t.Fatal(err)
-					}
-					before := count()
-					p.arrives.Store(arrives)
-					p.requests.Store(request)
-					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-					err := calls[name](ctx, db)
-					p.requests.Store(0)
-					if conn, poolErr := db.Conn(ctx); poolErr != nil {
-						t.Errorf("%s, request %d: the pool has lost its connection: %v", name, request, poolErr)
-					} else {
-						_ = conn.Close()
-					}
-					cancel()
-					_ = db.Close()
-					w.untilNobodyIs(t, "breaks")
-					done := count() > before
-					switch {
-					case err == nil && !done:
-						t.Errorf("%s, request %d (arrives: %t): said done, and it is not", name, request, arrives)
-					case count() > before+1:
-						t.Errorf("%s, request %d (arrives: %t): done twice: %v", name, request, arrives, err)
-					case err != nil && !errors.Is(err, fence.ErrUnknown) && done:
-						t.Errorf("%s, request %d (arrives: %t): said not done, and it is: %v", name, request, arrives, err)
-					case err == nil:
-						seen["done"]++
-					case errors.Is(err, fence.ErrUnknown):
-						seen["unknown"]++
-					default:
-						seen["not done"]++
-					}
-				}
-			}
-		}
 		missing := func() bool {
 			transaction := name == "InTx" || name == "a transaction" // the pool does not retry these
 			return seen["done"] == 0 || transaction && seen["not done"] == 0 || name != "Arm" && seen["unknown"] == 0
 		}
 		// On a busy machine a request may arrive in two pieces, so that no cut is at the COMMIT.
 		for sweeps := 0; sweeps < 5 && (sweeps == 0 || missing()); sweeps++ {
-			sweep()
+			const requests = 14 // more than the calls take
+			for request := int64(1); request <= requests; request++ {
+				for _, arrives := range []bool{true, false} {
+					seen[b.outcome(t, request, arrives)]++
+				}
+			}
 		}
 		t.Log(name, seen)
 		if missing() {
 			t.Errorf("%s: the requests end too early or too late: %v", name, seen)
 		}
 	}
+}
+
+// breaking is a call whose connection breaks.
+type breaking struct {
+	world
+	name    string
+	openAs  func(testing.TB, string) *sql.DB
+	call    func(context.Context, *sql.DB) error
+	effects string // counts what the call has done
+	address string
+}
+
+func (b breaking) count(t *testing.T) (n int) {
+	t.Helper()
+	if err := b.admin.QueryRow(t.Context(), b.effects).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// outcome makes the call on a connection that breaks at a request, and compares what it says with what it did.
+func (b breaking) outcome(t *testing.T, request int64, arrives bool) string {
+	t.Helper()
+	var p proxy
+	db := b.openAs(t, through(t, &p, b.address)+"&application_name=breaks")
+	db.SetMaxOpenConns(1)
+	if err := db.PingContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := b.count(t)
+	p.arrives.Store(arrives)
+	p.requests.Store(request)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	err := b.call(ctx, db)
+	p.requests.Store(0)
+	if conn, poolErr := db.Conn(ctx); poolErr != nil {
+		t.Errorf("%s, request %d: the pool has lost its connection: %v", b.name, request, poolErr)
+	} else {
+		_ = conn.Close()
+	}
+	cancel()
+	_ = db.Close()
+	b.untilNobodyIs(t, "breaks")
+	after := b.count(t)
+	done := after > before
+	switch {
+	case err == nil && !done:
+		t.Errorf("%s, request %d (arrives: %t): said done, and it is not", b.name, request, arrives)
+	case after > before+1:
+		t.Errorf("%s, request %d (arrives: %t): done twice: %v", b.name, request, arrives, err)
+	case err != nil && !errors.Is(err, fence.ErrUnknown) && done:
+		t.Errorf("%s, request %d (arrives: %t): said not done, and it is: %v", b.name, request, arrives, err)
+	case err == nil:
+		return "done"
+	case errors.Is(err, fence.ErrUnknown):
+		return "unknown"
+	default:
+		return "not done"
+	}
+	return "wrong"
 }
 
 // untilNobodyIs waits until the server has noticed that an application's connections are gone.
