@@ -17,32 +17,49 @@ func newMigrate() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	var url, only string
-	var force bool
-	required := func() error {
-		if url == "" {
-			return usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)"))
-		}
-		return nil
+	cmd.AddCommand(newMigrateUp(), newMigrateDown(), newMigrateStatus(), newMigrateSQL())
+	return cmd
+}
+
+// migrated is the database of a command, and which sets of migrations it means.
+type migrated struct{ url, only string }
+
+func (m *migrated) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&m.url, "postgres-url", "", "the database, as a login that may create roles and schemas (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
+	cmd.Flags().StringVar(&m.only, "only", "", onlyUsage)
+}
+
+func (m *migrated) set() (migrate.Set, error) {
+	set, err := setOf(m.only)
+	if m.url == "" {
+		err = errors.Join(err, usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)")))
 	}
-	which := func() (migrate.Set, error) {
-		set, err := setOf(only)
-		return set, errors.Join(err, required())
-	}
-	up := &cobra.Command{
+	return set, err
+}
+
+func newMigrateUp() *cobra.Command {
+	var m migrated
+	cmd := &cobra.Command{
 		Use:     "up",
 		Short:   "Bring the schema to this version; several processes may do so at once",
 		Example: `  fencegate migrate up --postgres-url postgres://admin@db/app`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			set, err := which()
+			set, err := m.set()
 			if err != nil {
 				return err
 			}
-			return migrate.Up(cmd.Context(), url, set, reportWait(cmd))
+			return migrate.Up(cmd.Context(), m.url, set, reportWait(cmd))
 		},
 	}
-	down := &cobra.Command{
+	m.register(cmd)
+	return cmd
+}
+
+func newMigrateDown() *cobra.Command {
+	var m migrated
+	var force bool
+	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Remove the schema; with fences in it only with --force",
 		Long: `Remove the schema. Without --force it refuses a database that holds fences: without them every
@@ -50,24 +67,32 @@ stale writer could write again, and tokens would start anew.`,
 		Example: `  fencegate migrate down --force --postgres-url postgres://admin@db/app`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			set, err := which()
+			set, err := m.set()
 			if err != nil {
 				return err
 			}
-			return migrate.Down(cmd.Context(), url, set, force, reportWait(cmd))
+			return migrate.Down(cmd.Context(), m.url, set, force, reportWait(cmd))
 		},
 	}
-	status := &cobra.Command{
+	m.register(cmd)
+	cmd.Flags().BoolVar(&force, "force", false, "remove the schema although it holds fences")
+	markTypedOnly(cmd, "force") // no variable may remove fences
+	return cmd
+}
+
+func newMigrateStatus() *cobra.Command {
+	var m migrated
+	cmd := &cobra.Command{
 		Use:     "status",
 		Short:   "Print the schema's version and this binary's",
 		Example: `  fencegate migrate status --postgres-url postgres://admin@db/app`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			set, err := which()
+			set, err := m.set()
 			if err != nil {
 				return err
 			}
-			s, err := migrate.Look(cmd.Context(), url, set)
+			s, err := migrate.Look(cmd.Context(), m.url, set)
 			if err != nil {
 				return err
 			}
@@ -78,15 +103,7 @@ stale writer could write again, and tokens would start anew.`,
 				"an old function may accept what its successor refuses; find out whose it is, and DROP FUNCTION (or VIEW) it")
 		},
 	}
-	for _, sub := range []*cobra.Command{up, down, status} {
-		sub.Flags().StringVar(&url, "postgres-url", "", "the database, as a login that may create roles and schemas (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
-		sub.Flags().StringVar(&only, "only", "", onlyUsage)
-		cmd.AddCommand(sub)
-	}
-	cmd.AddCommand(newMigrateSQL())
-
-	down.Flags().BoolVar(&force, "force", false, "remove the schema although it holds fences")
-	markTypedOnly(down, "force") // no variable may remove fences
+	m.register(cmd)
 	return cmd
 }
 
