@@ -55,21 +55,29 @@ type world struct {
 	raw     []*raw // one per caller
 }
 
-func start(ctx context.Context, nodes, callers int) (w *world, err error) {
-	w = &world{}
+// startPostgres starts a server whose commits are durable.
+func startPostgres(ctx context.Context) (*pgserver.Server, error) {
 	dir, err := os.MkdirTemp("", "bench-api-")
 	if err != nil {
-		return w, err
+		return nil, err
 	}
 	if err = os.Chmod(dir, 0o711); err != nil { // as root, PostgreSQL runs as another user
-		return w, err
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	w.pg, err = pgserver.Start(ctx, pgserver.Config{Dir: dir, Ephemeral: true, Settings: map[string]string{
+	pg, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Ephemeral: true, Settings: map[string]string{
 		"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "shared_buffers": "512MB",
 		"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "16GB", "jit": "off",
 	}})
 	if err != nil {
-		return w, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return pg, nil
+}
+
+func start(ctx context.Context, nodes, callers int) (w *world, err error) {
+	w = &world{}
+	if w.pg, err = startPostgres(ctx); err != nil {
+		return w, err
 	}
 	if err = migrate.Up(ctx, w.pg.URL("postgres"), migrate.All); err != nil {
 		return w, err

@@ -32,37 +32,11 @@ func (p plan) armPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 		return nil, err
 	}
 	defer pool.Close()
-	f := pgfence.New(pool)
 	clients := make([]*client, in.clients)
-	last := make([]fence.Token, in.clients) // of each client, over both contenders
 	for i := range clients {
 		clients[i] = &client{id: i}
 	}
-	begun := time.Now().UnixMicro() // above the values of earlier cells
-	next := func(c *client) (resource string, token fence.Token) {
-		last[c.id]++
-		return fmt.Sprintf("arms/%d", c.id), fence.Token(begun) + last[c.id]
-	}
-	contenders := []contender{
-		{name: "upsert", op: func(ctx context.Context, c *client) error {
-			resource, token := next(c)
-			_, err := pool.Exec(ctx, sqlUpsert, resource, int64(token), fence.NewSeal().Hash(), "bench")
-			return err
-		}},
-		{name: "arm-single", op: func(ctx context.Context, c *client) error {
-			resource, token := next(c)
-			var armed bool
-			err := pool.QueryRow(ctx, sqlArm, resource, int64(token), fence.NewSeal().Hash(), "bench").Scan(&armed)
-			if err == nil && !armed {
-				err = errNoRow
-			}
-			return err
-		}},
-		{name: "arm", op: func(ctx context.Context, c *client) error {
-			resource, token := next(c)
-			return f.Arm(ctx, fence.Arming{Resource: resource, Token: token, SealHash: fence.NewSeal().Hash(), Holder: "bench"})
-		}},
-	}
+	contenders := armContenders(pool, in.clients)
 	before, err := w.updates(ctx)
 	if err != nil {
 		return nil, err
@@ -90,6 +64,37 @@ func (p plan) armPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 		fmt.Sprintf("fence.hot.c16.%s", in.commit), fmt.Sprintf("%d", hot), fmt.Sprintf("updates:%d", all),
 		float64(hot) / float64(all), 0.99,
 	}), nil
+}
+
+// armContenders are the ways to raise a client's fence.
+func armContenders(pool *pgxpool.Pool, clients int) []contender {
+	f := pgfence.New(pool)
+	last := make([]fence.Token, clients) // of each client, over all contenders
+	begun := time.Now().UnixMicro()      // above the values of earlier cells
+	next := func(c *client) (resource string, token fence.Token) {
+		last[c.id]++
+		return fmt.Sprintf("arms/%d", c.id), fence.Token(begun) + last[c.id]
+	}
+	return []contender{
+		{name: "upsert", op: func(ctx context.Context, c *client) error {
+			resource, token := next(c)
+			_, err := pool.Exec(ctx, sqlUpsert, resource, int64(token), fence.NewSeal().Hash(), "bench")
+			return err
+		}},
+		{name: "arm-single", op: func(ctx context.Context, c *client) error {
+			resource, token := next(c)
+			var armed bool
+			err := pool.QueryRow(ctx, sqlArm, resource, int64(token), fence.NewSeal().Hash(), "bench").Scan(&armed)
+			if err == nil && !armed {
+				err = errNoRow
+			}
+			return err
+		}},
+		{name: "arm", op: func(ctx context.Context, c *client) error {
+			resource, token := next(c)
+			return f.Arm(ctx, fence.Arming{Resource: resource, Token: token, SealHash: fence.NewSeal().Hash(), Holder: "bench"})
+		}},
+	}
 }
 
 // groups are the goals of arming in groups: many go faster, and a single one is at most a tenth slower, which is noise.
