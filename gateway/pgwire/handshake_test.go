@@ -15,6 +15,15 @@ import (
 	"github.com/fencegate/fencegate/gateway/pgwire"
 )
 
+// shakes makes a client's handshake.
+func shakes(cfg *tls.Config) func(net.Conn) {
+	return func(conn net.Conn) {
+		secure := tls.Client(conn, cfg)
+		_ = secure.Handshake()
+		_, _ = secure.Read(make([]byte, 1)) // in TLS 1.3 the server's refusal follows the handshake
+	}
+}
+
 // The log gives the reason of a failed handshake, because the client learns hardly anything of it.
 func TestAHandshakeThatFailsIsLoggedWithItsReason(t *testing.T) {
 	t.Parallel()
@@ -22,13 +31,6 @@ func TestAHandshakeThatFailsIsLoggedWithItsReason(t *testing.T) {
 	asks := func(conn net.Conn) {
 		send(t, conn, &pgproto3.SSLRequest{})
 		_, _ = io.ReadFull(conn, make([]byte, 1))
-	}
-	shakes := func(cfg *tls.Config) func(net.Conn) {
-		return func(conn net.Conn) {
-			secure := tls.Client(conn, cfg)
-			_ = secure.Handshake()
-			_, _ = secure.Read(make([]byte, 1)) // in TLS 1.3 the server's refusal follows the handshake
-		}
 	}
 	for name, c := range map[string]struct {
 		does func(net.Conn)

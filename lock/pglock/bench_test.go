@@ -59,28 +59,38 @@ func BenchmarkLease(b *testing.B) {
 	} {
 		for _, callers := range []int{1, 16, 128} {
 			b.Run(fmt.Sprintf("%s/%d", c.name, callers), func(b *testing.B) {
-				var left atomic.Int64
-				left.Store(int64(b.N))
-				done := make(chan error, callers)
-				b.ResetTimer()
-				for range callers {
+				runs := make([]func() error, callers)
+				for i := range runs {
 					resource := fmt.Sprintf("r%d", named.Add(1))
-					go func() {
-						for left.Add(-1) >= 0 {
-							if err := c.run(resource); err != nil {
-								done <- err
-								return
-							}
-						}
-						done <- nil
-					}()
+					runs[i] = func() error { return c.run(resource) }
 				}
-				for range callers {
-					if err := <-done; err != nil {
-						b.Error(err)
-					}
-				}
+				together(b, runs)
 			})
+		}
+	}
+}
+
+// together shares the benchmark's iterations among callers.
+func together(b *testing.B, callers []func() error) {
+	b.Helper()
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	done := make(chan error, len(callers))
+	b.ResetTimer()
+	for _, run := range callers {
+		go func() {
+			for left.Add(-1) >= 0 {
+				if err := run(); err != nil {
+					done <- err
+					return
+				}
+			}
+			done <- nil
+		}()
+	}
+	for range callers {
+		if err := <-done; err != nil {
+			b.Error(err)
 		}
 	}
 }
