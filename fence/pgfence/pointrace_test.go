@@ -24,6 +24,38 @@ var points = []struct {
 	{"at COMMIT", []string{insertWork}, nil},
 }
 
+func steps(t *testing.T, conn *pgx.Conn, list []string) error {
+	t.Helper()
+	for _, sql := range list {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begun returns a session that presents the grant and has done the steps. The settings belong to the session, because a
+// statement in the transaction would take its snapshot. A session that committed may notice only now that the last arm
+// ended it: then it starts again with a new one.
+func begun(t *testing.T, w world, writer *pgx.Conn, g fence.Grant, list []string) *pgx.Conn {
+	t.Helper()
+	for {
+		if writer.IsClosed() {
+			writer = w.session(t)
+		}
+		_, err := writer.Exec(t.Context(), `SELECT set_config('fence.resource', $1, false), set_config('fence.token', $2, false)`, g.Resource, g.Presented())
+		if err == nil {
+			err = steps(t, writer, list)
+		}
+		if err == nil {
+			return writer
+		}
+		if !writer.IsClosed() {
+			t.Fatal(err)
+		}
+	}
+}
+
 // pointRace runs rounds in which a stale transaction at a point races with an arm. late counts the rows that landed
 // after the arm had returned, landed the transactions that committed in time, and refused the others. It runs further
 // rounds, up to a limit, until both outcomes have happened often enough, because on a busy machine one side may win
@@ -31,46 +63,20 @@ var points = []struct {
 func pointRace(t *testing.T, w world, level pgx.TxIsoLevel, before, then []string, rounds int, enough func(late, landed int) bool) (late, landed, refused int) {
 	t.Helper()
 	writer := w.session(t)
-	do := func(sql string, args ...any) error {
-		_, err := writer.Exec(t.Context(), sql, args...)
-		return err
-	}
-	steps := func(list []string) error {
-		for _, sql := range list {
-			if err := do(sql); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
 	count := func() int { return value[int](t, w, `SELECT count(*) FROM work`) }
 	g := w.acquire(t, orders, 1)
 	for round := 0; round < rounds || !enough(late, landed) && round < 20*rounds; round++ {
-		// The settings belong to the session, because a statement in the transaction would take its snapshot. A
-		// session that committed may notice only now that the last arm ended it: then start again with a new one.
-		begin := append([]string{`BEGIN ISOLATION LEVEL ` + string(level)}, before...)
-		for began := false; !began; {
-			if writer.IsClosed() {
-				writer = w.session(t)
-			}
-			err := do(`SELECT set_config('fence.resource', $1, false), set_config('fence.token', $2, false)`, g.Resource, g.Presented())
-			if err == nil {
-				err = steps(begin)
-			}
-			if began = err == nil; !began && !writer.IsClosed() {
-				t.Fatal(err)
-			}
-		}
+		writer = begun(t, w, writer, g, append([]string{`BEGIN ISOLATION LEVEL ` + string(level)}, before...))
 		rows := count()
 		start := make(chan struct{})
 		done := make(chan error, 1)
 		go func() {
 			<-start
-			err := steps(then)
+			err := steps(t, writer, then)
 			if err == nil {
-				err = do(`COMMIT`)
+				err = steps(t, writer, []string{`COMMIT`})
 			} else if !writer.IsClosed() {
-				_ = do(`ROLLBACK`)
+				_ = steps(t, writer, []string{`ROLLBACK`})
 			}
 			done <- err
 		}()
