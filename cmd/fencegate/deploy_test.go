@@ -104,3 +104,49 @@ func TestTheHealthCheckOfComposeAsksThePortThatServeListensOn(t *testing.T) {
 	}
 	t.Error("there is no --api-listen")
 }
+
+// The unit's user can't read /etc/fencegate. Each file that the options name there is a credential, and a variable of
+// the unit names its copy.
+func TestTheUnitGivesEachFileThatTheOptionsName(t *testing.T) {
+	t.Parallel()
+	read := func(file string) string {
+		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	unit := read("systemd/fencegate.service")
+	all, copies, unreadable := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "unreadable")
+	writeFile(t, filepath.Join(all, "master.key"), masterKey)
+	writeFile(t, filepath.Join(all, "token"), strings.Repeat("t", 32))
+	writeFile(t, filepath.Join(all, "pgpass"), "*:*:*:*:geheim\n")
+	certificates(t, secured{ca: filepath.Join(all, "ca.crt"), cert: filepath.Join(all, "tls.crt"), key: filepath.Join(all, "tls.key")})
+	for _, m := range regexp.MustCompile(`(?m)^LoadCredential=(\S+):/etc/fencegate/(\S+)$`).FindAllStringSubmatch(unit, -1) {
+		text, err := os.ReadFile(filepath.Join(all, m[2]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, filepath.Join(copies, m[1]), string(text))
+	}
+	vars := map[string]string{}
+	for _, line := range regexp.MustCompile(`(?m)^Environment=(.*)$`).FindAllStringSubmatch(unit, -1) {
+		for assignment := range strings.FieldsSeq(line[1]) {
+			name, value, _ := strings.Cut(assignment, "=")
+			vars[name] = strings.ReplaceAll(value, "%d", copies)
+		}
+	}
+	file := filepath.Join(all, "fencegate.yaml")
+	writeFile(t, file, strings.ReplaceAll(read("fencegate.yaml"), "/etc/fencegate", unreadable))
+	if code, stdout, stderr := cli(t, vars, "config", "check", "--config", file); code != exitOK || stderr != "" {
+		t.Errorf("config check: %d %s%s", code, stdout, stderr)
+	}
+	if code, stdout, stderr := cli(t, vars, "config", "print", "--config", file); code != exitOK || strings.Contains(stdout, unreadable) {
+		t.Errorf("config print: %d %s%s", code, stdout, stderr)
+	}
+	for name, value := range vars {
+		if _, err := os.Stat(value); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
