@@ -237,7 +237,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 		_ = g.free()
 		return err
 	}
-	servers = append(servers, g.watchContinuity, g.notifier.run, g.noticeExpiry)
+	servers = append(servers, g.watchContinuity, g.notifier.run, g.noticeExpiry, g.warnOfCertificates)
 	if g.pg != nil {
 		servers = append(servers, g.listen)
 	}

@@ -53,7 +53,7 @@ func newMetrics(g *Gateway) *metrics {
 	}
 	g.arms.register(m)
 	m.registry.MustRegister(
-		newBuildInfo(g.cfg.Version), newPoolMetrics(g.pool.Stat),
+		newBuildInfo(g.cfg.Version), newPoolMetrics(g.pool.Stat), newCertificateEnds(g.parsed),
 		newLooked("fencegate_ready", "1 where a surface can serve, else 0, also while the gateway stops: lease, pg, sql or s3, as of /readyz?for=. Only lease needs Redis. Asked every 5 s at most.", []string{"surface"}, readyFor, g.readiness),
 		newLooked("fencegate_uncovered_tables", "Tables that fence.uncovered lists: they could be written unfenced. Asked once a minute at most.", nil, uncoveredFor, g.uncovered),
 	)

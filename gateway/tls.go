@@ -37,9 +37,9 @@ func (p *parsed) readTLS(c Config) (all []error) {
 		into  **tls.Config
 		there bool
 	}{
-		{"APITLS", tlsfiles.Files{Cert: c.APITLSCert, Key: c.APITLSKey, ClientCA: c.APITLSClientCA}, ofHTTP("the HTTP API", ofAPI), &p.apiTLS, true},
-		{"PGTLS", tlsfiles.Files{Cert: c.PGTLSCert, Key: c.PGTLSKey, ClientCA: c.PGTLSClientCA}, ofPG, &p.pgTLS, c.PGListen != ""},
-		{"S3TLS", tlsfiles.Files{Cert: c.S3TLSCert, Key: c.S3TLSKey, ClientCA: c.S3TLSClientCA}, ofHTTP("the S3 port", tls.RequireAndVerifyClientCert), &p.s3TLS, c.S3Listen != ""},
+		{"APITLS", c.apiFiles(), ofHTTP("the HTTP API", ofAPI), &p.apiTLS, true},
+		{"PGTLS", c.pgFiles(), ofPG, &p.pgTLS, c.PGListen != ""},
+		{"S3TLS", c.s3Files(), ofHTTP("the S3 port", tls.RequireAndVerifyClientCert), &p.s3TLS, c.S3Listen != ""},
 	} {
 		cert, key, ca := port.field+"Cert", port.field+"Key", port.field+"ClientCA"
 		switch {

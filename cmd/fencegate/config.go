@@ -67,7 +67,7 @@ error. The exit code is then 64.`,
 				wrong = appendError(wrong, err)
 			}
 			wrong = append(wrong, e.unknownVariables(cmd.Root())...)
-			for _, warning := range o.options.exposed() {
+			for _, warning := range append(o.options.exposed(), o.cfg.CertificateWarnings()...) {
 				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "warning:", oneLine(warning))
 			}
 			if len(wrong) == 1 {

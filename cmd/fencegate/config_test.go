@@ -1,13 +1,16 @@
 package main
 
 import (
+	"crypto/x509"
 	"fmt"
+	"math/big"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 )
@@ -332,5 +335,19 @@ func TestAPasswordInAFileThatEverybodyReadsIsWarnedOf(t *testing.T) {
 	}
 	if code, _, stderr := cli(t, nil, "config", "check", "--config", plain); code != exitOK || stderr != "" {
 		t.Errorf("without a password: %d %s", code, stderr)
+	}
+}
+
+// A certificate that ends soon is a warning, not an error: serve would start with it.
+func TestConfigCheckWarnsOfACertificateThatEnds(t *testing.T) {
+	t.Parallel()
+	p := newPKI(t)
+	ends := time.Now().Add(24 * time.Hour)
+	cert, key := p.file(t, "port", &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: ends.Add(-365 * 24 * time.Hour), NotAfter: ends})
+	file := optionFile(t, "pg: {tls: {cert: "+cert+", key: "+key+"}}\n")
+	code, stdout, stderr := cli(t, nil, "config", "check", "--config", file)
+	want := "warning: the PostgreSQL port: certificate " + cert + " expires on " + ends.UTC().Format(time.RFC3339) + "\n"
+	if code != exitOK || stderr != want {
+		t.Errorf("%d %s%q, want %q", code, stdout, stderr, want)
 	}
 }

@@ -207,7 +207,7 @@ func TestEachAlertFires(t *testing.T) {
 			delete(want, name)
 		}
 	}
-	fires("FencegateLeakFound", "FencegateUncoveredTable", "FencegateLeaseWaitSlow", "FencegateRefusalsRising", "FencegateSweepOverdue")
+	fires("FencegateCertificateEnds", "FencegateLeakFound", "FencegateUncoveredTable", "FencegateLeaseWaitSlow", "FencegateRefusalsRising", "FencegateSweepOverdue")
 	w.answered()
 
 	// A transaction holds the fence's row, so raising times out.

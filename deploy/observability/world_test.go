@@ -3,10 +3,16 @@
 package observability_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -50,10 +56,11 @@ func setup(t *testing.T) *world {
 	} {
 		w.sql(sql)
 	}
+	certificate := ofOneDay(t)
 	cfg := gateway.Config{
 		PostgresURL: w.pg.GatewayURL, SQLURL: w.pg.WriterURL, InitNodes: true, MasterKey: "k1:" + strings.Repeat("5a", 32), MaxTTL: time.Minute,
 		APIListen: "127.0.0.1:0", PGListen: "127.0.0.1:0", S3Listen: "127.0.0.1:0", MetricsListen: "127.0.0.1:0", BlobDir: t.TempDir(),
-		Version: "test", Logger: slog.New(slog.DiscardHandler), DrainTimeout: time.Second,
+		PGTLSCert: certificate, PGTLSKey: certificate, Version: "test", Logger: slog.New(slog.DiscardHandler), DrainTimeout: time.Second,
 		NodeTimeout: 2 * time.Second, // the machine may be busy with other tests
 	}
 	for _, n := range w.nodes {
@@ -71,6 +78,30 @@ func setup(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	return w
+}
+
+// ofOneDay makes a certificate, and its key in the same file.
+func ofOneDay(t *testing.T) (file string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join(t.TempDir(), "pem")
+	text := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})...)
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 func (w *world) stop() {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,8 +13,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
 // gateway is one of the examined gateways.
@@ -23,7 +26,8 @@ type gateway struct {
 	token string
 	http  *http.Client
 
-	keys []wire.KeyStatus // its master keys; empty: unknown
+	keys  []wire.KeyStatus    // its master keys; empty: unknown
+	chain []*x509.Certificate // that it showed
 }
 
 // examineGateways checks whether each gateway is ready, and whether it accepts the bearer token. It compares the master
@@ -66,6 +70,9 @@ func (g *gateway) examine(ctx context.Context, address string) []Finding {
 		return []Finding{g.fail(reachable, err.Error(), "Start the gateway, or correct --gateway.")}
 	}
 	found := []Finding{ok(reachable, "%s answers", g.name)}
+	if said := tlsfiles.Aging(g.chain, time.Now()); said != "" {
+		found = append(found, g.warn("gateway.certificate", "its certificate "+said, "Renew the gateway's certificate (--api-tls-cert). It offers a new one without a restart, unless it has only a copy of the file."))
+	}
 	var answer struct{ Status, Detail any } // "ready", or, in a problem, a number
 	understood := json.Unmarshal(body, &answer) == nil
 	switch {
@@ -122,6 +129,9 @@ func (g *gateway) get(ctx context.Context, path string, authorized bool) (code i
 		return 0, nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
+	if resp.TLS != nil {
+		g.chain = resp.TLS.PeerCertificates
+	}
 	body, err = io.ReadAll(io.LimitReader(resp.Body, 1<<16))
 	return resp.StatusCode, body, err
 }

@@ -136,6 +136,9 @@ func (f *follower) config() *tls.Config {
 	case err == nil:
 		f.current, f.seen, f.failure = fresh, seen, ""
 		f.log.Info(f.use.Port+" offers the new certificate", "file", f.files.Cert)
+		for _, warning := range f.files.Warnings(time.Now()) {
+			f.log.Warn(f.use.Port + ": " + warning)
+		}
 	case err.Error() != f.failure: // logged once; the files are tried again at each handshake
 		f.failure = err.Error()
 		f.log.Error(f.use.Port+" stays with its old certificate: the new files can't be used", "error", err)

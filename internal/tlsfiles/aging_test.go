@@ -1,0 +1,106 @@
+package tlsfiles_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/tlsfiles"
+)
+
+const day = 24 * time.Hour
+
+// write makes a certificate of this life, with its key, and appends both to the file.
+func write(t *testing.T, file string, from, to time.Time) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: from, NotAfter: to}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})...)
+	before, err := os.ReadFile(file)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, append(before, text...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A warning names the file and the date.
+func TestCertificatesThatEndAreWarnedOf(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		lives []time.Duration // from and to, each from now
+		cert  string
+		ca    string
+	}{
+		"long":        {[]time.Duration{-day, 300 * day}, "", ""},
+		"ends":        {[]time.Duration{-300 * day, 13 * day}, "expires on 2026-06-02T12:00:00Z", "expires on 2026-06-02T12:00:00Z"},
+		"expired":     {[]time.Duration{-300 * day, -day}, "expired on 2026-05-19T12:00:00Z", "expired on 2026-05-19T12:00:00Z"},
+		"not yet":     {[]time.Duration{day, 300 * day}, "is not valid before 2026-05-21T12:00:00Z", "is not valid before 2026-05-21T12:00:00Z"},
+		"of one day":  {[]time.Duration{-12 * time.Hour, 12 * time.Hour}, "", ""},
+		"its evening": {[]time.Duration{-20 * time.Hour, 4 * time.Hour}, "expires on 2026-05-20T16:00:00Z", "expires on 2026-05-20T16:00:00Z"},
+		"several":     {[]time.Duration{-300 * day, 300 * day, -300 * day, 2 * day, -300 * day, 3 * day}, "expires on 2026-05-22T12:00:00Z", ""},
+	} {
+		file := filepath.Join(t.TempDir(), "crt")
+		for i := 0; i < len(c.lives); i += 2 {
+			write(t, file, now.Add(c.lives[i]), now.Add(c.lives[i+1]))
+		}
+		var want []string
+		if c.cert != "" {
+			want = append(want, "certificate "+file+" "+c.cert)
+		}
+		if c.ca != "" {
+			want = append(want, "client authority "+file+" "+c.ca)
+		}
+		got := tlsfiles.Files{Cert: file, Key: file, ClientCA: file}.Warnings(now)
+		if strings.Join(got, "; ") != strings.Join(want, "; ") {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// A certificate that replaces another is examined when it is offered.
+func TestANewCertificateThatEndsIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	file, now := filepath.Join(t.TempDir(), "pem"), time.Now().Truncate(time.Second)
+	write(t, file, now.Add(-day), now.Add(300*day))
+	var log strings.Builder
+	cfg, err := tlsfiles.Files{Cert: file, Key: file}.Load(tlsfiles.Use{Port: "the S3 port"}, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ends := tlsfiles.NotAfter(cfg); !ends.Equal(now.Add(300 * day)) {
+		t.Errorf("ends at %v", ends)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, now.Add(-300*day), now.Add(day))
+	if ends := tlsfiles.NotAfter(cfg); !ends.Equal(now.Add(day)) {
+		t.Errorf("ends at %v", ends)
+	}
+	if said := log.String(); !strings.Contains(said, "level=WARN") || !strings.Contains(said, file+" expires on ") {
+		t.Error(said)
+	}
+}
