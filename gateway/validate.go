@@ -88,6 +88,7 @@ func (c Config) judge() (p parsed, all []error) {
 		refuse(objects.CheckBucketName(name))
 	}
 	all = append(all, c.faultsOfParts(database)...)
+	all = append(all, c.faultsOfPassfiles()...)
 	refuse(p.readAdvertised(c))
 	return p, append(all, p.readTLS(c)...)
 }

@@ -351,3 +351,24 @@ func TestConfigCheckWarnsOfACertificateThatEnds(t *testing.T) {
 		t.Errorf("%d %s%q, want %q", code, stdout, stderr, want)
 	}
 }
+
+// pgx ignores a password file that it can't read. Commands name it, and connect to nothing.
+func TestAPasswordFileThatCanNotBeReadIsRefused(t *testing.T) {
+	t.Parallel()
+	missing := filepath.Join(t.TempDir(), "pgpass")
+	address := "postgres://u@127.0.0.1:1/d?passfile=" + missing
+	file := optionFile(t, "")
+	for _, args := range [][]string{
+		{"migrate", "status", "--postgres-url"},
+		{"config", "check", "--config", file, "--postgres-url"},
+		{"serve", "--config", file, "--postgres-url"},
+		{"config", "check", "--config", file, "--sql-url"},
+	} {
+		flag := args[len(args)-1]
+		code, _, stderr := cli(t, nil, append(args, address)...)
+		want := "fencegate: " + flag + " names the password file " + missing + ", which can't be read: no such file or directory\n"
+		if code != exitUsage || !strings.HasPrefix(stderr, want) {
+			t.Fatalf("%q: %d %q, want %q", args, code, stderr, want)
+		}
+	}
+}

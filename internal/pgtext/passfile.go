@@ -1,0 +1,54 @@
+package pgtext
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+var passfileSetting = regexp.MustCompile(`(?:^|\s)passfile\s*=\s*('(?:[^'\\]|\\.)*'|\S+)`)
+
+// CheckPassfile returns an error if an address, or else PGPASSFILE, names a password file that can't be read, and no
+// password is given otherwise. pgx connects without a password then, and PostgreSQL's answer does not tell why. The
+// error continues a sentence that begins with the address's name.
+func CheckPassfile(address string) error {
+	config, err := pgconn.ParseConfig(address)
+	if err != nil || config.Password != "" {
+		return nil // what is no address is told elsewhere
+	}
+	file, names := passfileIn(address), "names"
+	if file == "" {
+		file, names = os.Getenv("PGPASSFILE"), "has no password, and PGPASSFILE names"
+	}
+	if file == "" {
+		return nil
+	}
+	if _, err = os.ReadFile(file); err == nil {
+		return nil
+	}
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
+		err = path.Err
+	}
+	return fmt.Errorf("%s the password file %s, which can't be read: %w", names, file, err)
+}
+
+func passfileIn(address string) string {
+	if strings.HasPrefix(address, "postgres://") || strings.HasPrefix(address, "postgresql://") {
+		if u, err := url.Parse(address); err == nil {
+			return u.Query().Get("passfile")
+		}
+		_, query, _ := strings.Cut(address, "?") // several hosts with ports are no URL to net/url
+		values, _ := url.ParseQuery(query)
+		return values.Get("passfile")
+	}
+	if m := passfileSetting.FindStringSubmatch(address); m != nil {
+		return strings.NewReplacer(`\\`, `\`, `\'`, `'`).Replace(strings.Trim(m[1], "'"))
+	}
+	return ""
+}
