@@ -14,6 +14,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go/middleware"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	httpapi "github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/gateway"
@@ -108,6 +110,51 @@ func TestRefreshingCredentialsAreBoundedByTheLease(t *testing.T) {
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
 	if err := c.put(second, "1001/a", "released"); err == nil || !strings.Contains(err.Error(), "StaleFencingToken") {
 		t.Errorf("after the release: %v", err)
+	}
+}
+
+// attempt makes requests attempts of one call.
+func attempt(id string) func(*awss3.Options) {
+	return awss3.WithAPIOptions(func(s *middleware.Stack) error {
+		return s.Build.Add(middleware.BuildMiddlewareFunc("attempt", func(ctx context.Context, in middleware.BuildInput, next middleware.BuildHandler) (middleware.BuildOutput, middleware.Metadata, error) {
+			if req, ok := in.Request.(*smithyhttp.Request); ok {
+				req.Header.Set("Amz-Sdk-Invocation-Id", id)
+			}
+			return next.HandleBuild(ctx, in)
+		}), middleware.After)
+	})
+}
+
+// A client whose answer was lost asks again when its refreshing credentials have ended with the lease.
+func TestWhatRefreshingCredentialsDidIsSaidAfterTheirEnd(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	c := start(t, config(t, pg))
+	for name, after := range map[string]func(resource string){"run out": func(string) {}, "another's": func(resource string) { c.acquire(resource, "30s", "20s") }} {
+		key := strings.ReplaceAll(name, " ", "-") + "/a"
+		resource, _, _ := strings.Cut(key, "/")
+		resource = "orders/" + resource
+		l := c.acquire(resource, "2s", "0s")
+		creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]any{"handle": l.handle, "refreshing": true})
+		end, err := time.Parse(time.RFC3339Nano, creds.text("expires_at"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, another := attempt("one"), attempt("another")
+		if err := c.put(creds, key, "x", one); err != nil {
+			t.Fatal(err)
+		}
+		testenv.Eventually(t, "they have expired", func() bool { return !time.Now().Before(end) })
+		after(resource)
+		if err := c.put(creds, key, "x", one); err != nil {
+			t.Errorf("%s: what was done: %v", name, err)
+		}
+		if err := c.put(creds, key, "y", another); err == nil || !strings.Contains(err.Error(), "ExpiredToken") && !strings.Contains(err.Error(), "StaleFencingToken") {
+			t.Errorf("%s: another write: %v", name, err)
+		}
+		if err := c.get(creds, key); err == nil || !strings.Contains(err.Error(), "ExpiredToken") {
+			t.Errorf("%s: a read: %v", name, err)
+		}
 	}
 }
 

@@ -165,12 +165,12 @@ func (c *client) upload(l lease, key, body string) error {
 	return c.put(creds, key, body)
 }
 
-func (c *client) put(creds answer, key, body string) error {
+func (c *client) put(creds answer, key, body string, o ...func(*awss3.Options)) error {
 	s3 := awss3.New(awss3.Options{
 		Region: creds.text("region"), BaseEndpoint: aws.String(creds.text("endpoint_url")), UsePathStyle: true, HTTPClient: c.http,
 		Credentials: credentials.NewStaticCredentialsProvider(creds.text("access_key_id"), creds.text("secret_access_key"), creds.text("session_token")),
 	})
-	_, err := s3.PutObject(c.t.Context(), &awss3.PutObjectInput{Bucket: aws.String("orders"), Key: aws.String(key), Body: strings.NewReader(body)})
+	_, err := s3.PutObject(c.t.Context(), &awss3.PutObjectInput{Bucket: aws.String("orders"), Key: aws.String(key), Body: strings.NewReader(body)}, o...)
 	return err
 }
 

@@ -33,6 +33,7 @@ type Put struct {
 	Attributes func() Attributes // called once the body has been read
 	Stage      bool              // only record it: the client's transaction publishes it
 	Version    blob.ID           // of the version or stage that this makes; zero: a new one
+	Doubted    bool              // most likely refused: even a small one stores nothing before the fence was asked
 }
 
 // id returns the id of the version or stage that this makes.
@@ -53,7 +54,7 @@ func (p Put) noted() string {
 
 // Put stores the body as a blob, and commits it.
 func (w *Writer) Put(ctx context.Context, p Put) (Stored, error) {
-	if p.Size <= maxWhole {
+	if p.Size <= maxWhole && !p.Doubted {
 		return w.putWhole(ctx, p)
 	}
 	id, err := w.announce(ctx, p.Change, p.noted())

@@ -13,7 +13,7 @@ const headerSize = 8 << 10
 
 func newApp(cfg config, be *backend, g *gate) *fiber.App {
 	p := &port{
-		backend: be, iam: iam{keys: cfg.Keys}, region: cfg.Region,
+		backend: be, iam: iam{keys: cfg.Keys, again: cfg.UploadTimeout}, region: cfg.Region,
 		root:     middlewares.RootUserConfig{Access: cfg.RootAccessKey, Secret: cfg.RootSecretKey},
 		services: controllers.Services{MetricsManager: operations{}},
 		cors:     middlewares.ApplyBucketCORS(be, middlewares.BucketFromPath, ""),

@@ -15,14 +15,19 @@ import (
 
 // iam tells versitygw who signed a request. There are no accounts: only root, which versitygw knows, and the leases'
 // credentials.
-type iam struct{ keys *credentials.Keyring }
+type iam struct {
+	keys *credentials.Keyring
+	// again is for how long expired credentials sign the repetition of a request, see [request.over]. A client that was
+	// stopped beyond its lease asks again when it goes on.
+	again time.Duration
+}
 
 var (
 	_ auth.IAMService         = iam{}
 	_ auth.SigningKeyProvider = iam{}
 )
 
-// errExpired refuses expired credentials.
+// errExpired refuses expired credentials, which change nothing and read nothing.
 var errExpired = s3error.Error{
 	Code: "ExpiredToken", Status: http.StatusBadRequest,
 	Message: "The provided token has expired. Acquire the resource again and ask for new credentials.",
@@ -37,7 +42,7 @@ func (i iam) DeriveSigningKey(access, sessionToken, date, region, service string
 		}
 		return nil, auth.Account{}, auth.ErrNoSuchUser
 	}
-	t, err := i.keys.Verify(access, sessionToken, time.Now())
+	t, err := i.keys.Verify(access, sessionToken, time.Now().Add(-i.again))
 	switch {
 	case errors.Is(err, credentials.ErrExpired):
 		return nil, auth.Account{}, errExpired

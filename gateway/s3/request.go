@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/valyala/fasthttp"
 	"github.com/versity/versitygw/auth"
@@ -24,6 +25,7 @@ type request struct {
 	root       bool
 	grant      objects.Proof
 	leased     bool // a lease's credentials signed the request
+	expired    bool // those have expired: only what was done before is answered
 	terms      credentials.Terms
 	invocation string // "" if there is none
 }
@@ -38,6 +40,7 @@ func (b *backend) requestOf(ctx context.Context) request {
 	r := request{http: rc}
 	if s, leased := b.sessionOf(rc); leased {
 		r.grant, r.leased, r.terms = objects.Proof{Resource: s.Resource, Token: s.Token}, true, s.Terms
+		r.expired = !time.Now().Before(s.Expires)
 	} else {
 		account := accountOf(rc)
 		r.root = !account.IsSession && account.Access != "" && account.Access == b.cfg.RootAccessKey
@@ -55,8 +58,7 @@ func accountOf(rc *fasthttp.RequestCtx) auth.Account {
 	return account
 }
 
-// sessionOf returns the session of a lease's credentials. versitygw has authenticated it through iam, including its
-// expiry. If the lease ends while the body is being sent, the fence decides.
+// sessionOf returns the session of a lease's credentials, which versitygw has authenticated through iam.
 func (b *backend) sessionOf(rc *fasthttp.RequestCtx) (credentials.Session, bool) {
 	account := accountOf(rc)
 	if !account.IsSession {
@@ -134,6 +136,9 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 	}
 	if r.terms.Has(credentials.ReadOnly) {
 		return errReadOnly
+	}
+	if r.expired {
+		return b.onlyRepeat(r, bucket, key)
 	}
 	presented := ""
 	if r.http != nil {

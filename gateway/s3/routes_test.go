@@ -225,7 +225,8 @@ func TestEveryRouteRefusesUnsignedForgedAndExpiredRequests(t *testing.T) {
 					t.Fatal(err)
 				}
 				text := readAll(t, res.Body)
-				known := notAllowedIn(text)
+				// A list, of deletions or parts, must be readable before it can be the repetition of one.
+				known := notAllowedIn(text) || strings.HasPrefix(how, "expired credentials") && unreadableIn(text)
 				if res.StatusCode < 400 || res.StatusCode >= 500 || !known && r.Method != http.MethodHead {
 					t.Errorf("%s %s %s, %s %s: got %d %.300s", r.Method, patternOf(r), r.Header, how, name, res.StatusCode, text)
 				}
@@ -261,6 +262,11 @@ func (w routed) mustTakeWellSigned() {
 // notAllowedIn reports whether a document refuses every sender.
 func notAllowedIn(text string) bool {
 	return regexp.MustCompile(`<Code>(AccessDenied|SignatureDoesNotMatch|RequestTimeTooSkewed|ExpiredToken)</Code>`).MatchString(text)
+}
+
+// unreadableIn reports whether a document refuses the form of a request.
+func unreadableIn(text string) bool {
+	return regexp.MustCompile(`<Code>(InvalidRequest|MalformedXML)</Code>`).MatchString(text)
 }
 
 // illSigned returns requests for the route, by what is wrong with their signature.

@@ -21,6 +21,9 @@ func (p *port) within(r route) fiber.Handler {
 		if !p.backend.permitted(asked.request, s, leased, r.action) {
 			return p.backend.fail(asked.request, asked.bucket, r.action, errNoRight)
 		}
+		if asked.over(r.action) {
+			return p.backend.fail(asked.request, asked.bucket, r.action, errExpired)
+		}
 		reads := c.Method() == http.MethodGet || c.Method() == http.MethodHead || tells[r.action] || r.header == headerCopySource
 		if err := p.backend.goesOn(s, leased && reads); err != nil {
 			return p.backend.fail(asked.request, asked.bucket, r.action, err)

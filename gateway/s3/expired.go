@@ -1,0 +1,51 @@
+package s3
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/versity/versitygw/metrics"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
+)
+
+// repeated are the operations that answer a request with the result of its earlier attempt.
+var repeated = map[string]bool{
+	metrics.ActionPutObject: true, metrics.ActionCopyObject: true, metrics.ActionDeleteObject: true, metrics.ActionDeleteObjects: true,
+	metrics.ActionPutObjectTagging: true, metrics.ActionDeleteObjectTagging: true,
+	metrics.ActionCreateMultipartUpload: true, metrics.ActionUploadPart: true, metrics.ActionUploadPartCopy: true,
+	metrics.ActionCompleteMultipartUpload: true, metrics.ActionAbortMultipartUpload: true,
+}
+
+// over reports whether expired credentials signed a request that cannot be the repetition of a write.
+func (r request) over(action string) bool { return r.expired && !repeated[action] }
+
+// noSeal is the hash of no seal: no fence records it.
+var noSeal = make([]byte, 32)
+
+// onlyRepeat prepares a write under expired credentials. The fence refuses its grant, whatever it has recorded. So the
+// write is answered if an earlier attempt has done it, and changes nothing. Where no fence is asked, it is refused.
+func (b *backend) onlyRepeat(r *request, bucket, key string) error {
+	rule, err := b.catalog.RuleOf(b.base, bucket, key)
+	if err == nil && rule.Unchecked() {
+		err = errExpired
+	}
+	r.grant.SealHash = noSeal
+	return err
+}
+
+// afterExpiry returns what a client with expired credentials learns of an error: that its grant is superseded, or that
+// its request could not be judged. Other errors would tell what is stored.
+func afterExpiry(err error) error {
+	status := 0
+	if code, ok := fence.CodeOf(err); ok {
+		status = code.S3Status
+	} else if e := s3error.Of(err, ""); e != nil {
+		status = e.StatusCode()
+	}
+	if status == 0 || status >= http.StatusInternalServerError || errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrUnknown) {
+		return err
+	}
+	return errExpired
+}

@@ -1,0 +1,118 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"bytes"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
+)
+
+// lapsed returns credentials of orders/1001 with token 5 that expired a while ago.
+func (w *world) lapsed(ago time.Duration) credentials.Credentials {
+	w.t.Helper()
+	creds, err := w.keys.Issue("orders/1001", 5, time.Now().Add(-ago), 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return creds
+}
+
+// A client whose answer was lost asks again after its lease, when its refreshing credentials have expired. It learns what
+// it did before; the same credentials do nothing else.
+func TestExpiredCredentialsAreToldWhatWasDone(t *testing.T) {
+	t.Parallel()
+	ends := map[string]func(*world){"current": func(*world) {}}
+	for end, finish := range over {
+		ends[end] = finish
+	}
+	for end, finish := range ends {
+		all := maps.Clone(repetitions)
+		all["PutObject, empty"] = repeated{status: 200, request: func(w *world, _ string) raw { return w.of("PUT", invoice, "", nil) }}
+		for name, c := range all {
+			if strings.Contains(name, "root") {
+				continue
+			}
+			t.Run(name+", "+end, func(t *testing.T) {
+				t.Parallel()
+				w := setup(t)
+				bucket := w.keeping(objects.Keep{All: true})
+				w.arm("orders/1001", 5)
+				r := c.request(w, bucket)
+				data := new(bytes.Buffer)
+				if _, err := data.ReadFrom(r.body); err != nil {
+					t.Fatal(err)
+				}
+				first, text := w.again(r, data.Bytes())
+				if first.StatusCode != c.status || strings.Contains(text, "<Error>") {
+					t.Fatalf("first: got %d %s", first.StatusCode, text)
+				}
+				if c.before != nil {
+					c.before(w, bucket)
+				}
+				finish(w)
+				const rows = "SELECT (SELECT count(*) FROM objects.versions) * 1000 + (SELECT count(*) FROM objects.pointers)"
+				before := w.count(rows)
+				r.creds = w.lapsed(time.Second)
+				second, said := w.again(r, data.Bytes())
+				if second.StatusCode != c.status || strings.Contains(said, "<Error>") || second.Header.Get("Etag") != first.Header.Get("Etag") ||
+					second.Header.Get("Fencing-Stage") != first.Header.Get("Fencing-Stage") {
+					t.Errorf("again: got %d %s", second.StatusCode, said)
+				}
+				r.creds = w.lapsed(13 * time.Hour)
+				if late, said := w.again(r, data.Bytes()); late.StatusCode != http.StatusBadRequest || !strings.Contains(said, "ExpiredToken") {
+					t.Errorf("half a day later: got %d %s", late.StatusCode, said)
+				}
+				r.creds, r.invocation = w.lapsed(time.Second), "another request"
+				idempotent := strings.HasPrefix(name, "DeleteObject of a version") || strings.HasPrefix(name, "CompleteMultipartUpload")
+				other, said := w.again(r, data.Bytes())
+				refused := strings.Contains(said, "ExpiredToken") || end == "superseded" && strings.Contains(said, "StaleFencingToken")
+				if !idempotent && !refused {
+					t.Errorf("another request: got %d %s", other.StatusCode, said)
+				}
+				if n := w.count(rows); n != before {
+					t.Errorf("%d versions and objects, before it was repeated %d", n, before)
+				}
+			})
+		}
+	}
+}
+
+// Expired credentials of a grant that is still current write nothing under any rule, and read nothing.
+func TestExpiredCredentialsDoNothing(t *testing.T) {
+	t.Parallel()
+	for name, rule := range map[string]objects.Rule{"lease": objects.PrefixRule(1), "none": objects.NoRule(), "monotone": objects.PrefixRule(1).Monotone()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			if _, err := w.srv.Catalog().EnsureBucket(t.Context(), "orders", rule); err != nil {
+				t.Fatal(err)
+			}
+			if name != "monotone" {
+				w.arm("orders/1001", 5)
+			}
+			for _, method := range []string{"PUT", "DELETE", "GET", "HEAD"} {
+				for _, size := range []int{0, 3, 1 << 17} {
+					data := strings.Repeat("x", size)
+					r := w.of(method, invoice, data, nil)
+					r.creds = w.lapsed(time.Second)
+					if method != "PUT" {
+						r.body, r.size = nil, 0
+					}
+					if res, text := w.send(r); res.StatusCode != http.StatusBadRequest || method != "HEAD" && !strings.Contains(text, "ExpiredToken") {
+						t.Errorf("%s of %d bytes: got %d %s", method, size, res.StatusCode, text)
+					}
+				}
+			}
+			if n := w.count("SELECT (SELECT count(*) FROM objects.versions) + (SELECT count(*) FROM objects.blobs WHERE state <> 'pending')"); n != 0 {
+				t.Errorf("%d versions and blobs of refused ones", n)
+			}
+		})
+	}
+}
