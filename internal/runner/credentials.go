@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -68,6 +69,9 @@ const (
 	fetchTimeout = 1500 * time.Millisecond
 	// refreshPatience is how long a client with valid credentials waits for newer ones.
 	refreshPatience = 500 * time.Millisecond
+	// lastFor is for how long an SDK may use the last credentials of a lease that is over, before it asks again. SDKs refuse
+	// expired ones.
+	lastFor = 10 * time.Second
 	// headTimeout bounds the headers of a request from our child.
 	headTimeout = 5 * time.Second
 )
@@ -87,6 +91,7 @@ type provider struct {
 
 	mu      sync.Mutex
 	last    issued
+	over    bool     // the lease is over: last stays
 	running *refresh // nil: none
 }
 
@@ -155,21 +160,28 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	creds, err := p.current(r.Context())
 	if err != nil {
-		status := http.StatusServiceUnavailable
-		if lost(err) {
-			status = http.StatusGone
-		}
-		refuse(w, status, "LeaseOver", err.Error())
+		refuse(w, http.StatusServiceUnavailable, "NoCredentials", err.Error())
 		return
 	}
 	answer(w, map[string]any{
 		"AccessKeyId": creds.AccessKeyID, "SecretAccessKey": creds.SecretAccessKey, "Token": creds.SessionToken,
-		"Expiration": time.Now().Add(creds.until.Remaining()).UTC().Format(time.RFC3339Nano),
+		"Expiration": time.Now().Add(p.usable(creds)).UTC().Format(time.RFC3339Nano),
 	})
 }
 
+// usable returns for how long an SDK may use credentials before it asks again.
+func (p *provider) usable(creds issued) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over {
+		return lastFor
+	}
+	return creds.until.Remaining()
+}
+
 // current returns credentials with half of the lease left. The lease is renewed after a third, so each set is used for
-// some time. If fetching fails or takes long, older credentials are better than none.
+// some time. If fetching fails or takes long, older credentials are better than none. When the lease is over it returns
+// the last ones: the S3 port answers what was done with them, and refuses everything else.
 func (p *provider) current(ctx context.Context) (issued, error) {
 	last, running := p.refreshed()
 	if running == nil {
@@ -184,7 +196,7 @@ func (p *provider) current(ctx context.Context) (issued, error) {
 	}
 	select {
 	case <-running.done:
-		if running.err != nil && !lost(running.err) && valid {
+		if running.err != nil && valid {
 			return last, nil
 		}
 		return running.creds, running.err
@@ -199,7 +211,7 @@ func (p *provider) current(ctx context.Context) (issued, error) {
 func (p *provider) refreshed() (issued, *refresh) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.last.until.Remaining() > p.ttl/2 {
+	if p.over || p.last.until.Remaining() > p.ttl/2 {
 		return p.last, nil
 	}
 	if p.running == nil {
@@ -221,8 +233,8 @@ func (p *provider) fetch(r *refresh) {
 	switch {
 	case err == nil:
 		r.creds, p.last = fresh, fresh
-	case lost(err):
-		p.last = issued{}
+	case lost(err), errors.Is(err, fence.ErrStale):
+		r.creds, r.err, p.over = p.last, nil, true
 	}
 }
 

@@ -59,12 +59,15 @@ func TestClientsShareOneRefreshAndDoNotQueueForIt(t *testing.T) {
 		want    string // key; "": an error
 		after   time.Duration
 	}{
-		"the gateway answers":                    {&issuer{takes: 400 * time.Millisecond, status: http.StatusOK}, valid, "fresh", 400 * time.Millisecond},
-		"the gateway answers, nothing is valid":  {&issuer{takes: time.Second, status: http.StatusOK}, -1, "fresh", time.Second},
-		"the gateway is silent":                  {&issuer{takes: never}, valid, "cached", refreshPatience},
-		"the gateway is silent, nothing valid":   {&issuer{takes: never}, -1, "", fetchTimeout},
-		"the gateway is unavailable":             {&issuer{status: http.StatusServiceUnavailable, code: wire.CodeUnavailable}, valid, "cached", 0},
-		"the lease is lost, whatever was cached": {&issuer{status: http.StatusGone, code: wire.CodeLeaseLost}, valid, "", 0},
+		"the gateway answers":                   {&issuer{takes: 400 * time.Millisecond, status: http.StatusOK}, valid, "fresh", 400 * time.Millisecond},
+		"the gateway answers, nothing is valid": {&issuer{takes: time.Second, status: http.StatusOK}, -1, "fresh", time.Second},
+		"the gateway is silent":                 {&issuer{takes: never}, valid, "cached", refreshPatience},
+		"the gateway is silent, nothing valid":  {&issuer{takes: never}, -1, "", fetchTimeout},
+		"the gateway is unavailable":            {&issuer{status: http.StatusServiceUnavailable, code: wire.CodeUnavailable}, valid, "cached", 0},
+		"the gateway refuses, nothing is valid": {&issuer{status: http.StatusForbidden, code: wire.CodeDenied}, -1, "", 0},
+		"the lease is lost":                     {&issuer{status: http.StatusGone, code: wire.CodeLeaseLost}, valid, "cached", 0},
+		"the lease was lost long ago":           {&issuer{status: http.StatusGone, code: wire.CodeLeaseLost}, -1, "cached", 0},
+		"the lease is superseded":               {&issuer{status: http.StatusPreconditionFailed, code: "ZF001"}, -1, "cached", 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := aging(t, tc.gateway, tc.valid)
@@ -126,4 +129,33 @@ func TestCredentialsExpireByThisMachinesClock(t *testing.T) {
 			t.Errorf("the gateway was asked %d times, want once", n)
 		}
 	})
+}
+
+// A client whose answer was lost asks again with the last credentials, however long ago its lease ended: the S3 port
+// knows whether its request was done. SDKs use no credentials that have expired.
+func TestTheLastCredentialsOutlastTheLease(t *testing.T) {
+	t.Parallel()
+	for _, g := range []*issuer{
+		{status: http.StatusPreconditionFailed, code: "ZF001"}, {status: http.StatusGone, code: wire.CodeLeaseLost},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := aging(t, g, 20*time.Second)
+			<-time.After(time.Hour)
+			for range 3 {
+				w := httptest.NewRecorder()
+				p.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/credentials", http.NoBody))
+				var got struct {
+					AccessKeyID string `json:"AccessKeyId"`
+					Expiration  time.Time
+				}
+				err := json.Unmarshal(w.Body.Bytes(), &got)
+				if err != nil || w.Code != http.StatusOK || got.AccessKeyID != "cached" || !got.Expiration.Equal(time.Now().Add(lastFor)) {
+					t.Errorf("%s: %d %s, %v", g.code, w.Code, w.Body, err)
+				}
+			}
+			if n := g.asked.Load(); n != 1 {
+				t.Errorf("%s: the gateway was asked %d times, want once", g.code, n)
+			}
+		})
+	}
 }
