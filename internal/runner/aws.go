@@ -58,10 +58,11 @@ func toolFiles(issued wire.Credentials, n needs) (map[string]string, error) {
 	return set, nil
 }
 
-// awsFiles writes the files for AWS's tools. The endpoint applies to S3 only; other services are unchanged.
+// awsFiles writes the files for AWS's tools. The endpoint applies to S3 only; other services are unchanged. Without a
+// version of the signature, botocore signs URLs with version 2 wherever the endpoint is not AWS's.
 func awsFiles(issued wire.Credentials, n needs) (map[string]string, error) {
 	config := filepath.Join(n.home, "config")
-	text := fmt.Sprintf("[default]\nregion = %s\nservices = fencegate\ns3 =\n  addressing_style = path\n\n[services fencegate]\ns3 =\n  endpoint_url = %s\n", issued.Region, issued.EndpointURL)
+	text := fmt.Sprintf("[default]\nregion = %s\nservices = fencegate\ns3 =\n  addressing_style = path\n  signature_version = s3v4\n\n[services fencegate]\ns3 =\n  endpoint_url = %s\n", issued.Region, issued.EndpointURL)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("configuration for S3 tools: %w", err)
 	}

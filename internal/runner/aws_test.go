@@ -84,7 +84,7 @@ func TestToolsFindTheGatewayForS3AndForNothingElse(t *testing.T) {
 		file, text, _ := strings.Cut(stdout.String(), "\n")
 		want := "[default]\nhost_base = 127.0.0.1:7480\nhost_bucket = 127.0.0.1:7480\nuse_https = false\nbucket_location = us-east-1\n"
 		if kind == runner.Refreshing {
-			want += "[default]\nregion = us-east-1\nservices = fencegate\ns3 =\n  addressing_style = path\n\n[services fencegate]\ns3 =\n  endpoint_url = http://127.0.0.1:7480\n"
+			want += "[default]\nregion = us-east-1\nservices = fencegate\ns3 =\n  addressing_style = path\n  signature_version = s3v4\n\n[services fencegate]\ns3 =\n  endpoint_url = http://127.0.0.1:7480\n"
 		}
 		if text != want {
 			t.Errorf("the configurations are %q, want %q", text, want)
