@@ -30,7 +30,7 @@ const (
 	exitUnavailable = 69 // the gateway, PostgreSQL, or a quorum of Redis is unavailable
 	exitHeld        = 75 // another holds the resource; try again later
 	exitForbidden   = 77 // refused: not authorized, or the fence's ZF002 to ZF004
-	exitLost        = 79 // `run`: the lease was lost before the command ended
+	exitLost        = 79 // the lease was lost before the command ended
 	exitInterrupted = 130
 	exitUnread      = 141 // standard output has lost its reader; as SIGPIPE ends a process
 )
@@ -57,6 +57,12 @@ func (e *childExit) Error() string { return fmt.Sprintf("the command ended with 
 
 // silentS3 is the hint if an S3 port does not answer.
 const silentS3 = "see whether AWS_ENDPOINT_URL_S3 is the gateway's S3 port, as fencegate run sets it"
+
+// The S3 port's code for expired credentials, and the hint.
+const (
+	codeExpired     = "ExpiredToken"
+	credentialsOver = "the lease is over, or was acquired more than a day ago: run it again under a new one"
+)
 
 // seeHelp stands for a hint at the command's help.
 const seeHelp = "see --help"
@@ -109,6 +115,8 @@ func classify(err error) (code int, hint string) {
 		return exitUnavailable, "start one with `fencegate dev`, or name yours with --gateway or FENCEGATE_GATEWAY"
 	case errors.As(err, &answered) && answered.Code == "ServiceUnavailable":
 		return exitUnavailable, "" // the S3 port's message names the unavailable part
+	case errors.As(err, &answered) && answered.Code == codeExpired:
+		return exitLost, credentialsOver
 	case errors.As(err, &silent):
 		return exitUnavailable, silentS3
 	case errors.Is(err, fence.ErrInvalid):

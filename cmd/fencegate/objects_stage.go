@@ -69,7 +69,7 @@ a day.`,
 	return cmd
 }
 
-// stageError adds the exit code of an S3 port that did not answer, or can't serve.
+// stageError adds the exit code of an S3 port that did not answer, can't serve, or refuses expired credentials.
 func stageError(err error, bucket, key string) error {
 	refused, answered := errors.AsType[*s3fence.StageError](err)
 	switch {
@@ -79,6 +79,8 @@ func stageError(err error, bucket, key string) error {
 		return withHint(err, exitUnavailable, fmt.Sprintf("the upload may have been done, but without its id nothing publishes it: stage the file again; ask with `fencegate objects staged %s %s` what is staged", bucket, key))
 	case answered && refused.Status >= http.StatusBadGateway: // 502 to 504; 503's message names the unavailable part
 		return withHint(err, exitUnavailable, "")
+	case answered && refused.Code == codeExpired:
+		return withHint(err, exitLost, credentialsOver)
 	case errors.As(err, new(*net.OpError)):
 		return withHint(err, exitUnavailable, silentS3)
 	}

@@ -3,10 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,5 +59,44 @@ func TestATransferKeepsItsLeaseThroughAHungRenewalAndEndsAtItsDeadline(t *testin
 				t.Errorf("renewals at %v, want %v", h.asked, tc.want)
 			}
 		})
+	}
+}
+
+// Under a run whose lease is over the S3 port refuses the last credentials. The command says so at once.
+func TestATransferAfterItsLeaseSaysThatItIsOver(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "out.csv")
+	writeFile(t, file, "a,b\n")
+	for _, c := range []struct {
+		status, exit int
+		code, hint   string
+	}{
+		{http.StatusBadRequest, exitLost, "ExpiredToken", credentialsOver},
+		{http.StatusPreconditionFailed, 76, "StaleFencingToken", "A newer holder has taken over"},
+	} {
+		var asked atomic.Int32
+		mux := http.NewServeMux()
+		mux.HandleFunc("/credentials", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = fmt.Fprintf(w, `{"AccessKeyId":"a","SecretAccessKey":"b","Token":"c","Expiration":%q}`, time.Now().Add(10*time.Second).UTC().Format(time.RFC3339))
+		})
+		mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+			asked.Add(1)
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.WriteHeader(c.status)
+			_, _ = fmt.Fprintf(w, "<Error><Code>%s</Code><Message>It is over.</Message></Error>", c.code)
+		})
+		server := httptest.NewServer(mux)
+		defer server.Close()
+		vars := map[string]string{"AWS_ENDPOINT_URL_S3": server.URL, "AWS_CONTAINER_CREDENTIALS_FULL_URI": server.URL + "/credentials", "AWS_CONTAINER_AUTHORIZATION_TOKEN": "t"}
+		commands := [][]string{{"cp", file, "s3://orders/1"}, {"cp", "s3://orders/1", "s3://orders/2"}, {"cat", "s3://orders/1"}, {"stage", "orders", "1", file}}
+		for _, args := range commands {
+			code, _, stderr := cli(t, vars, append([]string{"objects"}, args...)...)
+			if code != c.exit || !strings.Contains(stderr, "hint: "+c.hint) {
+				t.Errorf("%s, %s: %d %q, want %d", c.code, args, code, stderr, c.exit)
+			}
+		}
+		if n := int(asked.Load()); n != len(commands) {
+			t.Errorf("%s: %d requests for %d commands", c.code, n, len(commands))
+		}
 	}
 }
