@@ -60,8 +60,8 @@ const silentS3 = "see whether AWS_ENDPOINT_URL_S3 is the gateway's S3 port, as f
 
 // The S3 port's code for expired credentials, and the hint.
 const (
-	codeExpired     = "ExpiredToken"
-	credentialsOver = "the lease is over, or was acquired more than a day ago: run it again under a new one"
+	codeExpired = "ExpiredToken"
+	leaseOver   = "the lease is over, or was acquired more than a day ago: run it again under a new one"
 )
 
 // seeHelp stands for a hint at the command's help.
@@ -116,7 +116,7 @@ func classify(err error) (code int, hint string) {
 	case errors.As(err, &answered) && answered.Code == "ServiceUnavailable":
 		return exitUnavailable, "" // the S3 port's message names the unavailable part
 	case errors.As(err, &answered) && answered.Code == codeExpired:
-		return exitLost, credentialsOver
+		return exitLost, leaseOver
 	case errors.As(err, &silent):
 		return exitUnavailable, silentS3
 	case errors.Is(err, fence.ErrInvalid):

@@ -80,7 +80,7 @@ func stageError(err error, bucket, key string) error {
 	case answered && refused.Status >= http.StatusBadGateway: // 502 to 504; 503's message names the unavailable part
 		return withHint(err, exitUnavailable, "")
 	case answered && refused.Code == codeExpired:
-		return withHint(err, exitLost, credentialsOver)
+		return withHint(err, exitLost, leaseOver)
 	case errors.As(err, new(*net.OpError)):
 		return withHint(err, exitUnavailable, silentS3)
 	}

@@ -71,7 +71,7 @@ func TestATransferAfterItsLeaseSaysThatItIsOver(t *testing.T) {
 		status, exit int
 		code, hint   string
 	}{
-		{http.StatusBadRequest, exitLost, "ExpiredToken", credentialsOver},
+		{http.StatusBadRequest, exitLost, "ExpiredToken", leaseOver},
 		{http.StatusPreconditionFailed, 76, "StaleFencingToken", "A newer holder has taken over"},
 	} {
 		var asked atomic.Int32

@@ -29,9 +29,7 @@ func (w *world) lapsed(ago time.Duration) credentials.Credentials {
 func TestExpiredCredentialsAreToldWhatWasDone(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(*world){"current": func(*world) {}}
-	for end, finish := range over {
-		ends[end] = finish
-	}
+	maps.Copy(ends, over)
 	for end, finish := range ends {
 		all := maps.Clone(repetitions)
 		all["PutObject, empty"] = repeated{status: 200, request: func(w *world, _ string) raw { return w.of("PUT", invoice, "", nil) }}

@@ -42,8 +42,10 @@ func TestARefusedBodyThatNeverEndsIsCutOff(t *testing.T) {
 		piece := append([]byte("10000\r\n"), make([]byte, 64<<10)...)
 		_, err = io.WriteString(conn, "PUT /orders/"+invoice+" HTTP/1.1\r\nHost: x\r\n"+head+"\r\n\r\n")
 		sent := int64(0)
-		for n := 0; err == nil; sent += int64(n) {
+		for err == nil {
+			var n int
 			n, err = conn.Write(append(piece, "\r\n"...))
+			sent += int64(n)
 		}
 		if heard := w.srv.Stats().BytesIn - before; heard < sent/2 { // the others were on their way
 			t.Errorf("%s: %d bytes were sent, %d are counted", head, sent, heard)

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -29,13 +30,29 @@ func CheckPassfile(address string) error {
 	if file == "" {
 		return nil
 	}
-	if _, err = os.ReadFile(file); err == nil {
+	if err = readable(file); err == nil {
 		return nil
 	}
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		err = path.Err
 	}
 	return fmt.Errorf("%s the password file %s, which can't be read: %w", names, file, err)
+}
+
+// readable reports why a file can't be read. Pipes are left to pgx: an opening would wait for their writer.
+func readable(file string) error {
+	info, err := os.Stat(file)
+	if err != nil || info.Mode()&fs.ModeNamedPipe != 0 {
+		return err
+	}
+	if info.IsDir() {
+		return errors.New("is a directory")
+	}
+	f, err := os.Open(filepath.Clean(file))
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 func passfileIn(address string) string {

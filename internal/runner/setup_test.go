@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -118,7 +119,7 @@ func run(t *testing.T, g *gateway, onLost runner.OnLost, script string, inherite
 	var said strings.Builder
 	cfg := configure(t, g, script)
 	cfg.Acquire.Resource = "orders/10 01"
-	cfg.Environ = append(inherited, // of two, the first is found
+	cfg.Environ = append(slices.Clone(inherited), // of two, the first is found
 		"PATH=/usr/bin:/bin", "PGOPTIONS=-c statement_timeout=5s", "PGHOSTADDR=192.0.2.1", "PGSERVICE=around",
 		"AWS_PROFILE=around", "AWS_DEFAULT_PROFILE=around", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=around", "AWS_ACCESS_KEY_ID=old",
 	)
