@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,6 +67,28 @@ func TestARunningGatewayWarnsOfACertificateThatEnds(t *testing.T) {
 			t.Errorf("not on days 2, 3 and 4 alone:\n%s", said)
 		}
 	})
+}
+
+// The file may have become a pipe since the start. The look, which a stop waits for, ends.
+func TestTheLookAtCertificatesReadsNoPipe(t *testing.T) {
+	t.Parallel()
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := &Gateway{cfg: Config{PGTLSCert: pipe, PGTLSKey: pipe, PGTLSClientCA: pipe}, log: slog.New(slog.DiscardHandler)}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	ended := make(chan error, 1)
+	go func() { ended <- g.warnOfCertificates(ctx) }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("it reads the pipe")
+	}
 }
 
 // A gateway warns at its start. Each port with TLS has a series.

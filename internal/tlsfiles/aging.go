@@ -4,8 +4,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"os"
 	"time"
+
+	"github.com/fencegate/fencegate/internal/regular"
 )
 
 // Soon is how long before its end a certificate is warned of; one of a short life in the last fifth of it.
@@ -54,7 +55,7 @@ func certificatesOf(file string) (all []*x509.Certificate) {
 	if file == "" {
 		return nil
 	}
-	text, err := os.ReadFile(file)
+	text, err := regular.Read(file, regular.MaxBytes)
 	if err != nil {
 		return nil
 	}
