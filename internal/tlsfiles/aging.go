@@ -1,9 +1,12 @@
 package tlsfiles
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"slices"
 	"time"
 
 	"github.com/fencegate/fencegate/internal/regular"
@@ -33,22 +36,35 @@ func Aging(chain []*x509.Certificate, now time.Time) string {
 	return said
 }
 
-// Warnings says of each file whose certificates are too old, or too new, what [Aging] says of them. Files that can't be
-// read are left to [Files.Load].
+// Warnings says what [Aging] says of the chain, and of one client authority of each subject. Files that can't be read
+// are left to [Files.Load].
 func (f Files) Warnings(now time.Time) (all []string) {
 	if said := Aging(certificatesOf(f.Cert), now); said != "" {
 		all = append(all, "certificate "+f.Cert+" "+said)
 	}
-	var newest []*x509.Certificate // older authorities stay in a file until their last certificates have gone
-	for _, c := range certificatesOf(f.ClientCA) {
-		if len(newest) == 0 || c.NotAfter.After(newest[0].NotAfter) {
-			newest = []*x509.Certificate{c}
+	for _, c := range authorities(f.ClientCA, now) {
+		if said := Aging([]*x509.Certificate{c}, now); said != "" {
+			all = append(all, "client authority "+f.ClientCA+" ("+c.Subject.String()+") "+said)
 		}
 	}
-	if said := Aging(newest, now); said != "" {
-		all = append(all, "client authority "+f.ClientCA+" "+said)
-	}
 	return all
+}
+
+// authorities returns one certificate of each subject: the one that ends last among those valid now, or among all if
+// none is. Older ones stay in the file until the last certificates that they issued have gone; a successor is added
+// ahead of its time.
+func authorities(file string, now time.Time) []*x509.Certificate {
+	invalid := func(c *x509.Certificate) int {
+		if now.Before(c.NotBefore) || now.After(c.NotAfter) {
+			return 1
+		}
+		return 0
+	}
+	all := certificatesOf(file)
+	slices.SortFunc(all, func(a, b *x509.Certificate) int {
+		return cmp.Or(bytes.Compare(a.RawSubject, b.RawSubject), invalid(a)-invalid(b), b.NotAfter.Compare(a.NotAfter))
+	})
+	return slices.CompactFunc(all, func(a, b *x509.Certificate) bool { return bytes.Equal(a.RawSubject, b.RawSubject) })
 }
 
 func certificatesOf(file string) (all []*x509.Certificate) {

@@ -5,11 +5,13 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"log/slog"
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,14 +21,14 @@ import (
 
 const day = 24 * time.Hour
 
-// write makes a certificate of this life, with its key, and appends both to the file.
-func write(t *testing.T, file string, from, to time.Time) {
+// write makes a certificate of this name and life, with its key, and appends both to the file.
+func write(t *testing.T, file, name string, from, to time.Time) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: from, NotAfter: to}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: from, NotAfter: to}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -64,17 +66,54 @@ func TestCertificatesThatEndAreWarnedOf(t *testing.T) {
 	} {
 		file := filepath.Join(t.TempDir(), "crt")
 		for i := 0; i < len(c.lives); i += 2 {
-			write(t, file, now.Add(c.lives[i]), now.Add(c.lives[i+1]))
+			write(t, file, "one", now.Add(c.lives[i]), now.Add(c.lives[i+1]))
 		}
 		var want []string
 		if c.cert != "" {
 			want = append(want, "certificate "+file+" "+c.cert)
 		}
 		if c.ca != "" {
-			want = append(want, "client authority "+file+" "+c.ca)
+			want = append(want, "client authority "+file+" (CN=one) "+c.ca)
 		}
 		got := tlsfiles.Files{Cert: file, Key: file, ClientCA: file}.Warnings(now)
 		if strings.Join(got, "; ") != strings.Join(want, "; ") {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// Each authority is judged by itself; one that was renewed under its name, by the certificate that counts.
+func TestEachClientAuthorityIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	type life struct {
+		name     string
+		from, to time.Duration // from now
+	}
+	now := time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		in   []life
+		want []string
+	}{
+		"independent":         {[]life{{"a", -300 * day, day}, {"b", -day, 1500 * day}}, []string{"(CN=a) expires on 2026-05-21T12:00:00Z"}},
+		"both end":            {[]life{{"b", -300 * day, 2 * day}, {"a", -300 * day, day}}, []string{"(CN=a) expires on 2026-05-21T12:00:00Z", "(CN=b) expires on 2026-05-22T12:00:00Z"}},
+		"renewed":             {[]life{{"a", -300 * day, day}, {"a", -day, 1500 * day}}, nil},
+		"renewed, its first":  {[]life{{"a", -day, 1500 * day}, {"a", -600 * day, -2 * day}}, nil},
+		"successor ahead":     {[]life{{"a", -300 * day, 100 * day}, {"a", 50 * day, 1500 * day}}, nil},
+		"successor needed":    {[]life{{"a", 5 * day, 1500 * day}, {"a", -300 * day, 2 * day}}, []string{"(CN=a) expires on 2026-05-22T12:00:00Z"}},
+		"successor too late":  {[]life{{"a", -300 * day, -day}, {"a", day, 1500 * day}}, []string{"(CN=a) is not valid before 2026-05-21T12:00:00Z"}},
+		"all expired":         {[]life{{"a", -300 * day, -2 * day}, {"a", -200 * day, -day}}, []string{"(CN=a) expired on 2026-05-19T12:00:00Z"}},
+		"another not yet":     {[]life{{"a", -day, 300 * day}, {"b", day, 1500 * day}}, []string{"(CN=b) is not valid before 2026-05-21T12:00:00Z"}},
+		"expired, of another": {[]life{{"a", -300 * day, -day}, {"b", -day, 1500 * day}}, []string{"(CN=a) expired on 2026-05-19T12:00:00Z"}},
+	} {
+		file := filepath.Join(t.TempDir(), "ca")
+		for _, l := range c.in {
+			write(t, file, l.name, now.Add(l.from), now.Add(l.to))
+		}
+		var want []string
+		for _, said := range c.want {
+			want = append(want, "client authority "+file+" "+said)
+		}
+		if got := (tlsfiles.Files{ClientCA: file}).Warnings(now); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
@@ -84,7 +123,7 @@ func TestCertificatesThatEndAreWarnedOf(t *testing.T) {
 func TestANewCertificateThatEndsIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	file, now := filepath.Join(t.TempDir(), "pem"), time.Now().Truncate(time.Second)
-	write(t, file, now.Add(-day), now.Add(300*day))
+	write(t, file, "one", now.Add(-day), now.Add(300*day))
 	var log strings.Builder
 	cfg, err := tlsfiles.Files{Cert: file, Key: file}.Load(tlsfiles.Use{Port: "the S3 port"}, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
@@ -96,7 +135,7 @@ func TestANewCertificateThatEndsIsWarnedOf(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	write(t, file, now.Add(-300*day), now.Add(day))
+	write(t, file, "one", now.Add(-300*day), now.Add(day))
 	if ends := tlsfiles.NotAfter(cfg); !ends.Equal(now.Add(day)) {
 		t.Errorf("ends at %v", ends)
 	}
