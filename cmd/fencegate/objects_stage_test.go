@@ -75,11 +75,15 @@ func TestUploadsAreStagedFromTheCommandLine(t *testing.T) {
 	}
 }
 
-// cutting is an S3 port that reads requests whole, and closes their connections without an answer.
-func cutting(t *testing.T) (url string) {
+// cutting is an S3 port that reads requests whole, and closes their connections without an answer. One that dies does so
+// once: then nobody is there.
+func cutting(t *testing.T, dies bool) (url string) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
+		if server, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && dies {
+			_ = server.Close()
+		}
 		panic(http.ErrAbortHandler)
 	}))
 	t.Cleanup(server.Close)
@@ -99,7 +103,7 @@ func TestAnUploadWhoseAnswerIsLostMayHaveBeenDone(t *testing.T) {
 		"cp inside": {[]string{"objects", "cp", "s3://orders/2", "s3://orders/1"}, []string{"the copy to s3://orders/1 may have been done: ", "hint: ask with `fencegate objects audit orders 1`"}},
 		"stage":     {[]string{"objects", "stage", "orders", "1", file}, []string{"outcome is unknown", "hint: the upload may have been done"}},
 	} {
-		for _, endpoint := range []string{nobody, cutting(t)} {
+		for _, endpoint := range []string{nobody, cutting(t, false), cutting(t, true)} {
 			code, stdout, stderr := cli(t, map[string]string{"AWS_ENDPOINT_URL_S3": endpoint, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "geheim"}, c.args...)
 			if code != exitUnavailable || stdout != "" || strings.Contains(stderr, "geheim") {
 				t.Errorf("%s: %d %q, want %d", name, code, stderr, exitUnavailable)

@@ -23,6 +23,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/fencegate/fencegate/fence"
@@ -58,6 +59,7 @@ func New(c Config) *Client {
 	return &Client{endpoint: c.Endpoint, s3: s3.New(s3.Options{
 		Region: c.Region, BaseEndpoint: &c.Endpoint, UsePathStyle: true, Credentials: c.Credentials,
 		HTTPClient:                 hearing{awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) { t.ResponseHeaderTimeout = answerTimeout })},
+		APIOptions:                 []func(*middleware.Stack) error{rememberAttempts},
 		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenSupported,
 		ResponseChecksumValidation: aws.ResponseChecksumValidationWhenSupported,
 	})}

@@ -135,7 +135,7 @@ func TestWhetherALargeUploadWasDoneIsAskedByEndingIt(t *testing.T) {
 	if err := os.Truncate(file, transfer.PartSize+1); err != nil {
 		t.Fatal(err)
 	}
-	for _, aborted := range []int{http.StatusNoContent, http.StatusNotFound} {
+	for _, aborted := range []int{http.StatusNoContent, http.StatusNotFound, away} {
 		c, _ := at(t, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			switch {
@@ -145,13 +145,15 @@ func TestWhetherALargeUploadWasDoneIsAskedByEndingIt(t *testing.T) {
 				w.Header().Set("ETag", `"x"`)
 			case r.URL.Query().Has("uploads"):
 				_, _ = io.WriteString(w, "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
+			case aborted == away:
+				die(r)
 			default: // the answer to the completion is lost
 				panic(http.ErrAbortHandler)
 			}
 		})
 		err := c.Upload(t.Context(), file, transfer.Object{Bucket: "orders", Key: "x"}, transfer.Options{})
 		_, silent := errors.AsType[*transfer.UnreachableError](err)
-		if unknown := errors.Is(err, fence.ErrUnknown); !silent || unknown != (aborted == http.StatusNotFound) {
+		if unknown := errors.Is(err, fence.ErrUnknown); !silent || unknown != (aborted != http.StatusNoContent) {
 			t.Errorf("the end is answered by %d: %v", aborted, err)
 		}
 	}

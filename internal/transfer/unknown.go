@@ -1,14 +1,18 @@
 package transfer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"sync/atomic"
 
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/fencegate/fencegate/fence"
@@ -40,8 +44,8 @@ func (c *Client) explainWrite(what, write string, to Object, err error) error {
 	return &UnknownError{Write: write, To: to, Err: err}
 }
 
-// unanswered reports whether a request was sent whole without a readable answer of the S3 port. The SDK's repetitions
-// are no second write: the gateway knows them by their amz-sdk-invocation-id.
+// unanswered reports whether a request, or an attempt of it, was sent whole without a readable answer of the S3 port.
+// The SDK's repetitions are no second write: the gateway knows them by their amz-sdk-invocation-id.
 func unanswered(err error) bool {
 	if errors.As(err, new(*lostAnswerError)) {
 		return true
@@ -59,7 +63,29 @@ func unanswered(err error) bool {
 	return false
 }
 
-// lostAnswerError is the error of a request that was sent whole.
+// rememberAttempts adds to the SDK's error, which is the last attempt's, that the answer to an earlier one is lost.
+func rememberAttempts(stack *middleware.Stack) error {
+	return stack.Finalize.Insert(middleware.FinalizeMiddlewareFunc("RememberAttempts", func(
+		ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler,
+	) (middleware.FinalizeOutput, middleware.Metadata, error) {
+		out, metadata, err := next.HandleFinalize(ctx, in)
+		attempts, _ := retry.GetAttemptResults(metadata)
+		if err != nil && !settled(err) && slices.ContainsFunc(attempts.Results, func(a retry.AttemptResult) bool { return unanswered(a.Err) }) {
+			err = &lostAnswerError{err}
+		}
+		return out, metadata, err
+	}), "Retry", middleware.Before)
+}
+
+// settled reports whether an answer tells that no earlier attempt was done: that of a stale grant or of a failed
+// precondition. The gateway looks for an earlier attempt before it. Other refusals may come without that look, and the
+// one of expired credentials while the earlier attempt is under way.
+func settled(err error) bool {
+	answer, ok := errors.AsType[*smithyhttp.ResponseError](err)
+	return ok && answer.HTTPStatusCode() == http.StatusPreconditionFailed
+}
+
+// lostAnswerError is the error of a request that was sent whole, in one of its attempts.
 type lostAnswerError struct{ err error }
 
 func (e *lostAnswerError) Error() string { return e.err.Error() }
