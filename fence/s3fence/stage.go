@@ -170,7 +170,11 @@ func (c *Client) Stage(ctx context.Context, bucket, key string, body io.Reader, 
 		return s, fmt.Errorf("stage %s/%s: %w", bucket, key, err)
 	}
 	defer func() { _ = res.Body.Close() }()
-	if res.StatusCode != http.StatusOK {
+	switch res.StatusCode {
+	case http.StatusOK:
+	case http.StatusBadGateway, http.StatusGatewayTimeout: // of a balancer, which has heard no answer
+		return s, fmt.Errorf("stage %s/%s: %w: %w", bucket, key, fence.ErrUnknown, refusal(res))
+	default:
 		return s, fmt.Errorf("stage %s/%s: %w", bucket, key, refusal(res))
 	}
 	s.ID, s.ETag = res.Header.Get(headerStage), strings.Trim(res.Header.Get("ETag"), `"`)

@@ -129,12 +129,23 @@ func TestAnAnswerThatIsNoStageIsNotBelieved(t *testing.T) {
 
 func TestWhetherAnUploadWithoutAnAnswerIsStagedIsUnknown(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-		panic(http.ErrAbortHandler)
+		switch r.URL.Path {
+		case "/away/b/k":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case "/lost/b/k":
+			w.WriteHeader(http.StatusBadGateway)
+		case "/late/b/k":
+			w.WriteHeader(http.StatusGatewayTimeout)
+		default:
+			panic(http.ErrAbortHandler)
+		}
 	}))
 	defer server.Close()
-	for endpoint, unknown := range map[string]bool{server.URL: true, "http://127.0.0.1:1": false} {
+	for endpoint, unknown := range map[string]bool{
+		server.URL: true, server.URL + "/lost": true, server.URL + "/late": true, server.URL + "/away": false, "http://127.0.0.1:1": false,
+	} {
 		c, err := s3fence.New(s3fence.Config{Endpoint: endpoint, AccessKeyID: "a", SecretAccessKey: "b", HTTPClient: server.Client()})
 		if err != nil {
 			t.Fatal(err)
