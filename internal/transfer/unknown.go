@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
@@ -40,6 +41,8 @@ func (c *Client) explainWrite(what, write string, to Object, err error) error {
 	}
 	if unsent, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok {
 		err = &UnreachableError{Endpoint: c.endpoint, Cause: unsent.Err}
+	} else if api, ok := errors.AsType[smithy.APIError](err); ok {
+		err = &Error{Code: api.ErrorCode(), Message: api.ErrorMessage()}
 	}
 	return &UnknownError{Write: write, To: to, Err: err}
 }
@@ -54,24 +57,33 @@ func unanswered(err error) bool {
 	if !ok {
 		return false
 	}
+	api, isAPI := errors.AsType[smithy.APIError](err)
+	if isAPI && strings.Contains(api.ErrorMessage(), fence.ErrUnknown.Error()) {
+		return true // to the gateway, too: its PostgreSQL was lost
+	}
 	switch answer.HTTPStatusCode() {
 	case http.StatusBadGateway, http.StatusGatewayTimeout: // of a balancer
 		return true
 	case http.StatusOK:
-		return !errors.As(err, new(smithy.APIError)) // the answer broke off
+		return !isAPI // the answer broke off
 	}
 	return false
 }
 
-// rememberAttempts adds to the SDK's error, which is the last attempt's, that the answer to an earlier one is lost.
+// rememberAttempts replaces the SDK's error, which is the last attempt's, if the answer to an earlier one is lost.
 func rememberAttempts(stack *middleware.Stack) error {
 	return stack.Finalize.Insert(middleware.FinalizeMiddlewareFunc("RememberAttempts", func(
 		ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler,
 	) (middleware.FinalizeOutput, middleware.Metadata, error) {
 		out, metadata, err := next.HandleFinalize(ctx, in)
 		attempts, _ := retry.GetAttemptResults(metadata)
-		if err != nil && !settled(err) && slices.ContainsFunc(attempts.Results, func(a retry.AttemptResult) bool { return unanswered(a.Err) }) {
-			err = &lostAnswerError{err}
+		lost := slices.IndexFunc(attempts.Results, func(a retry.AttemptResult) bool { return unanswered(a.Err) })
+		switch {
+		case err == nil || lost < 0 || settled(err):
+		case ctx.Err() != nil:
+			err = &lostAnswerError{err} // says that it was interrupted
+		default: // the last error may say that nothing was changed
+			err = &lostAnswerError{attempts.Results[lost].Err}
 		}
 		return out, metadata, err
 	}), "Retry", middleware.Before)
@@ -85,7 +97,7 @@ func settled(err error) bool {
 	return ok && answer.HTTPStatusCode() == http.StatusPreconditionFailed
 }
 
-// lostAnswerError is the error of a request that was sent whole, in one of its attempts.
+// lostAnswerError is the error of a request that was sent whole, or of such an attempt.
 type lostAnswerError struct{ err error }
 
 func (e *lostAnswerError) Error() string { return e.err.Error() }

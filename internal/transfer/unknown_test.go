@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -26,24 +27,29 @@ func die(r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// answering answers the first attempt of a request with one status, and the others with another one.
-func answering(first, later int, code string) http.HandlerFunc {
+type answer struct {
+	status        int
+	code, message string // "": the body is empty
+}
+
+// answering answers the first attempt of a request in one way, and the others in another one.
+func answering(first, later answer) http.HandlerFunc {
 	var attempts atomic.Int32
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-		status, again := first, attempts.Add(1) > 1
-		if again {
-			status = later
+		a := later
+		if attempts.Add(1) == 1 {
+			a = first
 		}
 		switch {
-		case status == away && later == away:
+		case a.status == away && later.status == away:
 			die(r)
-		case status == away:
+		case a.status == away:
 			panic(http.ErrAbortHandler)
 		}
-		w.WriteHeader(status)
-		if again && code != "" {
-			_, _ = fmt.Fprintf(w, "<Error><Code>%s</Code><Message>said</Message></Error>", code)
+		w.WriteHeader(a.status)
+		if a.code != "" {
+			_, _ = fmt.Fprintf(w, "<Error><Code>%s</Code><Message>%s</Message></Error>", a.code, a.message)
 		}
 	}
 }
@@ -62,29 +68,63 @@ func TestALostAnswerIsNotForgottenByTheNextAttempt(t *testing.T) {
 		},
 		"copy": func(ctx context.Context, c *transfer.Client) error { return c.Copy(ctx, from, to, transfer.Options{}) },
 	}
+	lost, unavailable := answer{status: away}, answer{status: http.StatusServiceUnavailable}
+	nothing, unknown := unavailable, unavailable
+	nothing.code, nothing.message = "ServiceUnavailable", "PostgreSQL did not answer. Nothing was changed."
+	unknown.code, unknown.message = "ServiceUnavailable", "PostgreSQL was lost, so its outcome is unknown."
+	stale := answer{http.StatusPreconditionFailed, "StaleFencingToken", "said"}
 	for name, c := range map[string]struct {
-		first, later int
-		code         string
+		first, later answer
 		want         error // nil: neither unknown nor stale
 	}{
-		"the port dies":                         {away, away, "", fence.ErrUnknown},
-		"nothing is behind the balancer":        {away, http.StatusServiceUnavailable, "", fence.ErrUnknown},
-		"the balancer hears nothing":            {http.StatusBadGateway, http.StatusServiceUnavailable, "", fence.ErrUnknown},
-		"the balancer's time is over":           {http.StatusGatewayTimeout, http.StatusInternalServerError, "InternalError", fence.ErrUnknown},
-		"the credentials expire":                {away, http.StatusBadRequest, "ExpiredToken", fence.ErrUnknown},
-		"nothing was done, and nothing will be": {away, http.StatusPreconditionFailed, "StaleFencingToken", fence.ErrStale},
-		"a precondition failed":                 {away, http.StatusPreconditionFailed, "PreconditionFailed", nil},
-		"no attempt was taken":                  {http.StatusServiceUnavailable, http.StatusServiceUnavailable, "ServiceUnavailable", nil},
+		"the port dies":                  {lost, lost, fence.ErrUnknown},
+		"nothing is behind the balancer": {lost, unavailable, fence.ErrUnknown},
+		"the balancer hears nothing":     {answer{status: http.StatusBadGateway}, unavailable, fence.ErrUnknown},
+		"the balancer's time is over":    {answer{status: http.StatusGatewayTimeout}, nothing, fence.ErrUnknown},
+		"PostgreSQL dies":                {unknown, nothing, fence.ErrUnknown},
+		"PostgreSQL dies again":          {nothing, unknown, fence.ErrUnknown},
+		"the credentials expire":         {lost, answer{http.StatusBadRequest, "ExpiredToken", "said"}, fence.ErrUnknown},
+		"the grant is stale":             {lost, stale, fence.ErrStale},
+		"a precondition failed":          {lost, answer{http.StatusPreconditionFailed, "PreconditionFailed", "said"}, nil},
+		"no attempt was taken":           {nothing, nothing, nil},
 	} {
 		for write, do := range writes {
 			t.Run(name+", "+write, func(t *testing.T) {
 				t.Parallel()
-				port, _ := at(t, answering(c.first, c.later, c.code))
+				port, _ := at(t, answering(c.first, c.later))
 				err := do(t.Context(), port)
-				if err == nil || errors.Is(err, fence.ErrUnknown) != (c.want == fence.ErrUnknown) || errors.Is(err, fence.ErrStale) != (c.want == fence.ErrStale) {
-					t.Errorf("got %v, want %v", err, c.want)
+				for _, is := range []error{fence.ErrUnknown, fence.ErrStale} {
+					if err == nil || errors.Is(err, is) != errors.Is(c.want, is) {
+						t.Errorf("got %v, want %v", err, c.want)
+					}
+				}
+				if errors.Is(c.want, fence.ErrUnknown) && strings.Contains(err.Error(), "Nothing was changed") {
+					t.Errorf("the error contradicts itself: %v", err)
 				}
 			})
 		}
+	}
+}
+
+func TestAnUploadThatIsInterruptedAfterALostAnswerSaysBoth(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "report.pdf")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	var attempts atomic.Int32
+	c, _ := at(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if attempts.Add(1) > 1 {
+			interrupt()
+			<-r.Context().Done()
+		}
+		panic(http.ErrAbortHandler)
+	})
+	err := c.Upload(ctx, file, transfer.Object{Bucket: "orders", Key: "x"}, transfer.Options{})
+	if !errors.Is(err, fence.ErrUnknown) || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
 	}
 }
