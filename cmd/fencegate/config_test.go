@@ -352,7 +352,7 @@ func TestConfigCheckWarnsOfACertificateThatEnds(t *testing.T) {
 	}
 }
 
-// pgx ignores a password file that it can't read. Commands name it, and connect to nothing.
+// pgx ignores a password file that it can't read. Commands that would connect name it, and connect to nothing.
 func TestAPasswordFileThatCanNotBeReadIsRefused(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "pgpass")
@@ -370,5 +370,13 @@ func TestAPasswordFileThatCanNotBeReadIsRefused(t *testing.T) {
 		if code != exitUsage || !strings.HasPrefix(stderr, want) {
 			t.Fatalf("%q: %d %q, want %q", args, code, stderr, want)
 		}
+	}
+	code, stdout, stderr := cli(t, nil, "doctor", "--blobs", t.TempDir(), "--postgres-url", address)
+	if code != exitFailed || !strings.Contains(stdout, "the address names the password file "+missing+", which can't be read") || !strings.Contains(stdout, "blobs.") {
+		t.Errorf("doctor: %d %s%s", code, stdout, stderr)
+	}
+	code, _, stderr = cli(t, nil, "nodes", "status", "--redis", "127.0.0.1:1", "--redis-prefix", "p", "--postgres-url", address)
+	if code == exitUsage || strings.Contains(stderr, missing) {
+		t.Errorf("nodes status, which does not ask PostgreSQL: %d %s", code, stderr)
 	}
 }

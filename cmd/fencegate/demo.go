@@ -94,6 +94,9 @@ func demoOn(ctx context.Context, e env, cfg demo.Config, g gatewayFlags, adminUR
 		}
 	}
 	cfg.AdminURL = adminURL
+	if err := checkPassfile(adminURL); err != nil {
+		return err
+	}
 	if err := workers(&cfg, g.url, token, adminURL); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/pgtext"
 )
 
 const sqlHowManyProtected = `SELECT count(*) FROM fence.protected`
@@ -52,10 +53,21 @@ const (
 	asMigrator = "the login that migrates, or a superuser"
 )
 
+// checkPassfile refuses an address whose password file can't be read: pgx would connect without a password.
+func checkPassfile(url string) error {
+	if err := pgtext.CheckPassfile(url); err != nil {
+		return usage(fmt.Errorf("--postgres-url %w", err))
+	}
+	return nil
+}
+
 // with calls f with a pool for the database.
 func (d *database) with(ctx context.Context, f func(*pgxpool.Pool) error) error {
 	if d.url == "" {
 		return usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)"))
+	}
+	if err := checkPassfile(d.url); err != nil {
+		return err
 	}
 	config, err := pgxpool.ParseConfig(d.url)
 	if err != nil {

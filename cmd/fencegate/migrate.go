@@ -32,9 +32,9 @@ func (m *migrated) register(cmd *cobra.Command) {
 func (m *migrated) set() (migrate.Set, error) {
 	set, err := setOf(m.only)
 	if m.url == "" {
-		err = errors.Join(err, usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)")))
+		return set, errors.Join(err, usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)")))
 	}
-	return set, err
+	return set, errors.Join(err, checkPassfile(m.url))
 }
 
 func newMigrateUp() *cobra.Command {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/optionfile"
-	"github.com/fencegate/fencegate/internal/pgtext"
 )
 
 // Variables that are secrets, and therefore have no flag.
@@ -73,22 +72,14 @@ func (e env) strangers(known []string) (names []string) {
 // says annotates commands that report misspelled variables themselves.
 const says = "tells of misspelt variables itself"
 
-// prepare sets the flags from their variables, warns of misspelled ones, and refuses an unreadable password file.
+// prepare sets the flags from their variables, and warns of misspelled ones.
 func (e env) prepare(cmd *cobra.Command) error {
 	if _, itself := cmd.Annotations[says]; !itself {
 		for _, warning := range e.misspelt(cmd.Root()) {
 			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "fencegate: warning:", oneLine(warning))
 		}
 	}
-	if err := e.fromEnvironment(cmd); err != nil {
-		return err
-	}
-	if f := cmd.Flags().Lookup("postgres-url"); f != nil && f.Value.String() != "" {
-		if err := pgtext.CheckPassfile(f.Value.String()); err != nil {
-			return usage(fmt.Errorf("--%s %w", f.Name, err))
-		}
-	}
-	return nil
+	return e.fromEnvironment(cmd)
 }
 
 // byVariable annotates flags that a variable has set.

@@ -19,6 +19,9 @@ const oldestServer = 140000
 // examinePostgres stops early if the remaining checks can't tell anything.
 func examinePostgres(ctx context.Context, url string) []Finding {
 	const check = "postgresql.reachable"
+	if err := pgtext.CheckPassfile(url); err != nil {
+		return []Finding{fail(check, "the address "+err.Error(), "Correct the name, or let the user of doctor and of the gateway read the file.")}
+	}
 	config, err := pgx.ParseConfig(url)
 	if err != nil { // its text may contain the address, which holds a password
 		return []Finding{fail(check, "the address is no PostgreSQL address", "Write it as postgres://user@host:port/database; keep the password in FENCEGATE_POSTGRES_URL or PGPASSWORD.")}

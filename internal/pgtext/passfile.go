@@ -18,10 +18,6 @@ var passfileSetting = regexp.MustCompile(`(?:^|\s)passfile\s*=\s*('(?:[^'\\]|\\.
 // password is given otherwise. pgx connects without a password then, and PostgreSQL's answer does not tell why. The
 // error continues a sentence that begins with the address's name.
 func CheckPassfile(address string) error {
-	config, err := pgconn.ParseConfig(address)
-	if err != nil || config.Password != "" {
-		return nil // what is no address is told elsewhere
-	}
 	file, names := passfileIn(address), "names"
 	if file == "" {
 		file, names = os.Getenv("PGPASSFILE"), "has no password, and PGPASSFILE names"
@@ -29,8 +25,12 @@ func CheckPassfile(address string) error {
 	if file == "" {
 		return nil
 	}
-	if err = readable(file); err == nil {
+	err := readable(file)
+	if err == nil {
 		return nil
+	}
+	if config, malformed := pgconn.ParseConfig(address); malformed != nil || config.Password != "" {
+		return nil // what is no address is told elsewhere
 	}
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		err = path.Err
@@ -38,7 +38,8 @@ func CheckPassfile(address string) error {
 	return fmt.Errorf("%s the password file %s, which can't be read: %w", names, file, err)
 }
 
-// readable reports why a file can't be read. Pipes are left to pgx: an opening would wait for their writer.
+// readable reports why a file can't be read. A pipe is left to pgx: it can be read once only, and opening it waits for its
+// writer.
 func readable(file string) error {
 	info, err := os.Stat(file) //nolint:gosec // G703: the path is of the operator, whose rights this program has
 	if err != nil || info.Mode()&fs.ModeNamedPipe != 0 {

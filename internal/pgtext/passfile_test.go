@@ -1,9 +1,12 @@
+//go:build unix
+
 package pgtext_test
 
 import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/fencegate/fencegate/internal/pgtext"
@@ -16,7 +19,13 @@ func TestAPasswordFileThatCanNotBeReadIsSaid(t *testing.T) {
 	if err := os.WriteFile(there, []byte("another:*:*:*:geheim\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ address, variable, want string }{
+		{"postgres://u@h/d?passfile=" + pipe, "", ""}, // is not opened: it can be read once
+		{"postgres://u@h/d", pipe, ""},
 		{"postgres://u@h/d?passfile=" + there, missing, ""},
 		{"postgres://u@h/d?passfile=" + missing, "", missing + ", which can't be read: no such file or directory"},
 		{"postgres://u@h:1,i:2/d?sslmode=disable&passfile=" + missing, there, missing + ", which can't be read: no such file or directory"},
