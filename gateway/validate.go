@@ -238,12 +238,8 @@ func sameHost(a, b string) bool {
 	switch {
 	case !x.IsValid() || !y.IsValid():
 		return strings.EqualFold(a, b) || x.IsValid() && x.IsUnspecified() || y.IsValid() && y.IsUnspecified()
-	case x == y:
-		return true
-	case x.IsUnspecified() && x.Is6(), y.IsUnspecified() && y.Is6(): // it listens on IPv4, too
-		return true
 	}
-	return (x.IsUnspecified() || y.IsUnspecified()) && x.Is4() == y.Is4()
+	return x == y || x.IsUnspecified() || y.IsUnspecified() // 0.0.0.0 listens on IPv6, too
 }
 
 // hostAddr returns the address that a listener's host stands for; the zero value for a name other than localhost.

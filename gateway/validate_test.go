@@ -29,7 +29,8 @@ func TestFaultsTellWhatAStartWouldRefuse(t *testing.T) {
 		"every IPv6 address":     {func(c *gateway.Config) { c.APIListen, c.PGListen = "[::]:1", "127.0.0.1:1" }, "PGListen"},
 		"a name":                 {func(c *gateway.Config) { c.APIListen, c.PGListen = "GW:1", "gw:1" }, "PGListen"},
 		"another address":        {func(c *gateway.Config) { c.APIListen, c.PGListen = "127.0.0.1:1", "127.0.0.2:1" }, ""},
-		"another family":         {func(c *gateway.Config) { c.APIListen, c.PGListen = "0.0.0.0:1", "[::1]:1" }, ""},
+		"every address, IPv6":    {func(c *gateway.Config) { c.APIListen, c.PGListen = "0.0.0.0:1", "[::1]:1" }, "PGListen"},
+		"another family":         {func(c *gateway.Config) { c.APIListen, c.PGListen = "127.0.0.1:1", "[::1]:1" }, ""},
 		"any free port":          {func(c *gateway.Config) { c.APIListen, c.PGListen = "127.0.0.1:0", "127.0.0.1:0" }, ""},
 		"a bucket's name": {func(c *gateway.Config) {
 			c.S3Listen, c.BlobDir, c.Buckets = "127.0.0.1:0", t.TempDir(), map[string]string{"Orders_X": "key"}
