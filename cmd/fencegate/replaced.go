@@ -23,7 +23,7 @@ func (o *serveFlags) warnReplaced(cfg gateway.Config) {
 			return slices.Equal(strings.Fields(keys), strings.Fields(cfg.MasterKey)), err
 		}},
 		{"s3-secret-key-file", o.s3SecretKeyFile, sameSecret("--s3-secret-key-file", o.s3SecretKeyFile, cfg.S3.RootSecretKey)},
-		{"redis-tls-ca", o.redis.ca, func() (bool, error) {
+		{"redis-tls-ca", o.authorities(cfg), func() (bool, error) {
 			pool, err := o.redis.authorities()
 			return pool.Equal(authoritiesOf(cfg.RedisNodes)), err
 		}},
@@ -41,6 +41,14 @@ func (o *serveFlags) warnReplaced(cfg gateway.Config) {
 	if len(replaced) > 0 {
 		cfg.Logger.Warn("SIGHUP: some files have changed, which needs a restart; their previous content stays in use until then", "options", keysOf(o, replaced))
 	}
+}
+
+// authorities returns the file of the nodes' authorities, if there are nodes.
+func (o *serveFlags) authorities(cfg gateway.Config) string {
+	if len(cfg.RedisNodes) == 0 {
+		return ""
+	}
+	return o.redis.ca
 }
 
 // startToken returns the file of the bearer token, if only a start reads it.
