@@ -187,7 +187,7 @@ func (p *provider) current(ctx context.Context) (issued, error) {
 	if running == nil {
 		return last, nil
 	}
-	valid := last.until.Remaining() > 0
+	valid := last.until.Remaining() > refreshPatience // still, when they are given
 	var tooLong <-chan time.Time
 	if valid {
 		patience := time.NewTimer(refreshPatience)
