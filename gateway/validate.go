@@ -235,8 +235,7 @@ func (c Config) faultsOfListens() (all []error) {
 // localhost.
 func sameHost(a, b string) bool {
 	x, y := hostAddr(a), hostAddr(b)
-	switch {
-	case !x.IsValid() || !y.IsValid():
+	if !x.IsValid() || !y.IsValid() {
 		return strings.EqualFold(a, b) || x.IsValid() && x.IsUnspecified() || y.IsValid() && y.IsUnspecified()
 	}
 	return x == y || x.IsUnspecified() || y.IsUnspecified() // 0.0.0.0 listens on IPv6, too
