@@ -133,7 +133,7 @@ func TestWhatMayHaveBeenDoneIsSaidSo(t *testing.T) {
 		{lost.URL, "buckets drop-rule orders a/", look},
 		{lost.URL, "resources show r", start},
 		{"http://127.0.0.1:1", "resources revoke r", start},
-		{plain.URL, "resources revoke r", start}, // its certificate is not trusted
+		{plain.URL, "resources revoke r", "with --ca or FENCEGATE_CA"}, // nothing was sent
 		{"https://" + strings.TrimPrefix(lost.URL, "http://"), "resources revoke r", "name it with http://"},
 	} {
 		code, _, stderr := cli(t, map[string]string{"FENCEGATE_GATEWAY": c.gateway}, strings.Fields(c.args)...)
