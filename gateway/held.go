@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -38,7 +39,7 @@ func (h held) Held(ctx context.Context, resource string, token fence.Token) (tim
 	state, err := h.source.Inspect(ctx, resource)
 	switch {
 	case err != nil:
-		return unsure, nil //nolint:nilerr // see above
+		return unsure, fmt.Errorf("%w: %w", s3.ErrLockAway, err)
 	case state.Locked && state.TTL < 0:
 		return unsure, nil
 	case state.Locked:

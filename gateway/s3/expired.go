@@ -25,11 +25,15 @@ func (r request) over(action string) bool { return r.expired && !repeated[action
 var noSeal = make([]byte, 32)
 
 // onlyRepeat prepares a write under expired credentials. The fence refuses its grant, whatever it has recorded. So the
-// write is answered if an earlier attempt has done it, and changes nothing. Where no fence is asked, it is refused.
+// write is answered if an earlier attempt has done it, and changes nothing. An attempt in progress under the same grant
+// is refused too if the lease is over. Where no fence is asked, the write is refused.
 func (b *backend) onlyRepeat(r *request, bucket, key string) error {
 	rule, err := b.catalog.RuleOf(b.base, bucket, key)
 	if err == nil && rule.Unchecked() {
 		err = errExpired
+	}
+	if err == nil {
+		err = b.held.settle(b.base, r.grant)
 	}
 	r.grant.SealHash = noSeal
 	return err

@@ -4,13 +4,17 @@ package s3_test
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
@@ -110,6 +114,83 @@ func TestExpiredCredentialsDoNothing(t *testing.T) {
 			}
 			if n := w.count("SELECT (SELECT count(*) FROM objects.versions) + (SELECT count(*) FROM objects.blobs WHERE state <> 'pending')"); n != 0 {
 				t.Errorf("%d versions and blobs of refused ones", n)
+			}
+		})
+	}
+}
+
+// leases answers for the lock.
+type leases struct {
+	held, current func() (time.Duration, error)
+}
+
+func (l *leases) Held(context.Context, string, fence.Token) (time.Duration, error) { return l.held() }
+
+func (l *leases) Current(context.Context, string, fence.Token) (time.Duration, error) {
+	return l.current()
+}
+
+// An attempt is still in progress when its lease has run out, and nobody has acquired the resource since. Once another
+// attempt is told that the credentials have expired, it takes no effect.
+func TestAnAttemptInProgressEndsBeforeExpiredCredentialsAreRefused(t *testing.T) {
+	t.Parallel()
+	large := strings.Repeat("x", 1<<17)
+	for name, request := range map[string]func(*world) raw{
+		"PutObject": func(w *world) raw { return w.of("PUT", invoice, large, nil) },
+		"CopyObject": func(w *world) raw {
+			return w.of("PUT", invoice, "", map[string]string{"X-Amz-Copy-Source": "/orders/1001/source"})
+		},
+		"UploadPart": func(w *world) raw {
+			m := begin(w.t, w.holder("orders/1001", 5), "orders", "")
+			return w.of("PUT", invoice+"?partNumber=1&uploadId="+*m.id, large, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := new(leases)
+			w := setup(t, func(c *config) { c.Leases = l })
+			l.held = func() (time.Duration, error) {
+				over["released"](w)
+				return 0, nil
+			}
+			bucket := w.bucket()
+			put(t, w.lease("orders/1001", 5), bucket, "1001/source", large)
+			r := request(w)
+			w.store.puts.Store(0)
+			release := w.store.hold()
+			defer release()
+			first := w.async(r)
+			w.begun(1)
+			r.creds = w.lapsed(time.Second)
+			if res, text := w.again(r, []byte(large)[:r.size]); res.StatusCode != http.StatusBadRequest || !strings.Contains(text, "ExpiredToken") {
+				t.Errorf("again: got %d %s", res.StatusCode, text)
+			}
+			release()
+			if a := <-first; a.status != http.StatusPreconditionFailed {
+				t.Errorf("the first attempt: got %+v", a)
+			}
+			if n := w.count("SELECT (SELECT count(*) FROM objects.versions) + (SELECT count(*) FROM objects.parts)"); n != 1 {
+				t.Errorf("%d versions and parts, want the source", n)
+			}
+		})
+	}
+}
+
+// While the lock can't be asked, an attempt in progress may still take effect.
+func TestExpiredCredentialsAreNotRefusedWhileTheLockIsAway(t *testing.T) {
+	t.Parallel()
+	for name, err := range map[string]error{"lock": fmt.Errorf("%w: no quorum", s3.ErrLockAway), "fence": context.DeadlineExceeded} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t, func(c *config) {
+				c.Leases = &leases{held: func() (time.Duration, error) { return 0, err }}
+			})
+			w.bucket()
+			w.arm("orders/1001", 5)
+			r := w.of("PUT", invoice, "new", nil)
+			r.creds = w.lapsed(time.Second)
+			if res, text := w.send(r); res.StatusCode != http.StatusServiceUnavailable {
+				t.Errorf("got %d %s", res.StatusCode, text)
 			}
 		})
 	}

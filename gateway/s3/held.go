@@ -2,6 +2,7 @@ package s3
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -16,12 +17,16 @@ import (
 // one only after [Leases.Held] was called.
 type Leases interface {
 	// Held reports for how long a lease is held from now on, unless it is released. Zero: it is over, and the fence
-	// refuses its grant. After an error the state is unknown, and nothing was changed.
+	// refuses its grant. After an error the state is unknown, and nothing was changed. [ErrLockAway] comes with the time
+	// for which the fence alone decides.
 	Held(ctx context.Context, resource string, token fence.Token) (time.Duration, error)
 	// Current reports for how long the lease with this token is certainly held. Zero: it is over, or another client has
 	// the resource. After an error the state is unknown.
 	Current(ctx context.Context, resource string, token fence.Token) (time.Duration, error)
 }
+
+// ErrLockAway says that the lock did not answer.
+var ErrLockAway = errors.New("the lock did not answer")
 
 // held caches until when leases are held, so that not every request asks. Safe for concurrent use.
 type held struct {
@@ -56,8 +61,8 @@ func (h *held) check(ctx context.Context, p objects.Proof) (bool, error) {
 	}
 	began := time.Now()
 	left, err := h.ask(ctx, p.Resource, p.Token)
-	if err != nil {
-		return false, fmt.Errorf("%w: can't tell whether the lease of %q is held: %w", objects.ErrDatabaseAway, p.Resource, err)
+	if err != nil && !errors.Is(err, ErrLockAway) {
+		return false, cannotTell(p, err)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -68,6 +73,25 @@ func (h *held) check(ctx context.Context, p objects.Proof) (bool, error) {
 		h.until[id] = began.Add(left)
 	}
 	return left > 0, nil
+}
+
+// settle makes the fence refuse the grant of a lease that is over. It fails if it is unknown whether the lease is over.
+func (h *held) settle(ctx context.Context, p objects.Proof) error {
+	if h.ask == nil {
+		return nil
+	}
+	_, err := h.ask(ctx, p.Resource, p.Token)
+	switch {
+	case errors.Is(err, ErrLockAway):
+		return s3error.Unavailable(s3error.MessageLockAway)
+	case err != nil:
+		return cannotTell(p, err)
+	}
+	return nil
+}
+
+func cannotTell(p objects.Proof, err error) error {
+	return fmt.Errorf("%w: can't tell whether the lease of %q is held: %w", objects.ErrDatabaseAway, p.Resource, err)
 }
 
 func (h *held) remembers(id leaseID) bool {

@@ -102,6 +102,7 @@ const (
 	MessageUnknownOnce  = "PostgreSQL was lost while the request was committed, so its outcome is unknown. It has no amz-sdk-invocation-id: repeated, it may be applied a second time. Look what is there first."
 	MessageNotTried     = "PostgreSQL was lost before this key's turn came. Nothing was changed. Try again."
 	MessageCopied       = "The copy is made, but not under the id that the headers of this answer name. Try the same request again, with its amz-sdk-invocation-id."
+	MessageLockAway     = "The lock did not answer, so it is unknown whether the lease is over, and whether an earlier attempt of this request will take effect. Try the same request again."
 	MessageStoreFailed  = "The blob store failed. Nothing was changed. Try again."
 )
 
