@@ -26,9 +26,35 @@ type NewPart struct {
 	Body   Body
 }
 
+// noted is the kind under which an attempt is recorded.
+func (p NewPart) noted() string { return fmt.Sprintf("part %d of %s", p.Number, p.Upload) }
+
+// PartBefore returns the part with this number if an earlier attempt of the request stored it. why is the reason for
+// which the request cannot be carried out now. If there was no earlier attempt, PartBefore returns why.
+func (w *Writer) PartBefore(ctx context.Context, p NewPart, why error) (Part, error) {
+	if unsettled(why) {
+		return Part{}, why
+	}
+	done, _, err := w.wasDone(ctx, p.Change, p.noted())
+	if err != nil {
+		return Part{}, err
+	}
+	if !done {
+		return Part{}, why
+	}
+	found, err := NewCatalog(w.db).Parts(ctx, p.Upload, int(p.Number)-1, 1)
+	switch {
+	case err != nil:
+		return Part{}, &unknownError{cause: err}
+	case len(found) == 0 || found[0].Number != p.Number: // the upload has ended
+		return Part{}, why
+	}
+	return found[0], nil
+}
+
 // PutPart stores a part's bytes as a pending blob and adds it to its upload.
 func (w *Writer) PutPart(ctx context.Context, p NewPart) (Part, error) {
-	id, err := w.announce(ctx, p.Change, fmt.Sprintf("part %d of %s", p.Number, p.Upload))
+	id, err := w.announce(ctx, p.Change, p.noted())
 	if err != nil {
 		return Part{}, err
 	}

@@ -100,10 +100,15 @@ func (w *Writer) wasDone(ctx context.Context, p Change, what string) (done bool,
 	return done, made.Bytes, err
 }
 
+// unsettled reports whether an error is the answer, whatever an earlier attempt of the request did.
+func unsettled(why error) bool {
+	return errors.Is(why, fence.ErrUnknown) || errors.Is(why, ErrDatabaseAway) || errors.Is(why, ErrOtherRequest)
+}
+
 // Before returns the version that an earlier attempt of a request made or staged. why is the reason for which the
 // request cannot be carried out now. If there was no earlier attempt, Before returns why.
 func (w *Writer) Before(ctx context.Context, p Change, stages bool, why error) (Stored, error) {
-	if errors.Is(why, fence.ErrUnknown) || errors.Is(why, ErrDatabaseAway) || errors.Is(why, ErrOtherRequest) {
+	if unsettled(why) {
 		return Stored{}, why
 	}
 	done, version, err := w.wasDone(ctx, p, Put{Stage: stages}.noted())

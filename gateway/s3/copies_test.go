@@ -17,6 +17,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -247,6 +248,51 @@ func TestACopyForWhichNobodyWaitsIsGivenUp(t *testing.T) {
 			leave(w, res.Body)
 			testenv.Eventually(t, "given up", func() bool { return w.srv.Stats().Uploads == 0 })
 			w.nothingLeft(1, 1)
+		})
+	}
+}
+
+// Credentials that end with their lease read nothing afterwards, but a copy that they made is said to be made.
+func TestACopyIsSaidToBeMadeWhenCredentialsEndWithTheLease(t *testing.T) {
+	t.Parallel()
+	for name, path := range map[string]string{"CopyObject": copyTarget, "UploadPartCopy": invoice + "?partNumber=2&uploadId="} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := new(leases)
+			held := func() (time.Duration, error) { return time.Millisecond, nil }
+			l.held, l.current = held, held
+			w := setup(t, func(c *config) { c.Leases = l })
+			bucket, data := w.sourced()
+			if strings.HasSuffix(path, "=") {
+				path += *begin(t, w.holder("orders/1001", 5), bucket, "").id
+			}
+			creds, err := w.keys.Issue("orders/1001", 5, time.Now().Add(time.Hour), credentials.WhileHeld|credentials.EndHeld)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := w.copyRaw(5, "the copy")
+			r.creds, r.path = creds, "/orders/"+path
+			first, text := w.send(r)
+			if first.StatusCode != http.StatusOK || !strings.Contains(text, strings.Trim(etagOf(data), `"`)) {
+				t.Fatalf("got %d %s", first.StatusCode, text)
+			}
+			ended := func() (time.Duration, error) {
+				over["released"](w)
+				return 0, nil
+			}
+			l.held, l.current = ended, ended
+			begun := time.Now()
+			testenv.Eventually(t, "the lease is over", func() bool { return time.Since(begun) > 5*time.Millisecond })
+			if res, text := w.send(r); res.StatusCode != http.StatusOK || !strings.Contains(text, strings.Trim(etagOf(data), `"`)) {
+				t.Errorf("again: got %d %s", res.StatusCode, text)
+			}
+			r.invocation = "another"
+			if res, text := w.send(r); res.StatusCode != http.StatusBadRequest || !strings.Contains(text, "ExpiredToken") {
+				t.Errorf("another copy: got %d %s", res.StatusCode, text)
+			}
+			if n := w.store.puts.Load(); n != 1 {
+				t.Errorf("%d copies, want 1", n)
+			}
 		})
 	}
 }

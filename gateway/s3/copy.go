@@ -118,6 +118,9 @@ func (b *backend) planCopy(r *request, bucket, key string, in s3response.CopyObj
 	if err == nil {
 		err = b.needGrant(r, bucket, key)
 	}
+	if err == nil {
+		err = b.goesOn(*r)
+	}
 	if err != nil {
 		return nil, source, err
 	}

@@ -36,18 +36,12 @@ func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyI
 	if err != nil {
 		return s3response.CopyPartResult{}, err
 	}
-	from, err := b.copySource(*in.CopySource, s3.GetObjectInput{
-		IfMatch: in.CopySourceIfMatch, IfNoneMatch: in.CopySourceIfNoneMatch,
-		IfModifiedSince: in.CopySourceIfModifiedSince, IfUnmodifiedSince: in.CopySourceIfUnmodifiedSince,
-	})
-	if err != nil {
-		return s3response.CopyPartResult{}, err
+	from, offset, length, err := b.partSource(r, in)
+	p := objects.NewPart{Change: r.change(bucket, key, objects.Conditions{}), Upload: u.ID, Number: *in.PartNumber, Size: length}
+	if err != nil { // the source may be deleted, or the grant over, since an earlier attempt
+		part, err := b.writer.PartBefore(b.base, p, err)
+		return partAnswer(part, from), err
 	}
-	offset, length, err := copyRange(from.Size, *in.CopySourceRange)
-	if err != nil {
-		return s3response.CopyPartResult{}, err
-	}
-	p := objects.NewPart{Change: r.change(bucket, key, objects.Conditions{}), Number: *in.PartNumber, Size: length}
 	what := fmt.Sprintf("part %d of %s: %d bytes from %d", p.Number, u.ID, length, offset)
 	run, err := b.copies.join(attemptOf(p.Change, what, from), length > minLook, func(reading context.Context, _ blob.ID) copied {
 		bytes, err := b.reader.Open(b.base, from, offset, length)
@@ -72,6 +66,20 @@ func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyI
 	}
 	defer b.copies.leave(run)
 	return partAnswer(run.result.part, from), run.result.err
+}
+
+// partSource finds the source of a part, and which of its bytes are copied.
+func (b *backend) partSource(r request, in *s3.UploadPartCopyInput) (from objects.Stored, offset, length int64, err error) {
+	if err = b.goesOn(r); err == nil {
+		from, err = b.copySource(*in.CopySource, s3.GetObjectInput{
+			IfMatch: in.CopySourceIfMatch, IfNoneMatch: in.CopySourceIfNoneMatch,
+			IfModifiedSince: in.CopySourceIfModifiedSince, IfUnmodifiedSince: in.CopySourceIfUnmodifiedSince,
+		})
+	}
+	if err == nil {
+		offset, length, err = copyRange(from.Size, *in.CopySourceRange)
+	}
+	return from, offset, length, err
 }
 
 func partAnswer(p objects.Part, from objects.Stored) s3response.CopyPartResult {

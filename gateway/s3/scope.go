@@ -8,7 +8,6 @@ import (
 	"github.com/versity/versitygw/s3err"
 
 	"github.com/fencegate/fencegate/gateway/access"
-	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
@@ -24,9 +23,11 @@ func (p *port) within(r route) fiber.Handler {
 		if asked.over(r.action) {
 			return p.backend.fail(asked.request, asked.bucket, r.action, errExpired)
 		}
-		reads := c.Method() == http.MethodGet || c.Method() == http.MethodHead || tells[r.action] || r.header == headerCopySource
-		if err := p.backend.goesOn(s, leased && reads); err != nil {
-			return p.backend.fail(asked.request, asked.bucket, r.action, err)
+		reads := c.Method() == http.MethodGet || c.Method() == http.MethodHead || tells[r.action]
+		if reads {
+			if err := p.backend.goesOn(asked.request); err != nil {
+				return p.backend.fail(asked.request, asked.bucket, r.action, err)
+			}
 		}
 		if !leased || !s.Terms.Has(credentials.OwnKeys) && p.backend.cfg.readsAll(s) {
 			return nil
@@ -57,12 +58,13 @@ func (p *port) within(r route) fiber.Handler {
 	}
 }
 
-// goesOn refuses reads under credentials that end with their lease, once that is over. The fence refuses their writes.
-func (b *backend) goesOn(s credentials.Session, reads bool) error {
-	if !reads || !s.Terms.Has(credentials.EndHeld) {
+// goesOn refuses reads under credentials that end with their lease, once that is over. The fence refuses their writes;
+// a copy, which does both, may have been made before.
+func (b *backend) goesOn(r request) error {
+	if !r.terms.Has(credentials.EndHeld) {
 		return nil
 	}
-	held, err := b.current.check(b.base, objects.Proof{Resource: s.Resource, Token: s.Token})
+	held, err := b.current.check(b.base, r.grant)
 	if err == nil && !held {
 		err = errExpired
 	}
