@@ -56,6 +56,7 @@ type copying struct {
 	giveUp  context.CancelFunc
 	keep    bool
 	waiting int           // clients; guarded by copies.mu
+	alone   *time.Timer   // gives it up; nil while clients wait; guarded by copies.mu
 	done    chan struct{} // closed when result is set
 	result  copied
 }
@@ -72,8 +73,7 @@ type copied struct {
 func (c *copies) join(of attempt, keep bool, do func(reading context.Context, id blob.ID) copied) (*copying, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if run := c.running[of]; run != nil {
-		run.waiting++
+	if run := c.again(of); run != nil {
 		return run, nil
 	}
 	if c.life.Err() != nil || !c.uploads.take() {
@@ -96,6 +96,20 @@ func (c *copies) join(of attempt, keep bool, do func(reading context.Context, id
 		run.result = do(reading, run.id)
 	})
 	return run, nil
+}
+
+// again returns the copy that an earlier attempt began, for one more client; nil if there is none. The caller holds mu.
+func (c *copies) again(of attempt) *copying {
+	run := c.running[of]
+	if run == nil {
+		return nil
+	}
+	run.waiting++
+	if run.alone != nil {
+		run.alone.Stop()
+		run.alone = nil
+	}
+	return run
 }
 
 // ended publishes a copy's result.
@@ -122,14 +136,16 @@ func (c *copies) leave(run *copying) {
 	if run.waiting > 0 || run.over() {
 		return
 	}
-	time.AfterFunc(c.alone, func() {
+	var timer *time.Timer
+	timer = time.AfterFunc(c.alone, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if run.waiting == 0 && !run.over() {
+		if run.alone == timer && !run.over() { // no client has joined since
 			c.drop(run)
 			run.giveUp()
 		}
 	})
+	run.alone = timer
 }
 
 func (c *copies) drop(run *copying) {
