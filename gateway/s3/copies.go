@@ -33,26 +33,27 @@ func newCopies(uploads *slots, alone time.Duration) *copies {
 	return c
 }
 
-// attempt is what the attempts of one request have in common.
+// attempt is what the attempts of one request have in common. What they say of the source belongs to it, but not the
+// version that they find there.
 type attempt struct {
 	bucket, key, invocation, what string
 
 	resource, seal string
 	token          int64
-	source         [16]byte // its version
 }
 
-func attemptOf(ch objects.Change, what string, source objects.Stored) attempt {
+func attemptOf(ch objects.Change, what string) attempt {
 	return attempt{
 		bucket: ch.Bucket, key: ch.Key, invocation: ch.Invocation, what: what,
-		resource: ch.Proof.Resource, seal: string(ch.Proof.SealHash), token: int64(ch.Proof.Token), source: source.ID,
+		resource: ch.Proof.Resource, seal: string(ch.Proof.SealHash), token: int64(ch.Proof.Token),
 	}
 }
 
 // copying is one copy.
 type copying struct {
 	of      attempt
-	id      blob.ID // of the version or stage that it makes, if no earlier attempt made one
+	from    objects.Stored // its source
+	id      blob.ID        // of the version or stage that it makes, if no earlier attempt made one
 	giveUp  context.CancelFunc
 	keep    bool
 	waiting int           // clients; guarded by copies.mu
@@ -70,7 +71,7 @@ type copied struct {
 
 // join returns the copy that an earlier attempt began, or begins it. keep: its result is kept for later attempts, which
 // find it nowhere else. reading ends when the copy is given up. Call leave afterwards.
-func (c *copies) join(of attempt, keep bool, do func(reading context.Context, id blob.ID) copied) (*copying, error) {
+func (c *copies) join(of attempt, from objects.Stored, keep bool, do func(reading context.Context, id blob.ID) copied) (*copying, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if run := c.again(of); run != nil {
@@ -80,7 +81,7 @@ func (c *copies) join(of attempt, keep bool, do func(reading context.Context, id
 		return nil, s3err.GetAPIError(s3err.ErrSlowDown)
 	}
 	reading, giveUp := context.WithCancel(c.life)
-	run := &copying{of: of, id: blob.NewID(), keep: keep, giveUp: giveUp, waiting: 1, done: make(chan struct{})}
+	run := &copying{of: of, from: from, id: blob.NewID(), keep: keep, giveUp: giveUp, waiting: 1, done: make(chan struct{})}
 	if of.invocation != "" { // otherwise nothing tells its attempts apart from other requests
 		c.running[of] = run
 	}
@@ -96,6 +97,13 @@ func (c *copies) join(of attempt, keep bool, do func(reading context.Context, id
 		run.result = do(reading, run.id)
 	})
 	return run, nil
+}
+
+// find returns the copy that an earlier attempt began; nil if there is none. Call leave afterwards.
+func (c *copies) find(of attempt) *copying {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.again(of)
 }
 
 // again returns the copy that an earlier attempt began, for one more client; nil if there is none. The caller holds mu.

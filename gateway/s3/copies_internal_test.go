@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
 // A copy goes on for a while after the last client has left, whenever others left before.
@@ -16,7 +17,7 @@ func TestACopyIsGivenUpAWhileAfterItsLastClientLeft(t *testing.T) {
 		c := newCopies(&slots{limit: 1}, time.Minute)
 		defer c.stop(time.Second)
 		client := func() *copying {
-			run, err := c.join(attempt{invocation: "the copy"}, false, func(reading context.Context, _ blob.ID) copied {
+			run, err := c.join(attempt{invocation: "the copy"}, objects.Stored{}, false, func(reading context.Context, _ blob.ID) copied {
 				<-reading.Done()
 				return copied{err: errGivenUp}
 			})

@@ -296,3 +296,44 @@ func TestACopyIsSaidToBeMadeWhenCredentialsEndWithTheLease(t *testing.T) {
 		})
 	}
 }
+
+// A copy is repeated while its first attempt goes on, after its source has changed or is gone.
+func TestACopyWaitsForItsFirstAttemptWhateverItsSourceIsNow(t *testing.T) {
+	t.Parallel()
+	changes := map[string]func(w *world, bucket string){
+		"changed": func(w *world, bucket string) {
+			put(w.t, w.holder("orders/1001", 5), bucket, copySource, "new")
+		},
+		"gone": goneSource,
+	}
+	for name, change := range changes {
+		for kind, path := range map[string]string{"object": copyTarget, "part": invoice + "?partNumber=1&uploadId="} {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				t.Parallel()
+				w := setup(t)
+				bucket, data := w.sourced()
+				if kind == "part" {
+					path += *begin(t, w.holder("orders/1001", 5), bucket, "").id
+				}
+				r := w.copyRaw(5, "the copy")
+				r.path = "/orders/" + path
+				release := w.store.hold()
+				defer release()
+				first := w.async(r)
+				w.begun(1)
+				change(w, bucket)
+				second := w.async(r)
+				testenv.Eventually(t, "both wait", func() bool { return w.srv.CopyClients() == 2 || len(second) > 0 })
+				release()
+				for i, done := range []<-chan answer{first, second} {
+					if a := <-done; a.status != http.StatusOK || !strings.Contains(a.body, strings.Trim(etagOf(data), `"`)) {
+						t.Errorf("attempt %d: got %+v", i+1, a)
+					}
+				}
+				if n := w.store.puts.Load(); n != 1 {
+					t.Errorf("%d copies, want 1", n)
+				}
+			})
+		}
+	}
+}

@@ -35,18 +35,22 @@ func (b *backend) CopyObject(ctx context.Context, in s3response.CopyObjectInput)
 }
 
 func (b *backend) copyObject(r request, bucket, key string, in s3response.CopyObjectInput) (s3response.CopyObjectOutput, error) {
-	stages, what := r.stages(), "version"
+	stages, what := r.stages(), "version of "
 	if stages {
-		what = "stage"
+		what = "stage of "
 	}
 	copies, source, err := b.planCopy(&r, bucket, key, in)
 	change := r.change(bucket, key, objects.Conditions{})
 	before := func(why error) (objects.Stored, error) { return b.writer.Before(b.base, change, stages, why) }
+	of := attemptOf(change, what+*in.CopySource)
 	if err != nil { // the source may be deleted, or the grant over, since an earlier attempt
+		if run := b.copies.find(of); run != nil {
+			return b.copyEnd(r, bucket, run)
+		}
 		v, err := before(err)
 		return copyAnswer(r, v, source), err
 	}
-	run, err := b.copies.join(attemptOf(change, what, source), false, func(reading context.Context, id blob.ID) copied {
+	run, err := b.copies.join(of, source, false, func(reading context.Context, id blob.ID) copied {
 		err := errNotYet
 		var v objects.Stored
 		if source.Size > minLook {
@@ -63,11 +67,16 @@ func (b *backend) copyObject(r request, bucket, key string, in s3response.CopyOb
 	if err != nil {
 		return s3response.CopyObjectOutput{}, err
 	}
+	return b.copyEnd(r, bucket, run)
+}
+
+// copyEnd waits for a copy and answers, or begins a slow answer.
+func (b *backend) copyEnd(r request, bucket string, run *copying) (s3response.CopyObjectOutput, error) {
 	if !b.await(r, run) {
-		return b.copySlowly(r, bucket, run, source), nil
+		return b.copySlowly(r, bucket, run), nil
 	}
 	defer b.copies.leave(run)
-	return copyAnswer(r, run.result.version, source), run.result.err
+	return copyAnswer(r, run.result.version, run.from), run.result.err
 }
 
 // errNotYet says that a copy need not be refused, but may have been made by an earlier attempt.
@@ -89,7 +98,7 @@ func copyAnswer(r request, v, source objects.Stored) s3response.CopyObjectOutput
 }
 
 // copySlowly returns the headers of a slow answer, which name the version or stage before it is made.
-func (b *backend) copySlowly(r request, bucket string, run *copying, source objects.Stored) s3response.CopyObjectOutput {
+func (b *backend) copySlowly(r request, bucket string, run *copying) s3response.CopyObjectOutput {
 	keep, err := b.catalog.Keep(b.base, bucket)
 	named := objects.Stored{ID: run.id, Kept: !r.stages() && err == nil && keep != objects.Keep{}}
 	b.answerSlowly(r, run, func(made copied) (any, error) {
@@ -100,9 +109,9 @@ func (b *backend) copySlowly(r request, bucket string, run *copying, source obje
 		if err != nil {
 			return nil, b.fail(r, bucket, "CopyObject", err)
 		}
-		return copyAnswer(r, v, source).CopyObjectResult, nil
+		return copyAnswer(r, v, run.from).CopyObjectResult, nil
 	})
-	return copyAnswer(r, named, source)
+	return copyAnswer(r, named, run.from)
 }
 
 // doCopy copies, or restores. reading ends when the copy is given up; id is that of the version or stage.

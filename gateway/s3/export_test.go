@@ -42,3 +42,14 @@ func Routes() (all []Route) {
 
 // Subresources returns S3's sub-resources that the port knows, served or not.
 func Subresources() []string { return slices.Sorted(maps.Keys(subresources)) }
+
+// CopyClients returns how many clients wait for copies.
+func (s *Server) CopyClients() (n int) {
+	c := s.backend.copies
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, run := range c.running {
+		n += run.waiting
+	}
+	return n
+}

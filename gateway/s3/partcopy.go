@@ -38,12 +38,15 @@ func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyI
 	}
 	from, offset, length, err := b.partSource(r, in)
 	p := objects.NewPart{Change: r.change(bucket, key, objects.Conditions{}), Upload: u.ID, Number: *in.PartNumber, Size: length}
+	of := attemptOf(p.Change, fmt.Sprintf("part %d of %s: %q of %s", p.Number, u.ID, *in.CopySourceRange, *in.CopySource))
 	if err != nil { // the source may be deleted, or the grant over, since an earlier attempt
+		if run := b.copies.find(of); run != nil {
+			return b.partEnd(r, bucket, run)
+		}
 		part, err := b.writer.PartBefore(b.base, p, err)
 		return partAnswer(part, from), err
 	}
-	what := fmt.Sprintf("part %d of %s: %d bytes from %d", p.Number, u.ID, length, offset)
-	run, err := b.copies.join(attemptOf(p.Change, what, from), length > minLook, func(reading context.Context, _ blob.ID) copied {
+	run, err := b.copies.join(of, from, length > minLook, func(reading context.Context, _ blob.ID) copied {
 		bytes, err := b.reader.Open(b.base, from, offset, length)
 		if err != nil {
 			return copied{err: errors.Join(objects.ErrStoreFailed, err)}
@@ -55,17 +58,22 @@ func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyI
 	if err != nil {
 		return s3response.CopyPartResult{}, err
 	}
+	return b.partEnd(r, bucket, run)
+}
+
+// partEnd is copyEnd for a part.
+func (b *backend) partEnd(r request, bucket string, run *copying) (s3response.CopyPartResult, error) {
 	if !b.await(r, run) {
 		b.answerSlowly(r, run, func(made copied) (any, error) {
 			if made.err != nil {
 				return nil, b.fail(r, bucket, "UploadPartCopy", made.err)
 			}
-			return partAnswer(made.part, from), nil
+			return partAnswer(made.part, run.from), nil
 		})
-		return partAnswer(objects.Part{}, from), nil
+		return partAnswer(objects.Part{}, run.from), nil
 	}
 	defer b.copies.leave(run)
-	return partAnswer(run.result.part, from), run.result.err
+	return partAnswer(run.result.part, run.from), run.result.err
 }
 
 // partSource finds the source of a part, and which of its bytes are copied.
