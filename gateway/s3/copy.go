@@ -150,7 +150,7 @@ func (b *backend) planCopy(r *request, bucket, key string, in s3response.CopyObj
 	if err := checkAttributes(given); err != nil {
 		return nil, source, err
 	}
-	p := objects.Put{Change: r.change(bucket, key, cond), Size: source.Size, Stage: r.stages()}
+	p := objects.Put{Change: r.change(bucket, key, cond), Size: source.Size, Stage: r.stages(), Doubted: r.expired}
 	attributes, replaces := source.Attributes, in.MetadataDirective == types.MetadataDirectiveReplace
 	if replaces {
 		attributes = given

@@ -112,8 +112,22 @@ func TestExpiredCredentialsDoNothing(t *testing.T) {
 					}
 				}
 			}
-			if n := w.count("SELECT (SELECT count(*) FROM objects.versions) + (SELECT count(*) FROM objects.blobs WHERE state <> 'pending')"); n != 0 {
+			const rows = "SELECT (SELECT count(*) FROM objects.versions) + (SELECT count(*) FROM objects.blobs WHERE state <> 'pending')"
+			if n := w.count(rows); n != 0 {
 				t.Errorf("%d versions and blobs of refused ones", n)
+			}
+			if _, err := w.srv.Catalog().EnsureBucket(t.Context(), "sources", objects.NoRule()); err != nil {
+				t.Fatal(err)
+			}
+			put(t, w.root(), "sources", "source", "data")
+			before, stored := w.count(rows), w.store.fills.Load()+w.store.puts.Load()
+			r := w.of("PUT", invoice, "", map[string]string{"X-Amz-Copy-Source": "/sources/source"})
+			r.creds = w.lapsed(time.Second)
+			if res, text := w.send(r); res.StatusCode != http.StatusBadRequest || !strings.Contains(text, "ExpiredToken") {
+				t.Errorf("a copy: got %d %s", res.StatusCode, text)
+			}
+			if n, bodies := w.count(rows)-before, w.store.fills.Load()+w.store.puts.Load()-stored; n != 0 || bodies != 0 {
+				t.Errorf("a refused copy left %d versions and blobs, and stored %d bodies", n, bodies)
 			}
 		})
 	}
