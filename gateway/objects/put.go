@@ -102,7 +102,7 @@ func (w *Writer) wasDone(ctx context.Context, p Change, what string) (done bool,
 
 // unsettled reports whether an error is the answer, whatever an earlier attempt of the request did.
 func unsettled(why error) bool {
-	return errors.Is(why, fence.ErrUnknown) || errors.Is(why, ErrDatabaseAway) || errors.Is(why, ErrOtherRequest)
+	return errors.Is(why, fence.ErrUnknown) || errors.Is(why, ErrDatabaseAway)
 }
 
 // Before returns the version that an earlier attempt of a request made or staged. why is the reason for which the

@@ -337,3 +337,23 @@ func TestACopyWaitsForItsFirstAttemptWhateverItsSourceIsNow(t *testing.T) {
 		}
 	}
 }
+
+// A small copy does not look for an earlier one before it reads its source.
+func TestASmallCopyThatWasMadeIsSaidToBeMadeWhenItsSourceHasChanged(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	holder := w.lease("orders/1001", 5)
+	part := invoice + "?partNumber=1&uploadId=" + *begin(t, holder, bucket, "").id
+	for _, path := range []string{copyTarget, part} {
+		put(t, holder, bucket, copySource, "old")
+		r := w.copyRaw(5, "the copy")
+		r.path = "/orders/" + path
+		for _, now := range []string{"new", "newer"} {
+			if res, text := w.send(r); res.StatusCode != http.StatusOK || !strings.Contains(text, strings.Trim(etagOf("old"), `"`)) {
+				t.Errorf("%s: got %d %s", path, res.StatusCode, text)
+			}
+			put(t, holder, bucket, copySource, now)
+		}
+	}
+}

@@ -53,6 +53,9 @@ func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyI
 		}
 		defer func() { _ = bytes.Close() }()
 		part, err := b.storePart(u, p, copyBody(reading, bytes))
+		if err != nil { // the source may have changed since an earlier attempt
+			part, err = b.writer.PartBefore(b.base, p, err)
+		}
 		return copied{part: part, err: err}
 	})
 	if err != nil {
