@@ -32,19 +32,7 @@ func (p *port) within(r route) fiber.Handler {
 		if !leased || !s.Terms.Has(credentials.OwnKeys) && p.backend.cfg.readsAll(s) {
 			return nil
 		}
-		allowed, err := true, error(nil)
-		switch write := c.Method() != http.MethodGet && c.Method() != http.MethodHead; {
-		case r.header == headerCopySource:
-			allowed, err = p.backend.ownSource(asked.request, c.Get(headerCopySource))
-		case write && !tells[r.action]:
-		case asked.key != "":
-			allowed, err = p.backend.ownKey(asked.request, asked.bucket, asked.key)
-		case listed[r.action]:
-			allowed, err = p.backend.ownPrefix(asked.request, asked.bucket, asked.query("prefix"))
-		default:
-			// They reveal nothing about keys.
-			allowed = r.action == metrics.ActionHeadBucket || r.action == metrics.ActionGetBucketLocation
-		}
+		allowed, err := p.backend.ownReads(c, r, asked)
 		if err == nil && !allowed {
 			if !s.Terms.Has(credentials.OwnKeys) { // its principal may read nothing else
 				p.backend.tellDenied(asked.request, right{s.Principal, access.S3Read, ""}, r.action)
@@ -56,6 +44,22 @@ func (p *port) within(r route) fiber.Handler {
 		}
 		return nil
 	}
+}
+
+// ownReads reports whether a request reads only what belongs to its session's resource.
+func (b *backend) ownReads(c fiber.Ctx, r route, asked addressed) (bool, error) {
+	switch write := c.Method() != http.MethodGet && c.Method() != http.MethodHead; {
+	case r.header == headerCopySource:
+		return b.ownSource(asked.request, c.Get(headerCopySource))
+	case write && !tells[r.action]:
+		return true, nil
+	case asked.key != "":
+		return b.ownKey(asked.request, asked.bucket, asked.key)
+	case listed[r.action]:
+		return b.ownPrefix(asked.request, asked.bucket, asked.query("prefix"))
+	}
+	// The others reveal nothing about keys.
+	return r.action == metrics.ActionHeadBucket || r.action == metrics.ActionGetBucketLocation, nil
 }
 
 // goesOn refuses reads under credentials that end with their lease, once that is over. The fence refuses their writes;
