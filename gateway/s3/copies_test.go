@@ -253,7 +253,7 @@ func TestACopyForWhichNobodyWaitsIsGivenUp(t *testing.T) {
 	}
 }
 
-// Credentials that end with their lease read nothing afterwards, but a copy that they made is said to be made.
+// Credentials that end with their lease read nothing afterwards. A repeated copy gets the answer of its first attempt.
 func TestACopyIsSaidToBeMadeWhenCredentialsEndWithTheLease(t *testing.T) {
 	t.Parallel()
 	for name, path := range map[string]string{"CopyObject": copyTarget, "UploadPartCopy": invoice + "?partNumber=2&uploadId="} {

@@ -144,8 +144,8 @@ func (l *leases) Current(context.Context, string, fence.Token) (time.Duration, e
 	return l.current()
 }
 
-// An attempt is still in progress when its lease has run out, and nobody has acquired the resource since. Once another
-// attempt is told that the credentials have expired, it takes no effect.
+// The first attempt is still in progress when the lease runs out, and nobody acquires the resource. If the second attempt
+// gets ExpiredToken, the first one must not commit.
 func TestAnAttemptInProgressEndsBeforeExpiredCredentialsAreRefused(t *testing.T) {
 	t.Parallel()
 	large := strings.Repeat("x", 1<<17)

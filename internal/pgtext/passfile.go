@@ -30,7 +30,7 @@ func CheckPassfile(address string) error {
 		return nil
 	}
 	if config, malformed := pgconn.ParseConfig(address); malformed != nil || config.Password != "" {
-		return nil // what is no address is told elsewhere
+		return nil // the caller reports a malformed address
 	}
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		err = path.Err

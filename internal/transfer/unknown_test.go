@@ -19,7 +19,7 @@ import (
 // away stands for the status of an S3 port that does not answer.
 const away = 0
 
-// die ends the S3 port instead of an answer: whoever asks again is refused the connection.
+// die closes the S3 port instead of answering. Later connections are refused.
 func die(r *http.Request) {
 	if server, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok {
 		_ = server.Close()
