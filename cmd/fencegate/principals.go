@@ -18,7 +18,7 @@ import (
 // principals returns the principals of the file; nil without a file.
 func (o *serveFlags) principals(gatewayToken string, log *slog.Logger) (*access.Principals, error) {
 	if o.principalsFile == "" {
-		return nil, nil //nolint:nilnil // there are none
+		return nil, nil //nolint:nilnil // nil means that there is no file of principals
 	}
 	file, err := accessfile.Read(o.principalsFile, gatewayToken)
 	if err != nil {

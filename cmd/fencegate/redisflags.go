@@ -169,7 +169,7 @@ func (r *redisFlags) tlsConfig() (*tls.Config, error) {
 // authorities returns those that the nodes' certificates must come from; nil: the system's.
 func (r *redisFlags) authorities() (*x509.CertPool, error) {
 	if r.ca == "" {
-		return nil, nil //nolint:nilnil // there are none
+		return nil, nil //nolint:nilnil // nil means the system's authorities, as in tls.Config
 	}
 	pem, err := regular.Read(r.ca, regular.MaxBytes)
 	if err != nil {
