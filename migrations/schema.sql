@@ -1467,7 +1467,7 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 4, code 9 0f3131e75ef5'
+  COMMENT 'fencegate objects state 4, code 10 3a331d699783'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner
@@ -1891,6 +1891,13 @@ FUNCTION objects.earlier_attempt(p_bucket text, p_key text, p_version uuid, p_in
   body f626745ba9e165d1554cc30e923f01a4
   OWNER fence_owner
 
+FUNCTION objects.earlier_result(p_bucket text, p_key text, p_invocation text, p_what text) RETURNS jsonb
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body a063050400c45304b951bd5340739781
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
 FUNCTION objects.end_upload(p_upload uuid, p_bucket text, p_key text) RETURNS boolean
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
@@ -2062,7 +2069,7 @@ FUNCTION objects.put_part(p_upload uuid, p_bucket text, p_key text, p_number int
 FUNCTION objects.put_part(p_upload uuid, p_bucket text, p_key text, p_number integer, p_blob uuid, p_size bigint, p_etag text, p_algorithm text, p_checksum text, p_resource text, p_token bigint, p_seal bytea, p_invocation text) RETURNS uuid
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body e1735749c226ac68f60c5fe5eaef4799
+  body 61e68693693259c05b27ef6968273f27
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -2233,6 +2240,6 @@ FUNCTION objects.wanted_etag(p_etag text) RETURNS text
 FUNCTION objects.was_done(p_bucket text, p_key text, p_invocation text, p_what text, OUT done boolean, OUT version uuid) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body e84780dcf90e98b6c01e0fb4ce62dd02
+  body b4bde03a82f51de5e2bacbeb2e2d3e59
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway

@@ -29,27 +29,21 @@ type NewPart struct {
 // noted is the kind under which an attempt is recorded.
 func (p NewPart) noted() string { return fmt.Sprintf("part %d of %s", p.Number, p.Upload) }
 
-// PartBefore returns the part with this number if an earlier attempt of the request stored it. why is the reason for
-// which the request cannot be carried out now. If there was no earlier attempt, PartBefore returns why.
+// PartBefore returns the part that an earlier attempt of the request stored, even if another one has its number by now.
+// why is the reason for which the request cannot be carried out now. If there was no earlier attempt, PartBefore returns
+// why. The part's blob, its size and its time are not set.
 func (w *Writer) PartBefore(ctx context.Context, p NewPart, why error) (Part, error) {
 	if unsettled(why) {
 		return Part{}, why
 	}
-	done, _, err := w.wasDone(ctx, p.Change, p.noted())
-	if err != nil {
-		return Part{}, err
-	}
-	if !done {
-		return Part{}, why
-	}
-	found, err := NewCatalog(w.db).Parts(ctx, p.Upload, int(p.Number)-1, 1)
+	made, done, err := w.earlier(ctx, p.Change, p.noted())
 	switch {
 	case err != nil:
-		return Part{}, &unknownError{cause: err}
-	case len(found) == 0 || found[0].Number != p.Number: // the upload has ended
+		return Part{}, err
+	case !done:
 		return Part{}, why
 	}
-	return found[0], nil
+	return Part{Number: p.Number, ETag: made.ETag, Algorithm: made.Algorithm, Checksum: made.Checksum}, nil
 }
 
 // PutPart stores a part's bytes as a pending blob and adds it to its upload.

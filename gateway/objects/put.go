@@ -19,7 +19,7 @@ import (
 
 const (
 	sqlBeginUpload = "SELECT objects.begin_upload($1, $2, $3, $4, $5, $6)"
-	sqlWasDone     = "SELECT done, version FROM objects.was_done($1, $2, $3, $4)"
+	sqlEarlier     = "SELECT objects.earlier_result($1, $2, $3, $4)"
 	sqlCommitPut   = "SELECT version, modified, kept FROM objects.commit_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 	sqlVersion     = "SELECT " + versionColumns + " FROM objects.versions WHERE id = $1"
 )
@@ -75,7 +75,7 @@ func (w *Writer) announce(ctx context.Context, p Change, what string) (blob.ID, 
 	id := blob.NewID()
 	err := w.db.Settle(ctx, Exec(sqlBeginUpload, UUID(id), p.Bucket, p.Key, p.Proof.Resource, int64(p.Proof.Token), p.Proof.SealHash))
 	if err != nil {
-		if done, _, failed := w.wasDone(ctx, p, what); failed != nil {
+		if _, done, failed := w.earlier(ctx, p, what); failed != nil {
 			err = failed
 		} else if done {
 			err = nil
@@ -84,20 +84,32 @@ func (w *Writer) announce(ctx context.Context, p Change, what string) (blob.ID, 
 	return id, err
 }
 
-// wasDone looks for an earlier attempt of a request that is about to be refused, and waits for one in progress. The
+// result is what an earlier attempt of a request did.
+type result struct {
+	Version   pgtype.UUID `json:"version"` // that it made; NULL if it made none
+	Stage     pgtype.UUID `json:"stage"`
+	ETag      string      `json:"etag"` // of a part, as is the checksum
+	Algorithm string      `json:"checksum_algorithm"`
+	Checksum  string      `json:"checksum"`
+}
+
+// earlier looks for an earlier attempt of a request that is about to be refused, and waits for one in progress. The
 // error is that of the look-up: then it is unknown whether anything was done.
-func (w *Writer) wasDone(ctx context.Context, p Change, what string) (done bool, version [16]byte, err error) {
+func (w *Writer) earlier(ctx context.Context, p Change, what string) (made result, done bool, err error) {
 	if p.Invocation == "" {
-		return false, version, nil
+		return result{}, false, nil
 	}
-	var made pgtype.UUID
+	var found *result
 	err = w.db.Settle(ctx, func(ctx context.Context, q Querier) error {
-		return q.QueryRow(ctx, sqlWasDone, p.Bucket, p.Key, p.Invocation, given(what)).Scan(&done, &made)
+		return q.QueryRow(ctx, sqlEarlier, p.Bucket, p.Key, p.Invocation, given(what)).Scan(&found)
 	})
-	if err != nil {
-		err = &unknownError{cause: err}
+	switch {
+	case err != nil:
+		return result{}, false, &unknownError{cause: err}
+	case found == nil:
+		return result{}, false, nil
 	}
-	return done, made.Bytes, err
+	return *found, true, nil
 }
 
 // unsettled reports whether an error is the answer, whatever an earlier attempt of the request did.
@@ -111,18 +123,18 @@ func (w *Writer) Before(ctx context.Context, p Change, stages bool, why error) (
 	if unsettled(why) {
 		return Stored{}, why
 	}
-	done, version, err := w.wasDone(ctx, p, Put{Stage: stages}.noted())
+	made, done, err := w.earlier(ctx, p, Put{Stage: stages}.noted())
 	if err != nil {
 		return Stored{}, err
 	}
 	if !done {
 		return Stored{}, why
 	}
-	look := w.versionOf
+	look, id := w.versionOf, made.Version
 	if stages {
-		look = w.stageOf
+		look, id = w.stageOf, made.Stage
 	}
-	v, err := look(ctx, version)
+	v, err := look(ctx, id.Bytes)
 	if stages && errors.Is(err, pgx.ErrNoRows) { // the stage was discarded
 		return Stored{}, why
 	}

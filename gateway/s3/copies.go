@@ -20,10 +20,10 @@ type copies struct {
 	uploads *slots          // a copy is an upload
 	life    context.Context //nolint:containedctx // ends when the server stops
 	end     context.CancelFunc
-	alone   time.Duration // how long a copy goes on without a client, or a result is kept for one
+	alone   time.Duration // how long a copy goes on without a client
 
 	mu      sync.Mutex
-	running map[attempt]*copying // and those kept
+	running map[attempt]*copying
 	all     sync.WaitGroup
 }
 
@@ -55,7 +55,6 @@ type copying struct {
 	from    objects.Stored // its source
 	id      blob.ID        // of the version or stage that it makes, if no earlier attempt made one
 	giveUp  context.CancelFunc
-	keep    bool
 	waiting int           // clients; guarded by copies.mu
 	alone   *time.Timer   // gives it up; nil while clients wait; guarded by copies.mu
 	done    chan struct{} // closed when result is set
@@ -69,9 +68,9 @@ type copied struct {
 	err     error
 }
 
-// join returns the copy that an earlier attempt began, or begins it. keep: its result is kept for later attempts, which
-// find it nowhere else. reading ends when the copy is given up. Call leave afterwards.
-func (c *copies) join(of attempt, from objects.Stored, keep bool, do func(reading context.Context, id blob.ID) copied) (*copying, error) {
+// join returns the copy that an earlier attempt began, or begins it. reading ends when the copy is given up. Call leave
+// afterwards.
+func (c *copies) join(of attempt, from objects.Stored, do func(reading context.Context, id blob.ID) copied) (*copying, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if run := c.again(of); run != nil {
@@ -81,7 +80,7 @@ func (c *copies) join(of attempt, from objects.Stored, keep bool, do func(readin
 		return nil, s3err.GetAPIError(s3err.ErrSlowDown)
 	}
 	reading, giveUp := context.WithCancel(c.life)
-	run := &copying{of: of, from: from, id: blob.NewID(), keep: keep, giveUp: giveUp, waiting: 1, done: make(chan struct{})}
+	run := &copying{of: of, from: from, id: blob.NewID(), giveUp: giveUp, waiting: 1, done: make(chan struct{})}
 	if of.invocation != "" { // otherwise nothing tells its attempts apart from other requests
 		c.running[of] = run
 	}
@@ -125,15 +124,7 @@ func (c *copies) ended(run *copying) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	close(run.done)
-	if run.result.err != nil || !run.keep {
-		c.drop(run)
-		return
-	}
-	time.AfterFunc(c.alone, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.drop(run)
-	})
+	c.drop(run)
 }
 
 // leave tells that a client waits no longer. A copy for which nobody waits is given up after a while.

@@ -17,7 +17,7 @@ func TestACopyIsGivenUpAWhileAfterItsLastClientLeft(t *testing.T) {
 		c := newCopies(&slots{limit: 1}, time.Minute)
 		defer c.stop(time.Second)
 		client := func() *copying {
-			run, err := c.join(attempt{invocation: "the copy"}, objects.Stored{}, false, func(reading context.Context, _ blob.ID) copied {
+			run, err := c.join(attempt{invocation: "the copy"}, objects.Stored{}, func(reading context.Context, _ blob.ID) copied {
 				<-reading.Done()
 				return copied{err: errGivenUp}
 			})

@@ -50,7 +50,7 @@ func (b *backend) copyObject(r request, bucket, key string, in s3response.CopyOb
 		v, err := before(err)
 		return copyAnswer(r, v, source), err
 	}
-	run, err := b.copies.join(of, source, false, func(reading context.Context, id blob.ID) copied {
+	run, err := b.copies.join(of, source, func(reading context.Context, id blob.ID) copied {
 		err := errNotYet
 		var v objects.Stored
 		if source.Size > minLook {
@@ -150,7 +150,7 @@ func (b *backend) planCopy(r *request, bucket, key string, in s3response.CopyObj
 	if err := checkAttributes(given); err != nil {
 		return nil, source, err
 	}
-	p := objects.Put{Change: r.change(bucket, key, cond), Size: source.Size, Stage: r.stages(), Doubted: r.expired}
+	p := objects.Put{Change: r.change(bucket, key, cond), Size: source.Size, Stage: r.stages(), Doubted: r.expired != nil}
 	attributes, replaces := source.Attributes, in.MetadataDirective == types.MetadataDirectiveReplace
 	if replaces {
 		attributes = given

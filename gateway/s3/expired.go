@@ -18,8 +18,13 @@ var repeated = map[string]bool{
 	metrics.ActionCompleteMultipartUpload: true, metrics.ActionAbortMultipartUpload: true,
 }
 
+// lapse is the end of the credentials that signed a request.
+type lapse struct {
+	undecided error // not nil: an earlier attempt may still take effect
+}
+
 // over reports whether expired credentials signed a request that cannot be the repetition of a write.
-func (r request) over(action string) bool { return r.expired && !repeated[action] }
+func (r request) over(action string) bool { return r.expired != nil && !repeated[action] }
 
 // noSeal is the hash of no seal: no fence records it.
 var noSeal = make([]byte, 32)
@@ -28,28 +33,31 @@ var noSeal = make([]byte, 32)
 // write is answered if an earlier attempt has done it, and changes nothing. An attempt in progress under the same grant
 // is refused too if the lease is over. Where no fence is asked, the write is refused.
 func (b *backend) onlyRepeat(r *request, bucket, key string) error {
+	r.grant.SealHash = noSeal
 	rule, err := b.catalog.RuleOf(b.base, bucket, key)
 	if err == nil && rule.Unchecked() {
 		err = errExpired
 	}
 	if err == nil {
-		err = b.held.settle(b.base, r.grant)
+		r.expired.undecided = b.held.settle(b.base, r.grant)
 	}
-	r.grant.SealHash = noSeal
 	return err
 }
 
-// afterExpiry returns what a client with expired credentials learns of an error: that its grant is superseded, or that
-// its request could not be judged. Other errors would tell what is stored.
-func afterExpiry(err error) error {
+// answer returns what a client with expired credentials learns of an error: that its grant is superseded, or that its
+// request could not be judged. Other errors would tell what is stored.
+func (l *lapse) answer(err error) error {
 	status := 0
 	if code, ok := fence.CodeOf(err); ok {
 		status = code.S3Status
 	} else if e := s3error.Of(err, ""); e != nil {
 		status = e.StatusCode()
 	}
-	if status == 0 || status >= http.StatusInternalServerError || errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrUnknown) {
+	switch {
+	case status == 0 || status >= http.StatusInternalServerError || errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrUnknown):
 		return err
+	case l.undecided != nil:
+		return l.undecided
 	}
 	return errExpired
 }

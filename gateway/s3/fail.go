@@ -17,8 +17,8 @@ import (
 
 // fail turns an error of an operation into the client's error, and logs what the operator must know.
 func (b *backend) fail(r request, bucket, operation string, err error) error {
-	if r.expired {
-		err = afterExpiry(err)
+	if r.expired != nil {
+		err = r.expired.answer(err)
 	}
 	if code, ok := fence.CodeOf(err); ok {
 		e := s3error.Refusal(err, code)

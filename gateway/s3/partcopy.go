@@ -46,13 +46,15 @@ func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyI
 		part, err := b.writer.PartBefore(b.base, p, err)
 		return partAnswer(part, from), err
 	}
-	run, err := b.copies.join(of, from, length > minLook, func(reading context.Context, _ blob.ID) copied {
-		bytes, err := b.reader.Open(b.base, from, offset, length)
-		if err != nil {
-			return copied{err: errors.Join(objects.ErrStoreFailed, err)}
+	run, err := b.copies.join(of, from, func(reading context.Context, _ blob.ID) copied {
+		err := errNotYet
+		var part objects.Part
+		if length > minLook {
+			part, err = b.writer.PartBefore(b.base, p, err)
 		}
-		defer func() { _ = bytes.Close() }()
-		part, err := b.storePart(u, p, copyBody(reading, bytes))
+		if errors.Is(err, errNotYet) {
+			part, err = b.copyPartBytes(reading, u, p, from, offset)
+		}
 		if err != nil { // the source may have changed since an earlier attempt
 			part, err = b.writer.PartBefore(b.base, p, err)
 		}
@@ -62,6 +64,16 @@ func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyI
 		return s3response.CopyPartResult{}, err
 	}
 	return b.partEnd(r, bucket, run)
+}
+
+// copyPartBytes stores bytes of the source, from an offset on, as a part.
+func (b *backend) copyPartBytes(reading context.Context, u objects.Upload, p objects.NewPart, from objects.Stored, offset int64) (objects.Part, error) {
+	bytes, err := b.reader.Open(b.base, from, offset, p.Size)
+	if err != nil {
+		return objects.Part{}, errors.Join(objects.ErrStoreFailed, err)
+	}
+	defer func() { _ = bytes.Close() }()
+	return b.storePart(u, p, copyBody(reading, bytes))
 }
 
 // partEnd is copyEnd for a part.

@@ -69,7 +69,7 @@ func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInpu
 
 // upload stores the object and commits it, or stages it and names the stage in the answer.
 func (b *backend) upload(r request, p objects.Put) (objects.Stored, error) {
-	p.Stage, p.Doubted = r.stages(), r.expired
+	p.Stage, p.Doubted = r.stages(), r.expired != nil
 	v, err := b.writer.Put(b.base, p)
 	if err == nil && p.Stage {
 		r.tellStage(v)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -190,6 +191,41 @@ func TestWhatWasDoneIsSaidToBeDoneWhenTheGrantIsOver(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A repeated part gets the ETag of what its first attempt stored, although another request has replaced that meanwhile.
+func TestARepeatedPartThatWasReplacedHasItsOwnETag(t *testing.T) {
+	t.Parallel()
+	for name, header := range map[string]map[string]string{"UploadPart": nil, "UploadPartCopy": {"X-Amz-Copy-Source": "/orders/1001/source"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.arm("orders/1001", 5)
+			bucket := w.keeping(objects.Keep{All: true})
+			w.version(bucket, "1001/source")
+			m := begin(t, w.holder("orders/1001", 5), bucket, types.ChecksumAlgorithmSha256)
+			data := "part"
+			if header != nil {
+				data = ""
+			}
+			r := w.of("PUT", invoice+"?partNumber=1&uploadId="+*m.id, data, header)
+			answered := func() string {
+				res, text := w.again(r, []byte(data))
+				if res.StatusCode != http.StatusOK {
+					t.Fatalf("got %d %s", res.StatusCode, text)
+				}
+				at, _, _ := strings.Cut(text, "<LastModified>")
+				_, sums, _ := strings.Cut(text, "</LastModified>")
+				return res.Header.Get("Etag") + res.Header.Get("X-Amz-Checksum-Sha256") + at + sums
+			}
+			first := answered()
+			m.part(1, []byte("newer"))
+			w.arm("orders/1001", 6)
+			if second := answered(); second != first {
+				t.Errorf("first %s, then %s", first, second)
+			}
+		})
 	}
 }
 

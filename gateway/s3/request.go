@@ -24,8 +24,8 @@ type request struct {
 	http       *fasthttp.RequestCtx
 	root       bool
 	grant      objects.Proof
-	leased     bool // a lease's credentials signed the request
-	expired    bool // those have expired: only what was done before is answered
+	leased     bool   // a lease's credentials signed the request
+	expired    *lapse // those have expired: only what was done before is answered
 	terms      credentials.Terms
 	invocation string // "" if there is none
 }
@@ -40,7 +40,9 @@ func (b *backend) requestOf(ctx context.Context) request {
 	r := request{http: rc}
 	if s, leased := b.sessionOf(rc); leased {
 		r.grant, r.leased, r.terms = objects.Proof{Resource: s.Resource, Token: s.Token}, true, s.Terms
-		r.expired = !time.Now().Before(s.Expires)
+		if !time.Now().Before(s.Expires) {
+			r.expired = new(lapse)
+		}
 	} else {
 		account := accountOf(rc)
 		r.root = !account.IsSession && account.Access != "" && account.Access == b.cfg.RootAccessKey
@@ -137,7 +139,7 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 	if r.terms.Has(credentials.ReadOnly) {
 		return errReadOnly
 	}
-	if r.expired {
+	if r.expired != nil {
 		return b.onlyRepeat(r, bucket, key)
 	}
 	presented := ""

@@ -71,23 +71,20 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.note_answer(text, text, text, text, jsonb) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Returns whether an earlier attempt of a request took effect, for a gateway that has found a reason to refuse it: the version
--- that it made, NULL if it made none. p_what asks for something other than a version; for a stage, version is its id.
-CREATE OR REPLACE FUNCTION objects.was_done(p_bucket text, p_key text, p_invocation text, p_what text, OUT done boolean, OUT version uuid)
+-- Returns what an earlier attempt of a request did, for a gateway that has found a reason to refuse it; NULL if none took effect.
+-- p_what is NULL for a version, whose id is the answer's "version". Otherwise it is the recorded answer.
+CREATE OR REPLACE FUNCTION objects.earlier_result(p_bucket text, p_key text, p_invocation text, p_what text) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  answer jsonb;
+  version uuid;
 BEGIN
   PERFORM objects.begin_change();
   PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
-  IF p_what IS NULL THEN
-    version := (objects.earlier_attempt(p_bucket, p_key, NULL, p_invocation)).id;
-    done := version IS NOT NULL;
-  ELSE
-    answer := objects.earlier_answer(p_bucket, p_key, p_invocation, p_what);
-    done := answer IS NOT NULL;
-    version := (answer ->> 'stage')::uuid;
+  IF p_what IS NOT NULL THEN
+    RETURN objects.earlier_answer(p_bucket, p_key, p_invocation, p_what);
   END IF;
+  version := (objects.earlier_attempt(p_bucket, p_key, NULL, p_invocation)).id;
+  RETURN CASE WHEN version IS NOT NULL THEN jsonb_build_object('version', version) END;
 END $$;
-REVOKE ALL ON FUNCTION objects.was_done(text, text, text, text) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION objects.was_done(text, text, text, text) TO fence_gateway;
+REVOKE ALL ON FUNCTION objects.earlier_result(text, text, text, text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.earlier_result(text, text, text, text) TO fence_gateway;

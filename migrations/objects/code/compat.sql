@@ -58,3 +58,15 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.stage_upload(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.stage_upload(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, boolean) TO fence_gateway;
+
+-- Gateways of revision 9 ask this.
+CREATE OR REPLACE FUNCTION objects.was_done(p_bucket text, p_key text, p_invocation text, p_what text, OUT done boolean, OUT version uuid)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  result CONSTANT jsonb := objects.earlier_result(p_bucket, p_key, p_invocation, p_what);
+BEGIN
+  done := result IS NOT NULL;
+  version := coalesce(result ->> 'version', result ->> 'stage')::uuid;
+END $$;
+REVOKE ALL ON FUNCTION objects.was_done(text, text, text, text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.was_done(text, text, text, text) TO fence_gateway;

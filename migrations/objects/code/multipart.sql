@@ -91,7 +91,8 @@ BEGIN
     VALUES (p_upload, p_number, p_blob, p_size, p_etag, p_algorithm, p_checksum) ON CONFLICT (upload, number) DO NOTHING;
     EXIT WHEN FOUND;
   END LOOP;
-  PERFORM objects.note_answer(p_bucket, p_key, p_invocation, what, jsonb_build_object('blob', p_blob, 'etag', p_etag));
+  PERFORM objects.note_answer(p_bucket, p_key, p_invocation, what,
+    jsonb_build_object('blob', p_blob, 'etag', p_etag, 'checksum_algorithm', p_algorithm, 'checksum', p_checksum));
   RETURN p_blob;
 END $$;
 REVOKE ALL ON FUNCTION objects.put_part(uuid, text, text, integer, uuid, bigint, text, text, text, text, bigint, bytea, text) FROM PUBLIC, fence_writer, fence_gateway;
