@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 
 	"github.com/fencegate/fencegate/internal/devstack"
 	"github.com/fencegate/fencegate/internal/runner"
+	"github.com/fencegate/fencegate/internal/terminal"
 )
 
 func newDev(e env) *cobra.Command {
@@ -53,10 +53,10 @@ fences), and PGUSER, PGPASSWORD and PGDATABASE in its environment.`,
 			if cfg.PostgresLeases, err = fromPostgres(lock); err != nil {
 				return err
 			}
-			var beside atomic.Bool
-			ctx, _, stop := heed(cmd.Context(), cmd.InOrStdin(), &beside)
+			var shared terminal.Shared
+			ctx, _, stop := heed(cmd.Context(), cmd.InOrStdin(), &shared)
 			defer stop()
-			return endedBy(ctx, dev(ctx, cmd, cfg, args, &beside))
+			return endedBy(ctx, dev(ctx, cmd, cfg, args, &shared))
 		},
 	}
 	f := cmd.Flags()
@@ -71,7 +71,7 @@ fences), and PGUSER, PGPASSWORD and PGDATABASE in its environment.`,
 	return cmd
 }
 
-func dev(ctx context.Context, cmd *cobra.Command, cfg devstack.Config, command []string, beside *atomic.Bool) (err error) {
+func dev(ctx context.Context, cmd *cobra.Command, cfg devstack.Config, command []string, shared *terminal.Shared) (err error) {
 	stderr := cmd.ErrOrStderr()
 	cfg.Progress = func(line string) { _, _ = fmt.Fprintln(stderr, "fencegate dev:", line) }
 	cfg.Version = version()
@@ -93,8 +93,7 @@ func dev(ctx context.Context, cmd *cobra.Command, cfg devstack.Config, command [
 	}
 	defer func() { err = errors.Join(err, stack.Stop()) }()
 	if len(command) > 0 {
-		beside.Store(true)
-		return runBeside(ctx, cmd, stack, command)
+		return runBeside(ctx, cmd, shared, stack, command)
 	}
 	printStack(cmd.OutOrStdout(), stack)
 	err = stack.Wait(ctx)
@@ -109,16 +108,16 @@ func dev(ctx context.Context, cmd *cobra.Command, cfg devstack.Config, command [
 const commandPatience = 10 * time.Second
 
 // runBeside runs a command beside the running stack.
-func runBeside(ctx context.Context, cmd *cobra.Command, stack *devstack.Stack, command []string) error {
+func runBeside(ctx context.Context, cmd *cobra.Command, shared *terminal.Shared, stack *devstack.Stack, command []string) error {
 	c := exec.CommandContext(ctx, command[0], command[1:]...)
 	c.Env = append(os.Environ(), stack.Environ()...)
 	c.Stdin, c.Stdout, c.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
 	c.WaitDelay = commandPatience
-	err := c.Run()
-	if c.ProcessState == nil {
+	if err := shared.Start(c); err != nil {
 		return fmt.Errorf("run %s: %w", command[0], err)
 	}
+	_ = c.Wait() // the process's state says how it ended
 	if !c.ProcessState.Success() {
 		return &childExit{code: runner.ExitCode(&exec.ExitError{ProcessState: c.ProcessState})}
 	}

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,6 +20,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/internal/runner"
+	"github.com/fencegate/fencegate/internal/terminal"
 )
 
 // runFlags are the flags of `run` besides the gateway's.
@@ -82,9 +82,9 @@ func (o *runFlags) run(cmd *cobra.Command, e env, g *gatewayFlags, args []string
 		cfg.Say("warning: %s", oneLine(warning))
 	}
 	if !o.forever { // which would start the command again that a typed INT has ended
-		cfg.Beside = new(atomic.Bool)
+		cfg.Shared = new(terminal.Shared)
 	}
-	ctx, heard, stop := heed(cmd.Context(), cfg.Stdin, cfg.Beside)
+	ctx, heard, stop := heed(cmd.Context(), cfg.Stdin, cfg.Shared)
 	defer stop()
 	cfg.Signals = heard
 	if o.forever {

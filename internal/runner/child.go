@@ -65,7 +65,11 @@ func start(cfg Config, path string) (*child, error) {
 		// The parent-death signal is bound to the thread that starts the process.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := cmd.Start()
+		begin := cmd.Start
+		if cfg.Shared != nil && !c.group {
+			begin = func() error { return cfg.Shared.Start(cmd) }
+		}
+		err := begin()
 		started <- err
 		if err == nil {
 			c.exited <- ExitCode(cmd.Wait())

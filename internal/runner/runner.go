@@ -16,7 +16,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/fencegate/fencegate/client"
@@ -24,6 +23,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	processes "github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/terminal"
 )
 
 // OnLost is what to do with the command when its lease is lost.
@@ -67,8 +67,8 @@ type Config struct {
 	// Signals are the signals that this process receives. The first one is expected to end Run's context too; one that
 	// comes at least half a second later kills the command.
 	Signals <-chan os.Signal
-	// Beside is true while the command runs in this process's group, where a terminal's INT reaches it, too. nil: unused.
-	Beside *atomic.Bool
+	// Shared is the terminal that the command shares with this process. nil: INTs typed there end the command as others do.
+	Shared *terminal.Shared
 
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -160,9 +160,8 @@ func under(ctx context.Context, cfg Config, leases []client.Lease) (*watch, erro
 	}
 	w.child = started
 	defer started.unwatched()
-	if cfg.Beside != nil && !started.group {
-		cfg.Beside.Store(true)
-		defer cfg.Beside.Store(false)
+	if cfg.Shared != nil {
+		defer cfg.Shared.Ended()
 	}
 	w.untilExit(ctx)
 	w.confirm(ctx)
