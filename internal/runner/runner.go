@@ -72,7 +72,8 @@ type Config struct {
 
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Say prints progress and warnings, one line each. It may block: while the command runs, nothing waits for it.
+	// Say prints progress and warnings, one line each. It is called concurrently, and waits for no reader: the watch over
+	// the lease waits for it.
 	Say func(format string, args ...any)
 }
 
@@ -108,9 +109,6 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	if _, err := find(cfg.Environ, cfg.Command[0]); err != nil {
 		return Result{}, err
 	}
-	tell := newTeller(cfg.Say)
-	defer tell.close()
-	cfg.Say = tell.sayf
 	leases, err := acquire(ctx, cfg)
 	if err != nil {
 		return Result{}, err

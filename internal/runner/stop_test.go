@@ -13,21 +13,6 @@ import (
 	"github.com/fencegate/fencegate/internal/runner"
 )
 
-func TestAReaderOfTheMessagesThatStandsStillKeepsNoCommandAlive(t *testing.T) {
-	t.Parallel()
-	// The messages go to the command's output: a full pipe, or a terminal that was stopped by Ctrl-S.
-	const ttl = 4 * time.Second
-	still := make(chan struct{})
-	defer close(still)
-	cfg := configure(t, &gateway{ttl: ttl, renew: unavailable}, "trap '' TERM; while :; do sleep 0.05; done")
-	cfg.Say = func(string, ...any) { <-still }
-	began := time.Now()
-	got, err := runner.Run(t.Context(), cfg)
-	if took := time.Since(began); err != nil || !got.Ended || got.ExitCode != 137 || took >= ttl+busy {
-		t.Errorf("got %+v, %v after %s, want it killed by %s", got, err, took, ttl)
-	}
-}
-
 func TestACommandThatWasStoppedEndsWhenItIsAskedTo(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
