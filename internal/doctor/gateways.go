@@ -168,7 +168,8 @@ func compareKeys(gateways []gateway) []Finding {
 				case i == 0:
 					found = append(found, fail(check, fmt.Sprintf("%s does not have the master key %q of %s, so it refuses the handles and S3 credentials that the latter issues", other.name, key.ID, issuer.name), do))
 				default:
-					found = append(found, warn(check, fmt.Sprintf("%s does not have the older master key %q of %s, so it refuses what was issued with it and has not ended", other.name, key.ID, issuer.name), do))
+					found = append(found, warn(check, fmt.Sprintf("%s does not have the master key %q, with which %s does not issue: it refuses what was issued with it and has not ended, if that is an older key", other.name, key.ID, issuer.name),
+						do+" While a newer key is handed out, this ends with the restart of the last gateway."))
 				}
 			}
 		}

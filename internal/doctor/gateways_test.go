@@ -75,6 +75,6 @@ func TestAGatewayWithAnotherMasterKeyIsFound(t *testing.T) {
 	want(t, look(k1+","+k2, k2+","+k1), "gateway.keys", OK)    // a rotation
 	const open = `{"id":"open","fingerprint":"dd"}`            // of a gateway without authentication
 	want(t, Examine(t.Context(), Config{GatewayURL: gatewayOf(t, open) + "," + gatewayOf(t, open)}), "gateway.keys", OK)
-	want(t, look(k2+","+k1, k2), "gateway.keys", Warn, `older master key "k1"`)
+	want(t, look(k2+","+k1, k2), "gateway.keys", Warn, `the master key "k1", with which`, "if that is an older key")
 	want(t, look(k1, k1, ""), "gateway.keys", Warn, "does not tell its master keys")
 }
