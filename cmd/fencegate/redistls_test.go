@@ -60,7 +60,7 @@ func startSecured(t *testing.T) secured {
 	return s
 }
 
-// certificates creates a CA, and a certificate for the node and the clients.
+// certificates creates a CA, and a certificate for the node and the clients, which ends soon.
 func certificates(t *testing.T, s secured) {
 	t.Helper()
 	sign := func(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey, file string) *x509.Certificate {
@@ -85,7 +85,8 @@ func certificates(t *testing.T, s secured) {
 		}
 		return key
 	}
-	year := time.Now().Add(365 * 24 * time.Hour)
+	const day = 24 * time.Hour
+	year := time.Now().Add(365 * day)
 	authority := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: year,
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
@@ -93,7 +94,7 @@ func certificates(t *testing.T, s secured) {
 	caKey, key := newKey(), newKey()
 	authority = sign(authority, authority, caKey, caKey, s.ca)
 	sign(&x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: year,
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"}, NotBefore: time.Now().Add(-90 * day), NotAfter: time.Now().Add(3 * day),
 		DNSNames: []string{"redis.example"}, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, authority, key, caKey, s.cert)
 	der, err := x509.MarshalECPrivateKey(key)
@@ -145,7 +146,9 @@ func TestCommandsReachRedisByTLS(t *testing.T) {
 			t.Errorf("%v: %d\n%s%s", args, code, out, stderr)
 		}
 	}
-	if _, out, _ := cli(t, s.vars(), "doctor"); !strings.Contains(out, "redis.reachable") || strings.Contains(out, "FAIL  redis.reachable") {
+	if _, out, _ := cli(t, s.vars(), "doctor"); !strings.Contains(out, "redis.reachable") || strings.Contains(out, "FAIL  redis.reachable") ||
+		!strings.Contains(out, "WARN  redis.certificate: the certificate of "+s.addr+" expires on") ||
+		!strings.Contains(out, "WARN  redis.certificate: the certificate that is shown to "+s.addr+" expires on") {
 		t.Errorf("doctor:\n%s", out)
 	}
 	for what, vars := range map[string]map[string]string{

@@ -33,6 +33,7 @@ func examinePostgres(ctx context.Context, url string) []Finding {
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	found := []Finding{ok(check, "%s as %s", place(conn), config.User)}
+	found = append(found, aging("postgresql.certificate", place(conn), conn.PgConn().Conn(), config.TLSConfig)...)
 
 	found = append(found, checkPooler(ctx, config), checkVersion(ctx, conn), checkPrimary(ctx, conn), checkClock(ctx, conn))
 	found = append(found, checkDurability(ctx, conn)...)

@@ -119,11 +119,16 @@ func nameOf(n lock.Node) string { return cmp.Or(n.Name, n.Addr, n.MasterName) }
 
 // examineNode returns the node's INFO; nil if the node does not answer.
 func examineNode(ctx context.Context, node lock.Node, addr string) (map[string]string, []Finding) {
+	var last net.Conn
 	client := redis.NewClient(&redis.Options{
 		Addr: addr, DB: node.DB,
 		CredentialsProviderContext: func(context.Context) (string, string, error) { return node.Login() },
 
-		Dialer:     func(ctx context.Context, _, _ string) (net.Conn, error) { return node.Dial(ctx) },
+		Dialer: func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
+			conn, err = node.Dial(ctx)
+			last = conn
+			return conn, err
+		},
 		MaxRetries: -1, DialerRetries: 1, DialTimeout: 3 * time.Second, ReadTimeout: 3 * time.Second, DisableIdentity: true,
 	})
 	defer func() { _ = client.Close() }()
@@ -134,6 +139,7 @@ func examineNode(ctx context.Context, node lock.Node, addr string) (map[string]s
 	info := parseInfo(text)
 	name := cmp.Or(info["redis_version"], "?")
 	found := []Finding{ok("redis.reachable", "%s, version %s", addr, name)}
+	found = append(found, aging("redis.certificate", addr, last, node.TLS)...)
 	if info["role"] == "" { // such as the nodes of fencegate dev, which are not Redis, or a proxy
 		return info, append(found, warn("redis.replica", addr+": INFO does not say what it is, so it could not be checked", "Nothing for the nodes of fencegate dev; else name the Redis itself."))
 	}
