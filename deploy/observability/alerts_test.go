@@ -88,11 +88,15 @@ func (w *world) load(ctx context.Context) (ended *sync.WaitGroup) {
 		}
 	}
 	ended = new(sync.WaitGroup)
-	ended.Go(every(100*time.Millisecond, func() {
+	write := every(100*time.Millisecond, func() {
 		if _, err := conn.Exec(ctx, "UPDATE orders SET status = 'stale'"); err == nil {
 			w.t.Error("a stale write passed")
 		}
-	}))
+	})
+	ended.Go(func() {
+		write()
+		_ = conn.Close(context.WithoutCancel(ctx))
+	})
 	for range 2 {
 		ended.Go(every(10*time.Millisecond, func() {
 			l, err := w.api.Acquire(ctx, client.AcquireRequest{Resource: "slow", TTL: 30 * time.Second, Wait: 20 * time.Second})
@@ -106,10 +110,6 @@ func (w *world) load(ctx context.Context) (ended *sync.WaitGroup) {
 			_ = w.api.Release(context.WithoutCancel(ctx), l.Handle) // otherwise it expires
 		}))
 	}
-	ended.Go(func() {
-		<-ctx.Done()
-		_ = conn.Close(context.WithoutCancel(ctx))
-	})
 	return ended
 }
 
