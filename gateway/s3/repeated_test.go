@@ -194,7 +194,8 @@ func TestWhatWasDoneIsSaidToBeDoneWhenTheGrantIsOver(t *testing.T) {
 	}
 }
 
-// A repeated part gets the ETag of what its first attempt stored, although another request has replaced that meanwhile.
+// A repeated part gets the ETag of what its first attempt stored, although another request has replaced that meanwhile,
+// and the source of a copy is gone.
 func TestARepeatedPartThatWasReplacedHasItsOwnETag(t *testing.T) {
 	t.Parallel()
 	for name, header := range map[string]map[string]string{"UploadPart": nil, "UploadPartCopy": {"X-Amz-Copy-Source": "/orders/1001/source"}} {
@@ -221,6 +222,7 @@ func TestARepeatedPartThatWasReplacedHasItsOwnETag(t *testing.T) {
 			}
 			first := answered()
 			m.part(1, []byte("newer"))
+			goneSource(w, bucket)
 			w.arm("orders/1001", 6)
 			if second := answered(); second != first {
 				t.Errorf("first %s, then %s", first, second)
