@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ type shelf struct {
 	all  []fence.Record
 	held map[string]time.Duration
 	away error
-	asks int // rounds
+	asks atomic.Int32 // rounds
 }
 
 func (s *shelf) List(_ context.Context, prefix, after string, limit int) (found []fence.Record, err error) {
@@ -40,7 +41,7 @@ type onShelf struct {
 }
 
 func (s onShelf) InspectAll(_ context.Context, resources []string) (all []leasing.Inspection, err error) {
-	s.shelf.asks++
+	s.shelf.asks.Add(1)
 	for _, name := range resources {
 		ttl, held := s.shelf.held[name]
 		all = append(all, leasing.Inspection{Resource: name, Locked: held, TTL: ttl})
@@ -79,8 +80,8 @@ func TestAListTellsLiveFromExpiredAndReleased(t *testing.T) {
 	if got := stated(t, request(t, s, "GET", "/v1/resources?prefix=orders", "")); got != "orders/1 released, orders/2 expired, orders/3 live, orders/4 expired, orders/5 live" {
 		t.Error(got)
 	}
-	if shelf.asks != 1 {
-		t.Errorf("%d rounds for one page", shelf.asks)
+	if n := shelf.asks.Load(); n != 1 {
+		t.Errorf("%d rounds for one page", n)
 	}
 	a := request(t, s, "GET", "/v1/resources?held=true&limit=1", "")
 	if got := stated(t, a); got != "orders/3 live" || a.str("next") != "orders/4" {
