@@ -56,7 +56,7 @@ type Config struct {
 
 // Client calls one gateway, a load balancer in front of several, or several gateways of a group. In a group it tries
 // the next gateway if one is unreachable or unavailable, or does not answer within its share of the request's time. A
-// request whose outcome is unknown is sent again only if that is safe.
+// request that is not safe to repeat goes on to the next gateway only if it was not sent to this one.
 type Client struct {
 	bases []string
 	last  atomic.Int64 // index of the gateway to ask first: the one that answered last, or the successor of a late one

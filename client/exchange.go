@@ -102,7 +102,10 @@ func (c *Client) round(ctx context.Context, r request, reply any) (sent time.Tim
 		sent, err = c.try(ctx, at, r, reply, len(c.bases)-i)
 		lost, unanswered := errors.AsType[*UnreachableError](err)
 		if err == nil || !c.passes(ctx, r, err) {
-			if !unanswered {
+			switch {
+			case unavailable(err): // the caller's next try starts at another
+				c.last.CompareAndSwap(int64(at), int64((at+1)%len(c.bases)))
+			case !unanswered:
 				c.last.Store(int64(at))
 			}
 			return sent, err
@@ -130,13 +133,14 @@ func (c *Client) try(ctx context.Context, at int, r request, reply any, left int
 	return sent, err
 }
 
-// passes reports whether the next gateway may be tried.
+// passes reports whether the next gateway may be tried. A request that may not be sent twice goes on only if it was not
+// sent, or if the gateway did not know its handle.
 func (c *Client) passes(ctx context.Context, r request, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}
 	if p, ok := errors.AsType[*Problem](err); ok {
-		return foreign(err) || p.Status == http.StatusServiceUnavailable && (p.Code == wire.CodeUnavailable || r.again) || r.again && betweenLost(err)
+		return foreign(err) || r.again && (p.Status == http.StatusServiceUnavailable || betweenLost(err))
 	}
 	lost, ok := errors.AsType[*UnreachableError](err)
 	return ok && (notSent(lost) || r.again)
@@ -146,6 +150,12 @@ func (c *Client) passes(ctx context.Context, r request, err error) bool {
 func foreign(err error) bool {
 	p, ok := errors.AsType[*Problem](err)
 	return ok && p.Code == wire.CodeInvalid && p.Field == "handle"
+}
+
+// unavailable reports whether the gateway can't serve now.
+func unavailable(err error) bool {
+	p, ok := errors.AsType[*Problem](err)
+	return ok && p.Code == wire.CodeUnavailable
 }
 
 // betweenLost reports whether a load balancer lost the gateway's answer: the outcome is unknown.

@@ -135,6 +135,28 @@ func TestWhatMustNotBeDoneTwiceIsNotSentTwice(t *testing.T) {
 	}
 }
 
+// A gateway of an earlier version may say that nothing was done although it has raised the fence.
+func TestWhatMustNotBeDoneTwiceIsNotSentTwiceAfterAnAnswer(t *testing.T) {
+	t.Parallel()
+	first, second := newGateway(t, says(http.StatusServiceUnavailable, unready)), newGateway(t, says(http.StatusOK, `{"resource":"a","token":"36"}`))
+	c := of(t, first.URL+","+second.URL)
+	if _, err := c.Revoke(t.Context(), "a", "me"); err == nil {
+		t.Error("no error")
+	}
+	if n := second.asked.Load(); n != 0 {
+		t.Errorf("the other gateway was asked %d times", n)
+	}
+	if _, err := c.Revoke(t.Context(), "a", "me"); err != nil { // by the caller, at the gateway that may be available
+		t.Error(err)
+	}
+	if first.asked.Load() != 1 || second.asked.Load() != 1 {
+		t.Errorf("asked %d and %d times", first.asked.Load(), second.asked.Load())
+	}
+	if _, err := of(t, "http://127.0.0.1:1,"+second.URL).Revoke(t.Context(), "a", "me"); err != nil { // it was not sent to the first
+		t.Error(err)
+	}
+}
+
 func TestAnUnknownOutcomeStaysUnknownWhereTheOtherGatewaysAreAway(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t, cut)

@@ -4,11 +4,17 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
+	"sync/atomic"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -75,5 +81,75 @@ func TestOnlyTheTokenThatWasSeenIsRevoked(t *testing.T) {
 		if want := max(c.revoked, c.meanwhile); err != nil || after.Token != want {
 			t.Errorf("%s: the fence stands at %d, %v; want %d", c.name, after.Token, err, want)
 		}
+	}
+}
+
+// leaving returns a pool whose PostgreSQL goes away after one statement. It counts from the call of the second result.
+func leaving(t *testing.T, url string) (*pgxpool.Pool, func()) {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var counts atomic.Bool
+	var taken atomic.Int32
+	gone := func() bool { return counts.Load() && taken.Load() > 1 }
+	cfg.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) {
+		if counts.Load() {
+			taken.Add(1)
+		}
+		return !gone(), nil
+	}
+	dial := cfg.ConnConfig.DialFunc
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if gone() {
+			return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("connection refused")}
+		}
+		return dial(ctx, network, addr)
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool, func() { counts.Store(true) }
+}
+
+func TestARevocationThatWasCarriedOutIsNeverToldAsUndone(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	direct := pgfence.New(testenv.PoolOf(t, pg.GatewayURL))
+	if err := direct.Arm(t.Context(), fence.Arming{Resource: "orders/1", Token: 34, SealHash: fence.NewSeal().Hash(), Holder: "worker"}); err != nil {
+		t.Fatal(err)
+	}
+	pool, count := leaving(t, pg.GatewayURL)
+	var told []fence.Token
+	source := &heldLock{token: 34, look: count}
+	all := fences{
+		fence: pgfence.New(pool), source: source,
+		tell: func(_ string, token fence.Token) { told = append(told, token) }, log: slog.New(slog.DiscardHandler),
+	}
+	token, err := all.Revoke(t.Context(), "orders/1", "ops", 0)
+	undrained, ok := errors.AsType[*fence.UndrainedError](err)
+	if !ok || undrained.Token != 35 || token != 35 {
+		t.Errorf("%d, %v", token, err)
+	}
+	if _, undone := errors.AsType[*api.UnavailableError](err); undone {
+		t.Errorf("nothing was done: %v", err)
+	}
+	if after, err := direct.Inspect(t.Context(), "orders/1"); err != nil || after.Token != 35 || len(told) != 1 || len(source.freed) != 1 {
+		t.Errorf("the fence stands at %d, %v; told %v, freed %v", after.Token, err, told, source.freed)
+	}
+}
+
+func TestAnUnknownOutcomeIsNotToldAsUndone(t *testing.T) {
+	t.Parallel()
+	away := &noHostError{errors.New("none answers")}
+	err := fenceError(t.Context(), "orders/1", errors.Join(fence.ErrUnknown, away))
+	if _, undone := errors.AsType[*api.UnavailableError](err); undone || !errors.Is(err, fence.ErrUnknown) {
+		t.Errorf("%v", err)
+	}
+	if _, undone := errors.AsType[*api.UnavailableError](fenceError(t.Context(), "orders/1", away)); !undone {
+		t.Error("what was never sent is not undone")
 	}
 }
