@@ -50,3 +50,34 @@ func TestARepeatAtAnotherGatewayIsTheSameLease(t *testing.T) {
 		})
 	}
 }
+
+// Both gateways wait for the resource; the answer of the first one may be lost.
+func TestARepeatThatWaitsAtAnotherGatewayIsTheSameLease(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, testenv.Postgres(t))
+	one, other := start(t, cfg), start(t, cfg)
+	before := one.acquire("orders/1", "60s", "0s")
+	ask := func(c *client, wait string) <-chan answer {
+		got := make(chan answer, 1)
+		go func() {
+			got <- c.do("POST", "/v1/leases", map[string]any{"resource": "orders/1", "ttl": "40s", "holder": "worker-a", "wait": wait}, "Idempotency-Key", "0123456789abcdef")
+		}()
+		return got
+	}
+	wait := func(n float64) {
+		t.Helper()
+		testenv.Eventually(t, "requests wait", func() bool {
+			lock, _ := one.do("GET", "/v1/resources/orders%2F1", nil).Body["lock"].(map[string]any)
+			return lock["waiters"] == n
+		})
+	}
+	first := ask(one, "30s")
+	wait(1)
+	repeat := ask(other, "3s")
+	wait(2)
+	one.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]any{"handle": before.handle})
+	got, again := <-first, <-repeat
+	if got.Status != http.StatusCreated || again.Status != http.StatusCreated || got.Body["grant"] != again.Body["grant"] {
+		t.Errorf("%d, token %v; the repeat: %d, token %v, code %v", got.Status, got.Body["token"], again.Status, again.Body["token"], again.Body["code"])
+	}
+}

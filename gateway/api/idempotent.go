@@ -127,7 +127,8 @@ func (o *once) acquire(ctx context.Context, wait time.Duration, acquire acquirin
 		}
 		return all, nil
 	}
-	if wait <= 0 && errors.Is(err, leasing.ErrHeld) && ctx.Err() == nil {
+	// An earlier request that waits at another gateway may have acquired the leases meanwhile.
+	if errors.Is(err, leasing.ErrHeld) && ctx.Err() == nil {
 		if found := o.look(ctx); found != nil {
 			return found, nil
 		}

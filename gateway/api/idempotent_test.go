@@ -59,6 +59,28 @@ func TestARepeatOfAnAcquisitionIsTheSameLeaseAtEachGateway(t *testing.T) {
 	}
 }
 
+// The first request waits at another gateway. Its connection is lost, and it gets the lease while the repeat waits.
+func TestARepeatThatWaitsReturnsTheLeaseThatTheFirstRequestGotMeanwhile(t *testing.T) {
+	t.Parallel()
+	f := newFakes()
+	keeping(f)
+	f.acquire = func(_ context.Context, r leasing.Request) (leasing.Lease, error) {
+		f.sealHash = r.SealHash
+		return leasing.Lease{}, &leasing.HeldError{Resource: r.Resource}
+	}
+	s := newServer(t, f)
+	body := `{"resource":"orders/1001","holder":"worker-a","wait":"1s"}`
+	if a := request(t, s, "POST", "/v1/leases", body, wire.IdempotencyKey, aKey); a.status != http.StatusCreated || !strings.HasPrefix(a.str("grant"), "34.") {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+	f.acquire = func(_ context.Context, r leasing.Request) (leasing.Lease, error) {
+		return leasing.Lease{}, &leasing.HeldError{Resource: r.Resource}
+	}
+	if a := request(t, s, "POST", "/v1/leases", body, wire.IdempotencyKey, aKey+"-another"); a.status != http.StatusConflict {
+		t.Errorf("another key: %d %s", a.status, a.text)
+	}
+}
+
 func TestAKeyIsOfOneRequestOfOnePrincipal(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, newFakes())
