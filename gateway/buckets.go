@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
@@ -33,18 +34,48 @@ func (b buckets) EnsureBucket(ctx context.Context, name string, want wire.Bucket
 	if err != nil {
 		return false, err
 	}
+	var names []string
+	var sets []func() error
 	if want.Rule != "" {
-		if created, err = b.catalog.EnsureBucket(ctx, name, rule); err != nil {
-			return false, bucketError(ctx, name, err)
-		}
+		names, sets = append(names, "rule"), append(sets, func() (err error) {
+			created, err = b.catalog.EnsureBucket(ctx, name, rule)
+			return err
+		})
 	}
 	if want.Keep != "" {
-		err = b.catalog.SetKeep(ctx, name, keep)
+		names, sets = append(names, "keep"), append(sets, func() error { return b.catalog.SetKeep(ctx, name, keep) })
 	}
-	if want.WriteOnce != "" && err == nil {
-		err = b.catalog.SetRetention(ctx, name, retained)
+	if want.WriteOnce != "" {
+		names, sets = append(names, "write_once"), append(sets, func() error { return b.catalog.SetRetention(ctx, name, retained) })
 	}
-	return created, bucketError(ctx, name, err)
+	for i, set := range sets {
+		if err := set(); err != nil {
+			return created, partly(bucketError(ctx, name, err), names, i)
+		}
+	}
+	return created, nil
+}
+
+// partly adds to the error of a call which of its settings are set, if the one at failed is not the first.
+func partly(err error, names []string, failed int) error {
+	if failed == 0 {
+		return err
+	}
+	said := make([]string, len(names))
+	for i, name := range names {
+		switch {
+		case i < failed:
+			said[i] = name + " is set"
+		case i == failed && errors.Is(err, fence.ErrUnknown):
+			said[i] = name + " may be set"
+		default:
+			said[i] = name + " is not"
+		}
+	}
+	if away, ok := errors.AsType[*api.UnavailableError](err); ok {
+		return &api.UnavailableError{Part: away.Part, Cause: away.Cause, Hint: strings.Join(said, ", ") + ". Repeat the call later."}
+	}
+	return fmt.Errorf("%w; %s", err, strings.Join(said, ", "))
 }
 
 func (b buckets) InspectBucket(ctx context.Context, name string) (wire.Bucket, error) {

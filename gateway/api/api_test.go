@@ -200,8 +200,8 @@ func TestErrorsAreProblemsWithTheirFacts(t *testing.T) {
 		"undrained":      {&fence.UndrainedError{Resource: "a", Detail: "gid x"}, 503, map[string]any{"code": "ZF005"}},
 		"held":           {&leasing.HeldError{Resource: "a", Holder: "worker-b", RetryAfter: 1500 * time.Millisecond}, 409, map[string]any{"code": "held", "retry_after_ms": 1500., "resource": "a", "holder": "worker-b"}},
 		"held by some":   {&leasing.HeldError{Resource: "a"}, 409, map[string]any{"code": "held", "holder": nil}},
-		"no PostgreSQL":  {&api.UnavailableError{Part: "postgresql", Cause: fmt.Errorf("secret: %w", fence.ErrUnknown)}, 503, map[string]any{"code": "unavailable", "part": "postgresql"}},
-		"no Redis":       {&api.UnavailableError{Part: "redis"}, 503, map[string]any{"code": "unavailable", "part": "redis"}},
+		"no PostgreSQL":  {&api.UnavailableError{Part: "postgresql", Cause: fmt.Errorf("secret: %w", fence.ErrUnknown)}, 503, map[string]any{"code": "unavailable", "part": "postgresql", "hint": "Whether it was done is unknown. Look, then try again later."}},
+		"no Redis":       {&api.UnavailableError{Part: "redis"}, 503, map[string]any{"code": "unavailable", "part": "redis", "hint": "Nothing was done. Try again later."}},
 		"lost":           {fmt.Errorf("x: %w", leasing.ErrLost), 410, map[string]any{"code": "lease_lost"}},
 		"SQL error":      {&api.StatementError{Index: 2, SQLState: "23505", Message: "duplicate", Position: 7}, 422, map[string]any{"code": "sql_error", "sqlstate": "23505", "statement": 2., "position": 7.}},
 		"failed COMMIT":  {&api.StatementError{Index: -1, SQLState: "23503"}, 422, map[string]any{"sqlstate": "23503", "statement": nil}},
@@ -227,6 +227,24 @@ func TestErrorsAreProblemsWithTheirFacts(t *testing.T) {
 		}
 		if name == "held" && a.header.Get("Retry-After") != "2" {
 			t.Errorf("Retry-After: %q, want 2", a.header.Get("Retry-After"))
+		}
+	}
+}
+
+// A release ends the grant before it asks the nodes, and a renewal may have reached some of them.
+func TestARequestOfALeaseThatWasHalfDoneIsNotToldAsUndone(t *testing.T) {
+	t.Parallel()
+	for path, hint := range map[string]string{
+		"/v1/leases/release": "The grant may have ended already. Release again; otherwise the lock ends at its TTL.",
+		"/v1/leases/renew":   "The lease may end at its old deadline. Try again before that.",
+	} {
+		f := newFakes()
+		s := newServer(t, f)
+		handle := aHandle(t, s)
+		f.err = leasing.ErrUnavailable
+		a := request(t, s, "POST", path, `{"handle":"`+handle+`"}`)
+		if a.status != http.StatusServiceUnavailable || a.str("part") != "redis" || a.str("hint") != hint {
+			t.Errorf("%s: %d %s", path, a.status, a.text)
 		}
 	}
 }

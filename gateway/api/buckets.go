@@ -46,8 +46,11 @@ func (s *Server) ensureBucket(c echo.Context) error {
 	if created {
 		status = http.StatusCreated
 	}
-	return s.tellBucket(c, status, name)
+	return halfDone(s.tellBucket(c, status, name), unreadHint)
 }
+
+// unreadHint is the hint if a bucket was set and can't be shown.
+const unreadHint = "It was done, but the bucket could not be read afterwards."
 
 func (s *Server) tellBucket(c echo.Context, status int, name string) error {
 	found, err := s.cfg.Buckets.InspectBucket(c.Request().Context(), name)
@@ -116,7 +119,7 @@ func (s *Server) setPrefixRule(c echo.Context) error {
 		return err
 	}
 	s.audit(c, "a prefix's rule was set by an operator", "bucket", name, "prefix", body.Prefix, "rule", body.Rule)
-	return s.tellBucket(c, http.StatusOK, name)
+	return halfDone(s.tellBucket(c, http.StatusOK, name), unreadHint)
 }
 
 // dropPrefixRule drops the rule of a prefix.
@@ -143,5 +146,5 @@ func (s *Server) dropPrefixRule(c echo.Context) error {
 		return err
 	}
 	s.audit(c, "a prefix's rule was dropped by an operator", "bucket", name, "prefix", prefix)
-	return s.tellBucket(c, http.StatusOK, name)
+	return halfDone(s.tellBucket(c, http.StatusOK, name), unreadHint)
 }

@@ -1,12 +1,14 @@
 package api_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"testing"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
@@ -82,5 +84,30 @@ func TestBucketsNeedTheTokenAndTheS3Port(t *testing.T) {
 		if a := request(t, without, call[0], call[1], call[2]); a.status != http.StatusNotImplemented {
 			t.Errorf("%s %s without S3: %d %s", call[0], call[1], a.status, a.text)
 		}
+	}
+}
+
+// unread are buckets that can be set and not read.
+type unread struct{ *fakes }
+
+func (unread) InspectBucket(context.Context, string) (wire.Bucket, error) {
+	return wire.Bucket{}, &api.UnavailableError{Part: wire.PartPostgres}
+}
+
+func TestABucketThatWasSetAndCannotBeReadIsNotToldAsUndone(t *testing.T) {
+	t.Parallel()
+	f := newFakes()
+	s := newServer(t, f, func(c *api.Config) { c.Buckets = unread{f} })
+	for _, r := range [][3]string{
+		{"PUT", "/v1/buckets/orders", `{"rule":"key"}`},
+		{"PUT", "/v1/buckets/orders/rules", `{"prefix":"a/","rule":"none"}`},
+		{"DELETE", "/v1/buckets/orders/rules?prefix=a/", ""},
+	} {
+		if a := request(t, s, r[0], r[1], r[2]); a.status != http.StatusServiceUnavailable || a.str("hint") != "It was done, but the bucket could not be read afterwards." {
+			t.Errorf("%s %s: %d %s", r[0], r[1], a.status, a.text)
+		}
+	}
+	if a := request(t, s, "GET", "/v1/buckets/orders", ""); a.str("hint") != "Nothing was done. Try again later." {
+		t.Errorf("%d %s", a.status, a.text)
 	}
 }

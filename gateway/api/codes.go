@@ -33,7 +33,7 @@ var Codes = []Code{
 	{wire.CodeInternal, http.StatusInternalServerError, "the gateway failed; its log says more"},
 	{wire.CodeNotImplemented, http.StatusNotImplemented, "this gateway is not configured for the call"},
 	{wire.CodeUnknown, http.StatusBadGateway, "PostgreSQL's answer to COMMIT was lost: look before you repeat the call"},
-	{wire.CodeUnavailable, http.StatusServiceUnavailable, "`part` is `postgresql`, `redis` or `gateway`; nothing was done"},
+	{wire.CodeUnavailable, http.StatusServiceUnavailable, "`part` is `postgresql`, `redis` or `gateway`; nothing was done, unless `hint` says otherwise"},
 }
 
 // StatusOf returns the HTTP status of a problem's code, one of [Codes] or a SQLSTATE of [fence.Codes]; 0: unknown code.

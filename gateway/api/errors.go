@@ -55,10 +55,36 @@ func leaseError(ctx context.Context, resource string, err error) error {
 	return &UnavailableError{Part: wire.PartPostgres, Cause: err} // the rest comes from arming
 }
 
-// UnavailableError names the part that cannot be reached. Nothing was done.
+// UnavailableError names the part that cannot be reached. Nothing was done, unless Hint is set, or Cause is
+// [fence.ErrUnknown].
 type UnavailableError struct {
 	Part  string // [wire.PartPostgres], [wire.PartRedis] or [wire.PartGateway]
 	Cause error  // for the log
+	Hint  string // for clients: what was done all the same, and what to do; "": nothing was done
+}
+
+const (
+	releaseHint = "The grant may have ended already. Release again; otherwise the lock ends at its TTL."
+	renewHint   = "The lease may end at its old deadline. Try again before that."
+)
+
+// halfDone replaces the hint of an [*UnavailableError].
+func halfDone(err error, hint string) error {
+	if away, ok := errors.AsType[*UnavailableError](err); ok {
+		return &UnavailableError{Part: away.Part, Cause: away.Cause, Hint: hint}
+	}
+	return err
+}
+
+// hint says what was done, and what to do.
+func (e *UnavailableError) hint() string {
+	switch {
+	case e.Hint != "":
+		return e.Hint
+	case errors.Is(e.Cause, fence.ErrUnknown):
+		return "Whether it was done is unknown. Look, then try again later."
+	}
+	return "Nothing was done. Try again later."
 }
 
 func (e *UnavailableError) Error() string {

@@ -253,7 +253,7 @@ func (s *Server) renew(c echo.Context) error {
 		err = s.lossOf(ctx, h, err)
 	}
 	if err != nil {
-		return leaseError(ctx, h.Resource, err)
+		return halfDone(leaseError(ctx, h.Resource, err), renewHint)
 	}
 	s.auditManaged(c, "a principal renewed another's lease", h)
 	timing := timingOf(began, time.Now().Add(valid))
@@ -279,7 +279,7 @@ func (s *Server) release(c echo.Context) error {
 		s.auditManaged(c, "a principal released another's lease", h)
 		s.tellLease(c, wire.EventReleased, h.Ref)
 	case !errors.Is(err, leasing.ErrLost): // it may be the repeat of a release whose answer was lost
-		return leaseError(ctx, h.Resource, err)
+		return halfDone(leaseError(ctx, h.Resource, err), releaseHint)
 	}
 	return c.NoContent(http.StatusNoContent)
 }

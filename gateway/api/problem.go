@@ -71,7 +71,7 @@ func factualProblem(err error) (p wire.Problem, is bool) {
 	)
 	switch {
 	case errors.As(err, &unavailable):
-		p = word(wire.CodeUnavailable, "Unavailable", unavailable.detail(), "Nothing was done. Try again later.")
+		p = word(wire.CodeUnavailable, "Unavailable", unavailable.detail(), unavailable.hint())
 		p.Part, p.RetryAfterMS = unavailable.Part, unavailable.retryAfter().Milliseconds()
 	case errors.Is(err, fence.ErrUnknown):
 		p = word(wire.CodeUnknown, "The outcome is unknown",
