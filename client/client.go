@@ -131,14 +131,16 @@ type Lease struct {
 func (l Lease) Grant() (fence.Grant, error) { return fence.ParseGrant(l.Resource, l.Presented) }
 
 // Acquire asks for a lease. While another holds the resource it waits up to Wait, then fails with a [*Problem] whose
-// code is "held". If an answer is lost it retries up to twice with the same Idempotency-Key, so at most one lease is
-// granted. After an [*UnreachableError] a lease may have been granted all the same; its handle is lost, and it
+// code is "held". If an answer is lost it retries up to twice with the same Idempotency-Key and the rest of the wait, so
+// at most one lease is granted. After an [*UnreachableError] a lease may have been granted all the same; its handle is lost, and it
 // expires after its TTL.
 func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (Lease, error) {
 	if err := r.validate(); err != nil {
 		return Lease{}, err
 	}
-	body := wire.AcquireRequest{Resource: r.Resource, TTL: text(r.TTL), Wait: text(r.Wait), Holder: r.Holder}
+	body := func(wait time.Duration) any {
+		return wire.AcquireRequest{Resource: r.Resource, TTL: text(r.TTL), Wait: text(wait), Holder: r.Holder}
+	}
 	ctx, cancel := patiently(ctx, r.Wait)
 	defer cancel()
 	var reply wire.Lease
@@ -157,7 +159,9 @@ func (c *Client) AcquireAll(ctx context.Context, resources []string, r AcquireRe
 			return nil, err
 		}
 	}
-	body := wire.AcquireAllRequest{Resources: resources, TTL: text(r.TTL), Wait: text(r.Wait), Holder: r.Holder}
+	body := func(wait time.Duration) any {
+		return wire.AcquireAllRequest{Resources: resources, TTL: text(r.TTL), Wait: text(wait), Holder: r.Holder}
+	}
 	ctx, cancel := patiently(ctx, r.Wait)
 	defer cancel()
 	var reply wire.Leases

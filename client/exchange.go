@@ -20,12 +20,29 @@ import (
 // request is one request to any of the gateways.
 type request struct {
 	method, path string
-	body         any         // as JSON; nil: none
-	grant        fence.Grant // grant to present; zero: none
-	key          string      // Idempotency-Key; "": none
-	again        bool        // idempotent: may be sent twice
-	wait         time.Duration
-	until        time.Time // end of the wait; set by exchange
+	body         any                          // as JSON; nil: none
+	waits        func(wait time.Duration) any // the body of a request that waits; nil: it does not
+	grant        fence.Grant                  // grant to present; zero: none
+	key          string                       // Idempotency-Key; "": none
+	again        bool                         // idempotent: may be sent twice
+	wait         time.Duration                // of all tries together
+	began        time.Time                    // when the wait began
+}
+
+// until is the end of the wait.
+func (r request) until() time.Time { return r.began.Add(r.wait) }
+
+// left is the rest of the wait. Only whole milliseconds are taken off, so the first try asks for all of it.
+func (r request) left() time.Duration {
+	return max(0, r.wait-time.Since(r.began).Truncate(time.Millisecond))
+}
+
+// payload is the body of one try.
+func (r request) payload() any {
+	if r.waits != nil {
+		return r.waits(r.left())
+	}
+	return r.body
 }
 
 func (c *Client) call(ctx context.Context, method, path string, body, reply any) error {
@@ -40,9 +57,9 @@ func (c *Client) again(ctx context.Context, path string, body, reply any) error 
 }
 
 // acquire asks for leases with a new Idempotency-Key. If the lease of a lost answer is over by the time of the retry,
-// it asks for another one.
-func (c *Client) acquire(ctx context.Context, path string, wait time.Duration, body, reply any) (sent time.Time, err error) {
-	r := request{method: http.MethodPost, path: path, body: body, key: rand.Text(), again: true, wait: wait}
+// it asks for another one, for the rest of the wait.
+func (c *Client) acquire(ctx context.Context, path string, wait time.Duration, body func(wait time.Duration) any, reply any) (sent time.Time, err error) {
+	r := request{method: http.MethodPost, path: path, waits: body, key: rand.Text(), again: true, wait: wait, began: time.Now()}
 	sent, err = c.exchange(ctx, r, reply)
 	if p, ok := errors.AsType[*Problem](err); ok && p.Code == wire.CodeLeaseLost {
 		r.key = rand.Text()
@@ -58,7 +75,6 @@ var repeats = [...]time.Duration{50 * time.Millisecond, 500 * time.Millisecond}
 // exchange sends a request until a gateway answers. If an answer was lost and the request may be sent twice, it
 // retries after each of the pauses. It returns the time at which the answered request was sent.
 func (c *Client) exchange(ctx context.Context, r request, reply any) (sent time.Time, err error) {
-	r.until = time.Now().Add(r.wait)
 	sent, err = c.round(ctx, r, reply)
 	for _, pause := range repeats {
 		if !r.again || !answerLost(err) || !waited(ctx, pause) {
@@ -183,8 +199,9 @@ func (e *UnreachableError) broken() bool {
 // one asks one gateway.
 func (c *Client) one(ctx context.Context, base string, r request, reply any) (sent time.Time, err error) {
 	var payload io.Reader = http.NoBody
-	if r.body != nil {
-		b, err := json.Marshal(r.body)
+	body := r.payload()
+	if body != nil {
+		b, err := json.Marshal(body)
 		if err != nil {
 			return sent, err
 		}
@@ -193,6 +210,9 @@ func (c *Client) one(ctx context.Context, base string, r request, reply any) (se
 	req, err := http.NewRequestWithContext(ctx, r.method, base+r.path, payload)
 	if err != nil {
 		return sent, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
 	}
 	c.headers(req, r)
 	sent = time.Now()
@@ -219,9 +239,6 @@ func (c *Client) one(ctx context.Context, base string, r request, reply any) (se
 
 func (c *Client) headers(req *http.Request, r request) {
 	req.Header.Set("Accept", "application/json, application/problem+json")
-	if r.body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
 	c.introduce(req)
 	if r.grant.Resource != "" {
 		fence.SetHeader(req.Header, r.grant)

@@ -20,8 +20,8 @@ func (r request) bound(ctx context.Context, left int) (context.Context, context.
 		return context.WithCancel(ctx)
 	}
 	from, extra := time.Now(), patience
-	if r.until.After(from) {
-		from = r.until
+	if until := r.until(); until.After(from) {
+		from = until
 	}
 	if end, ok := ctx.Deadline(); ok && r.again {
 		extra = min(extra, end.Sub(from)/time.Duration(left))
