@@ -141,12 +141,25 @@ func (c *Client) round(ctx context.Context, r request, reply any) (sent time.Tim
 func (c *Client) try(ctx context.Context, at int, r request, reply any, left int) (sent time.Time, err error) {
 	ctx, cancel := r.bound(ctx, left)
 	defer cancel()
-	sent, err = c.one(ctx, c.bases[at], r, reply)
+	if r.again || left == 1 {
+		sent, err = c.one(ctx, c.bases[at], r, reply)
+	} else {
+		sent, err = c.once(ctx, c.bases[at], r, reply, share(ctx, time.Now(), left))
+	}
 	if late(ctx, err) {
 		// A concurrent request may have found a gateway that answers.
 		c.last.CompareAndSwap(int64(at), int64((at+1)%len(c.bases)))
 	}
 	return sent, err
+}
+
+// once asks one gateway for what must not be done twice. If there is no connection in time, the request was not sent.
+func (c *Client) once(ctx context.Context, base string, r request, reply any, limit time.Duration) (sent time.Time, err error) {
+	var connects connecting
+	ctx, cancel := connects.within(ctx, limit)
+	defer cancel()
+	sent, err = c.one(ctx, base, r, reply)
+	return sent, connects.told(err)
 }
 
 // passes reports whether the next gateway may be tried. A request that may not be sent twice goes on only if it was not

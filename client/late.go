@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http/httptrace"
+	"os"
+	"sync/atomic"
 	"time"
 )
 
@@ -11,22 +14,58 @@ import (
 // that ends soon shortens it: see [request.bound].
 const patience = 5 * time.Second
 
-// bound limits the time of one of the gateways that are left. Each may take the rest of the request's wait, and then
-// an equal share of what ctx leaves, up to patience. The last gateway has all of ctx. So has each of them if ctx ends
-// before the wait, because a gateway that lets the request wait is not late. The context does not shorten the patience
-// of a request that may not be sent twice: it could not go on to the next gateway.
+// bound limits the time of one of the gateways that are left, for a request that may be sent twice. Each may take the
+// rest of the request's wait, and then its [share]. The last gateway has all of ctx. So has each of them if ctx ends
+// before the wait, because a gateway that lets the request wait is not late. A request that may not be sent twice has all
+// of ctx at the gateway that it is sent to: it could not go on to the next one.
 func (r request) bound(ctx context.Context, left int) (context.Context, context.CancelFunc) {
-	if left == 1 {
+	if left == 1 || !r.again {
 		return context.WithCancel(ctx)
 	}
-	from, extra := time.Now(), patience
+	from := time.Now()
 	if until := r.until(); until.After(from) {
 		from = until
 	}
-	if end, ok := ctx.Deadline(); ok && r.again {
-		extra = min(extra, end.Sub(from)/time.Duration(left))
+	return context.WithDeadline(ctx, from.Add(share(ctx, from, left)))
+}
+
+// share is an equal share of what ctx leaves after from, up to [patience].
+func share(ctx context.Context, from time.Time, left int) time.Duration {
+	if end, ok := ctx.Deadline(); ok {
+		return min(patience, end.Sub(from)/time.Duration(left))
 	}
-	return context.WithDeadline(ctx, from.Add(extra))
+	return patience
+}
+
+// connecting limits how long a request waits for a connection. A transport that does not report its connections has no
+// limit.
+type connecting struct {
+	begun, made, late atomic.Bool
+}
+
+// within ends the request's context if there is no connection after d.
+func (c *connecting) within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	over := time.AfterFunc(d, func() {
+		if c.begun.Load() && !c.made.Load() {
+			c.late.Store(true)
+			cancel()
+		}
+	})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { c.begun.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { c.made.Store(true) },
+	})
+	return ctx, func() { over.Stop(); cancel() }
+}
+
+// told says of the error of a request for which no connection was made in time that it was not sent.
+func (c *connecting) told(err error) error {
+	lost, ok := errors.AsType[*UnreachableError](err)
+	if !ok || !c.late.Load() || c.made.Load() {
+		return err
+	}
+	return &UnreachableError{URL: lost.URL, Cause: &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}}
 }
 
 // late reports whether no answer arrived in time, rather than a connection being lost or the caller canceling.

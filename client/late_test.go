@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +20,9 @@ import (
 
 // group answers for the gateways a, b and c, without a network. It runs on a bubble's clock.
 type group struct {
-	takes map[string]time.Duration // until the answer; negative: the gateway hangs
+	takes   map[string]time.Duration // until the answer; negative: the gateway hangs
+	cut     map[string]bool          // no connection is made
+	refuses map[string]bool          // it answers that writes of the old holder are left
 
 	mu    sync.Mutex
 	asked []string
@@ -31,6 +35,17 @@ func (g *group) RoundTrip(req *http.Request) (*http.Response, error) {
 	g.mu.Lock()
 	g.asked = append(g.asked, host)
 	g.mu.Unlock()
+	trace := httptrace.ContextClientTrace(req.Context())
+	if trace != nil && trace.GetConn != nil {
+		trace.GetConn(req.URL.Host)
+	}
+	if g.cut[host] {
+		<-req.Context().Done()
+		return nil, req.Context().Err()
+	}
+	if trace != nil && trace.GotConn != nil {
+		trace.GotConn(httptrace.GotConnInfo{})
+	}
 	var answer <-chan time.Time
 	if takes := g.takes[host]; takes != hangs {
 		answer = time.After(takes)
@@ -41,7 +56,11 @@ func (g *group) RoundTrip(req *http.Request) (*http.Response, error) {
 		if strings.HasSuffix(req.URL.Path, "/release") {
 			status = http.StatusNoContent
 		}
-		return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(granted)), Request: req}, nil
+		body := granted
+		if g.refuses[host] {
+			status, body = http.StatusServiceUnavailable, `{"code":"ZF005","title":"Undrained"}`
+		}
+		return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(body)), Request: req}, nil
 	case <-req.Context().Done():
 		return nil, req.Context().Err()
 	}
@@ -186,6 +205,74 @@ func TestAfterALateGatewayTheNextRequestStartsAtAnother(t *testing.T) {
 			})
 		})
 	}
+}
+
+func revoke(ctx context.Context, c *client.Client) error {
+	_, err := c.Revoke(ctx, "a", "me")
+	return err
+}
+
+// A gateway drains the holder's writes for several seconds before it answers.
+func TestARevocationHasAllOfItsTimeAtOneGateway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &group{takes: map[string]time.Duration{"a": 14 * time.Second}, refuses: map[string]bool{"a": true}}
+		if err := revoke(t.Context(), g.client(t, "a", "b")); !errors.Is(err, fence.ErrUndrained) || errors.Is(err, fence.ErrUnknown) {
+			t.Errorf("%v", err)
+		}
+		g.were(t, "a")
+	})
+}
+
+func TestARevocationPassesOnFromAGatewayToWhichNoConnectionIsMade(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &group{cut: map[string]bool{"a": true}}
+		c, began := g.client(t, "a", "b"), time.Now()
+		if err := revoke(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != 5*time.Second {
+			t.Errorf("took %v", took)
+		}
+		if err := revoke(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		g.were(t, "a b b")
+	})
+}
+
+// The transport of net/http reports how far it comes.
+func TestARevocationPassesOnWhileTheTransportConnects(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan struct{})
+		defer close(ended)
+		var mu sync.Mutex
+		var dialed []string
+		transport := &http.Transport{DialContext: func(_ context.Context, _, addr string) (net.Conn, error) {
+			mu.Lock()
+			dialed = append(dialed, addr)
+			mu.Unlock()
+			if addr == "a:80" {
+				<-ended
+			}
+			return nil, errors.New("no route")
+		}}
+		c, err := client.New(client.Config{URL: "http://a,http://b", HTTPClient: &http.Client{Transport: transport}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := revoke(t.Context(), c); err == nil || !strings.Contains(err.Error(), "no route") {
+			t.Errorf("%v", err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if took := time.Since(began); took != 5*time.Second || len(dialed) != 2 {
+			t.Errorf("took %v, dialed %q", took, dialed)
+		}
+	})
 }
 
 func TestALateGatewayDoesNotUndoWhatAnotherRequestHasFound(t *testing.T) {
