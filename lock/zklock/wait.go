@@ -118,22 +118,19 @@ func (s *store) watch(ctx context.Context, resource string, p *place, at *seen) 
 		return
 	}
 	if before != p.watched || p.fired == nil {
-		type watched struct {
-			exists bool
-			fired  <-chan zk.Event
-		}
-		w, err := call(ctx, s.session, func(c *zk.Conn) (watched, error) {
-			exists, _, fired, err := c.ExistsW(path.Join(s.node(resource), before))
-			return watched{exists, fired}, err
+		// A watch by Exists would stay if the node is gone.
+		fired, err := call(ctx, s.session, func(c *zk.Conn) (<-chan zk.Event, error) {
+			_, _, fired, err := c.GetW(path.Join(s.node(resource), before))
+			return fired, err
 		})
+		if errors.Is(err, zk.ErrNoNode) {
+			return
+		}
 		if err != nil {
 			leases.Pause(ctx, awayPause)
 			return
 		}
-		if !w.exists {
-			return
-		}
-		p.watched, p.fired = before, w.fired
+		p.watched, p.fired = before, fired
 	}
 	timer := time.NewTimer(lookEvery/2 + mathrand.N(lookEvery/2))
 	defer timer.Stop()
