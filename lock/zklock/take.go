@@ -113,12 +113,13 @@ func (s *store) take(ctx context.Context, r leasing.Request, p *place) (leases.T
 	doing := fmt.Sprintf("acquire %q", r.Resource)
 	look := s.lookUpToDate
 	if p != nil { // a waiter looks again
-		look = s.look
+		look = func(ctx context.Context, resource string) (*seen, error) { return s.lookAsWaiter(ctx, resource, p) }
 	}
 	for try := 1; ; try++ {
 		at, err := look(ctx, r.Resource)
 		if err == nil {
-			if at.lease != "" || p != nil && !p.first(at) {
+			first := p == nil || p.first(at)
+			if at.lease != "" || !first {
 				return leases.Taken{}, at, &leasing.HeldError{Resource: r.Resource, Holder: at.owner.holder}
 			}
 			var taken leases.Taken
@@ -152,6 +153,16 @@ func (s *store) lookUpToDate(ctx context.Context, resource string) (*seen, error
 	}
 	if err := s.sync(ctx, resource); err != nil {
 		return nil, err
+	}
+	return s.look(ctx, resource)
+}
+
+// lookAsWaiter syncs first if the place may be in the queue without the waiter's knowledge, so that it finds it.
+func (s *store) lookAsWaiter(ctx context.Context, resource string, p *place) (*seen, error) {
+	if p.doubt {
+		if err := s.sync(ctx, resource); err != nil {
+			return nil, err
+		}
 	}
 	return s.look(ctx, resource)
 }

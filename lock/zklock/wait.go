@@ -7,6 +7,7 @@ import (
 	mathrand "math/rand/v2"
 	"path"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -24,10 +25,13 @@ const (
 	awayPause = 200 * time.Millisecond
 )
 
-// place is a process's place in a resource's queue.
+// place is a process's place in a resource's queue. A creation that got no answer is repeated, so the place may have
+// several nodes: it counts from the first.
 type place struct {
-	guid string // finds its node again if its creation was not confirmed
-	name string // "": not in the queue, as far as known
+	guid     string       // finds its nodes again if their creation was not confirmed
+	name     string       // of its first node; "": not in the queue, as far as known
+	doubt    bool         // the creation of a node was not confirmed
+	standing atomic.Int32 // calls that create a node and have not ended
 
 	watched string
 	fired   <-chan zk.Event
@@ -36,11 +40,21 @@ type place struct {
 // sequence is the number that ZooKeeper appended; it rises.
 func sequence(name string) string { return name[strings.LastIndexByte(name, '-')+1:] }
 
+// nodes returns the names of the place's nodes.
+func (p *place) nodes(at *seen) (names []string) {
+	for _, name := range at.waiting {
+		if strings.HasPrefix(name, waitPrefix+p.guid+"-") {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // find looks for the place among the waiters.
 func (p *place) find(at *seen) {
 	p.name = ""
-	for _, name := range at.waiting {
-		if strings.HasPrefix(name, waitPrefix+p.guid+"-") {
+	for _, name := range p.nodes(at) {
+		if p.name == "" || sequence(name) < sequence(p.name) {
 			p.name = name
 		}
 	}
@@ -99,11 +113,18 @@ func (s *store) Wait(ctx context.Context, r leasing.Request, why func(error)) (l
 }
 
 func (s *store) stand(ctx context.Context, resource string, p *place) error {
+	p.standing.Add(1)
 	name, err := call(ctx, s.session, func(c *zk.Conn) (string, error) {
+		defer p.standing.Add(-1)
 		return c.Create(path.Join(s.node(resource), waitPrefix+p.guid+"-"), nil, zk.FlagEphemeral|zk.FlagSequence, s.session.acl)
 	})
-	if err == nil {
+	switch {
+	case err == nil:
 		p.name = path.Base(name)
+	case isUnsent(err):
+		p.standing.Add(-1)
+	default:
+		p.doubt = true
 	}
 	return err
 }
@@ -146,17 +167,32 @@ func (s *store) watch(ctx context.Context, resource string, p *place, at *seen) 
 func (s *store) leave(resource string, p *place) {
 	s.inBackground(func(ctx context.Context) {
 		for pause := awayPause; ctx.Err() == nil; pause = min(2*pause, lookEvery) {
-			at, err := s.look(ctx, resource)
-			if err == nil {
-				if p.find(at); p.name == "" {
-					return
-				}
-				err = s.delete(ctx, path.Join(s.node(resource), p.name))
-			}
-			if err == nil || errors.Is(err, zk.ErrNoNode) {
+			if gone, err := s.clear(ctx, resource, p); gone && err == nil {
 				return
 			}
 			leases.Pause(ctx, pause)
 		}
 	})
+}
+
+// clear deletes the place's nodes, and reports whether none is left for good: the calls that create them had ended
+// before it looked. A session's requests are carried out in order, even over another connection, so the look after a
+// sync shows what those calls have created.
+func (s *store) clear(ctx context.Context, resource string, p *place) (gone bool, err error) {
+	over := p.standing.Load() == 0
+	if p.doubt {
+		if err := s.sync(ctx, resource); err != nil {
+			return false, err
+		}
+	}
+	at, err := s.look(ctx, resource)
+	if err != nil {
+		return false, err
+	}
+	for _, name := range p.nodes(at) {
+		if deleteErr := s.delete(ctx, path.Join(s.node(resource), name)); !errors.Is(deleteErr, zk.ErrNoNode) {
+			err = errors.Join(err, deleteErr)
+		}
+	}
+	return over, err
 }
