@@ -24,18 +24,21 @@ func (s *Source) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasi
 	return s.each(ctx, all, s.Acquire)
 }
 
-func (s *Source) each(ctx context.Context, all []leasing.Request, acquire func(context.Context, leasing.Request) (leasing.Lease, error)) (
-	leases []leasing.Lease, err error,
-) {
+func (s *Source) each(ctx context.Context, all []leasing.Request, acquire func(context.Context, leasing.Request) (leasing.Lease, error)) ([]leasing.Lease, error) {
 	if err := s.validateAll(all); err != nil {
 		return nil, err
 	}
+	ctx, cancel, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
 	order := make([]int, len(all))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortFunc(order, func(i, j int) int { return strings.Compare(all[i].Resource, all[j].Resource) })
-	leases = make([]leasing.Lease, len(all))
+	leases := make([]leasing.Lease, len(all))
 	for at, i := range order {
 		waiting, stop := s.keep(ctx, all, leases, order[:at])
 		leases[i], err = acquire(waiting, all[i])
@@ -50,13 +53,27 @@ func (s *Source) each(ctx context.Context, all []leasing.Request, acquire func(c
 			err = alive(leases)
 		}
 		if err != nil {
-			for _, had := range order[:has] {
-				_ = s.Release(ctx, leases[had].Ref()) // a lease that can't be released expires
-			}
+			s.freeNow(ctx, all, leases, order[:has])
 			return nil, err
 		}
 	}
 	return leases, nil
+}
+
+// freeNow frees leases that were taken in vain, even if ctx has ended. What the first try does not free is given back in
+// the background.
+func (s *Source) freeNow(ctx context.Context, all []leasing.Request, leases []leasing.Lease, had []int) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
+	defer cancel()
+	for _, i := range had {
+		s.endOther(ctx, leases[i].Ref())
+		// a renewal may have given it its whole TTL
+		a := &attempt{resource: all[i].Resource, owner: leases[i].Owner, ttl: all[i].TTL, start: time.Now()}
+		a.token.Store(int64(leases[i].Grant.Token))
+		if freed, _ := s.freeBack(ctx, a); !freed {
+			s.inBackground(func() { s.giveBack(a) })
+		}
+	}
 }
 
 // alive fails if a lease has ended.

@@ -64,12 +64,19 @@ type Source struct {
 	lines   lines
 	notices listener
 
-	ctx        context.Context // ends with Close
+	ctx        context.Context // of the callers; ends with Close
 	end        context.CancelFunc
+	late       context.Context // of giving back; ends at most closeTimeout later
+	endLate    context.CancelFunc
+	closing    sync.Once
 	mu         sync.Mutex
-	closed     bool
+	closed     bool // nothing new is started
+	callers    sync.WaitGroup
 	background sync.WaitGroup
 }
+
+// closeTimeout bounds how long Close waits: callers leave their queues, and unused leases are given back.
+const closeTimeout = 2 * time.Second
 
 var _ leasing.AllSource = (*Source)(nil)
 
@@ -112,23 +119,46 @@ func New(cfg Config) (*Source, error) {
 	}
 	s := &Source{cfg: cfg, id: strings.ToLower(rand.Text())}
 	s.ctx, s.end = context.WithCancel(context.Background())
+	s.late, s.endLate = context.WithCancel(context.Background())
 	s.takes = groups.Groups[*attempt]{Settle: s.takeGroup, Key: func(a *attempt) string { return a.resource }, Timeout: groups.Timeout, Pace: groups.Pace}
 	s.extends = groups.Groups[*extension]{Settle: s.extendGroup, Key: func(e *extension) string { return e.ref.Resource }, Timeout: groups.Timeout, Pace: groups.Pace}
 	s.frees = groups.Groups[*freeing]{Settle: s.freeGroup, Key: func(f *freeing) string { return f.ref.Resource }, Timeout: groups.Timeout, Pace: groups.Pace}
 	return s, nil
 }
 
-// Close ends all waits. Held leases stay held until they expire.
+// Close ends all waits, and gives back what they have taken, if PostgreSQL answers. Held leases stay held until they
+// expire.
 func (s *Source) Close() error {
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
-	s.end()
-	s.background.Wait()
+	s.closing.Do(func() {
+		s.mu.Lock()
+		s.end() // open checks it under mu, so no caller enters afterwards
+		s.mu.Unlock()
+		timer := time.AfterFunc(closeTimeout, s.endLate)
+		defer timer.Stop()
+		defer s.endLate()
+		s.callersReturn()
+		s.mu.Lock()
+		s.closed = true
+		s.mu.Unlock()
+		s.background.Wait()
+	})
 	return nil
 }
 
-// inBackground runs f in a goroutine for which Close waits. After Close it does nothing.
+// callersReturn waits until the callers, whose context has ended, have returned.
+func (s *Source) callersReturn() {
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		s.callers.Wait()
+	}()
+	select {
+	case <-returned:
+	case <-s.late.Done(): // for example, an Armer ignores its context
+	}
+}
+
+// inBackground runs f in a goroutine for which Close waits. It does nothing once Close has waited for the callers.
 func (s *Source) inBackground(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,14 +167,21 @@ func (s *Source) inBackground(f func()) {
 	}
 }
 
-// open returns a context that also ends with the Source, with the cause ErrClosed.
+// open returns a context that also ends with the Source, with the cause ErrClosed. Close waits until it is cancelled.
 func (s *Source) open(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
 		return nil, nil, leasing.ErrClosed
 	}
+	s.callers.Add(1)
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.ctx, func() { cancel(leasing.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil) }, nil
+	return ctx, func() {
+		stop()
+		cancel(nil)
+		s.callers.Done()
+	}, nil
 }
 
 // Inspect reports who holds a resource.

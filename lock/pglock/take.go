@@ -95,7 +95,7 @@ func (s *Source) acquire(ctx context.Context, r leasing.Request, w way) (leasing
 		case !ok:
 			return leasing.Lease{}, err
 		}
-		if freed, _ := s.freeBack(a); !freed { // now, because the next attempt needs it
+		if freed, _ := s.freeBack(context.WithoutCancel(ctx), a); !freed { // now, because the next attempt needs it
 			s.inBackground(func() { s.giveBack(a) })
 		}
 		if above = low.Recorded; try == armTries {
@@ -269,7 +269,7 @@ func (s *Source) giveBack(a *attempt) {
 	end := a.start.Add(a.ttl + backTimeout)
 	pause := backPause
 	for answers := 0; answers < backTries && time.Now().Before(end); {
-		freed, answered := s.freeBack(a)
+		freed, answered := s.freeBack(context.Background(), a)
 		switch {
 		case freed:
 			return
@@ -279,17 +279,18 @@ func (s *Source) giveBack(a *attempt) {
 			pause = min(2*pause, lookEvery)
 		}
 		select {
-		case <-s.ctx.Done(): // the lease expires
+		case <-s.late.Done(): // the lease expires
 			return
 		case <-time.After(pause):
 		}
 	}
 }
 
-// freeBack tries once. It reports whether nothing is left to free, and whether PostgreSQL answered.
-func (s *Source) freeBack(a *attempt) (freed, answered bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), backTimeout)
+// freeBack tries once, unless Close has ended that. It reports whether nothing is left to free, and whether PostgreSQL answered.
+func (s *Source) freeBack(ctx context.Context, a *attempt) (freed, answered bool) {
+	ctx, cancel := context.WithTimeout(ctx, backTimeout)
 	defer cancel()
+	defer context.AfterFunc(s.late, cancel)()
 	f := &freeing{ref: leasing.Ref{Resource: a.resource, Owner: a.owner}}
 	err := s.free(ctx, f)
 	return err == nil && (f.freed || a.given() > 0), err == nil

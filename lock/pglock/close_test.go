@@ -1,0 +1,106 @@
+package pglock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/lock/pglock"
+)
+
+// hour is longer than a test: what stays locked is not free because it expired.
+const hour = time.Hour
+
+// isLocked reports whether somebody has the lease of a resource.
+func (w world) isLocked(t *testing.T, resource string) bool {
+	t.Helper()
+	ins, err := w.Inspect(t.Context(), resource)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ins.Locked
+}
+
+// two waits for the leases of a and b, has that of a, and returns its outcome.
+func (w world) two(ctx context.Context, t *testing.T, s *pglock.Source) <-chan error {
+	t.Helper()
+	w.exec(t, `SELECT fence.take_lease('b', 'another', 3600000000, sha256('seal'), '', 0, false)`)
+	outcome := make(chan error, 1)
+	go func() {
+		_, err := s.AcquireAll(ctx, []leasing.Request{{Resource: "a", TTL: hour}, {Resource: "b", TTL: hour}})
+		outcome <- err
+	}()
+	until(t, "it has a, and waits for b", func() bool {
+		return w.isLocked(t, "a") && ask[int](t, w, `SELECT count(*) FROM fence.lease_waiters WHERE resource = 'b'`) == 1
+	})
+	return outcome
+}
+
+func TestCloseGivesBackWhatACallHasThatWaitsForMore(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	s := source(t, pglock.Config{Pool: pool(t, w.locker), MaxTTL: hour})
+	outcome := w.two(t.Context(), t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-outcome; !errors.Is(err, leasing.ErrClosed) {
+		t.Errorf("%v; want ErrClosed", err)
+	}
+	if w.isLocked(t, "a") {
+		t.Error("nobody has the lease of a, and it stays locked")
+	}
+}
+
+// waits arms nothing until its caller gives up.
+type waits chan struct{}
+
+func (w waits) Arm(ctx context.Context, _ fence.Arming) error {
+	close(w)
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func TestCloseGivesBackALeaseThatIsBeingArmed(t *testing.T) {
+	t.Parallel()
+	w, armer := setup(t), make(waits)
+	s := source(t, pglock.Config{Pool: pool(t, w.locker), MaxTTL: hour, Armer: armer})
+	outcome := make(chan error, 1)
+	go func() {
+		_, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: hour})
+		outcome <- err
+	}()
+	<-armer
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-outcome; !errors.Is(err, leasing.ErrClosed) {
+		t.Errorf("%v; want ErrClosed", err)
+	}
+	if w.isLocked(t, "r") {
+		t.Error("nobody has the lease, and it stays locked")
+	}
+}
+
+func TestLeasesOfACallThatFailsAreGivenBackAfterARestart(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	a := w.mayBeAway(t)
+	s := source(t, pglock.Config{Pool: a.Pool, MaxTTL: hour})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	outcome := w.two(ctx, t, s)
+	a.is.Store(true)
+	cancel()
+	if err := <-outcome; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v; want that its caller has gone", err)
+	}
+	if !w.isLocked(t, "a") {
+		t.Fatal("a was freed without PostgreSQL")
+	}
+	a.is.Store(false)
+	until(t, "a is free", func() bool { return !w.isLocked(t, "a") })
+}
