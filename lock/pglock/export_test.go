@@ -1,6 +1,9 @@
 package pglock
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // GiveTime lets groups take as long as a busy machine needs, and delays the next group meanwhile.
 func GiveTime(s *Source) {
@@ -13,3 +16,8 @@ func Extending(s *Source) int { return s.extends.Waiting() }
 
 // Lost reports whether an error leaves the outcome of a statement unknown.
 var Lost = lost
+
+// FreeBack frees once what an attempt of the owner may have taken.
+func FreeBack(s *Source, resource, owner string) (freed, answered bool) {
+	return s.freeBack(context.Background(), &attempt{resource: resource, owner: owner})
+}

@@ -122,10 +122,11 @@ func extendOn(ctx context.Context, conn *pgx.Conn, all []*extension, wait bool) 
 	return busy, nil
 }
 
-// freeing is one release.
+// freeing is one release. If the lease was not there, and a try before got no answer, that try may have freed it.
 type freeing struct {
 	ref   leasing.Ref
-	freed bool
+	freed bool // the lease was there
+	doubt bool // a try got no answer
 }
 
 func (f *freeing) doing() string { return fmt.Sprintf("release %q", f.ref.Resource) }
@@ -157,7 +158,7 @@ func (s *Source) Release(ctx context.Context, ref leasing.Ref) error {
 		}
 		return err
 	}
-	if !f.freed {
+	if !f.freed && !f.doubt {
 		return fmt.Errorf("%s: %w", f.doing(), leasing.ErrLost)
 	}
 	return nil
@@ -187,16 +188,15 @@ func (s *Source) free(ctx context.Context, f *freeing) error {
 		return got.Err
 	}
 	isBusy := false
+	f.doubt = got.Lost
 	err = s.twice(ctx, oneLimit, func(ctx context.Context, conn *pgx.Conn) error {
 		busy, err := freeOn(ctx, conn, []*freeing{f}, turnLimit)
 		isBusy = err == nil && busy[0]
+		f.doubt = f.doubt || lost(err)
 		return err
 	})
 	if isBusy {
 		return &UnavailableError{Doing: f.doing(), Err: errBusy}
-	}
-	if err == nil && got.Lost {
-		f.freed = true // by the call whose answer was lost, or by this one
 	}
 	return failure(ctx, f.doing(), err)
 }

@@ -33,6 +33,7 @@ type attempt struct {
 	behind                  bool        // queues behind the waiters
 	waiter                  string      // the process that waits if the resource is held; "": none
 	start                   time.Time
+	doubt                   bool // a call got no answer: it may give the lease yet
 
 	token atomic.Int64 // of the lease, if it was given; the group sets it even if the caller has left
 }
@@ -89,7 +90,7 @@ func (s *Source) acquire(ctx context.Context, r leasing.Request, w way) (leasing
 		}
 		low, ok := errors.AsType[*fence.NotRaisedError](err)
 		switch {
-		case !ok && (a.given() > 0 || errors.Is(err, fence.ErrUnknown)):
+		case !ok && (a.given() > 0 || a.doubt || errors.Is(err, fence.ErrUnknown)):
 			s.inBackground(func() { s.giveBack(a) })
 			return leasing.Lease{}, err
 		case !ok:
@@ -124,11 +125,8 @@ func (s *Source) take(ctx context.Context, a *attempt) error {
 	case got.Done:
 		return got.Err
 	}
-	err = s.takeAlone(ctx, a)
-	if _, held := isHeld(err); got.Lost && err != nil && !held && !errors.Is(err, fence.ErrUnknown) {
-		err = fmt.Errorf("%w: %w", fence.ErrUnknown, err)
-	}
-	return err
+	a.doubt = got.Lost
+	return s.takeAlone(ctx, a)
 }
 
 // takeGroup takes what is free, in one transaction that waits for no lock.
@@ -207,14 +205,13 @@ func heldError(resource string, holder *string, left *int64) *leasing.HeldError 
 // takeAlone takes one lease when it is its turn, and drains the superseded writers after that commit. A repeated call
 // finds the lease that a call with a lost answer took.
 func (s *Source) takeAlone(ctx context.Context, a *attempt) error {
-	unknown := false // the answer to a call was lost
 	err := s.twice(ctx, takeLimit, func(ctx context.Context, conn *pgx.Conn) error {
 		warned, err := pgfence.WatchCommit(ctx, conn)
 		if err != nil {
 			return err
 		}
 		if err = s.takeAloneOn(ctx, conn, a); err != nil {
-			unknown = unknown || lost(err)
+			a.doubt = a.doubt || lost(err)
 			return err
 		}
 		return warned(a.doing())
@@ -222,7 +219,7 @@ func (s *Source) takeAlone(ctx context.Context, a *attempt) error {
 	switch _, held := isHeld(err); {
 	case err == nil, held, errors.Is(err, leasing.ErrLost):
 		return err
-	case unknown && !errors.Is(err, fence.ErrUnknown):
+	case a.doubt && !errors.Is(err, fence.ErrUnknown):
 		return fmt.Errorf("%w: %w", fence.ErrUnknown, failure(ctx, a.doing(), err))
 	}
 	return failure(ctx, a.doing(), err)
