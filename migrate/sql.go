@@ -26,7 +26,7 @@ func (k kit) writeSQL(w io.Writer, which Set, from int) error {
 		return fmt.Errorf("write the SQL from state %d: of which set?", from)
 	}
 	out := bufio.NewWriter(w)
-	fmt.Fprintf(out, sqlFileBegin, sqlPlain, lockKey)
+	fmt.Fprintf(out, sqlFileBegin, sqlPlain, sqlTimeouts, lockKey)
 	fmt.Fprintf(out, sqlFileMayWrite, sqlUnwritable)
 	for _, set := range k {
 		if which.has(set.Name) {
@@ -65,6 +65,7 @@ const (
 SET client_encoding = 'UTF8';
 BEGIN;
 %s;
+DO $$BEGIN PERFORM pg_catalog.set_config(s.name, '0', true) %s; END$$;
 DO 'BEGIN PERFORM pg_catalog.pg_advisory_xact_lock(%d); END';
 `
 	// Checks that the database has the state at which the text begins, and no newer code.

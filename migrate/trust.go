@@ -17,10 +17,14 @@ type querier interface {
 }
 
 // Each look and each change begins with these settings, so that the login's own settings do not change how names are
-// resolved and printed.
+// resolved and printed. A session that migrates has no timeouts of the login's either: it waits until it is
+// interrupted, and a step takes as long as it needs. transaction_timeout exists from PostgreSQL 17 on.
 const (
 	sqlPlain   = `SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL quote_all_identifiers = off`
-	sqlSession = `SET search_path = pg_catalog, pg_temp; SET quote_all_identifiers = off`
+	sqlSession = `SET search_path = pg_catalog, pg_temp; SET quote_all_identifiers = off; SELECT pg_catalog.set_config(s.name, '0', false) ` + sqlTimeouts
+
+	sqlTimeouts = `FROM pg_catalog.pg_settings s
+ WHERE s.name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_session_timeout', 'idle_in_transaction_session_timeout')`
 )
 
 // A role that may create a schema can prepare one named fencegate. A view, rule, trigger or policy in it runs its

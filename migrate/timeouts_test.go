@@ -1,0 +1,95 @@
+package migrate_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/migrate"
+)
+
+// impatient returns the database under a login whose sessions have short timeouts.
+func impatient(pg testenv.PG) testenv.PG {
+	separator := "?"
+	if strings.Contains(pg.URL, "?") {
+		separator = "&"
+	}
+	pg.URL += separator + "options=" + strings.NewReplacer(" ", "%20", "=", "%3D").Replace("-c lock_timeout=300 -c statement_timeout=300 "+
+		"-c idle_session_timeout=300 -c idle_in_transaction_session_timeout=300")
+	return pg
+}
+
+// A migration waits until it is interrupted, and its steps take as long as they need, whatever the login's timeouts are.
+func TestTheLoginsTimeoutsDoNotEndAMigration(t *testing.T) {
+	t.Parallel()
+	slow := kitOf(t, func(files fstest.MapFS) {
+		for _, set := range []string{"fence", "objects"} {
+			next := stateOf(t, set) + 1
+			step(files, set, next)
+			edit(t, files, fmt.Sprintf("%s/state/%06d_more.up.sql", set, next), "RESET ROLE;", "RESET ROLE;\nDO 'BEGIN PERFORM pg_catalog.pg_sleep(0.7); END';")
+		}
+	})
+	up := func(ctx context.Context, pg testenv.PG) error { return slow.Up(ctx, pg.URL, migrate.All) }
+	calls := map[string]func(context.Context, testenv.PG) error{
+		"up": up,
+		"up and down": func(ctx context.Context, pg testenv.PG) error {
+			if err := up(ctx, pg); err != nil {
+				return err
+			}
+			return slow.Down(ctx, pg.URL, migrate.All, false)
+		},
+		"the plain SQL": func(_ context.Context, pg testenv.PG) error { return plainOf(t, slow, pg, migrate.All, 0) },
+	}
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pg := setup(t)
+			other, err := pgx.Connect(t.Context(), pg.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = other.Close(context.WithoutCancel(t.Context())) }()
+			if _, err := other.Exec(t.Context(), takeLock); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- call(t.Context(), impatient(pg)) }()
+			waitFor(t, pg, "it has waited longer than the timeouts", waitsLong)
+			if _, err := other.Exec(t.Context(), freeLock); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// waitsLong tells whether a session has waited for the lock of the migrations for longer than the timeouts.
+const waitsLong = `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+ WHERE a.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted AND l.waitstart < clock_timestamp() - interval '0.7 s')`
+
+// The step keeps the lock_timeout that it sets for itself: who reads the table waits behind it for at most a second.
+func TestTheStepOfTheEpochsGoesInShortTurns(t *testing.T) {
+	t.Parallel()
+	pg := setup(t)
+	if err := previous(t).Up(t.Context(), pg.URL, migrate.All); err != nil {
+		t.Fatal(err)
+	}
+	tx := blocker(t, pg, `SELECT count(*) FROM fence.epochs`)
+	done := make(chan error, 1)
+	go func() { done <- next(t).Up(t.Context(), pg.URL, migrate.All) }()
+	waitFor(t, pg, "the step waits", `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'fence.epochs'::regclass)`)
+	exec1(t, pg, `SET lock_timeout = '10s'; SELECT count(*) FROM fence.epochs; RESET lock_timeout`)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
