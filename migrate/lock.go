@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencegate/fencegate/internal/pooler"
 )
 
 const (
@@ -59,7 +61,14 @@ func withLock(ctx context.Context, url string, opts []Option, f func(*pgx.Conn) 
 	for _, opt := range opts {
 		opt(&o)
 	}
-	conn, err := pgx.Connect(ctx, url)
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	if err := keepsSessions(ctx, config); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
@@ -74,6 +83,18 @@ func withLock(ctx context.Context, url string, opts []Option, f func(*pgx.Conn) 
 		return wrap("migrate", err)
 	}
 	return f(conn)
+}
+
+var errMixed = errors.New("a pooler in transaction mode is in between. The lock of the migrations and the settings of this session would stay " +
+	"with server sessions that it lends to other clients. Nothing was changed: name PostgreSQL itself, or a pooler in session mode")
+
+// keepsSessions refuses a pooler in transaction mode.
+func keepsSessions(ctx context.Context, config *pgx.ConnConfig) error {
+	mixed, _, err := pooler.MixesSessions(ctx, config)
+	if err == nil && mixed {
+		return errMixed
+	}
+	return err
 }
 
 // lock takes the lock. PostgreSQL ends the first wait after quietWait, so that the holder can be reported.
