@@ -88,10 +88,10 @@ func Outcome(ctx context.Context, pool *pgxpool.Pool, staged Staged) error {
 	return outcome(staged, state, err)
 }
 
-// OutcomeSQL is [Outcome] for database/sql.
+// OutcomeSQL is [Outcome] for database/sql. The grants of ctx are not presented.
 func OutcomeSQL(ctx context.Context, db *sql.DB, staged Staged) error {
 	var state string
-	err := db.QueryRowContext(ctx, sqlStaged, staged.ID).Scan(&state)
+	err := db.QueryRowContext(sqlfence.WithGrant(ctx), sqlStaged, staged.ID).Scan(&state)
 	return outcome(staged, state, err)
 }
 

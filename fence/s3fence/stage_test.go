@@ -15,6 +15,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/lib/pq"
 
@@ -245,3 +246,25 @@ func TestStagingStreams(t *testing.T) {
 type repeating struct{}
 
 func (repeating) Read(p []byte) (int, error) { return copy(p, bytes.Repeat([]byte("x"), len(p))), nil }
+
+// The context's grant may be superseded when the outcome is asked. It is not presented.
+func TestTheOutcomeIsAskedWithoutTheContextsGrant(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	g := w.acquire(report, 1)
+	staged := w.record(g, name)
+	if err := w.publish(pgx.ReadCommitted, g, staged); err != nil {
+		t.Fatal(err)
+	}
+	w.acquire(report, 2)
+	for _, driver := range []string{"pgx", "postgres"} {
+		db, err := sqlfence.Open(driver, withoutTLS(w.pg.WriterURL))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = db.Close() })
+		if err := s3fence.OutcomeSQL(sqlfence.WithGrant(t.Context(), g), db, staged); err != nil {
+			t.Errorf("%s: %v", driver, err)
+		}
+	}
+}

@@ -11,7 +11,8 @@ import (
 	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
-// Fence arms and inspects the fences of one database. It is safe for concurrent use and stateless.
+// Fence arms and inspects the fences of one database. It is safe for concurrent use and stateless. It does not present
+// the grants of a context.
 type Fence struct {
 	db       *sql.DB
 	patience core.Patience
@@ -54,6 +55,7 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 	if err := a.Validate(); err != nil {
 		return err
 	}
+	ctx = WithGrant(ctx)
 	conn, err := f.db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("arm %q: %w", a.Resource, err)
@@ -96,6 +98,7 @@ func (f *Fence) End(ctx context.Context, e fence.Ending) error {
 	if err := e.Validate(); err != nil {
 		return err
 	}
+	ctx = WithGrant(ctx)
 	what := fmt.Sprintf("end grant %d of %q", e.Token, e.Resource)
 	var hash any // lib/pq sends a nil slice as an empty value, not as NULL
 	if e.SealHash != nil {
@@ -127,6 +130,7 @@ func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Toke
 	if err := core.ValidateRevocation(resource, holder); err != nil {
 		return 0, err
 	}
+	ctx = WithGrant(ctx)
 	conn, err := f.db.Conn(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("revoke %q: %w", resource, err)
@@ -150,7 +154,7 @@ func (f *Fence) Inspect(ctx context.Context, resource string) (fence.Record, err
 	}
 	var r fence.Record
 	var token int64
-	err := f.db.QueryRowContext(ctx, core.SQLInspect, resource).Scan(&r.Resource, &token, &r.Sealed, &r.Holder, &r.ArmedAt, &r.Undrained, &r.EndedAt)
+	err := f.db.QueryRowContext(WithGrant(ctx), core.SQLInspect, resource).Scan(&r.Resource, &token, &r.Sealed, &r.Holder, &r.ArmedAt, &r.Undrained, &r.EndedAt)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = fence.ErrNoFence
 	}

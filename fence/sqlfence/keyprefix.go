@@ -17,7 +17,7 @@ type Querier interface {
 // pgfence.KeyPrefix. The login must be a member of fence_gateway or fence_writer.
 func KeyPrefix(ctx context.Context, db Querier) (string, error) {
 	var prefix string
-	if err := db.QueryRowContext(ctx, core.SQLKeyPrefix).Scan(&prefix); err != nil {
+	if err := db.QueryRowContext(WithGrant(ctx), core.SQLKeyPrefix).Scan(&prefix); err != nil {
 		return "", fmt.Errorf("ask PostgreSQL for the prefix of its Redis keys: %w", err)
 	}
 	return prefix, nil

@@ -14,9 +14,10 @@ import (
 //   - an error that is [fence.ErrUnknown]: the outcome can't be determined, or ctx ended first. This happens after a
 //     failover or a restore, and after a crash if the transaction's ID is committed: the ID may have been reused.
 //
-// An error that is not a [*fence.UnknownError], including nil, is returned unchanged.
+// An error that is not a [*fence.UnknownError], including nil, is returned unchanged. The grants of ctx are not
+// presented.
 func Outcome(ctx context.Context, db Beginner, err error) error {
-	return core.Outcome(ctx, err, func(ctx context.Context, unknown *fence.UnknownError) (string, error) {
+	return core.Outcome(WithGrant(ctx), err, func(ctx context.Context, unknown *fence.UnknownError) (string, error) {
 		return askOutcome(ctx, db, unknown)
 	}, ended)
 }

@@ -44,7 +44,7 @@ func Outcome(
 		status, askErr := ask(ctx, unknown)
 		switch {
 		case askErr != nil && final(askErr):
-			return fmt.Errorf("%w (its outcome was not found: %w)", err, askErr)
+			return fmt.Errorf("%w (its outcome was not found: %v)", err, askErr) //nolint:errorlint // a refusal of the question is not the transaction's
 		case askErr != nil, status == "in progress":
 			wait.Reset(pause)
 		case status == "committed":
