@@ -56,16 +56,10 @@ func (f *Fence) armInGroup(ctx context.Context, a fence.Arming) error {
 		return got.Err
 	}
 	err = f.armAlone(ctx, a)
-	if got.Lost && !settles(err) {
+	if got.Lost && !core.Settles(err) {
 		err = fmt.Errorf("%w: %w", fence.ErrUnknown, err)
 	}
 	return err
-}
-
-// settles reports whether the outcome of the retry also resolves the first attempt, whose answer was lost.
-func settles(err error) bool {
-	var undrained *fence.UndrainedError
-	return err == nil || errors.Is(err, fence.ErrUnknown) || errors.Is(err, fence.ErrNotRaised) || errors.As(err, &undrained) && undrained.Token != 0
 }
 
 // armAlone raises, and drains after that commit. It waits for writers and for concurrent raises.

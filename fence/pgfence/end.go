@@ -1,6 +1,7 @@
 package pgfence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ func (f *Fence) End(ctx context.Context, e fence.Ending) error {
 		return got.Err
 	}
 	err = f.endAlone(ctx, e)
-	if got.Lost && err != nil && !errors.Is(err, fence.ErrUnknown) && !errors.Is(err, fence.ErrStale) {
+	if got.Lost && !core.Settles(err) {
 		err = fmt.Errorf("%w: %w", fence.ErrUnknown, err)
 	}
 	return err
@@ -72,13 +73,10 @@ func (f *Fence) endAlone(ctx context.Context, e fence.Ending) error {
 		return fmt.Errorf("end %s: %w", named(e), err)
 	}
 	errs := make([]error, 1)
-	err = f.twice(ctx, conn, "end "+named(e), func(conn *pgxpool.Conn) (bool, error) {
-		return endOn(ctx, conn, []fence.Ending{e}, f.patience.LimitWithin(ctx), errs)
+	return f.twice(ctx, conn, "end "+named(e), func(conn *pgxpool.Conn) (bool, error) {
+		answered, err := endOn(ctx, conn, []fence.Ending{e}, f.patience.LimitWithin(ctx), errs)
+		return answered, cmp.Or(err, errs[0])
 	})
-	if err != nil {
-		return err
-	}
-	return errs[0]
 }
 
 // endOn ends grants on one connection and puts each outcome into errs. answered = false: the connection was lost

@@ -28,18 +28,27 @@ func (p Patience) LimitWithin(ctx context.Context) time.Duration {
 }
 
 // Twice calls first, and calls again if the connection was lost before an answer. If the second answer is lost too,
-// the outcome is unknown.
+// or does not settle the first attempt, the outcome is unknown.
 func Twice(what string, first, again func() (answered bool, err error)) error {
 	answered, err := first()
-	if !answered {
-		if second, secondErr := again(); second || secondErr != nil {
-			answered, err = second, secondErr
-		}
+	if answered {
+		return err
 	}
-	if !answered {
+	if second, secondErr := again(); second || secondErr != nil {
+		answered, err = second, secondErr
+	}
+	if !answered || !Settles(err) {
 		return fmt.Errorf("%s: %w: %w", what, fence.ErrUnknown, err)
 	}
 	return err
+}
+
+// Settles reports whether the answer to a retry also resolves the first attempt, whose answer was lost. Another error
+// may concern the retry alone, as when the server has become read-only.
+func Settles(err error) bool {
+	var undrained *fence.UndrainedError
+	return err == nil || errors.Is(err, fence.ErrUnknown) || errors.Is(err, fence.ErrNotRaised) || errors.Is(err, fence.ErrStale) ||
+		errors.Is(err, fence.ErrSpent) || errors.As(err, &undrained) && undrained.Token != 0
 }
 
 // Raised interprets the answer to SQLRaise; nil: the fence is raised.
