@@ -193,7 +193,11 @@ func runVerify(cmd *cobra.Command, k *maintenance.Keeper, o maintenance.Verify, 
 	told := time.Now()
 	tell := func(v maintenance.Verified) {
 		told = time.Now()
-		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "verified %d versions, %d MiB, %d wrong; the last was %q in %s\n", v.Versions, v.Bytes>>20, v.Bad, v.Key, v.Bucket)
+		last := ""
+		if v.Key != "" {
+			last = fmt.Sprintf("; the last was %q in %s", v.Key, v.Bucket)
+		}
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "verified %d versions, %d MiB, %d wrong%s\n", v.Versions, v.Bytes>>20, v.Bad, last)
 	}
 	o.Progress = func(v maintenance.Verified) {
 		if time.Since(told) >= progressEvery {

@@ -120,6 +120,60 @@ func TestVerifyReadsKeptVersionsManyPagesAndHoldsItsRate(t *testing.T) {
 	}
 }
 
+// A run that ends after any number of blobs, and those that continue it after the key that each tells, find what one run finds.
+func TestAVerificationThatIsContinuedSkipsNoKeptVersion(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	if err := w.srv.Catalog().SetKeep(t.Context(), bucket, objects.Keep{All: true}); err != nil {
+		t.Fatal(err)
+	}
+	holder := w.lease("orders/1001", 5)
+	for _, key := range []string{"1001/a", "1001/b", "1001/c"} {
+		for i := range 3 {
+			put(t, holder, bucket, key, fmt.Sprint("version ", i))
+			if i < 2 {
+				w.replace(w.blobOf(bucket, key), nil)
+			}
+		}
+	}
+	keeper := func(store blob.Store) *maintenance.Keeper {
+		return maintenance.New(objects.NewDatabase(poolOf(t, w.pg.GatewayURL), 0), store)
+	}
+	for stop := 1; stop <= 9; stop++ {
+		found := map[string]bool{}
+		o := maintenance.Verify{Bucket: bucket, Kept: true}
+		ctx, cancel := context.WithCancel(t.Context())
+		v, err := keeper(&ending{Store: w.store, after: stop, end: cancel}).Verify(ctx, o, func(f maintenance.Finding) { found[f.Version] = true })
+		if err == nil {
+			t.Errorf("ended at blob %d: no error, %+v", stop, v)
+		}
+		cancel()
+		o.After = v.Key
+		if v, err = keeper(w.store).Verify(t.Context(), o, func(f maintenance.Finding) { found[f.Version] = true }); err != nil || v.Key != "1001/c" {
+			t.Errorf("continued after %q: %+v, %v", o.After, v, err)
+		}
+		if len(found) != 6 {
+			t.Errorf("ended at blob %d, and continued after %q: found %d of 6 versions without bytes", stop, o.After, len(found))
+		}
+	}
+}
+
+// ending is a store that ends its caller's context at a blob.
+type ending struct {
+	blob.Store
+
+	after int
+	end   func()
+}
+
+func (s *ending) Size(ctx context.Context, id blob.ID) (int64, error) {
+	if s.after--; s.after == 0 {
+		s.end()
+	}
+	return s.Store.Size(ctx, id)
+}
+
 func TestVerifyStopsWhereTheStoreIsAway(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -21,8 +21,8 @@ import (
 const (
 	sqlChecksum = "coalesce(v.attributes->>'checksum_algorithm', ''), coalesce(v.attributes->>'checksum', '')"
 
-	// Pages of current versions, and of kept ones, ordered by key.
-	sqlVerifyCurrent = `SELECT v.bucket, v.key, v.id, v.blobs, v.blob_sizes, v.etag, 0::bigint, ` + sqlChecksum + `
+	// A page of current versions, ordered by key.
+	sqlVerifyCurrent = `SELECT v.bucket, v.key, v.id, v.blobs, v.blob_sizes, v.etag, 9223372036854775807 AS kept_order, ` + sqlChecksum + `
 	FROM objects.pointers p JOIN objects.versions v ON v.id = p.version
 	WHERE (p.bucket, p.key) > ($1, $2) AND ($3 = '' OR p.bucket = $3) AND ($4 = '' OR starts_with(p.key, $4))
 	ORDER BY p.bucket, p.key LIMIT $5`
@@ -31,6 +31,9 @@ const (
 	WHERE (v.bucket, v.key) >= ($1, $2) AND NOT (v.bucket = $1 AND v.key = $2 AND v.kept_order >= $6)
 	AND v.kept_order IS NOT NULL AND NOT v.deletion AND ($3 = '' OR v.bucket = $3) AND ($4 = '' OR starts_with(v.key, $4))
 	ORDER BY v.bucket, v.key, v.kept_order DESC LIMIT $5`
+	// A page of both, in one statement: a version that stops being current meanwhile is not missed. Of each key the current
+	// version comes first, then the kept ones, the newest first.
+	sqlVerifyAll  = "(" + sqlVerifyCurrent + ") UNION ALL (" + sqlVerifyKept + ") ORDER BY bucket, key, kept_order DESC LIMIT $5"
 	sqlStillThere = `SELECT EXISTS (SELECT FROM objects.pointers p WHERE p.bucket = $1 AND p.key = $2 AND p.version = $3)
 	OR EXISTS (SELECT FROM objects.versions v WHERE v.id = $3 AND v.kept_order IS NOT NULL)`
 
@@ -41,7 +44,7 @@ const (
 // Verify says which versions are read again and compared with their records in PostgreSQL.
 type Verify struct {
 	Bucket, Prefix string  // which keys to verify; "": all
-	After          string  // begin after this key; needs Bucket
+	After          string  // begin after this key, see [Verified]; needs Bucket
 	Kept           bool    // also older versions that are kept
 	Sample         float64 // the share of versions to read, from 0 to 1. Default 1
 	Rate           int64   // bytes per second. Default 0: no limit
@@ -53,7 +56,7 @@ type Verify struct {
 type Verified struct {
 	Versions, Bytes int64
 	Bad             int64
-	Bucket, Key     string // the last one
+	Bucket, Key     string // the last key of which every version that was asked for has been examined
 }
 
 // Problems of a version's bytes.
@@ -81,11 +84,8 @@ func (k *Keeper) Verify(ctx context.Context, o Verify, report func(Finding)) (Ve
 			return Verified{}, fmt.Errorf("verify bucket %q: %w", o.Bucket, err)
 		}
 	}
-	v := verifier{Verify: o, db: k.db, store: k.store, report: report, begun: time.Now(), buffer: make([]byte, 128<<10)}
-	err := v.pages(ctx, sqlVerifyCurrent)
-	if err == nil && o.Kept {
-		err = v.pages(ctx, sqlVerifyKept)
-	}
+	v := &verifier{Verify: o, db: k.db, store: k.store, report: report, begun: time.Now(), buffer: make([]byte, 128<<10)}
+	err := v.pages(ctx)
 	return v.done, err
 }
 
@@ -108,48 +108,63 @@ type recorded struct {
 	blobs       [][16]byte
 	sizes       []int64
 	etag        string
-	order       int64
+	order       int64 // of a kept version; the current one has the highest
 
 	algorithm, checksum string // "": none
 }
 
-func (v *verifier) pages(ctx context.Context, sql string) error {
+// pages reads all versions, a page at a time.
+func (v *verifier) pages(ctx context.Context) error {
 	last := recorded{bucket: v.Bucket, key: v.After}
 	for {
-		var page []recorded
-		err := v.db.Once(ctx, func(ctx context.Context, q objects.Querier) error {
-			args := []any{last.bucket, last.key, v.Bucket, v.Prefix, verifyPage}
-			if sql == sqlVerifyKept {
-				args = append(args, last.order)
-			}
-			rows, err := q.Query(ctx, sql, args...)
-			if err != nil {
-				return err
-			}
-			page, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r recorded, err error) {
-				return r, row.Scan(&r.bucket, &r.key, &r.id, &r.blobs, &r.sizes, &r.etag, &r.order, &r.algorithm, &r.checksum)
-			})
-			return err
-		})
+		page, err := v.page(ctx, last)
 		if err != nil {
 			return fmt.Errorf("verify: %w", err)
 		}
 		for _, r := range page {
+			if r.bucket != last.bucket || r.key != last.key {
+				v.passed(last)
+			}
+			last = r
 			if v.Sample == 0 || rand.Float64() < v.Sample {
 				if err := v.version(ctx, r); err != nil {
 					return err
 				}
 			}
-			v.done.Bucket, v.done.Key = r.bucket, r.key
+			if !v.Kept {
+				v.passed(r)
+			}
 			if v.Progress != nil {
 				v.Progress(v.done)
 			}
 		}
 		if len(page) < verifyPage {
+			v.passed(last)
 			return nil
 		}
-		last = page[len(page)-1]
 	}
+}
+
+// passed notes that every version of a key has been examined: a later run may begin after it.
+func (v *verifier) passed(last recorded) { v.done.Bucket, v.done.Key = last.bucket, last.key }
+
+// page lists the versions after the last one.
+func (v *verifier) page(ctx context.Context, last recorded) (page []recorded, err error) {
+	sql, args := sqlVerifyCurrent, []any{last.bucket, last.key, v.Bucket, v.Prefix, verifyPage}
+	if v.Kept {
+		sql, args = sqlVerifyAll, append(args, last.order)
+	}
+	err = v.db.Once(ctx, func(ctx context.Context, q objects.Querier) error {
+		rows, err := q.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		page, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r recorded, err error) {
+			return r, row.Scan(&r.bucket, &r.key, &r.id, &r.blobs, &r.sizes, &r.etag, &r.order, &r.algorithm, &r.checksum)
+		})
+		return err
+	})
+	return page, err
 }
 
 // version reads the bytes of one version.
