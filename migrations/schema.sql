@@ -1467,7 +1467,7 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 4, code 10 3a331d699783'
+  COMMENT 'fencegate objects state 5, code 10 148016178404'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner
@@ -1536,6 +1536,8 @@ TABLE objects.installation
   id uuid NOT NULL DEFAULT gen_random_uuid()
   history text
   since timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone
+  grace interval
+  CONSTRAINT installation_grace_check CHECK ((grace >= '00:00:00'::interval))
   CONSTRAINT installation_only_row_check CHECK (only_row)
   CONSTRAINT installation_pkey PRIMARY KEY (only_row)
   CREATE UNIQUE INDEX installation_pkey ON objects.installation USING btree (only_row)
@@ -1836,6 +1838,13 @@ FUNCTION objects.completed_multipart(p_upload uuid, p_bucket text, p_key text, p
 FUNCTION objects.condemn(p_pending interval, p_superseded interval, p_limit integer, p_dry boolean) RETURNS integer
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
+  body 661844566c2ed952c740efec366be92d
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.condemn(p_pending interval, p_superseded interval, p_limit integer, p_dry boolean, p_shorten boolean) RETURNS integer
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
   SET plan_cache_mode=force_generic_plan
   SET jit=off
   SET enable_seqscan=off
@@ -1843,7 +1852,7 @@ FUNCTION objects.condemn(p_pending interval, p_superseded interval, p_limit inte
   SET enable_hashjoin=off
   SET enable_mergejoin=off
   SET enable_sort=off
-  body 845b16944a1819f2e8284ac776aa410d
+  body da998731ed7898458648b1fe2dbea049
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1933,6 +1942,12 @@ FUNCTION objects.forget_versions(p_age interval, p_limit integer, p_dry boolean)
   body 59f7c47b3874f8f66692c7928308348a
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.grace_for(p_given interval, p_shorten boolean, p_dry boolean) RETURNS interval
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 71ab8e2154bc62bfb4ad86ca2525cdb0
+  OWNER fence_owner
 
 FUNCTION objects.hold_rules(p_bucket text) RETURNS void
   plpgsql VOLATILE COST 100
@@ -2200,6 +2215,13 @@ FUNCTION objects.supersede(p_version uuid) RETURNS void
   SET search_path=pg_catalog, pg_temp
   body 32cae18256ac7f649ca35ca8af3ec461
   OWNER fence_owner
+
+FUNCTION objects.sweep_grace() RETURNS interval
+  sql STABLE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body f5db1157d930575cda472ac10c70b9b2
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.swept(p_deleted uuid[], p_failed uuid[], p_forget interval) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100

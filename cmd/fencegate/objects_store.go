@@ -88,7 +88,8 @@ func newObjectsSweep() *cobra.Command {
 		Long: `Delete the bytes that nothing needs any more: of abandoned uploads, and of versions that are
 neither current nor kept, each after a grace. It may run beside gateways, and be interrupted at any
 moment; the next one continues. No age endangers an object: an upload that is swept while it is
-under way is refused at its end.`,
+under way is refused at its end. The database records the longest --sweep-grace of the gateways and
+--superseded-age of this command: no sweep deletes the bytes of versions before it.`,
 		Example: `  fencegate objects sweep --dry-run
   fencegate objects sweep --unknown --rate 100`,
 		Args: cobra.NoArgs,
@@ -96,10 +97,16 @@ under way is refused at its end.`,
 			if o.RecordAge < leastRecordAge {
 				return usage(fmt.Errorf("--record-age must be %v or more: a request may be repeated for so long", leastRecordAge))
 			}
-			if o.Rate < 0 || min(o.PendingAge, o.SupersededAge, o.UnknownAge) <= 0 {
+			if o.Rate < 0 || min(o.PendingAge, o.UnknownAge) <= 0 || o.SupersededAge < 0 {
 				return usage(errors.New("--rate must not be negative, and ages must be more than 0"))
 			}
+			if o.Shorten && o.SupersededAge == 0 {
+				return usage(errors.New("--shorten-grace needs --superseded-age"))
+			}
 			return s.with(cmd.Context(), func(k *maintenance.Keeper) error {
+				if err := settleGrace(cmd, k, &o); err != nil {
+					return err
+				}
 				swept, err := k.Sweep(cmd.Context(), o)
 				if err != nil && swept == (maintenance.Swept{}) { // nothing was done that could be reported
 					return err
@@ -120,10 +127,31 @@ under way is refused at its end.`,
 	f.IntVar(&o.Rate, "rate", 0, "delete at most this many blobs per second (default: as many as the store can)")
 	f.BoolVar(&o.Store, "unknown", false, "also search the whole store for blobs that the database does not know: their grace begins now")
 	f.DurationVar(&o.PendingAge, "pending-age", 24*time.Hour, "of uploads that were begun and never completed")
-	f.DurationVar(&o.SupersededAge, "superseded-age", 24*time.Hour, "of versions that are no longer current: readers, replicas and restored backups may need them")
+	f.DurationVar(&o.SupersededAge, "superseded-age", 0, "of versions that are no longer current: readers, replicas and restored backups may need them (default: the recorded grace)")
+	f.BoolVar(&o.Shorten, "shorten-grace", false, "let --superseded-age count, and record it, although a longer grace is recorded")
 	f.DurationVar(&o.RecordAge, "record-age", maintenance.DefaultRecordAge, "of records of writes whose bytes are gone")
 	f.DurationVar(&o.UnknownAge, "unknown-age", 24*time.Hour, "of blobs that the database does not know")
+	markTypedOnly(cmd, "shorten-grace")
 	return cmd
+}
+
+// settleGrace takes the recorded grace where none is given, and says where it is longer than the given one.
+func settleGrace(cmd *cobra.Command, k *maintenance.Keeper, o *maintenance.Sweep) error {
+	if err := k.Belongs(cmd.Context()); err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
+	recorded, err := k.Grace(cmd.Context())
+	switch {
+	case err != nil:
+		return err
+	case o.SupersededAge == 0 && recorded == 0:
+		return withHint(errors.New("no sweep has recorded a grace of superseded versions"), exitFailed, "give --superseded-age: the longest --sweep-grace of the gateways")
+	case o.SupersededAge == 0:
+		o.SupersededAge = recorded
+	case o.SupersededAge < recorded && !o.Shorten:
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "superseded versions stay for %v, the grace that is recorded; --shorten-grace changes it\n", recorded)
+	}
+	return nil
 }
 
 // leastRecordAge is the sum of the default lifetime of credentials, the longest upload, and the allowed skew of a

@@ -44,8 +44,13 @@ func TestBlobsAreSweptAndVerifiedFromTheCommandLine(t *testing.T) {
 		want string
 	}{
 		{[]string{"sweep", "--dry-run", "--superseded-age", "1us"}, exitOK, "would have adopted 0 unknown blobs, let 0 old versions go, forgot 0 records of writes, condemned 1 blobs"},
+		{[]string{"sweep"}, exitFailed, "hint: give --superseded-age: the longest --sweep-grace of the gateways"},
+		{[]string{"sweep", "--superseded-age", "168h"}, exitOK, "condemned 0 blobs, deleted the bytes of 0"},
 		{[]string{"sweep"}, exitOK, "condemned 0 blobs, deleted the bytes of 0"},
-		{[]string{"sweep", "--superseded-age", "1us", "--rate", "50", "--unknown", "--json"}, exitOK, `"deleted": 1`},
+		{[]string{"sweep", "--superseded-age", "1us"}, exitOK, "stay for 168h0m0s, the grace that is recorded; --shorten-grace changes it"},
+		{[]string{"sweep", "--shorten-grace"}, exitUsage, "--shorten-grace needs --superseded-age"},
+		{[]string{"sweep", "--superseded-age", "1us", "--shorten-grace", "--dry-run"}, exitOK, "condemned 1 blobs"},
+		{[]string{"sweep", "--superseded-age", "1us", "--shorten-grace", "--rate", "50", "--unknown", "--json"}, exitOK, `"deleted": 1`},
 		{[]string{"verify"}, exitOK, "verified 2 versions, 0 MiB, 0 wrong"},
 		{[]string{"verify", "orders", "1001/", "--kept", "--rate", "1", "--json"}, exitOK, `"findings": []`},
 		{[]string{"claim"}, exitOK, "is this database's"},

@@ -127,3 +127,36 @@ func TestTheSweepGoesOnAfterACrashAndDeletesTwice(t *testing.T) {
 		t.Error("a sweep without time succeeded")
 	}
 }
+
+// A gateway or an operator with a shorter setting must not take bytes that a backup under the longer one relies on.
+func TestTheLongestGraceThatASweepDeclaredCountsForAll(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	holder := w.lease("orders/1001", 5)
+	put(t, holder, bucket, invoice, "old")
+	put(t, holder, bucket, invoice, "new")
+	const week = 7 * 24 * time.Hour
+	short := maintenance.Sweep{SupersededAge: 24 * time.Hour}
+	w.sweep(maintenance.Swept{}, maintenance.Sweep{SupersededAge: week})
+	w.age("25 hours")
+	w.sweep(maintenance.Swept{}, maintenance.Sweep{SupersededAge: 24 * time.Hour, DryRun: true})
+	w.sweep(maintenance.Swept{}, short)
+	var previous int // a gateway of the previous revision
+	if err := w.admin.QueryRow(t.Context(), "SELECT objects.condemn('1 day', '1 day', 10, false)").Scan(&previous); err != nil || previous != 0 {
+		t.Errorf("the previous revision condemned %d, %v", previous, err)
+	}
+	if grace, err := w.srv.Keeper().Grace(t.Context()); grace != week || err != nil {
+		t.Errorf("the grace is %v, %v; want %v", grace, err, week)
+	}
+	short.Shorten, short.DryRun = true, true
+	w.sweep(maintenance.Swept{Condemned: 1}, short)
+	if grace, err := w.srv.Keeper().Grace(t.Context()); grace != week || err != nil {
+		t.Errorf("after a dry run the grace is %v, %v; want %v", grace, err, week)
+	}
+	short.DryRun = false
+	w.sweep(maintenance.Swept{Condemned: 1, Deleted: 1}, short)
+	if grace, err := w.srv.Keeper().Grace(t.Context()); grace != 24*time.Hour || err != nil {
+		t.Errorf("the grace is %v, %v; want a day, as the operator said", grace, err)
+	}
+}

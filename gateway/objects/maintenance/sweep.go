@@ -20,7 +20,8 @@ const (
 	sqlPrune     = "SELECT pruned, coalesce(bucket, ''), key FROM objects.prune_versions($1, $2, $3, $4)"
 	sqlForget    = "SELECT objects.forget_deletions($1, $2, $3)"
 	sqlForgetOld = "SELECT objects.forget_versions($1, $2, $3)"
-	sqlCondemn   = "SELECT objects.condemn($1, $2, $3, $4)"
+	sqlCondemn   = "SELECT objects.condemn($1, $2, $3, $4, $5)"
+	sqlGrace     = "SELECT coalesce((extract(epoch FROM objects.sweep_grace()) * 1000000)::bigint, 0)"
 	sqlCondemned = "SELECT objects.condemned($1, $2, $3)"
 	sqlSwept     = "SELECT objects.swept($1, $2, $3)"
 	sqlClock     = "SELECT clock_timestamp()" // PostgreSQL's clock, with which its rows are compared
@@ -36,7 +37,8 @@ const (
 // that is swept while in progress is refused at its commit.
 type Sweep struct {
 	PendingAge    time.Duration // of uploads that were never completed. Default 24h
-	SupersededAge time.Duration // of superseded versions: readers, replicas and restores may need them. Default 24h
+	SupersededAge time.Duration // of superseded versions: readers, replicas and restores may need them. Default 24h. See Shorten
+	Shorten       bool          // SupersededAge counts, and is recorded, although a sweep has declared a longer one
 	RecordAge     time.Duration // of records of deletions, tag changes, versions without bytes. Default [DefaultRecordAge]
 	Store         bool          // also scan the whole store for blobs that the database does not list
 	UnknownAge    time.Duration // of unlisted blobs, by the store's clock; then they count as superseded. Default 24h
@@ -58,10 +60,22 @@ type Swept struct {
 	Deleted   int // blobs whose bytes were deleted, some of them again
 }
 
+// Grace returns how long the bytes of superseded versions stay at least: the longest SupersededAge with which a sweep of
+// this database has run, or the one that a sweep with Shorten has set since. 0: no sweep has run.
+func (k *Keeper) Grace(ctx context.Context) (time.Duration, error) {
+	var micros int64
+	err := k.db.Once(ctx, func(ctx context.Context, q objects.Querier) error { return q.QueryRow(ctx, sqlGrace).Scan(&micros) })
+	if err != nil {
+		return 0, fmt.Errorf("grace of the sweep: %w", err)
+	}
+	return time.Duration(micros) * time.Microsecond, nil
+}
+
 // Sweep deletes the bytes of abandoned uploads and superseded versions. It marks and commits a row before it deletes
 // the bytes, so a crash at any moment loses nothing, and the next sweep continues. If the scan of the store fails, or
 // the store fails to delete some bytes, the sweep continues and the error joins the failures. Several sweeps may run at
-// once. Sweep does not touch another database's store, see [Keeper.Claim].
+// once; the longest SupersededAge of them all counts, also later, see [Keeper.Grace]. Sweep does not touch another
+// database's store, see [Keeper.Claim].
 func (k *Keeper) Sweep(ctx context.Context, o Sweep) (Swept, error) {
 	orDefault(&o.PendingAge, 24*time.Hour)
 	orDefault(&o.SupersededAge, 24*time.Hour)
@@ -115,7 +129,7 @@ func (s *sweeper) mark(ctx context.Context) error {
 	}{
 		{"forget deletions", sqlForget, []any{objects.Interval(s.RecordAge), limit, s.DryRun}, &s.swept.Forgotten},
 		{"forget versions", sqlForgetOld, []any{objects.Interval(s.RecordAge), limit, s.DryRun}, &s.swept.Forgotten},
-		{"condemn", sqlCondemn, []any{objects.Interval(s.PendingAge), objects.Interval(s.SupersededAge), limit, s.DryRun}, &s.swept.Condemned},
+		{"condemn", sqlCondemn, []any{objects.Interval(s.PendingAge), objects.Interval(s.SupersededAge), limit, s.DryRun, s.Shorten}, &s.swept.Condemned},
 	} {
 		for {
 			var n int

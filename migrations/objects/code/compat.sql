@@ -70,3 +70,12 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.was_done(text, text, text, text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.was_done(text, text, text, text) TO fence_gateway;
+
+-- Gateways of revision 9 call this.
+CREATE OR REPLACE FUNCTION objects.condemn(p_pending interval, p_superseded interval, p_limit integer, p_dry boolean) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN objects.condemn(p_pending, p_superseded, p_limit, p_dry, false);
+END $$;
+REVOKE ALL ON FUNCTION objects.condemn(interval, interval, integer, boolean) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.condemn(interval, interval, integer, boolean) TO fence_gateway;

@@ -25,23 +25,49 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.ages_since(boolean) FROM PUBLIC, fence_writer, fence_gateway;
 
+-- Returns the grace of superseded versions: the longest one that a sweep has declared, or that an operator has shortened it to.
+-- NULL: no sweep has declared one.
+CREATE OR REPLACE FUNCTION objects.sweep_grace() RETURNS interval
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$ SELECT i.grace FROM objects.installation i $$;
+REVOKE ALL ON FUNCTION objects.sweep_grace() FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.sweep_grace() TO fence_gateway;
+
+-- Declares the grace of a sweep, and returns the grace to sweep with: the longest one that any sweep has declared. Gateways and
+-- operators may have different settings, and a backup relies on the longest one; nobody's shorter setting takes bytes from it.
+-- p_shorten: an operator says that p_given holds from now on, whatever was declared. p_dry records nothing.
+CREATE OR REPLACE FUNCTION objects.grace_for(p_given interval, p_shorten boolean, p_dry boolean) RETURNS interval
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NOT p_dry THEN
+    UPDATE objects.installation i SET grace = p_given
+     WHERE i.grace IS DISTINCT FROM p_given AND (p_shorten OR i.grace IS NULL OR i.grace < p_given);
+  END IF;
+  IF p_shorten THEN
+    RETURN p_given;
+  END IF;
+  RETURN greatest(p_given, (SELECT i.grace FROM objects.installation i));   -- a longer one may have been recorded meanwhile
+END $$;
+REVOKE ALL ON FUNCTION objects.grace_for(interval, boolean, boolean) FROM PUBLIC, fence_writer, fence_gateway;
+
 -- Condemns uploads that have been pending, and blobs that have been superseded, for longer than these ages, but no blob that a
--- version lists, whatever its state says. Multipart uploads are deleted after p_pending, and their parts with them. Returns how
--- many blobs were condemned: fewer than p_limit means that none is left. p_dry only counts, up to p_limit, including the parts
--- of the uploads that would be deleted, and locks nothing. Ages count from objects.ages_since.
+-- version lists, whatever its state says. p_superseded is at least the grace that was declared, unless p_shorten: see
+-- objects.grace_for. Multipart uploads are deleted after p_pending, and their parts with them. Returns how many blobs were
+-- condemned: fewer than p_limit means that none is left. p_dry only counts, up to p_limit, including the parts of the uploads that
+-- would be deleted, and locks nothing. Ages count from objects.ages_since.
 --
 -- Each statement reads one index from its oldest row on, whatever the statistics say, and stops at its limit: younger rows, of
 -- which a day of overwrites leaves millions, cost nothing. changed_at > '-infinity' is the index's condition.
-CREATE OR REPLACE FUNCTION objects.condemn(p_pending interval, p_superseded interval, p_limit integer, p_dry boolean) RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET jit = off
+CREATE OR REPLACE FUNCTION objects.condemn(p_pending interval, p_superseded interval, p_limit integer, p_dry boolean, p_shorten boolean)
+RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET jit = off
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off AS $$
 DECLARE
   ids uuid[];
   pending timestamptz := now() - p_pending;         -- what has not changed since is condemned
-  superseded timestamptz := now() - p_superseded;
+  superseded timestamptz;
   since timestamptz;
 BEGIN
   PERFORM objects.begin_change();
+  superseded := now() - objects.grace_for(p_superseded, p_shorten, p_dry);
   since := objects.ages_since(p_dry);
   IF since >= pending THEN
     pending := '-infinity';
@@ -84,8 +110,8 @@ BEGIN
   UPDATE objects.blobs SET state = 'condemned', changed_at = now() WHERE id = ANY (ids);
   RETURN cardinality(ids);
 END $$;
-REVOKE ALL ON FUNCTION objects.condemn(interval, interval, integer, boolean) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION objects.condemn(interval, interval, integer, boolean) TO fence_gateway;
+REVOKE ALL ON FUNCTION objects.condemn(interval, interval, integer, boolean, boolean) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.condemn(interval, interval, integer, boolean, boolean) TO fence_gateway;
 
 -- Returns condemned blobs whose bytes were not deleted yet, or not since p_again ago, and which this sweep, which began at
 -- p_begun, did not try; those that failed before come last.
