@@ -235,11 +235,11 @@ func (l *Locker) attemptTwice(
 	}
 }
 
-// try runs step. If it fails, or an Armer panics, the locks are given back.
+// try runs step. If it fails, or an Armer panics, the locks are given back, unless a repeat may have them.
 func (a *attempt) try(ctx context.Context, floor fence.Token, step func(*attempt, context.Context, fence.Token) error) error {
 	taken := false
 	defer func() {
-		if !taken {
+		if !taken && !a.repeatable() {
 			a.giveBack()
 		}
 	}()

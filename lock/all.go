@@ -85,7 +85,7 @@ func (l *Locker) acquireAll(ctx context.Context, asked []acquisition, wait patie
 	taken := make(map[string]*attempt, len(order))
 	complete := false
 	defer func() {
-		if complete {
+		if complete || repeatable(names, taken) {
 			return
 		}
 		for _, a := range taken {
@@ -106,6 +106,11 @@ func (l *Locker) acquireAll(ctx context.Context, asked []acquisition, wait patie
 		all[i] = taken[one.resource]
 	}
 	return all, nil
+}
+
+// repeatable is [attempt.repeatable] for several: a repeat returns all leases or none.
+func repeatable(names []string, taken map[string]*attempt) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return taken[name] == nil || !taken[name].repeatable() })
 }
 
 // takeNext takes one more lock and renews the others meanwhile. If one of those is lost, takeNext fails, even if it
@@ -206,6 +211,9 @@ func (l *Locker) armEach(ctx context.Context, order []string, taken map[string]*
 		inside, end := l.begin(bounded, "arm", order[0])
 		err := all.ArmAll(inside, armings)
 		end(err)
+		for _, a := range taken {
+			a.raised = mayRaise(bounded, err)
+		}
 		err = taken[order[0]].armed(bounded, err)
 		cancel()
 		var low *fence.NotRaisedError

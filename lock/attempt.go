@@ -27,6 +27,7 @@ type attempt struct {
 	token    fence.Token
 	may      uint32 // nodes on which the lock may be ours, one bit each
 	granted  uint32 // nodes that granted in the last phase 1
+	raised   bool   // the fence may stand at token
 	counters [maxNodes]int64
 }
 
@@ -41,6 +42,11 @@ func (a *attempt) lease(ctx context.Context) *Lease {
 
 // giveBack undoes a failed attempt in the background, even with a cancelled context.
 func (a *attempt) giveBack() { a.l.giveBack(a.resource, a.owner, a.o.ttl, a.may) }
+
+// repeatable reports whether a failed attempt may have become the lease of a repeated request: once the fence is
+// raised, another process can tell from the caller's seal whose lease it is, extend it and return it. Then only its
+// TTL ends it.
+func (a *attempt) repeatable() bool { return a.raised && a.seal.IsZero() }
 
 // complete takes the lock and establishes its token.
 func (a *attempt) complete(ctx context.Context, floor fence.Token) error {
@@ -179,9 +185,16 @@ func (a *attempt) arm(ctx context.Context) error {
 	ctx, cancel := context.WithDeadline(ctx, a.deadline.mono)
 	defer cancel()
 	inside, end := a.l.begin(ctx, "arm", a.resource)
+	a.raised = true
 	err := a.l.cfg.Armer.Arm(inside, a.arming())
 	end(err)
+	a.raised = mayRaise(ctx, err)
 	return a.armed(ctx, err)
+}
+
+// mayRaise reports whether the fence may be raised after arming with this result, for a lease that may begin.
+func mayRaise(ctx context.Context, err error) bool {
+	return err == nil || errors.Is(err, fence.ErrUnknown) || ctx.Err() != nil && !errors.Is(err, fence.ErrNotRaised)
 }
 
 func (a *attempt) arming() fence.Arming {
@@ -197,7 +210,7 @@ func (a *attempt) armed(ctx context.Context, err error) error {
 		return nil
 	case errors.Is(err, fence.ErrNotRaised):
 		return err
-	case ctx.Err() != nil && !errors.Is(err, fence.ErrUnknown):
+	case mayRaise(ctx, err) && !errors.Is(err, fence.ErrUnknown):
 		err = errors.Join(err, fence.ErrUnknown)
 	}
 	return fmt.Errorf("arm %q with token %d: %w", a.resource, a.token, err)

@@ -1,0 +1,144 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// stuckArmer raises the fence, and its process does not run until its time is over.
+type stuckArmer struct {
+	register
+	raised chan struct{}
+	answer error // nil: until the deadline of the acquisition, and the fence is raised
+}
+
+func (a *stuckArmer) Arm(ctx context.Context, arming fence.Arming) error {
+	if err := a.register.Arm(ctx, arming); err != nil {
+		return err
+	}
+	a.raised <- struct{}{}
+	<-ctx.Done()
+	return a.answer
+}
+
+// stuckAllArmer raises the fences of several resources at once.
+type stuckAllArmer struct{ *stuckArmer }
+
+func (a stuckAllArmer) ArmAll(ctx context.Context, all []fence.Arming) error {
+	for _, arming := range all[1:] {
+		if err := a.register.Arm(ctx, arming); err != nil {
+			return err
+		}
+	}
+	return a.Arm(ctx, all[0])
+}
+
+// A repeat at another gateway recognizes the lease by its seal as soon as the fence is raised, and returns it. The
+// first gateway, which was paused meanwhile, leaves it alone.
+func TestALeaseThatARepeatHasReturnedIsNotGivenBack(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer     error // of the armer
+		disconnect bool
+		want       error
+		all        bool
+	}{
+		"the TTL ended":                 {want: lock.ErrLost},
+		"the TTL of several ended":      {want: lock.ErrLost, all: true},
+		"the client disconnected":       {answer: context.Canceled, disconnect: true, want: fence.ErrUnknown},
+		"the client of several is gone": {answer: context.Canceled, disconnect: true, want: fence.ErrUnknown, all: true},
+		"the outcome is unknown":        {answer: fence.ErrUnknown, want: fence.ErrUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := shared(t, 3)
+			other := started(t, cfg)
+			armer := &stuckArmer{raised: make(chan struct{}, 1), answer: c.answer}
+			if cfg.Armer = armer; c.all {
+				cfg.Armer = stuckAllArmer{armer}
+			}
+			paced(t, time.Second, func(ttl time.Duration) error {
+				first := locker(t, cfg).Source()
+				ctx, disconnect := context.WithCancel(t.Context())
+				defer disconnect()
+				seal := fence.NewSeal()
+				all := []leasing.Request{{Resource: ttl.String(), TTL: ttl, SealHash: seal.Hash()}}
+				if c.all {
+					all = append(all, leasing.Request{Resource: "other " + ttl.String(), TTL: ttl, SealHash: seal.Hash()})
+				}
+				done := make(chan error, 1)
+				go func() { done <- requested(ctx, first, all...) }()
+				select {
+				case <-armer.raised:
+				case err := <-done:
+					return err // it took too long
+				}
+				ref, err := repeat(t, other, all[0].Resource)
+				if err != nil {
+					return errors.Join(err, <-done)
+				}
+				if c.disconnect {
+					disconnect()
+				}
+				if err := <-done; !errors.Is(err, c.want) {
+					t.Errorf("the first request: %v; want %v", err, c.want)
+				}
+				must(t, first.Close()) // what it sends arrives before that
+				if _, err := other.Extend(t.Context(), ref, time.Minute); err != nil {
+					t.Errorf("the lease of the repeat: %v", err)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// Several leases come together: while one of their fences is not raised, no repeat returns any of them.
+func TestSeveralThatNoRepeatCanHaveAreGivenBack(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	down := errors.New("database is away")
+	cfg.Armer = &register{before: func(a fence.Arming) error {
+		if a.Resource == "b" {
+			return down
+		}
+		return nil
+	}}
+	l := started(t, cfg)
+	seal := fence.NewSeal()
+	a := leasing.Request{Resource: "a", TTL: time.Minute, SealHash: seal.Hash()}
+	b := a
+	b.Resource = "b"
+	if err := requested(t.Context(), l.Source(), a, b); !errors.Is(err, down) {
+		t.Errorf("got %v", err)
+	}
+	free(t, l, "a")
+	free(t, l, "b")
+}
+
+func requested(ctx context.Context, s leasing.Source, all ...leasing.Request) error {
+	if len(all) == 1 {
+		_, err := s.TryAcquire(ctx, all[0])
+		return err
+	}
+	_, err := s.(leasing.AllSource).TryAcquireAll(ctx, all)
+	return err
+}
+
+// repeat extends the lease of a resource, as a gateway does that finds it.
+func repeat(t *testing.T, l *lock.Locker, resource string) (leasing.Ref, error) {
+	t.Helper()
+	ins, err := l.Inspect(t.Context(), resource)
+	if err != nil {
+		return leasing.Ref{}, err
+	}
+	ref := leasing.Ref{Resource: resource, Owner: ins.Owner}
+	_, err = l.Extend(t.Context(), ref, time.Minute)
+	return ref, err
+}
