@@ -41,7 +41,11 @@ type clientConfig struct {
 	Suspend   time.Duration // the TTL of the one lease that it holds while it is stopped; 0: none
 	Interrupt time.Duration // it is stopped for longer than that while it waits for an answer; 0: it is not
 	Resources int
+	Pace      int // of the scenario; 0: not in one
 }
+
+// scaled is a time at the scenario's pace.
+func (c clientConfig) scaled(d time.Duration) time.Duration { return d * time.Duration(max(1, c.Pace)) }
 
 const (
 	tortureLockers = 2  // in each client process
@@ -132,7 +136,10 @@ type tortureClient struct {
 func (c *tortureClient) run(ctx context.Context) error {
 	c.authority = &authorityClient{path: c.cfg.Authority}
 	defer c.authority.close()
-	cfg := lock.Config{KeyPrefix: c.cfg.Prefix, MaxTTL: c.cfg.MaxTTL, Epochs: c.authority, Nodes: nodesAt(c.cfg.Addrs...)}
+	cfg := lock.Config{
+		KeyPrefix: c.cfg.Prefix, MaxTTL: c.cfg.MaxTTL, Epochs: c.authority, Nodes: nodesAt(c.cfg.Addrs...),
+		NodeTimeout: c.cfg.scaled(lock.DefaultNodeTimeout),
+	}
 	if c.cfg.Suspend > 0 {
 		cfg.NodeTimeout = patient
 	}
@@ -168,7 +175,7 @@ func (c *tortureClient) run(ctx context.Context) error {
 	c.ids.Store(random.Uint64() << 32)
 	var callers sync.WaitGroup
 	for _, l := range lockers {
-		for range tortureCallers {
+		for range max(1, tortureCallers/max(1, c.cfg.Pace)) { // fewer leave a busy machine more time for each
 			own := rand.New(rand.NewPCG(random.Uint64(), 2))
 			callers.Go(func() {
 				for ctx.Err() == nil {
@@ -183,9 +190,9 @@ func (c *tortureClient) run(ctx context.Context) error {
 
 // admit admits lost nodes, two at once, as careless operators might.
 func (c *tortureClient) admit(ctx context.Context, lockers []*lock.Locker) error {
-	bounded, cancel := context.WithTimeout(ctx, 20*time.Second)
+	bounded, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if err := lockers[0].Init(bounded); err != nil {
+	if err := patiently(bounded, func() error { return lockers[0].Init(bounded) }); err != nil {
 		return err
 	}
 	fmt.Println("ready")
@@ -231,10 +238,10 @@ func (c *tortureClient) once(ctx context.Context, l *lock.Locker, random *rand.R
 		r.Generation = uint32(monotonic() / (3 * time.Second))
 	}
 	name := fmt.Sprintf("r%d.%d", r.Resource, r.Generation)
-	ttl := 8*time.Millisecond + rand.N(c.cfg.MaxTTL/2)
-	patience := 300 * time.Millisecond
+	ttl := c.cfg.scaled(8*time.Millisecond) + rand.N(c.cfg.MaxTTL/2)
+	patience := c.cfg.scaled(300 * time.Millisecond)
 	if random.IntN(8) == 0 {
-		patience = time.Duration(random.IntN(3000)) * time.Microsecond // anywhere during the acquisition
+		patience = c.cfg.scaled(time.Duration(random.IntN(3000)) * time.Microsecond) // anywhere during the acquisition
 	}
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -251,7 +258,7 @@ func (c *tortureClient) once(ctx context.Context, l *lock.Locker, random *rand.R
 	r.Done = monotonic()
 	if err != nil {
 		c.failed.Add(1)
-		rest(ctx, time.Duration(random.IntN(5000))*time.Microsecond)
+		rest(ctx, c.cfg.scaled(time.Duration(random.IntN(5000))*time.Microsecond))
 		return
 	}
 	r.Token, r.From, r.To = int64(lease.Ref().Token), r.Done, deadlineOf(lease)

@@ -35,9 +35,10 @@ type faultCounts struct{ kills, cuts, flushes, freezes, jumps, lost, held, stops
 
 // tortureGroup is a group of real nodes, each with its own relay, clock and folder.
 type tortureGroup struct {
-	s      scenario
-	nodes  []*tortureNode
-	counts faultCounts
+	s         scenario
+	nodes     []*tortureNode
+	counts    faultCounts
+	histories string // pattern of the clients' files; "": there are none
 }
 
 type tortureNode struct {
@@ -82,12 +83,40 @@ func (g *tortureGroup) addrs() []string {
 	return addrs
 }
 
+// between is how many acquisitions come through before the next fault of the same node or client, if the clients get
+// any at all.
+const between = 3
+
+// next waits until some acquisitions have come through, or for a while, and returns how many there have been. Faults
+// that come by time alone leave a busy machine no time for an acquisition.
+func (g *tortureGroup) next(ctx context.Context, before int64) (acquired int64) {
+	for end := monotonic() + g.s.scaled(time.Second); ; {
+		acquired = g.acquired()
+		if g.histories == "" || acquired >= before+between || monotonic() >= end || ctx.Err() != nil {
+			return acquired
+		}
+		rest(ctx, 10*time.Millisecond)
+	}
+}
+
+// acquired is how many acquisitions the clients have recorded.
+func (g *tortureGroup) acquired() (records int64) {
+	files, _ := filepath.Glob(g.histories)
+	for _, file := range files {
+		if info, err := os.Stat(file); err == nil {
+			records += info.Size() / int64(recordSize)
+		}
+	}
+	return records / 2 // each is written twice
+}
+
 // torment causes one fault after another on a node until ctx ends, and repairs it at the end.
 func (g *tortureGroup) torment(ctx context.Context, t *testing.T, n *tortureNode, random *rand.Rand) {
 	o := g.s.odds
-	ms := func(up int) { rest(ctx, time.Duration(random.Int64N(int64(up)*int64(time.Millisecond)))) }
-	for {
-		if ms(400); ctx.Err() != nil {
+	ms := func(up int) { rest(ctx, g.s.scaled(time.Duration(random.Int64N(int64(up)*int64(time.Millisecond))))) }
+	for acquired := int64(0); ; {
+		ms(400)
+		if acquired = g.next(ctx, acquired); ctx.Err() != nil {
 			return
 		}
 		if g.s.jumps && random.IntN(3) == 0 {
@@ -185,14 +214,14 @@ func (n *tortureNode) cutLog(t *testing.T, random *rand.Rand) bool {
 
 // stopAndGo sometimes stops a client process for longer than its leases.
 func (g *tortureGroup) stopAndGo(ctx context.Context, t *testing.T, p *tortureProcess, random *rand.Rand) {
-	for {
-		rest(ctx, time.Duration(random.IntN(400))*time.Millisecond)
-		if ctx.Err() != nil {
+	for acquired := int64(0); ; {
+		rest(ctx, g.s.scaled(time.Duration(random.IntN(400))*time.Millisecond))
+		if acquired = g.next(ctx, acquired); ctx.Err() != nil {
 			return
 		}
 		g.counts.stops.Add(1)
 		check(t, p.cmd.Process.Signal(syscall.SIGSTOP))
-		rest(ctx, time.Duration(random.IntN(150))*time.Millisecond)
+		rest(ctx, g.s.scaled(time.Duration(random.IntN(150))*time.Millisecond))
 		check(t, p.cmd.Process.Signal(syscall.SIGCONT))
 	}
 }
@@ -244,7 +273,7 @@ func (p *tortureProcess) says(t *testing.T) string {
 func (p *tortureProcess) end(t *testing.T) {
 	t.Helper()
 	_ = p.input.Close()
-	timer := time.AfterFunc(30*time.Second, func() { _ = p.cmd.Process.Signal(syscall.SIGABRT) }) // shows where it hangs
+	timer := time.AfterFunc(time.Minute, func() { _ = p.cmd.Process.Signal(syscall.SIGABRT) }) // shows where it hangs
 	defer timer.Stop()
 	text, err := io.ReadAll(p.output)
 	must(t, err)

@@ -26,6 +26,7 @@ type scenario struct {
 	armed     bool
 	jumps     bool   // clocks of nodes jump
 	broken    string // a safeguard that is removed: violations must be found
+	pace      int    // times by which everything that takes time is longer; 0: once
 	lasting   time.Duration
 	maxTTL    time.Duration
 	resources int
@@ -44,8 +45,29 @@ func (s scenario) String() string {
 	if s.broken != "" {
 		text += ", without " + s.broken
 	}
+	if s.pace > 1 {
+		text += fmt.Sprintf(", %d times slower", s.pace)
+	}
 	return text
 }
+
+// slowest is the last pace that is tried on a busy machine.
+const slowest = 16
+
+// slower repeats a run at half the pace each time, until it has shown enough. On a busy machine the steps of an
+// acquisition do not keep up with the time limits of nodes, tries and leases, and with the faults.
+func (s scenario) slower(run func(scenario) (enough bool)) {
+	maxTTL := s.maxTTL
+	for s.pace = 1; s.pace <= slowest; s.pace *= 2 {
+		s.maxTTL = maxTTL * time.Duration(s.pace)
+		if run(s) {
+			return
+		}
+	}
+}
+
+// scaled is a time at the scenario's pace.
+func (s scenario) scaled(d time.Duration) time.Duration { return d * time.Duration(max(1, s.pace)) }
 
 // Tokens are unique and rise whatever happens to nodes, messages, clients and clocks. While clocks run correctly, a
 // lease never has two holders at one time.
@@ -81,29 +103,41 @@ func TestTorture(t *testing.T) { //nolint:tparallel // one group after the other
 			s.lasting, s.resources, s.clients = 4*time.Second, 6, 2
 		}
 		t.Run(s.String(), func(t *testing.T) {
-			found := s.run(t, seed+uint64(i), short)
-			total += found.acquisitions
-			t.Log(found)
-			if found.duplicates+found.inversions > 0 {
-				t.Errorf("%d duplicate tokens, %d inversions", found.duplicates, found.inversions)
-			}
-			if found.late > 0 {
-				t.Errorf("%d times a lease looked good after its deadline", found.late)
-			}
-			if found.kept > 0 {
-				t.Errorf("%d times a resource was not free once it was released", found.kept)
-			}
-			if !s.jumps && found.overlaps > 0 {
-				t.Errorf("%d times two holders at one time, for up to %v", found.overlaps, found.longest)
-			}
-			if found.acquisitions < enough {
-				t.Errorf("only %d acquisitions", found.acquisitions)
+			acquisitions := 0
+			s.slower(func(s scenario) bool {
+				s.lasting = s.scaled(s.lasting)
+				found := s.run(t, seed+uint64(i), short)
+				t.Log(found)
+				found.check(t)
+				acquisitions += found.acquisitions
+				return acquisitions >= enough
+			})
+			total += acquisitions
+			if acquisitions < enough {
+				t.Errorf("only %d acquisitions", acquisitions)
 			}
 		})
 	}
 	t.Logf("%d acquisitions", total)
 	if total < *tortureWant {
 		t.Errorf("%d acquisitions; %d are wanted", total, *tortureWant)
+	}
+}
+
+// check fails for each violation.
+func (f findings) check(t *testing.T) {
+	t.Helper()
+	if f.duplicates+f.inversions > 0 {
+		t.Errorf("%d duplicate tokens, %d inversions", f.duplicates, f.inversions)
+	}
+	if f.late > 0 {
+		t.Errorf("%d times a lease looked good after its deadline", f.late)
+	}
+	if f.kept > 0 {
+		t.Errorf("%d times a resource was not free once it was released", f.kept)
+	}
+	if !f.scenario.jumps && f.overlaps > 0 {
+		t.Errorf("%d times two holders at one time, for up to %v", f.overlaps, f.longest)
 	}
 }
 
@@ -123,32 +157,44 @@ func TestTortureFindsWhatASafeguardPrevents(t *testing.T) {
 			t.Parallel()
 			s := scenario{
 				// The leases are long enough to be acquired and lost on a busy machine, too.
-				nodes: 3, broken: c.broken, lasting: 2 * time.Minute, maxTTL: 400 * time.Millisecond,
+				nodes: 3, broken: c.broken, lasting: 20 * time.Second, maxTTL: 400 * time.Millisecond,
 				resources: 3, clients: 2, odds: c.odds,
 			}
-			ctx, found := context.WithCancel(t.Context())
-			defer found()
-			result := s.runUntil(ctx, t, rand.Uint64(), func(f findings) {
-				if c.violate(f) {
-					found()
+			found := false
+			s.slower(func(s scenario) bool {
+				s.lasting += s.scaled(10 * time.Second)
+				result := s.find(t, c.violate)
+				t.Log(result)
+				if c.broken == "quarantine" && result.duplicates+result.inversions > 0 {
+					t.Error("tokens need no quarantine")
 				}
+				found = c.violate(result)
+				return found
 			})
-			t.Log(result)
-			if !c.violate(result) {
+			if !found {
 				t.Error("nothing was found")
-			}
-			if c.broken == "quarantine" && result.duplicates+result.inversions > 0 {
-				t.Error("tokens need no quarantine")
 			}
 		})
 	}
 }
 
+// find runs the scenario until there is a violation.
+func (s scenario) find(t *testing.T, violate func(findings) bool) findings {
+	t.Helper()
+	ctx, found := context.WithCancel(t.Context())
+	defer found()
+	return s.runUntil(ctx, t, rand.Uint64(), func(f findings) {
+		if violate(f) {
+			found()
+		}
+	})
+}
+
 // enough is the number of acquisitions below which a run without findings means nothing.
 const enough = 50
 
-// run runs the scenario for its time. With longer it continues for up to a minute until there were enough
-// acquisitions, because a busy machine has few.
+// run runs the scenario for its time. With longer it continues for a while until there were enough acquisitions,
+// because a busy machine has few.
 func (s scenario) run(t *testing.T, seed uint64, longer bool) findings {
 	t.Helper()
 	if !longer {
@@ -157,7 +203,7 @@ func (s scenario) run(t *testing.T, seed uint64, longer bool) findings {
 	ctx, done := context.WithCancel(t.Context())
 	defer done()
 	until := time.Now().Add(s.lasting)
-	s.lasting += time.Minute
+	s.lasting += s.scaled(10 * time.Second)
 	return s.runUntil(ctx, t, seed, func(f findings) {
 		if f.acquisitions >= enough && time.Now().After(until) {
 			done()
@@ -173,9 +219,10 @@ func (s scenario) runUntil(ctx context.Context, t *testing.T, seed uint64, look 
 	g := newTortureGroup(t, s)
 	c := clientConfig{
 		Broken: s.broken, Addrs: g.addrs(), Prefix: "torture", Authority: newAuthority(t).path, Armed: s.armed,
-		Lasting: !s.jumps, MaxTTL: s.maxTTL, Resources: s.resources,
+		Lasting: !s.jumps, MaxTTL: s.maxTTL, Resources: s.resources, Pace: max(1, s.pace),
 	}
 	dir := t.TempDir()
+	g.histories = filepath.Join(dir, "history-*")
 	c.Admin = true
 	admin := startTortureClient(t, c)
 	c.Admin = false
