@@ -29,7 +29,7 @@ func TestAcquireGivesARisingTokenAndOneHolder(t *testing.T) {
 				t.Fatalf("grant %v after token %d", grant, last)
 			}
 			last = grant.Token
-			_, err = l.TryAcquire(t.Context(), "orders/1001")
+			_, err = tryAcquire(t, l, "orders/1001")
 			var held *leasing.HeldError
 			if !errors.As(err, &held) || held.Holder != "worker-a" || held.RetryAfter <= 0 || held.RetryAfter > lock.DefaultTTL {
 				t.Fatalf("second acquisition: %v (%+v)", err, held)
@@ -122,7 +122,7 @@ func TestTTLOverTheNodesMaximumIsRefusedByTheScripts(t *testing.T) {
 		started(t, cfg)
 		cfg.MaxTTL = time.Hour // longer than the nodes allow
 		l := locker(t, cfg)
-		_, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(2*time.Minute))
+		_, err := tryAcquire(t, l, "r", lock.WithTTL(2*time.Minute))
 		var invalid *fence.InvalidError
 		if !errors.As(err, &invalid) || invalid.Field != "ttl" {
 			t.Fatalf("acquire: %v", err)
@@ -205,7 +205,7 @@ func TestANodeThatWasNeverAdmittedGrantsNothing(t *testing.T) {
 	t.Parallel()
 	backends(t, []int{3}, func(t *testing.T, cfg lock.Config) {
 		l := locker(t, cfg)
-		_, err := l.TryAcquire(t.Context(), "r")
+		_, err := tryAcquire(t, l, "r")
 		if !errors.Is(err, lock.ErrNoQuorum) || !errors.Is(err, lock.ErrQuarantined) {
 			t.Fatalf("got %v", err)
 		}

@@ -16,7 +16,7 @@ func leftBehind(t *testing.T, cfg lock.Config, node string) {
 	t.Helper()
 	l, err := lock.New(cfg)
 	must(t, err)
-	_, err = l.AdmitBegin(t.Context(), node)
+	_, err = admitBegin(t, l, node)
 	must(t, errors.Join(err, l.Close()))
 }
 
@@ -31,7 +31,7 @@ func readmitting(t *testing.T, l *lock.Locker, node string) (readmitted <-chan e
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- l.Readmit(ctx, node) }()
+	go func() { done <- patiently(ctx, func() error { return l.Readmit(ctx, node) }) }()
 	t.Cleanup(cancel)
 	return done, cancel
 }
@@ -103,14 +103,14 @@ func TestAQuarantineIsShortenedOnce(t *testing.T) {
 	l := started(t, cfg)
 	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
 	restart(t, servers[1], nil)
-	begun, err := l.AdmitBegin(t.Context(), "node-2")
+	begun, err := admitBegin(t, l, "node-2")
 	must(t, err)
 	l.Aged(&begun)
-	if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
+	if err := admitEnd(t, l, begun); !errors.Is(err, lock.ErrQuarantined) {
 		t.Errorf("admit: %v", err)
 	}
 	release(t, lease)
-	if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
+	if err := admitEnd(t, l, begun); !errors.Is(err, lock.ErrQuarantined) {
 		t.Errorf("admit, once the lease is released: %v", err)
 	}
 	if left := status(t, l)[1].Quarantine; left > time.Minute || left < 10*time.Second {

@@ -30,7 +30,7 @@ func TestAClockThatJumpsForwardEndsLocksEarlyAndTokensStillRise(t *testing.T) {
 	cfg, _, clock := clocked(t)
 	l, other := started(t, cfg), locker(t, cfg)
 	first := acquire(t, l, "r", lock.WithTTL(time.Minute))
-	if _, err := other.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+	if _, err := tryAcquire(t, other, "r"); !errors.Is(err, lock.ErrHeld) {
 		t.Fatalf("before the jump: %v", err)
 	}
 	must(t, clock.Set(2*time.Minute))
@@ -52,10 +52,10 @@ func TestAQuarantineEndsThoughTheClockIsSetBack(t *testing.T) {
 	l := started(t, cfg)
 	before := token(t, acquire(t, l, "r"))
 	must(t, client(t, server.Addr).FlushAll(t.Context()).Err())
-	begun, err := l.AdmitBegin(t.Context(), "node-1")
+	begun, err := admitBegin(t, l, "node-1")
 	must(t, err)
 	must(t, clock.Set(0))
-	if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
+	if err := admitEnd(t, l, begun); !errors.Is(err, lock.ErrQuarantined) {
 		t.Fatalf("admit: %v", err)
 	}
 	again := time.Now()

@@ -20,7 +20,7 @@ func TestDoHoldsTheLeaseWhileTheWorkRuns(t *testing.T) {
 		if g.Resource != "r" || g.Token == 0 || ctx.Err() != nil {
 			t.Errorf("granted %v, %v", g, ctx.Err())
 		}
-		if _, err := l.TryAcquire(ctx, "r"); !errors.Is(err, lock.ErrHeld) {
+		if _, err := tryAcquire(t, l, "r"); !errors.Is(err, lock.ErrHeld) {
 			t.Errorf("another: %v", err)
 		}
 		return failed

@@ -45,7 +45,7 @@ func TestADurableNodeIsAdmittedAtOnceAfterItsRestart(t *testing.T) {
 	for range 2 {
 		restart(t, servers[0], nil)
 		readmit(t, l, "node-1")
-		if _, err := locker(t, cfg).TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+		if _, err := tryAcquire(t, locker(t, cfg), "r"); !errors.Is(err, lock.ErrHeld) {
 			t.Errorf("acquire what is held: %v", err)
 		}
 	}

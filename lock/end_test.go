@@ -81,7 +81,7 @@ func TestAnAsynchronousReleaseEndsTheGrantFirst(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the fence was not asked")
 	}
-	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+	if _, err := tryAcquire(t, l, "r"); !errors.Is(err, lock.ErrHeld) {
 		t.Errorf("before the grant has ended: %v", err)
 	}
 	close(gate)

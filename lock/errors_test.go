@@ -44,7 +44,7 @@ func TestHeldNamesTheHolderAndWhenItEnds(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))
 	defer release(t, acquire(t, l, "r", lock.WithHolder("worker-a"), lock.WithTTL(10*time.Second)))
-	_, err := l.TryAcquire(t.Context(), "r")
+	_, err := tryAcquire(t, l, "r")
 	var held *leasing.HeldError
 	if !errors.As(err, &held) || held.Resource != "r" || held.Holder != "worker-a" || held.RetryAfter <= 0 || held.RetryAfter > 10*time.Second {
 		t.Fatalf("%v (%+v)", err, held)

@@ -23,7 +23,7 @@ func TestANodeThatEvictsIsRefusedByName(t *testing.T) {
 			release(t, acquire(t, started(t, cfg), "r"))
 			must(t, admin.ConfigSet(t.Context(), "maxmemory", "100mb").Err())
 			l := locker(t, cfg)
-			if err := l.Ping(t.Context()); errors.Is(err, lock.ErrEvicts) != refused {
+			if err := ping(t, l); errors.Is(err, lock.ErrEvicts) != refused {
 				t.Errorf("ping: %v", err)
 			}
 			lease, err := l.Acquire(t.Context(), "r") // returns at once if refused

@@ -13,12 +13,18 @@ import (
 // Patient is a node timeout for tests that are not about timeouts.
 const Patient = 20 * time.Second
 
+// EndPatience is how long a process may take to end its admission before others begin another one.
+const EndPatience = endPatience
+
 // Recheck is the minimum time between two checks by a waiter. Grace is how long the first of a queue has before
 // others try.
 const (
 	Recheck = recheck / 2
 	Grace   = grace
 )
+
+// ErrRace says that another admission of a node came between.
+var ErrRace = errRace
 
 // Validity is how long a lease with these options is valid.
 func (l *Locker) Validity(opts ...AcquireOption) time.Duration {

@@ -46,14 +46,14 @@ func TestAnAdmissionIsVoidOnceItsNodeHasRestarted(t *testing.T) {
 		cfg.Epochs = &epochs{}
 		l := started(t, cfg)
 		restart(t, servers[0], nil)
-		begun, err := l.AdmitBegin(t.Context(), "node-1")
+		begun, err := admitBegin(t, l, "node-1")
 		must(t, err)
 		must(t, l.EndQuarantine(t.Context(), "node-1"))
 		if ended {
-			must(t, l.Admit(t.Context(), begun))
+			must(t, admitEnd(t, l, begun))
 		}
 		restart(t, servers[0], nil)
-		if err := l.Admit(t.Context(), begun); err == nil {
+		if err := admitEnd(t, l, begun); err == nil {
 			t.Errorf("ended before: %v: admitted after a restart", ended)
 		}
 		if st := status(t, l)[0]; st.Err != nil || st.Admitted {
@@ -68,7 +68,7 @@ func TestAnAdmissionIsVoidOnceItsNodeHasRestarted(t *testing.T) {
 func TestAPanicOfTheArmerLeavesNoLock(t *testing.T) {
 	t.Parallel()
 	for name, acquire := range map[string]func(*lock.Locker) error{
-		"one": func(l *lock.Locker) error { _, err := l.TryAcquire(t.Context(), "a"); return err },
+		"one": func(l *lock.Locker) error { _, err := tryAcquire(t, l, "a"); return err },
 		"all": func(l *lock.Locker) error {
 			_, err := l.AcquireAll(t.Context(), []string{"a", "b"})
 			return err
@@ -168,7 +168,7 @@ func TestInitLeavesTheEmptyNodeOfAGroupThatWasSweptIntoANewEpochAlone(t *testing
 	l := started(t, cfg)
 	use(t, cfg, "r", lastOfEpoch-1)
 	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
-	_, err := l.Sweep(t.Context())
+	_, err := sweep(t, l)
 	must(t, err)
 	must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
 	initialise(t, locker(t, cfg))

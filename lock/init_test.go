@@ -92,7 +92,7 @@ func TestWhatIsAskedBeforeAFirstStartBeginsNoQuarantine(t *testing.T) {
 	cfg, _ := own(t, 3, redisserver.Config{})
 	cfg.Armer = &recording{}
 	l := locker(t, cfg)
-	if err := l.Ping(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
+	if err := ping(t, l); !errors.Is(err, lock.ErrNoQuorum) {
 		t.Errorf("ping: %v", err)
 	}
 	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrNoQuorum) {
@@ -199,7 +199,7 @@ func TestInitTakesNoLapsedAdmissionForAFirstStart(t *testing.T) {
 	restart(t, servers[1], nil)
 	admit(t, l, "node-2")
 	restart(t, servers[0], nil)
-	begun, err := l.AdmitBegin(t.Context(), "node-1")
+	begun, err := admitBegin(t, l, "node-1")
 	must(t, err)
 	must(t, l.EndQuarantine(t.Context(), "node-1"))
 	second := locker(t, cfg)
@@ -207,7 +207,7 @@ func TestInitTakesNoLapsedAdmissionForAFirstStart(t *testing.T) {
 	if st := status(t, second)[0]; st.Admitted {
 		t.Errorf("admitted with epoch %d, after token %d", st.Epoch, before.Ref().Token)
 	}
-	must(t, l.Admit(t.Context(), begun))
+	must(t, admitEnd(t, l, begun))
 	after := acquire(t, l, "r")
 	if token(t, after) <= before.Ref().Token {
 		t.Errorf("token %d after %d", token(t, after), before.Ref().Token)

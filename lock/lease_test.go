@@ -80,7 +80,7 @@ func TestAnyProcessExtendsAndReleasesByReference(t *testing.T) {
 		if err != nil || valid > time.Minute || valid <= 20*time.Second {
 			t.Fatalf("extend: %v, %v", valid, err)
 		}
-		if _, err := other.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+		if _, err := tryAcquire(t, other, "r"); !errors.Is(err, lock.ErrHeld) {
 			t.Fatalf("acquire: %v", err)
 		}
 		if err := other.Release(t.Context(), lease.Ref()); err != nil {
@@ -110,7 +110,7 @@ func TestAForeignReferenceReleasesNothing(t *testing.T) {
 			t.Errorf("%v: %v", ref, err)
 		}
 	}
-	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+	if _, err := tryAcquire(t, l, "r"); !errors.Is(err, lock.ErrHeld) {
 		t.Errorf("the lock is gone: %v", err)
 	}
 	release(t, lease)

@@ -54,7 +54,7 @@ func TestASweepNearTheEndOfAnEpochLeavesTokensForAll(t *testing.T) {
 	cfg := shared(t, 3)
 	l := started(t, cfg)
 	use(t, cfg, "r", lastOfEpoch)
-	_, err := l.Sweep(t.Context())
+	_, err := sweep(t, l)
 	must(t, err)
 	for range 3 {
 		lease := acquire(t, l, "other")
@@ -74,7 +74,7 @@ func TestASweepWithoutTheEpochStoreStartsNoEpoch(t *testing.T) {
 	cfg.Epochs = &epochs{}
 	l := started(t, cfg)
 	use(t, cfg, "r", 1<<32+1<<31+5)
-	_, err := locker(t, plain).Sweep(t.Context())
+	_, err := sweep(t, locker(t, plain))
 	must(t, err)
 	var last fence.Token
 	rises := func() {
@@ -106,10 +106,10 @@ func TestNodesWhoseEpochPostgreSQLKeepsStartNone(t *testing.T) {
 	before := store.last.Load()
 	l := locker(t, plain)
 	use(t, cfg, "r", fence.Token(before)<<32+1<<31+5)
-	_, err := l.Sweep(t.Context())
+	_, err := sweep(t, l)
 	must(t, err)
 	use(t, cfg, "r", fence.Token(before)<<32+lastOfEpoch)
-	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrExhausted) || !strings.Contains(err.Error(), "Config.Epochs") {
+	if _, err := tryAcquire(t, l, "r"); !errors.Is(err, lock.ErrExhausted) || !strings.Contains(err.Error(), "Config.Epochs") {
 		t.Errorf("acquire: %v", err)
 	}
 	for _, st := range status(t, l) {
@@ -183,7 +183,7 @@ func TestASweepRaisesNoResourceToAFenceFarAboveTheEpoch(t *testing.T) {
 			lease := acquire(t, l, "minted")
 			last := token(t, lease)
 			release(t, lease)
-			if n, err := l.Sweep(t.Context()); err != nil || n == 0 {
+			if n, err := sweep(t, l); err != nil || n == 0 {
 				t.Errorf("swept %d counters, %v", n, err)
 			}
 			kept := 0
@@ -220,7 +220,7 @@ func TestManyCountersAboveTheEpochAreSwept(t *testing.T) {
 	must(t, c.Eval(t.Context(), `for i = 1, 50001 do
 		redis.call('HSET', KEYS[1], 'c:jobs/' .. i, '34359738375')
 	end return 1`, []string{cfg.KeyPrefix + ":h"}).Err()) // of epoch 8
-	if n, err := l.Sweep(t.Context()); err != nil || n != 50_001 {
+	if n, err := sweep(t, l); err != nil || n != 50_001 {
 		t.Errorf("swept %d counters, %v", n, err)
 	}
 	if got := token(t, acquire(t, l, "jobs/1")); got <= 34359738375 {
@@ -234,7 +234,7 @@ func TestInitLeavesASweptGroupsEmptyNodeAlone(t *testing.T) {
 	cfg, servers := own(t, 3, redisserver.Config{})
 	l := started(t, cfg)
 	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
-	_, err := l.Sweep(t.Context())
+	_, err := sweep(t, l)
 	must(t, err)
 	must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
 	initialise(t, locker(t, cfg))

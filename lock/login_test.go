@@ -47,7 +47,7 @@ func TestCredentialsAreAskedForAtEachLogin(t *testing.T) {
 	}
 	broken := errors.New("no such file")
 	cfg.Nodes[0].Credentials = func() (string, string, error) { return "", "", broken }
-	if _, err := locker(t, cfg).TryAcquire(ctx, "r"); !errors.Is(err, broken) {
+	if _, err := tryAcquire(t, locker(t, cfg), "r"); !errors.Is(err, broken) {
 		t.Errorf("without a password: %v", err)
 	}
 }

@@ -118,10 +118,10 @@ func maxTTLs(t *testing.T, l *lock.Locker) []time.Duration {
 // longQuarantine begins to admit the first node, and fails unless its quarantine lasts as long as any lease may.
 func longQuarantine(t *testing.T, l *lock.Locker) lock.Admission {
 	t.Helper()
-	begun, err := l.AdmitBegin(t.Context(), "node-1")
+	begun, err := admitBegin(t, l, "node-1")
 	must(t, err)
 	l.Aged(&begun)
-	if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
+	if err := admitEnd(t, l, begun); !errors.Is(err, lock.ErrQuarantined) {
 		t.Errorf("admit: %v", err)
 	}
 	if left := status(t, l)[0].Quarantine; left < 4*time.Minute {
@@ -176,7 +176,7 @@ func TestALongerTTLIsRecordedBeforeANodeGrantsIt(t *testing.T) {
 		l := started(t, cfg)
 		short := acquire(t, l, "short", lock.WithTTL(2*time.Second))
 		kept.hooks(func(time.Duration) error { return errors.New("PostgreSQL is away") }, nil)
-		_, acquired := l.TryAcquire(t.Context(), "r", lock.WithTTL(6*time.Second))
+		_, acquired := tryAcquire(t, l, "r", lock.WithTTL(6*time.Second))
 		for what, err := range map[string]error{"acquire": acquired, "extend": short.Extend(t.Context(), 6*time.Second)} {
 			if !errors.Is(err, lock.ErrNotRecorded) || !strings.Contains(err.Error(), "PostgreSQL is away") {
 				t.Errorf("%d nodes: %s: %v", n, what, err)
@@ -255,7 +255,7 @@ func TestAQuarantineWithoutARecordLastsTheLongestTTLThatIsAllowed(t *testing.T) 
 			l := locker(t, cfg)
 			begun := longQuarantine(t, l)
 			must(t, l.EndQuarantine(t.Context(), "node-1"))
-			must(t, l.Admit(t.Context(), begun))
+			must(t, admitEnd(t, l, begun))
 		})
 	}
 }
@@ -299,7 +299,7 @@ func TestALockerWithoutARecordKeepsToTheOthersMaximum(t *testing.T) {
 	if all := maxTTLs(t, l); all[1] != 2*time.Second {
 		t.Errorf("the nodes grant %v", all)
 	}
-	_, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(6*time.Second))
+	_, err := tryAcquire(t, l, "r", lock.WithTTL(6*time.Second))
 	if !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), "Config.Epochs") {
 		t.Errorf("a TTL of 6s: %v", err)
 	}
@@ -319,9 +319,9 @@ func TestARecordCountsNoLongerOnceANodeWasAdmittedWithoutIt(t *testing.T) {
 	other := locker(t, ignorant)
 	eventually(t, 20*time.Second, "the node is admitted without the record", func() bool {
 		must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err()) // again, if the record's process was faster
-		begun, err := other.AdmitBegin(t.Context(), "node-1")
+		begun, err := admitBegin(t, other, "node-1")
 		if err == nil {
-			err = errors.Join(other.EndQuarantine(t.Context(), "node-1"), other.Admit(t.Context(), begun))
+			err = errors.Join(other.EndQuarantine(t.Context(), "node-1"), admitEnd(t, other, begun))
 		}
 		return err == nil && maxTTLs(t, other)[0] == lock.DefaultMaxTTL
 	})
@@ -336,11 +336,11 @@ func TestANodeThatIsAdmittedWhileTheRecordRisesHearsOfIt(t *testing.T) {
 	cfg.Armer = nil
 	l := started(t, cfg)
 	must(t, client(t, servers[1].Addr).FlushAll(t.Context()).Err())
-	begun, err := l.AdmitBegin(t.Context(), "node-2")
+	begun, err := admitBegin(t, l, "node-2")
 	must(t, err)
 	must(t, l.EndQuarantine(t.Context(), "node-2"))
 	lease := acquire(t, locker(t, cfg), "r", lock.WithTTL(6*time.Second))
-	must(t, l.Admit(t.Context(), begun))
+	must(t, admitEnd(t, l, begun))
 	if all := maxTTLs(t, l); all[1] != 10*time.Second {
 		t.Errorf("the nodes grant %v", all)
 	}
@@ -386,7 +386,7 @@ func TestARecordThatTheNodesContradictCountsForNothing(t *testing.T) {
 			begun := longQuarantine(t, l)
 			// A longer lease is still granted, and the record is then at least as high as on the nodes.
 			must(t, l.EndQuarantine(t.Context(), "node-1"))
-			must(t, l.Admit(t.Context(), begun))
+			must(t, admitEnd(t, l, begun))
 			admit(t, l, "node-2")
 			release(t, acquire(t, l, "r", lock.WithTTL(15*time.Second)))
 			for i, most := range maxTTLs(t, l) {

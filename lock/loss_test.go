@@ -58,15 +58,15 @@ func TestANodeThatLostDataOrItsRunGrantsNothingUntilItsQuarantineIsOver(t *testi
 			before := acquire(t, l, "r")
 			lost := time.Now()
 			loss.lose(t, servers[0], client(t, servers[0].Addr))
-			if _, err := l.TryAcquire(t.Context(), "other"); !errors.Is(err, lock.ErrQuarantined) {
+			if _, err := tryAcquire(t, l, "other"); !errors.Is(err, lock.ErrQuarantined) {
 				t.Fatalf("acquire after the loss: %v", err)
 			}
-			if err := l.Ping(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
+			if err := ping(t, l); !errors.Is(err, lock.ErrQuarantined) {
 				t.Fatalf("ping after the loss: %v", err)
 			}
 			// A second client, which never saw the node before, detects the loss too.
 			second := locker(t, cfg)
-			if _, err := second.TryAcquire(t.Context(), "other"); !errors.Is(err, lock.ErrQuarantined) {
+			if _, err := tryAcquire(t, second, "other"); !errors.Is(err, lock.ErrQuarantined) {
 				t.Fatalf("acquire by a newcomer: %v", err)
 			}
 			readmit(t, l, "node-1")
@@ -88,16 +88,16 @@ func readmit(t *testing.T, l *lock.Locker, node string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	must(t, l.Readmit(ctx, node))
+	must(t, patiently(ctx, func() error { return l.Readmit(ctx, node) }))
 }
 
 // admit is readmit without waiting for the quarantine, for tests that are not about it. Leases may be long then.
 func admit(t *testing.T, l *lock.Locker, node string) {
 	t.Helper()
-	begun, err := l.AdmitBegin(t.Context(), node)
+	begun, err := admitBegin(t, l, node)
 	must(t, err)
 	must(t, l.EndQuarantine(t.Context(), node))
-	must(t, l.Admit(t.Context(), begun))
+	must(t, admitEnd(t, l, begun))
 }
 
 // The danger is this order: A holds token 5 and has not written; the counters are lost; B gets 3. With the epoch B
@@ -176,7 +176,7 @@ func TestArmedLockersAdmitLostNodesByThemselves(t *testing.T) {
 	for _, s := range servers {
 		must(t, client(t, s.Addr).FlushAll(t.Context()).Err())
 	}
-	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrQuarantined) {
+	if _, err := tryAcquire(t, l, "r"); !errors.Is(err, lock.ErrQuarantined) {
 		t.Fatalf("got %v", err)
 	}
 	eventually(t, 20*time.Second, "all nodes are admitted again", func() bool {
@@ -273,16 +273,16 @@ func TestAdmissionWithAnEpochFromBeforeAnotherIsVoid(t *testing.T) {
 	cfg.Epochs = &epochs{}
 	l := started(t, cfg)
 	must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
-	slow, err := l.AdmitBegin(t.Context(), "node-1")
+	slow, err := admitBegin(t, l, "node-1")
 	must(t, err)
-	if err := l.Admit(t.Context(), slow); !errors.Is(err, lock.ErrQuarantined) {
+	if err := admitEnd(t, l, slow); !errors.Is(err, lock.ErrQuarantined) {
 		t.Fatalf("admit within the quarantine: %v", err)
 	}
 	must(t, l.EndQuarantine(t.Context(), "node-1"))
 	admit(t, locker(t, cfg), "node-1")
 	before := acquire(t, l, "r")
 	release(t, before)
-	if err := l.Admit(t.Context(), slow); err == nil {
+	if err := admitEnd(t, l, slow); err == nil {
 		t.Fatal("the slow admission took effect")
 	}
 	if got := token(t, acquire(t, l, "r")); got <= before.Ref().Token {
@@ -297,10 +297,10 @@ func TestAdmissionIsVoidWhenTheNodeLosesItsDataAgain(t *testing.T) {
 	l := started(t, cfg)
 	flush := func() { must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err()) }
 	flush()
-	begun, err := l.AdmitBegin(t.Context(), "node-1")
+	begun, err := admitBegin(t, l, "node-1")
 	must(t, err)
 	flush() // removes the quarantine, too
-	if err := l.Admit(t.Context(), begun); err == nil {
+	if err := admitEnd(t, l, begun); err == nil {
 		t.Fatal("admitted without the quarantine")
 	}
 }
@@ -327,12 +327,12 @@ func TestAnAdmissionNeverLowersTheBase(t *testing.T) {
 	l := started(t, cfg)
 	admin := client(t, servers[0].Addr)
 	must(t, admin.FlushAll(t.Context()).Err())
-	begun, err := l.AdmitBegin(t.Context(), "node-1")
+	begun, err := admitBegin(t, l, "node-1")
 	must(t, err)
 	must(t, l.EndQuarantine(t.Context(), "node-1"))
 	for _, base := range []int64{begun.Base, begun.Base + 1<<32} {
 		must(t, admin.HSet(t.Context(), cfg.KeyPrefix+":h", "@base", base).Err())
-		if err := l.Admit(t.Context(), begun); err == nil {
+		if err := admitEnd(t, l, begun); err == nil {
 			t.Errorf("admitted with base %d where it was %d", begun.Base, base)
 		}
 	}

@@ -47,7 +47,7 @@ func TestMetricsHearWhatHappens(t *testing.T) {
 	l := started(t, cfg)
 	lease := acquire(t, l, "r")
 	must(t, lease.Extend(t.Context(), time.Minute))
-	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+	if _, err := tryAcquire(t, l, "r"); !errors.Is(err, lock.ErrHeld) {
 		t.Fatal(err)
 	}
 	release(t, lease)

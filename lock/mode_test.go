@@ -112,7 +112,7 @@ func TestANodeRefusesLockersOfTheOtherMode(t *testing.T) {
 					t.Errorf("best effort %v, %s: %s: %v", marked, what, how, err)
 				}
 			}
-			_, err := stranger.AdmitBegin(ctx, "node-1")
+			_, err := admitBegin(t, stranger, "node-1")
 			if !errors.Is(err, lock.ErrMode) {
 				t.Errorf("best effort %v, %s: admission: %v", marked, what, err)
 			}
@@ -122,7 +122,7 @@ func TestANodeRefusesLockersOfTheOtherMode(t *testing.T) {
 		restart(t, servers[0], nil) // with its mark
 		refused("lost")
 		must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
-		if _, err := locker(t, other).AdmitBegin(t.Context(), "node-1"); !errors.Is(err, lock.ErrMode) {
+		if _, err := admitBegin(t, locker(t, other), "node-1"); !errors.Is(err, lock.ErrMode) {
 			t.Errorf("best effort %v: an empty node beside marked ones: %v", marked, err)
 		}
 		if fences.arms.Load() != before {
@@ -140,18 +140,18 @@ func TestAGroupInUseChangesItsMode(t *testing.T) {
 	strict.BestEffort = false
 	before, after := started(t, strict), locker(t, cfg)
 	held := acquire(t, before, "held")
-	must(t, before.Mark(t.Context(), true))
+	mark(t, before, true)
 	if err := held.Extend(t.Context(), time.Second); err == nil {
 		t.Error("a strict lease was extended on nodes that are best effort")
 	}
 	release(t, acquire(t, after, "r"))
-	if _, err := before.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrMode) && !errors.Is(err, lock.ErrQuarantined) {
+	if _, err := tryAcquire(t, before, "r"); !errors.Is(err, lock.ErrMode) && !errors.Is(err, lock.ErrQuarantined) {
 		t.Errorf("the strict Locker: %v", err)
 	}
 
 	last := acquire(t, after, "last")
 	marked := time.Now()
-	must(t, before.Mark(t.Context(), false))
+	mark(t, before, false)
 	if _, err := after.TryAcquire(t.Context(), "r"); err == nil {
 		t.Error("best effort grants on nodes that are strict")
 	}
@@ -177,7 +177,7 @@ func TestAModeIsMarkedOnNodesInUseOnly(t *testing.T) {
 		t.Error("marked nodes that nobody admitted")
 	}
 	initialise(t, l) // like empty nodes
-	must(t, l.Mark(t.Context(), true))
+	mark(t, l, true)
 	release(t, acquire(t, l, "r"))
 	must(t, servers[2].Kill())
 	if err := l.Mark(t.Context(), false); err == nil {
@@ -198,7 +198,7 @@ func TestBestEffortWaitsForNoStrictQuarantine(t *testing.T) {
 	must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
 	strict := cfg
 	strict.BestEffort = false
-	_, err := locker(t, strict).AdmitBegin(t.Context(), "node-1")
+	_, err := admitBegin(t, locker(t, strict), "node-1")
 	must(t, err)
 	if left := status(t, locker(t, cfg))[0].Quarantine; left < time.Minute {
 		t.Fatalf("a quarantine of %v: this test shows nothing", left)

@@ -47,14 +47,14 @@ func TestAQuarantineIsWholeWhereTheOthersCannotTell(t *testing.T) {
 			l := started(t, cfg)
 			acquire(t, l, "r")
 			restart(t, servers[1], nil)
-			begun, err := l.AdmitBegin(t.Context(), "node-2")
+			begun, err := admitBegin(t, l, "node-2")
 			must(t, err)
-			if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) || status(t, l)[1].Quarantine < 4*time.Minute {
+			if err := admitEnd(t, l, begun); !errors.Is(err, lock.ErrQuarantined) || status(t, l)[1].Quarantine < 4*time.Minute {
 				t.Errorf("asked at once: %v, %v left", err, status(t, l)[1].Quarantine)
 			}
 			spoil(t, cfg, servers)
 			l.Aged(&begun)
-			if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
+			if err := admitEnd(t, l, begun); !errors.Is(err, lock.ErrQuarantined) {
 				t.Errorf("admit: %v", err)
 			}
 			if left := status(t, l)[1].Quarantine; left < 4*time.Minute {
@@ -72,7 +72,7 @@ func TestANodeThatRestartsInItsQuarantineIsAdmittedAnew(t *testing.T) {
 	cfg.Epochs = &epochs{}
 	l := started(t, cfg)
 	restart(t, servers[1], nil)
-	if _, err := l.AdmitBegin(t.Context(), "node-2"); err != nil {
+	if _, err := admitBegin(t, l, "node-2"); err != nil {
 		t.Fatal(err)
 	}
 	restart(t, servers[1], nil)
@@ -247,7 +247,7 @@ func TestANodeIsGivenTheLockThatMostOthersHold(t *testing.T) {
 	cfg.Epochs, cfg.MaxTTL = &epochs{}, 8*time.Second
 	l := started(t, cfg)
 	restart(t, servers[0], nil)
-	begun, err := l.AdmitBegin(t.Context(), "node-1")
+	begun, err := admitBegin(t, l, "node-1")
 	must(t, err)
 	must(t, l.EndQuarantine(t.Context(), "node-1"))
 	key := cfg.KeyPrefix + ":lock:r"
@@ -259,7 +259,7 @@ func TestANodeIsGivenTheLockThatMostOthersHold(t *testing.T) {
 		}
 		must(t, client(t, s.Addr).Set(t.Context(), key, value, left).Err())
 	}
-	must(t, l.Admit(t.Context(), begun))
+	must(t, admitEnd(t, l, begun))
 	if given := client(t, servers[0].Addr).Get(t.Context(), key).Val(); given != most {
 		t.Errorf("node-1 was given %q", given)
 	}

@@ -20,7 +20,7 @@ func TestAParkedNodeIsBestEffortStill(t *testing.T) {
 	other := locker(t, strict)
 	refused := func(when string) {
 		t.Helper()
-		if _, err := other.AdmitBegin(t.Context(), "node-1"); !errors.Is(err, lock.ErrMode) {
+		if _, err := admitBegin(t, other, "node-1"); !errors.Is(err, lock.ErrMode) {
 			t.Errorf("%s: a strict process admits it: %v", when, err)
 		}
 	}
@@ -28,7 +28,7 @@ func TestAParkedNodeIsBestEffortStill(t *testing.T) {
 	if st := is(); st.Err != nil || !st.Parked || !st.BestEffort {
 		t.Errorf("parked: %+v", st)
 	}
-	must(t, l.Mark(t.Context(), true)) // it already is
+	mark(t, l, true) // it already is
 	if st := is(); !st.Parked {
 		t.Errorf("marked as it was: %+v", st)
 	}
@@ -43,7 +43,7 @@ func TestAParkedNodeIsBestEffortStill(t *testing.T) {
 		t.Errorf("admitted: %+v", st)
 	}
 	refused("admitted")
-	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+	if _, err := tryAcquire(t, l, "r"); !errors.Is(err, lock.ErrHeld) {
 		t.Errorf("acquire what is held: %v", err)
 	}
 	lease.ReleaseAsync()
@@ -59,7 +59,7 @@ func TestAParkedNodeIsDurableStill(t *testing.T) {
 		restart(t, servers[0], nil)
 		readmit(t, l, "node-1")
 	}
-	if _, err := locker(t, cfg).TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+	if _, err := tryAcquire(t, locker(t, cfg), "r"); !errors.Is(err, lock.ErrHeld) {
 		t.Errorf("acquire what is held: %v", err)
 	}
 	release(t, lease)
@@ -92,7 +92,7 @@ func TestAMarkedNodeIsNotDurable(t *testing.T) {
 		t.Fatal("it was not durable: this test shows nothing")
 	}
 	release(t, newer)
-	must(t, l.Mark(t.Context(), false))
+	mark(t, l, false)
 	quarantined(t, locker(t, strict))
 }
 
@@ -102,8 +102,8 @@ func TestAMarkedNodeIsNotParked(t *testing.T) {
 	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
 	cfg.Epochs = &epochs{}
 	l, _ := parked(t, cfg)
-	must(t, l.Mark(t.Context(), true))
-	must(t, l.Mark(t.Context(), false))
+	mark(t, l, true)
+	mark(t, l, false)
 	if st := status(t, l)[0]; st.Parked || st.Admitted {
 		t.Errorf("%+v", st)
 	}

@@ -26,18 +26,18 @@ func TestAParkedNodeIsAdmittedAtOnceAfterItsRestart(t *testing.T) {
 	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
 	cfg.Epochs = &records{}
 	l, lease := parked(t, cfg)
-	if _, err := l.TryAcquire(t.Context(), "other"); !errors.Is(err, lock.ErrQuarantined) {
+	if _, err := tryAcquire(t, l, "other"); !errors.Is(err, lock.ErrQuarantined) {
 		t.Errorf("acquire from a parked node: %v", err)
 	}
 	if st := status(t, l)[0]; !st.Parked || st.Admitted {
 		t.Errorf("parked: %+v", st)
 	}
 	restart(t, servers[0], nil)
-	if _, err := l.TryAcquire(t.Context(), "other"); !errors.Is(err, lock.ErrQuarantined) {
+	if _, err := tryAcquire(t, l, "other"); !errors.Is(err, lock.ErrQuarantined) {
 		t.Errorf("acquire after the restart: %v", err)
 	}
 	readmit(t, l, "node-1")
-	if _, err := locker(t, cfg).TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+	if _, err := tryAcquire(t, locker(t, cfg), "r"); !errors.Is(err, lock.ErrHeld) {
 		t.Errorf("acquire what is held: %v", err)
 	}
 	must(t, lease.Extend(t.Context(), time.Minute))
@@ -53,9 +53,9 @@ func TestAParkedNodeIsAdmittedAtOnceAfterItsRestart(t *testing.T) {
 // quarantined begins to admit a node, and fails if the admission could end at once.
 func quarantined(t *testing.T, l *lock.Locker) {
 	t.Helper()
-	begun, err := l.AdmitBegin(t.Context(), "node-1")
+	begun, err := admitBegin(t, l, "node-1")
 	must(t, err)
-	if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
+	if err := admitEnd(t, l, begun); !errors.Is(err, lock.ErrQuarantined) {
 		t.Errorf("admit: %v", err)
 	}
 }

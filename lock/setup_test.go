@@ -195,6 +195,72 @@ func acquire(t *testing.T, l *lock.Locker, resource string, opts ...lock.Acquire
 	}
 }
 
+// patiently repeats a call while nodes answer too late, until ctx ends or for a minute. Where no node is frozen the
+// machine is busy: a round of messages and a query of the nodes have a second, whatever the node timeout.
+func patiently(ctx context.Context, call func() error) error {
+	for end := time.Now().Add(time.Minute); ; {
+		err := call()
+		if !errors.Is(err, lock.ErrNodeTimeout) || time.Now().After(end) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// tryAcquire is [lock.Locker.TryAcquire], patiently.
+func tryAcquire(t testing.TB, l *lock.Locker, resource string, opts ...lock.AcquireOption) (lease *lock.Lease, err error) {
+	t.Helper()
+	err = patiently(t.Context(), func() error {
+		lease, err = l.TryAcquire(t.Context(), resource, opts...)
+		return err
+	})
+	return lease, err
+}
+
+// ping is [lock.Locker.Ping], patiently.
+func ping(t testing.TB, l *lock.Locker) error {
+	t.Helper()
+	return patiently(t.Context(), func() error { return l.Ping(t.Context()) })
+}
+
+// sweep is [lock.Locker.Sweep], patiently.
+func sweep(t testing.TB, l *lock.Locker) (swept int, err error) {
+	t.Helper()
+	err = patiently(t.Context(), func() error {
+		n, err := l.Sweep(t.Context())
+		swept += n
+		return err
+	})
+	return swept, err
+}
+
+// admitBegin is [lock.Locker.AdmitBegin], patiently.
+func admitBegin(t testing.TB, l *lock.Locker, node string) (a lock.Admission, err error) {
+	t.Helper()
+	err = patiently(t.Context(), func() error {
+		a, err = l.AdmitBegin(t.Context(), node)
+		return err
+	})
+	return a, err
+}
+
+// admitEnd is [lock.Locker.Admit], patiently.
+func admitEnd(t testing.TB, l *lock.Locker, a lock.Admission) error {
+	t.Helper()
+	return patiently(t.Context(), func() error { return l.Admit(t.Context(), a) })
+}
+
+// mark marks a group for a mode. It repeats that while an admission in the background comes between.
+func mark(t *testing.T, l *lock.Locker, bestEffort bool) {
+	t.Helper()
+	var err error
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for err = l.Mark(ctx, bestEffort); errors.Is(err, lock.ErrRace) || errors.Is(err, lock.ErrNodeTimeout); {
+		err = l.Mark(ctx, bestEffort)
+	}
+	must(t, err)
+}
+
 // ranOut reports whether an error is correct because the lease's time is over. Tests of short leases may be late on a
 // busy machine.
 func ranOut(lease *lock.Lease, err error) bool {

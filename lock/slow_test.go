@@ -117,7 +117,7 @@ func TestAFrozenNodeKeepsNoGhostLock(t *testing.T) {
 	for round := range 4 {
 		freeze(t, servers[round%3])
 		for range 5 {
-			lease, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(time.Minute))
+			lease, err := tryAcquire(t, l, "r", lock.WithTTL(time.Minute))
 			must(t, err)
 			must(t, lease.Release(t.Context()))
 		}
@@ -136,7 +136,7 @@ func TestAGroupWithoutAnyNodeSaysWhy(t *testing.T) {
 	if !errors.Is(err, lock.ErrNoQuorum) || !errors.As(err, &node) || node.Node != "node-1" {
 		t.Fatalf("got %v", err)
 	}
-	if err := l.Ping(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
+	if err := ping(t, l); !errors.Is(err, lock.ErrNoQuorum) {
 		t.Fatalf("ping: %v", err)
 	}
 }

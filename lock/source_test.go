@@ -1,6 +1,7 @@
 package lock_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -39,6 +40,43 @@ func openOn(tb testing.TB, cfg lock.Config) leasingtest.Open {
 			tb.Error(err)
 			return nil
 		}
-		return l.Source()
+		return patientSource{l.Source().(leasing.AllSource)}
 	}
+}
+
+// patientSource makes the calls that do not wait patiently.
+type patientSource struct{ leasing.AllSource }
+
+var _ leasing.Surveyor = patientSource{}
+
+func (s patientSource) TryAcquire(ctx context.Context, r leasing.Request) (lease leasing.Lease, err error) {
+	err = patiently(ctx, func() error {
+		lease, err = s.AllSource.TryAcquire(ctx, r)
+		return err
+	})
+	return lease, err
+}
+
+func (s patientSource) TryAcquireAll(ctx context.Context, all []leasing.Request) (leases []leasing.Lease, err error) {
+	err = patiently(ctx, func() error {
+		leases, err = s.AllSource.TryAcquireAll(ctx, all)
+		return err
+	})
+	return leases, err
+}
+
+func (s patientSource) Inspect(ctx context.Context, resource string) (ins leasing.Inspection, err error) {
+	err = patiently(ctx, func() error {
+		ins, err = s.AllSource.Inspect(ctx, resource)
+		return err
+	})
+	return ins, err
+}
+
+func (s patientSource) InspectAll(ctx context.Context, resources []string) (all []leasing.Inspection, err error) {
+	err = patiently(ctx, func() error {
+		all, err = s.AllSource.(leasing.Surveyor).InspectAll(ctx, resources)
+		return err
+	})
+	return all, err
 }

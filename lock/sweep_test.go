@@ -60,7 +60,7 @@ func TestSweepingDeletesCountersAndTokensStillRise(t *testing.T) {
 			c := client(t, node.Addr)
 			eventually(t, 20*time.Second, node.Name+" has counted all", func() bool { return fields(t, c, prefix) >= names+ownFields })
 		}
-		n, err := l.Sweep(t.Context())
+		n, err := sweep(t, l)
 		must(t, err)
 		if want := names * len(cfg.Nodes); n < want-2*len(cfg.Nodes) {
 			t.Errorf("swept %d counters; want about %d", n, want)
@@ -117,7 +117,7 @@ func TestTokensStayUniqueAndRiseWhileCountersAreSwept(t *testing.T) {
 	}
 	sweeps := 0
 	for begun := time.Now(); acquired() < 20 || sweeps < 5 || time.Since(begun) < 1500*time.Millisecond; sweeps++ {
-		_, err := l.Sweep(t.Context())
+		_, err := sweep(t, l)
 		must(t, err)
 		if time.Since(begun) > time.Minute {
 			t.Fatalf("only %d acquisitions and %d sweeps", acquired(), sweeps)
@@ -147,7 +147,7 @@ func TestAMillionResourcesUsedOnceLeaveAlmostNothing(t *testing.T) {
 	}
 	full, before := used(t, c), scripts(t, c)
 	begun := time.Now()
-	n, err := l.Sweep(t.Context())
+	n, err := sweep(t, l)
 	must(t, err)
 	took := time.Since(begun)
 	// Redis frees the table's buckets (8 MB) gradually as the hash is used.

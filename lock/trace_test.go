@@ -82,7 +82,7 @@ func TestEachStepOfAnOperationIsTraced(t *testing.T) {
 	lease, err := l.TryAcquire(t.Context(), "r")
 	must(t, err)
 	must(t, lease.Extend(t.Context(), time.Minute))
-	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+	if _, err := tryAcquire(t, l, "r"); !errors.Is(err, lock.ErrHeld) {
 		t.Fatal(err)
 	}
 	paced(t, 50*time.Millisecond, func(patience time.Duration) error {
