@@ -132,8 +132,8 @@ func (l Lease) Grant() (fence.Grant, error) { return fence.ParseGrant(l.Resource
 
 // Acquire asks for a lease. While another holds the resource it waits up to Wait, then fails with a [*Problem] whose
 // code is "held". If an answer is lost it retries up to twice with the same Idempotency-Key and the rest of the wait, so
-// at most one lease is granted. After an [*UnreachableError] a lease may have been granted all the same; its handle is lost, and it
-// expires after its TTL.
+// at most one lease is granted. After an [*UnreachableError] a lease may have been granted all the same; its handle is
+// lost, and it expires after its TTL.
 func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (Lease, error) {
 	if err := r.validate(); err != nil {
 		return Lease{}, err
