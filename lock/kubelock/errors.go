@@ -3,6 +3,7 @@ package kubelock
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -75,4 +76,11 @@ func isLasting(err error) bool {
 	}
 	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
 		apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
+}
+
+// isRefusal reports whether the API server answered that it changed nothing. After any other error, such as a time-out
+// of its etcd, it may have carried out the request.
+func isRefusal(err error) bool {
+	refused, ok := errors.AsType[*apierrors.StatusError](err)
+	return ok && refused.ErrStatus.Code >= http.StatusBadRequest && refused.ErrStatus.Code < http.StatusInternalServerError
 }

@@ -162,17 +162,23 @@ func (l *Lock) endGrant(ctx context.Context, token fence.Token) {
 	}
 }
 
-// free gives back the Lease if it was taken with the token. It retries for a time while the outcome is unknown.
+// free gives back the Lease if it was taken with the token. It retries for a time while the outcome is unknown. If it
+// then finds the Lease gone, or another's, an earlier try has freed it.
 func (l *Lock) free(ctx context.Context, token fence.Token) error {
 	ctx, cancel := context.WithTimeout(ctx, freeTimeout)
 	defer cancel()
+	doubt := false // a try may have freed it
 	for {
 		err := l.read(ctx)
 		if isMissing(err) || err == nil && !l.holds(token) {
+			if doubt {
+				return nil
+			}
 			return fmt.Errorf("lease %v: %w", l.cfg.Lease, leasing.ErrLost)
 		}
 		if err == nil {
 			err = l.send(ctx, l.freed(), token)
+			doubt = doubt || err != nil && !isRefusal(err)
 		}
 		if err == nil || isLasting(err) && !apierrors.IsConflict(err) {
 			return err

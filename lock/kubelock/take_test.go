@@ -184,3 +184,45 @@ func TestATakingWhoseAnswerWasLost(t *testing.T) {
 		t.Errorf("held by %q after its caller had gone", s.holder(leaseName))
 	}
 }
+
+// The API server frees the Lease, and its answer is lost. Another may lead before the release looks again.
+func TestAReleaseWhoseAnswerWasLostIsDone(t *testing.T) {
+	t.Parallel()
+	for name, after := range map[string]func(s *apiServer){
+		"nobody leads":  func(*apiServer) {},
+		"another leads": func(s *apiServer) { s.give(leaseName, "b") },
+		"it is deleted": func(s *apiServer) { s.remove(leaseName) },
+	} {
+		s, m := newAPIServer(t), &memory{}
+		cfg, n := config(t, s, "a")
+		cfg.Armer = m
+		l := lead(t.Context(), t, cfg)
+		lost := make(chan struct{}, 1)
+		n.mu.Lock()
+		n.lose = func(r *http.Request) bool {
+			if r.Method != http.MethodPut || s.holder(leaseName) != "" || len(lost) > 0 {
+				return false
+			}
+			lost <- struct{}{}
+			after(s)
+			return true
+		}
+		n.mu.Unlock()
+		if err := l.end(); err != nil || len(lost) == 0 {
+			t.Errorf("%s: %v, %d answers were lost; want nil: the leadership was not lost", name, err, len(lost))
+		}
+	}
+}
+
+// No answer is lost.
+func TestAReleaseAfterAnotherTookTheLeaseSaysSo(t *testing.T) {
+	t.Parallel()
+	s, m := newAPIServer(t), &memory{}
+	cfg, _ := config(t, s, "a")
+	cfg.Armer = m
+	l := lead(t.Context(), t, cfg)
+	s.give(leaseName, "b")
+	if err := l.end(); !errors.Is(err, leasing.ErrLost) {
+		t.Errorf("%v; want ErrLost: another has taken the Lease", err)
+	}
+}
