@@ -40,8 +40,10 @@ type Source interface {
 	Acquire(ctx context.Context, r Request) (Lease, error)
 
 	// Extend gives a lease a new time to live, counted from now, and returns how long it is valid from now on. A
-	// lease that is over is never revived: the error is [ErrLost]. After [ErrUnavailable] the lease is valid until
-	// its old deadline, or until now + ttl if that is sooner.
+	// lease that is over is never revived: the error is [ErrLost]. It is over when the service has removed it, which
+	// may be seconds after its deadline, or with the session of the process that took it; until then nobody else has
+	// had the resource, and Extend succeeds. After [ErrUnavailable] the lease is valid until its old deadline, or
+	// until now + ttl if that is sooner.
 	Extend(ctx context.Context, ref Ref, ttl time.Duration) (time.Duration, error)
 
 	// Release ends a lease. [ErrLost]: it was over already, or another holder has the resource; nothing was changed.
