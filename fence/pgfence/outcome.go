@@ -3,8 +3,11 @@ package pgfence
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/internal/core"
@@ -23,10 +26,28 @@ type UnknownError = fence.UnknownError
 //   - an error that is [fence.ErrUnknown]: the outcome can't be determined, or ctx ended first. This happens after a
 //     failover or a restore, and after a crash if the transaction's ID is committed: the ID may have been reused.
 //
+// db should be a pool: the connection that was lost is closed, and a closed connection or pool is asked once only.
+//
 // An error that is not an [*UnknownError], including nil, is returned unchanged.
 func Outcome(ctx context.Context, db Beginner, err error) error {
-	return core.Outcome(ctx, err, func(ctx context.Context, unknown *UnknownError) (string, error) { return ask(ctx, db, unknown) },
-		func(err error) bool { return ended(err) || errors.Is(err, ErrNoticesUnavailable) })
+	return core.Outcome(ctx, err, func(ctx context.Context, unknown *UnknownError) (string, error) {
+		status, err := ask(ctx, db, unknown)
+		if err != nil && closed(db, err) {
+			err = fmt.Errorf("%w: %w", core.ErrClosed, err)
+		}
+		return status, err
+	}, func(err error) bool { return ended(err) || errors.Is(err, ErrNoticesUnavailable) })
+}
+
+// closed reports whether db, which failed with err, can never answer again.
+func closed(db Beginner, err error) bool {
+	switch d := db.(type) {
+	case *pgx.Conn:
+		return d.IsClosed()
+	case *pgxpool.Conn:
+		return d.Conn().IsClosed()
+	}
+	return strings.Contains(err.Error(), "closed pool") // the text of puddle's ErrClosedPool, which pgxpool does not export
 }
 
 // ask asks once, in a transaction whose COMMIT also waits for the standbys.

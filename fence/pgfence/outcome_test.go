@@ -1,6 +1,7 @@
 package pgfence_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -150,4 +151,32 @@ func TestAStandbyChecksNothing(t *testing.T) {
 	_ = tx.Rollback(t.Context())
 	err := pgfence.InTx(t.Context(), w.writer, g, func(pgx.Tx) error { return nil })
 	wantCode(t, err, "55000")
+}
+
+// A closed connection or pool never answers again, so the outcome is not asked there until the context ends.
+func TestTheOutcomeIsNotAskedForEverOnWhatIsClosed(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	g := w.acquire(t, orders, 34)
+	lost := loseCommit(t, w.pg.WriterURL, g, true)
+	conn := w.session(t)
+	held, err := w.writer.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Release()
+	pool := poolWith(t, w.pg.WriterURL, func(*pgxpool.Config) {})
+	pool.Close()
+	if err := errors.Join(conn.Close(t.Context()), held.Conn().Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	for name, db := range map[string]pgfence.Beginner{"connection": conn, "pooled connection": held, "pool": pool} {
+		err := outcome(t, db, lost)
+		if !errors.Is(err, fence.ErrUnknown) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "open pool") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := outcome(t, w.writer, lost); err != nil {
+		t.Errorf("over a pool: %v", err)
+	}
 }

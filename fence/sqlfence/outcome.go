@@ -2,6 +2,9 @@ package sqlfence
 
 import (
 	"context"
+	"database/sql"
+	"errors"
+	"fmt"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/internal/core"
@@ -14,12 +17,24 @@ import (
 //   - an error that is [fence.ErrUnknown]: the outcome can't be determined, or ctx ended first. This happens after a
 //     failover or a restore, and after a crash if the transaction's ID is committed: the ID may have been reused.
 //
+// db should be a pool: the connection that was lost is closed, and a closed connection or pool is asked once only.
+//
 // An error that is not a [*fence.UnknownError], including nil, is returned unchanged. The grants of ctx are not
 // presented.
 func Outcome(ctx context.Context, db Beginner, err error) error {
 	return core.Outcome(WithGrant(ctx), err, func(ctx context.Context, unknown *fence.UnknownError) (string, error) {
-		return askOutcome(ctx, db, unknown)
+		status, err := askOutcome(ctx, db, unknown)
+		if err != nil && closed(err) {
+			err = fmt.Errorf("%w: %w", core.ErrClosed, err)
+		}
+		return status, err
 	}, ended)
+}
+
+// closed reports whether the error is that of a closed connection or pool. The latter's is known by its text, because
+// database/sql does not export it.
+func closed(err error) bool {
+	return errors.Is(err, sql.ErrConnDone) || err.Error() == "sql: database is closed"
 }
 
 // askOutcome asks once, in a transaction whose COMMIT waits for the standbys too.

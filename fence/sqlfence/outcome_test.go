@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,6 +60,34 @@ func TestTheFenceIsAskedWithoutTheContextsGrant(t *testing.T) {
 		}
 		if _, err := sqlfence.KeyPrefix(ctx, db); err != nil {
 			t.Errorf("KeyPrefix: %v", err)
+		}
+	})
+}
+
+// A closed connection or pool never answers again, so the outcome is not asked there until the context ends.
+func TestTheOutcomeIsNotAskedForEverOnWhatIsClosed(t *testing.T) {
+	each(t, func(t *testing.T, w world) {
+		closed := drivers[driverOf(t)](t, w.pg.WriterURL)
+		conn, err := w.db.Conn(t.Context())
+		if err := errors.Join(err, closed.Close()); err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		var pid int
+		if err := conn.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.admin.Exec(t.Context(), `SELECT pg_terminate_backend($1, 60000)`, pid); err != nil {
+			t.Fatal(err)
+		}
+		lost := &fence.UnknownError{XID: "1", Run: "run", Err: errors.New("lost")}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for name, db := range map[string]sqlfence.Beginner{"connection": conn, "pool": closed} {
+			err := sqlfence.Outcome(ctx, db, lost)
+			if !errors.Is(err, fence.ErrUnknown) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "open pool") {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
 	})
 }

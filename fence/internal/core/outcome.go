@@ -20,9 +20,12 @@ func Resolved(ctx context.Context, patience time.Duration, err error, outcome fu
 	return outcome(ctx, err)
 }
 
+// ErrClosed says that an outcome can't be asked on a connection or pool any more.
+var ErrClosed = errors.New("the connection or pool is closed: ask over an open pool")
+
 // Outcome asks, until ctx ends, for the outcome of a transaction whose COMMIT was not answered. It keeps asking while
-// PostgreSQL restarts and while the transaction still runs. ask asks once; if final reports true for its error, there
-// is no retry.
+// PostgreSQL restarts and while the transaction still runs. ask asks once; if its error is [ErrClosed], or final reports
+// true for it, there is no retry.
 //
 // nil: committed. [fence.ErrNotCommitted]: rolled back. Otherwise err itself: the outcome can't be determined any
 // more, or was not determined before ctx ended.
@@ -43,7 +46,7 @@ func Outcome(
 		}
 		status, askErr := ask(ctx, unknown)
 		switch {
-		case askErr != nil && final(askErr):
+		case askErr != nil && ctx.Err() == nil && (errors.Is(askErr, ErrClosed) || final(askErr)):
 			return fmt.Errorf("%w (its outcome was not found: %v)", err, askErr) //nolint:errorlint // a refusal of the question is not the transaction's
 		case askErr != nil, status == "in progress":
 			wait.Reset(pause)
