@@ -16,7 +16,8 @@ import (
 )
 
 // ErrTxEnded says that the function given to [InTx] ended the transaction itself, so InTx does not know the outcome:
-// what was written before may be committed.
+// what was written before may be committed. InTx does not notice it if the function then begins another transaction by
+// SQL, and that one is in a failed state at the end: the error is then the function's.
 var ErrTxEnded = core.ErrTxEnded
 
 // rollbackPatience bounds the clean-up after a failure.
@@ -92,8 +93,8 @@ func inTx(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.G
 
 	lent := &lentTx{Tx: tx}
 	if err := fn(lent); err != nil {
-		if conn := tx.Conn().PgConn(); !lent.ended && !conn.IsClosed() && conn.TxStatus() == 'I' {
-			return fmt.Errorf("transaction under %s: %w: %w", core.Named(grants), ErrTxEnded, Translate(err)) // perhaps committed by SQL
+		if !lent.ended && endedBySQL(ctx, tx) {
+			return fmt.Errorf("transaction under %s: %w: %w", core.Named(grants), ErrTxEnded, Translate(err)) // perhaps committed
 		}
 		return Translate(err)
 	}
@@ -102,6 +103,27 @@ func inTx(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.G
 	}
 	done = true
 	return commit(ctx, tx, mark, grants)
+}
+
+// endedBySQL reports whether fn, which failed, is known to have ended the transaction by SQL. Nothing can be asked in
+// a transaction that has failed, on a busy connection, or on a closed one.
+func endedBySQL(ctx context.Context, tx pgx.Tx) bool {
+	switch conn := tx.Conn().PgConn(); {
+	case conn.IsClosed(), conn.IsBusy():
+		return false
+	case conn.TxStatus() != 'T':
+		return conn.TxStatus() == 'I'
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackPatience)
+	defer cancel()
+	_, err := tx.Conn().Exec(ctx, core.SQLStillIn)
+	return saysTxEnded(err)
+}
+
+// saysTxEnded reports whether SQLStillIn ran in another transaction than the one that InTx began.
+func saysTxEnded(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && strings.Contains(pg.Message, core.TxEnded)
 }
 
 // committable says why a transaction can't be committed although fn succeeded.
@@ -192,14 +214,13 @@ func sendsLiterals(db Beginner) bool {
 func commit(ctx context.Context, tx pgx.Tx, m mark, grants []fence.Grant) error {
 	warnings := watchWarnings(tx.Conn().PgConn())
 	err := tx.Commit(ctx)
-	var pg *pgconn.PgError
 	switch {
 	case err == nil:
 		if !warnings.warned() {
 			return nil
 		}
 		err = ErrUnreplicated
-	case ended(err) && errors.As(err, &pg) && strings.Contains(pg.Message, core.TxEnded):
+	case ended(err) && saysTxEnded(err):
 		return fmt.Errorf("transaction under %s: %w", core.Named(grants), ErrTxEnded)
 	case ended(err), errors.Is(err, pgx.ErrTxCommitRollback):
 		return fmt.Errorf("commit under %s: %w", core.Named(grants), Translate(err))
