@@ -13,7 +13,12 @@ import (
 )
 
 // ErrTxEnded says that the function given to [InTx] ended the transaction itself, so InTx does not know the outcome:
-// what was written before may be committed.
+// what was written before may be committed. InTx does not notice it if the function then begins another transaction by
+// SQL, and that one is in a failed state at the end: the error is then the function's.
+//
+// If the context of InTx ends while the function runs, database/sql rolls the transaction back. InTx can't distinguish
+// that from an end by the function: the error is then ErrTxEnded joined with the context's error. If the function never
+// ends its transaction, nothing was written.
 var ErrTxEnded = core.ErrTxEnded
 
 // Beginner begins the transaction of [InTx]: a *sql.DB or *sql.Conn.

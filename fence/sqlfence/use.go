@@ -82,7 +82,7 @@ func Check(ctx context.Context, tx Tx) error {
 
 // Savepoint runs fn inside a savepoint of the transaction. If fn fails or panics, or ctx has ended, its changes are
 // rolled back and the transaction can continue; the error is returned. If that fails too, the whole transaction is
-// rolled back, if it has a method Rollback. Savepoints nest.
+// rolled back, if it has a method Rollback; InTx then returns [ErrTxEnded]. Savepoints nest.
 func Savepoint(ctx context.Context, tx Tx, fn func() error) error {
 	if tx == nil || fn == nil {
 		return errNoTx
