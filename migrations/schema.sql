@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 21 744331f2d557'
+  COMMENT 'fencegate fence state 8, code 22 162123eff5e6'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -995,6 +995,13 @@ FUNCTION fence.nonce(p_resource text, p_nonce bytea, OUT armed bigint, OUT recor
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
+FUNCTION fence.other_guards(p_relation regclass, p_per_row text, p_mode text, p_stamp name) RETURNS TABLE(member regclass, guard name)
+  sql STABLE COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  body 13fe5e72e4d0340afef2b3b1bb4c0706
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
 FUNCTION fence.outcome(xid text, run text) RETURNS text
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
@@ -1019,7 +1026,7 @@ FUNCTION fence.probe(p_relation regclass, p_expression text) RETURNS regclass
 FUNCTION fence.protect(relation regclass, resource text DEFAULT NULL::text, under text DEFAULT NULL::text, per_row text DEFAULT NULL::text, mode text DEFAULT 'enforce'::text, stamp name DEFAULT NULL::name) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body d948f4dbed420c552c5c66d758da0ef9
+  body 57bca0a38020ee7b2a54f3b80c806925
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -1060,7 +1067,7 @@ FUNCTION fence.publish_all(stages uuid[]) RETURNS TABLE(stage uuid, bucket text,
 FUNCTION fence.put_guards(p_relation regclass, p_resource text, p_under text, p_per_row text, p_mode text, p_stamp name, p_number integer) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 243b5c7ad69900d46bf86d7713b477eb
+  body 9bcb172cd09be5fc85be5fefb48a40ac
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
 
@@ -1342,7 +1349,7 @@ FUNCTION fence.uninstall_event_triggers() RETURNS void
 FUNCTION fence.unprotect(relation regclass) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 54f261e79d893b5a20f0de3c1ba17665
+  body 42d3b31ccd9b9fcdfdd06e7c520d7c76
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 

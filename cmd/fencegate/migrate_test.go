@@ -56,37 +56,6 @@ func TestMigrateTakesOnePartAlone(t *testing.T) {
 	}
 }
 
-func TestRefreshGivesUpWhereWritersHoldTheTable(t *testing.T) {
-	t.Parallel()
-	pg := testenv.Postgres(t)
-	where := map[string]string{"FENCEGATE_POSTGRES_URL": pg.URL}
-	runSQL(t, pg.URL, `CREATE TABLE orders (id bigint)`, `SELECT fence.protect('orders', per_row => $$'orders/' || id$$)`)
-	conn, err := pgx.Connect(t.Context(), pg.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(t.Context()) }()
-	writer, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := writer.Exec(t.Context(), `LOCK TABLE orders IN ROW EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
-	if code, _, stderr := cli(t, where, "fence", "refresh", "orders", "--lock-timeout", "10ms"); code != exitFailed || !strings.Contains(stderr, "writers hold the table") {
-		t.Errorf("beside a writer: %d, %q", code, stderr)
-	}
-	if err := writer.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if code, stdout, stderr := cli(t, where, "fence", "refresh", "orders"); code != exitOK || stdout+stderr != "orders: protected\n" {
-		t.Errorf("%d, %q, %q", code, stdout, stderr)
-	}
-	if code, _, stderr := cli(t, where, "fence", "refresh", "orders", "--lock-timeout", "0s"); code != exitUsage {
-		t.Errorf("without a wait: %d, %q", code, stderr)
-	}
-}
-
 // A migration that waits for another session says so on the standard error.
 func TestMigrateUpSaysForWhomItWaits(t *testing.T) {
 	t.Parallel()

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -24,7 +28,7 @@ const (
 )
 
 func newProtect() *cobra.Command {
-	var d database
+	var d guarded
 	var resource, under, perRow, stamp string
 	var report, schema bool
 	cmd := &cobra.Command{
@@ -35,7 +39,10 @@ partitions and its inheritance children. Protecting again replaces the rule; if 
 the command prints the old one.
 
 With --schema the name is that of a schema, and every table in it is protected alike. New tables are
-too, if the event triggers are installed (fencegate fence events install).`,
+too, if the event triggers are installed (fencegate fence events install).
+
+It waits for the table's writers, and for its readers only if the new rule has fewer guards than the
+old one.` + triesHelp,
 		Example: `  fencegate protect public.orders --under orders/
   fencegate protect reports --resource reports/all
   fencegate protect public.orders --per-row "'orders/' || id" --stamp token
@@ -58,7 +65,7 @@ too, if the event triggers are installed (fencegate fence events install).`,
 			if report {
 				mode = "report"
 			}
-			return d.change(cmd, "protected", sql, args[0], orNull(resource), orNull(under), orNull(perRow), mode, orNull(stamp))
+			return d.changeGuards(cmd, "protected", sql, args[0], orNull(resource), orNull(under), orNull(perRow), mode, orNull(stamp))
 		},
 	}
 	f := cmd.Flags()
@@ -68,16 +75,17 @@ too, if the event triggers are installed (fencegate fence events install).`,
 	f.StringVar(&stamp, "stamp", "", "column, bigint: filled with the token that wrote the row")
 	f.BoolVar(&report, "report", false, "refuse nothing, and log what would be refused")
 	f.BoolVar(&schema, "schema", false, "the name is that of a schema: protect every table in it")
-	d.register(cmd, asOwner)
+	d.register(cmd)
 	return cmd
 }
 
 func newUnprotect() *cobra.Command {
-	var d database
+	var d guarded
 	var schema bool
 	cmd := &cobra.Command{
 		Use:     "unprotect TABLE",
 		Short:   "Let everybody with rights on a table write to it again",
+		Long:    `Let everybody with rights on a table write to it again. It waits for the table's readers and writers.` + triesHelp,
 		Example: `  fencegate unprotect public.orders`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -85,53 +93,45 @@ func newUnprotect() *cobra.Command {
 			if schema {
 				sql = unprotectSchema
 			}
-			return d.change(cmd, "not protected any more", sql, args[0])
+			return d.changeGuards(cmd, "not protected any more", sql, args[0])
 		},
 	}
 	cmd.Flags().BoolVar(&schema, "schema", false, "the name is that of a schema")
-	d.register(cmd, asOwner)
+	d.register(cmd)
 	return cmd
 }
 
 func newEnforce() *cobra.Command {
-	var d database
+	var d guarded
 	cmd := &cobra.Command{
-		Use:     "enforce TABLE",
-		Short:   "Refuse from now on what --report has only reported",
+		Use:   "enforce TABLE",
+		Short: "Refuse from now on what --report has only reported",
+		Long: `Refuse from now on what --report has only reported. It waits for the table's writers, not for its
+readers.` + triesHelp,
 		Example: `  fencegate fence enforce public.orders`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return d.change(cmd, "protected", enforceTable, args[0])
+			return d.changeGuards(cmd, "protected", enforceTable, args[0])
 		},
 	}
-	d.register(cmd, asOwner)
+	d.register(cmd)
 	return cmd
 }
 
 func newRefresh() *cobra.Command {
-	var d database
-	var patience time.Duration
+	var d guarded
 	cmd := &cobra.Command{
 		Use:   "refresh TABLE",
 		Short: "Make a table's guards anew, with the functions of the schema's version; doctor lists the tables",
 		Long: `Make a table's guards anew, with the same options and the functions of the schema's version. Older
-guards go on working, so this is never urgent. It locks the table for a moment. It gives up, and
-changes nothing, if current writers take longer than --lock-timeout.`,
+guards go on working, so this is never urgent. It waits for the table's writers, not for its readers.` + triesHelp,
 		Example: `  fencegate fence refresh public.orders --lock-timeout 1s`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if patience <= 0 {
-				return usage(fmt.Errorf("--lock-timeout %s: it must be above 0", patience))
-			}
-			err := d.change(cmd, "protected", refreshTable, args[0], patience.Seconds())
-			if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "55P03" {
-				err = withHint(err, exitFailed, "writers hold the table; nothing was changed: try again, or with a longer --lock-timeout")
-			}
-			return err
+			return d.changeGuards(cmd, "protected", refreshTable, args[0], d.patience.Seconds())
 		},
 	}
-	cmd.Flags().DurationVar(&patience, "lock-timeout", 3*time.Second, "how long to wait for writers of the table")
-	d.register(cmd, asOwner)
+	d.register(cmd)
 	return cmd
 }
 
@@ -158,20 +158,96 @@ func newEvents() *cobra.Command {
 	return cmd
 }
 
-// change runs a statement about the table or schema in args[0]. On success it prints now, the new state. PostgreSQL's
-// notices go to standard error.
-func (d *database) change(cmd *cobra.Command, now, sql string, args ...any) error {
-	d.notices = cmd.ErrOrStderr()
-	return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-		if _, err := pool.Exec(cmd.Context(), sql, args...); err != nil {
-			return broken(err)
+// A change of a table's guards locks the table, and others wait behind a lock that is waited for. So it gives its locks
+// back and tries again, and by default sooner than PostgreSQL looks for a deadlock (deadlock_timeout, 1 s), which could
+// end a transaction of the application.
+const (
+	changeTries    = 10
+	changePatience = 500 * time.Millisecond
+
+	triesHelp = `
+
+Others queue behind a lock that it waits for. So it tries ten times, for at most --lock-timeout each.
+Then it gives up, and changes nothing.`
+)
+
+// guarded is the database of a command that changes the guards of a table.
+type guarded struct {
+	database
+	patience time.Duration
+}
+
+func (d *guarded) register(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&d.patience, "lock-timeout", changePatience, "how long each of ten tries waits for others' transactions on the table")
+	d.database.register(cmd, asOwner)
+}
+
+// changeGuards runs a statement about the guards of the table or schema in args[0]. On success it prints now, the new
+// state. PostgreSQL's notices go to standard error.
+func (d *guarded) changeGuards(cmd *cobra.Command, now, sql string, args ...any) error {
+	if d.patience <= 0 {
+		return usage(fmt.Errorf("--lock-timeout %s: it must be above 0", d.patience))
+	}
+	var notices bytes.Buffer // of the last try
+	d.notices = &notices
+	err := d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
+		for try := 1; ; try++ {
+			notices.Reset()
+			err := d.tryChange(cmd.Context(), pool, sql, args)
+			if !lockedOut(err) || try == changeTries || cmd.Context().Err() != nil {
+				return broken(err)
+			}
 		}
-		if d.json {
-			return printJSON(cmd.OutOrStdout(), map[string]any{"name": args[0], "state": now})
+	})
+	_, _ = notices.WriteTo(cmd.ErrOrStderr())
+	switch {
+	case lockedOut(err):
+		return withHint(err, exitFailed, "transactions hold the table; nothing was changed: try again, or with a longer --lock-timeout")
+	case err != nil:
+		return err
+	}
+	return d.changed(cmd, now, args[0])
+}
+
+// tryChange runs the statement in a transaction that waits no longer for a lock than d.patience.
+func (d *guarded) tryChange(ctx context.Context, pool *pgxpool.Pool, sql string, args []any) error {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		ms := max(d.patience.Milliseconds(), 1)
+		if _, err := tx.Exec(ctx, `SELECT set_config('lock_timeout', $1, true)`, strconv.FormatInt(ms, 10)+"ms"); err != nil {
+			return err
 		}
-		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", oneLine(fmt.Sprint(args[0])), now)
+		_, err := tx.Exec(ctx, sql, args...)
 		return err
 	})
+}
+
+// lockedOut reports whether a try ended because others hold a lock.
+func lockedOut(err error) bool {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (refused.Code == "55P03" || refused.Code == "40P01")
+}
+
+// change runs a statement about what args[0] names. On success it prints now, the new state. PostgreSQL's notices go to
+// standard error.
+func (d *database) change(cmd *cobra.Command, now, sql string, args ...any) error {
+	d.notices = cmd.ErrOrStderr()
+	err := d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
+		_, err := pool.Exec(cmd.Context(), sql, args...)
+		return broken(err)
+	})
+	if err != nil {
+		return err
+	}
+	return d.changed(cmd, now, args[0])
+}
+
+// changed prints the new state of what a command changed.
+func (d *database) changed(cmd *cobra.Command, now string, name any) error {
+	if d.json {
+		return printJSON(cmd.OutOrStdout(), map[string]any{"name": name, "state": now})
+	}
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", oneLine(fmt.Sprint(name)), now)
+	return err
 }
 
 func orNull(s string) *string {

@@ -122,7 +122,8 @@ $$;
 REVOKE ALL ON FUNCTION fence.remember(regclass) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.remember(regclass) TO fence_protector;
 
--- Creates the guards on one table, as its row in fence.registry will describe them. Runs with the caller's rights.
+-- Creates the guards on one table, as its row in fence.registry will describe them. A guard of the same name is replaced, which
+-- waits for writers alone; DROP TRIGGER would wait for readers too. Runs with the caller's rights.
 -- fence.install_event_triggers copies this text: it calls nothing of this schema, and its arguments enter commands by %I or %L.
 CREATE OR REPLACE FUNCTION fence.put_guards(p_relation regclass, p_resource text, p_under text, p_per_row text, p_mode text, p_stamp name, p_number integer)
 RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -131,47 +132,65 @@ DECLARE
   stamped boolean := p_stamp IS NOT NULL AND p_mode = 'enforce';
   needed text := CASE WHEN p_per_row IS NULL THEN coalesce(p_resource, p_under || '*') ELSE '' END;
   rows text := format('FOR EACH STATEMENT EXECUTE FUNCTION fence.rows_%s(%L, %L, %L)', p_number, p_mode, needed, CASE WHEN stamped THEN p_stamp ELSE '' END);
-  made text[] := '{fence_guard}';
+  has text[] := ARRAY(SELECT t.tgname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgrelid = p_relation AND p.pronamespace = 'fence'::regnamespace);
+  guards text[];   -- what follows CREATE, or CREATE OR REPLACE
+  guard text;
 BEGIN
   IF kind NOT IN ('r', 'p', 'v') THEN
     RAISE EXCEPTION 'fence.protect: % is no ordinary table, so it can''t be guarded here', p_relation USING ERRCODE = 'wrong_object_type',
       HINT = 'A foreign table is protected where it lives.';
   END IF;
-  EXECUTE format('CREATE TRIGGER fence_guard BEFORE INSERT OR UPDATE OR DELETE %s ON %s FOR EACH STATEMENT EXECUTE FUNCTION %s',
+  guards := ARRAY[format('TRIGGER fence_guard BEFORE INSERT OR UPDATE OR DELETE %s ON %s FOR EACH STATEMENT EXECUTE FUNCTION %s',
     CASE WHEN kind <> 'v' THEN 'OR TRUNCATE' END, p_relation,
     CASE WHEN p_mode = 'report' THEN format('fence.report(%L, %L, %L, %L, %L)', coalesce(p_resource, ''), coalesce(p_under, ''), coalesce(p_per_row, ''), p_number, coalesce(p_stamp, ''))
          WHEN p_per_row IS NOT NULL THEN format('fence.guard_rows(%L, %L)', p_per_row, p_number)
          WHEN p_resource IS NOT NULL THEN format('fence.guard(%L)', p_resource)
-         ELSE format('fence.guard('''', %L)', p_under) END);
-  IF kind = 'v' THEN
-    RETURN;
-  END IF;
-  IF p_per_row IS NOT NULL OR stamped THEN
-    EXECUTE format('CREATE TRIGGER fence_insert AFTER INSERT ON %s REFERENCING NEW TABLE AS new_rows %s', p_relation, rows);
-    EXECUTE format('CREATE TRIGGER fence_update AFTER UPDATE ON %s REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows %s', p_relation, rows);
-    made := made || '{fence_insert, fence_update}';
+         ELSE format('fence.guard('''', %L)', p_under) END)];
+  IF kind <> 'v' AND (p_per_row IS NOT NULL OR stamped) THEN
+    guards := guards || format('TRIGGER fence_insert AFTER INSERT ON %s REFERENCING NEW TABLE AS new_rows %s', p_relation, rows)
+                     || format('TRIGGER fence_update AFTER UPDATE ON %s REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows %s', p_relation, rows);
     IF kind = 'p' THEN
-      EXECUTE format('CREATE TRIGGER fence_moving BEFORE UPDATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION fence.mark_move()', p_relation);
-      made := made || '{fence_moving}';
+      guards := guards || format('TRIGGER fence_moving BEFORE UPDATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION fence.mark_move()', p_relation);
     ELSIF (SELECT c.relispartition FROM pg_class c WHERE c.oid = p_relation) THEN
-      EXECUTE format('CREATE TRIGGER fence_moved AFTER INSERT %s ON %s FOR EACH ROW WHEN (fence.moving()) EXECUTE FUNCTION fence.moved_%s(%L, %L)',
-                     CASE WHEN p_per_row IS NOT NULL THEN 'OR DELETE' END, p_relation, p_number, p_mode, needed);
-      made := made || '{fence_moved}';
+      guards := guards || format('TRIGGER fence_moved AFTER INSERT %s ON %s FOR EACH ROW WHEN (fence.moving()) EXECUTE FUNCTION fence.moved_%s(%L, %L)',
+                                 CASE WHEN p_per_row IS NOT NULL THEN 'OR DELETE' END, p_relation, p_number, p_mode, needed);
     END IF;
   END IF;
-  IF p_per_row IS NOT NULL THEN
-    EXECUTE format('CREATE TRIGGER fence_delete AFTER DELETE ON %s REFERENCING OLD TABLE AS old_rows %s', p_relation, rows);
-    made := made || '{fence_delete}';
+  IF kind <> 'v' AND p_per_row IS NOT NULL THEN
+    guards := guards || format('TRIGGER fence_delete AFTER DELETE ON %s REFERENCING OLD TABLE AS old_rows %s', p_relation, rows);
   END IF;
-  IF stamped AND kind = 'r' THEN
-    EXECUTE format('CREATE TRIGGER fence_stamp BEFORE INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION fence.stamp_%s(%L, %L)',
-                   p_relation, p_number, p_stamp, needed);
-    made := made || '{fence_stamp}';
+  IF kind = 'r' AND stamped THEN
+    guards := guards || format('TRIGGER fence_stamp BEFORE INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION fence.stamp_%s(%L, %L)',
+                               p_relation, p_number, p_stamp, needed);
   END IF;
-  EXECUTE format('ALTER TABLE ONLY %s %s', p_relation, (SELECT string_agg(format('ENABLE ALWAYS TRIGGER %I', x), ', ') FROM unnest(made) x));
+  FOREACH guard IN ARRAY guards LOOP
+    EXECUTE concat('CREATE ', CASE WHEN split_part(guard, ' ', 2) = ANY (has) THEN 'OR REPLACE ' END, guard);
+  END LOOP;
+  IF kind <> 'v' THEN
+    EXECUTE format('ALTER TABLE ONLY %s %s', p_relation, (SELECT string_agg('ENABLE ALWAYS TRIGGER ' || split_part(g, ' ', 2), ', ') FROM unnest(guards) g));
+  END IF;
 END $$;
 REVOKE ALL ON FUNCTION fence.put_guards(regclass, text, text, text, text, name, integer) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.put_guards(regclass, text, text, text, text, name, integer) TO fence_protector;
+
+-- Returns the guards on a table, its partitions and its children that fence.put_guards does not replace when the rule becomes this
+-- one: they have to be dropped.
+CREATE OR REPLACE FUNCTION fence.other_guards(p_relation regclass, p_per_row text, p_mode text, p_stamp name) RETURNS TABLE (member regclass, guard name)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT f.member, g.name FROM fence.family(p_relation) f(member) JOIN pg_class c ON c.oid = f.member, fence.guards_of(f.member) g(name),
+         LATERAL (SELECT p_stamp IS NOT NULL AND p_mode = 'enforce') s(stamped)
+   WHERE NOT CASE g.name
+     WHEN 'fence_guard' THEN true
+     WHEN 'fence_insert' THEN p_per_row IS NOT NULL OR s.stamped
+     WHEN 'fence_update' THEN p_per_row IS NOT NULL OR s.stamped
+     WHEN 'fence_moving' THEN c.relkind = 'p' AND (p_per_row IS NOT NULL OR s.stamped)
+     WHEN 'fence_moved' THEN c.relkind = 'r' AND c.relispartition AND (p_per_row IS NOT NULL OR s.stamped)
+     WHEN 'fence_delete' THEN p_per_row IS NOT NULL
+     WHEN 'fence_stamp' THEN c.relkind = 'r' AND s.stamped
+     ELSE false END
+$$;
+REVOKE ALL ON FUNCTION fence.other_guards(regclass, text, text, name) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.other_guards(regclass, text, text, name) TO PUBLIC;
 
 -- Returns why a view can't be guarded, or NULL if it can. If the view's own triggers do the writing, statement triggers fire on
 -- it. If PostgreSQL or a rule rewrites a write into one of another table, only that table's triggers fire.
@@ -291,8 +310,8 @@ REVOKE ALL ON FUNCTION fence.make_number(regclass, text, text, name) FROM PUBLIC
 GRANT EXECUTE ON FUNCTION fence.make_number(regclass, text, text, name) TO fence_protector;
 
 -- Guards a table, its partitions and its inheritance children: afterwards a write without the current grant fails, or, in report
--- mode, is reported. Protecting again replaces the rule, with a NOTICE if the new one differs. Waits for the writers at work. Runs with the caller's rights, as
--- fence.unprotect does.
+-- mode, is reported. Protecting again replaces the rule, with a NOTICE if the new one differs. Waits for the writers at work, and
+-- for readers too if a guard of the earlier rule has no successor. Runs with the caller's rights, as fence.unprotect does.
 CREATE OR REPLACE FUNCTION fence.protect(relation regclass, resource text DEFAULT NULL, under text DEFAULT NULL, per_row text DEFAULT NULL,
                               mode text DEFAULT 'enforce', stamp name DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -300,6 +319,7 @@ DECLARE
   fault text := fence.protect_fault(relation, resource, under, per_row, mode, stamp);
   parent regclass;
   member regclass;
+  guard name;
   number integer;
   before fence.registry;
 BEGIN
@@ -308,9 +328,11 @@ BEGIN
   END IF;
   PERFORM fence.need_protector();
 
-  -- The lock that CREATE TRIGGER takes, before the family is read: it blocks a partition that is being attached.
+  -- The lock that CREATE TRIGGER takes, or DROP TRIGGER, before the family is read: it blocks a partition that is being attached.
+  -- One that is raised later deadlocks with a transaction that has read the table and writes to it.
   IF (SELECT c.relkind <> 'v' FROM pg_class c WHERE c.oid = relation) THEN
-    EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', relation);
+    EXECUTE format('LOCK TABLE %s IN %s MODE', relation,
+      CASE WHEN EXISTS (SELECT FROM fence.other_guards(relation, per_row, mode, stamp)) THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END);
   END IF;
   SELECT a INTO parent FROM fence.ancestors(relation) a
    WHERE NOT EXISTS (SELECT FROM fence.protected p WHERE p.relation = a AND p.complete AND (p.resource, p.under, p.per_row, p.mode, p.stamp)
@@ -327,12 +349,16 @@ BEGIN
       concat_ws(', ', 'resource => ' || quote_literal(before.resource), 'under => ' || quote_literal(before.under),
                 'per_row => ' || quote_literal(before.per_row), 'stamp => ' || quote_literal(before.stamp));
   END IF;
-  PERFORM fence.unprotect(relation);
 
+  PERFORM fence.leave(m) FROM fence.family(relation) m;
+  FOR member, guard IN SELECT * FROM fence.other_guards(relation, per_row, mode, stamp) LOOP
+    EXECUTE format('DROP TRIGGER %I ON %s', guard, member);
+  END LOOP;
   number := fence.make_number(relation, per_row, mode, stamp);
   FOR member IN SELECT fence.family(relation) LOOP
     PERFORM fence.put_guards(member, resource, under, per_row, mode, stamp, number), fence.remember(member);
   END LOOP;
+  PERFORM fence.tidy();
 END $$;
 REVOKE ALL ON FUNCTION fence.protect(regclass, text, text, text, text, name) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.protect(regclass, text, text, text, text, name) TO PUBLIC;
@@ -363,7 +389,7 @@ REVOKE ALL ON fence.outdated FROM PUBLIC, fence_writer, fence_gateway;
 GRANT SELECT ON fence.outdated TO PUBLIC;
 
 -- Recreates the guards of a table, its partitions and children, so that they call functions of this generation. For the table's
--- owner, as fence.protect. Locks the table, and waits at most `patience` for the writers at work. Raises 55P03 after that. The
+-- owner, as fence.protect. Locks the table, and waits at most `patience` for each lock. Raises 55P03 after that. The
 -- counts of fence.protected begin anew.
 CREATE OR REPLACE FUNCTION fence.refresh(relation regclass, patience interval DEFAULT '3 s') RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$

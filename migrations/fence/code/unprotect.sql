@@ -36,7 +36,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.has_left() FROM PUBLIC, fence_writer, fence_gateway;
 
--- Removes the guards. Runs with the caller's rights: PostgreSQL lets only the table's owner do it.
+-- Removes the guards. Waits for all who use the table. Takes the lock of DROP TRIGGER before it changes the registry, as
+-- fence.protect does. Runs with the caller's rights: PostgreSQL lets only the table's owner do it.
 CREATE OR REPLACE FUNCTION fence.unprotect(relation regclass) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -44,6 +45,9 @@ DECLARE
   guard name;
 BEGIN
   PERFORM fence.need_protector();
+  IF (SELECT c.relkind <> 'v' FROM pg_class c WHERE c.oid = relation) AND EXISTS (SELECT FROM fence.family(relation) m, fence.guards_of(m)) THEN
+    EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', relation);
+  END IF;
   PERFORM fence.leave(m) FROM fence.family(relation) m;
   FOR member, guard IN SELECT m, g FROM fence.family(relation) m, fence.guards_of(m) g LOOP
     EXECUTE format('DROP TRIGGER %I ON %s', guard, member);
