@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -89,12 +90,16 @@ func (s *Server) takeAway(r *http.Request, resource, by string, seen fence.Token
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), revokeTimeout)
 	defer cancel()
 	token, err := s.cfg.Fences.Revoke(ctx, resource, fence.RevokedBy+cmp.Or(by, access.Of(r.Context()).Name(), "somebody over HTTP"), seen)
-	if err != nil {
+	undrained, raised := errors.AsType[*fence.UndrainedError](err)
+	switch {
+	case raised && undrained.Token > 0:
+		token = undrained.Token // the holder is out, although a write of it may still land
+	case err != nil:
 		return 0, err
 	}
 	s.auditOf(r, "a resource was revoked", "resource", resource, "token", token, "by", by)
 	s.tellOf(r, activity.Event{Kind: wire.EventRevoked, Surface: wire.SurfaceAPI, Resource: resource, Recorded: token, Holder: by})
-	return token, nil
+	return token, err
 }
 
 const (
