@@ -1474,7 +1474,7 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 5, code 10 148016178404'
+  COMMENT 'fencegate objects state 5, code 10 b17c873496f9'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner
@@ -1714,7 +1714,7 @@ FUNCTION objects.adopt(p_blobs uuid[], p_dry boolean, OUT adopted integer, OUT n
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
   SET plan_cache_mode=force_custom_plan
-  body 1384ea75050784677b08a1651cecea12
+  body ddb8122faaa4c6f2940e2e094304d52e
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 

@@ -40,6 +40,12 @@ func (d Database) Changes(f func(context.Context) (context.Context, error)) Data
 	return d
 }
 
+// Within returns the database with another bound of one statement.
+func (d Database) Within(timeout time.Duration) Database {
+	d.timeout = timeout
+	return d
+}
+
 // underGrant returns the database for statements that write under a grant.
 func (d Database) underGrant() Database {
 	d.judged = d.changes != nil

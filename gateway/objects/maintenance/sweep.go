@@ -16,6 +16,7 @@ import (
 )
 
 const (
+	sqlRowless   = "SELECT x.id FROM unnest($1::uuid[]) x (id) WHERE NOT EXISTS (SELECT FROM objects.blobs b WHERE b.id = x.id)"
 	sqlAdopt     = "SELECT adopted, named FROM objects.adopt($1, $2)"
 	sqlPrune     = "SELECT pruned, coalesce(bucket, ''), key FROM objects.prune_versions($1, $2, $3, $4)"
 	sqlForget    = "SELECT objects.forget_deletions($1, $2, $3)"
@@ -28,7 +29,9 @@ const (
 
 	sweepBatch   = 500
 	sweepWorkers = 8
-	pruneBatch   = 100 // keys; each may have many versions
+	adoptBatch   = 50_000    // blobs without a row: for each batch PostgreSQL reads all versions once
+	adoptLimit   = time.Hour // for that, however many versions there are
+	pruneBatch   = 100       // keys; each may have many versions
 	dryLimit     = 100_000
 	maxFailures  = 500 // reported at most, about
 )
@@ -88,7 +91,7 @@ func (k *Keeper) Sweep(ctx context.Context, o Sweep) (Swept, error) {
 	if err := own(); err != nil {
 		return Swept{}, fmt.Errorf("sweep: %w", err)
 	}
-	s := sweeper{db: k.db, store: k.store, Sweep: o, pace: pace{rate: o.Rate}, own: own}
+	s := sweeper{db: k.db, store: k.store, Sweep: o, pace: pace{rate: o.Rate}, own: own, limit: adoptLimit}
 	var scan error // the rest needs no scan: it touches only blobs that have a row
 	if o.Store {
 		if err := s.adopt(ctx); err != nil {
@@ -110,6 +113,7 @@ type sweeper struct {
 	store blob.Store
 	own   func() error // returns nil while the store belongs to this database
 	pace  pace
+	limit time.Duration // of a statement that reads all versions
 	swept Swept
 }
 
@@ -274,22 +278,26 @@ func orDefault[T time.Duration](v *T, def T) {
 	}
 }
 
-// adopt scans the store for blobs without a row, and for unfinished ones that a crash left.
+// adopt scans the store for blobs without a row, and for unfinished ones that a crash left. Those that it found before
+// the scan failed are adopted all the same.
 func (s *sweeper) adopt(ctx context.Context) error {
-	old := time.Now().Add(-s.UnknownAge)
-	var batch []pgtype.UUID
-	flush := func() error {
-		var adopted, named int
-		err := s.db.Once(ctx, func(ctx context.Context, q objects.Querier) error {
-			return q.QueryRow(ctx, sqlAdopt, batch, s.DryRun).Scan(&adopted, &named)
-		})
-		s.swept.Adopted += adopted
-		s.swept.Named += named
-		batch = batch[:0]
-		return err
-	}
-	lists := []iter.Seq2[blob.Info, error]{s.store.All(ctx)}
-	if left, ok := s.store.(interface {
+	found := rowless{sweeper: s}
+	err := found.scan(ctx)
+	return errors.Join(err, found.adopt(ctx))
+}
+
+// rowless collects blobs without a row.
+type rowless struct {
+	*sweeper
+
+	batch   []pgtype.UUID // of the store, not yet looked up
+	unknown []pgtype.UUID // have no row
+}
+
+func (r *rowless) scan(ctx context.Context) error {
+	old := time.Now().Add(-r.UnknownAge)
+	lists := []iter.Seq2[blob.Info, error]{r.store.All(ctx)}
+	if left, ok := r.store.(interface {
 		Unfinished(ctx context.Context) iter.Seq2[blob.Info, error]
 	}); ok {
 		lists = append(lists, left.Unfinished(ctx))
@@ -302,12 +310,46 @@ func (s *sweeper) adopt(ctx context.Context) error {
 			if info.Changed.After(old) {
 				continue
 			}
-			if batch = append(batch, objects.UUID(info.ID)); len(batch) == sweepBatch {
-				if err := flush(); err != nil {
+			if r.batch = append(r.batch, objects.UUID(info.ID)); len(r.batch) == sweepBatch {
+				if err := r.lookUp(ctx); err != nil {
 					return err
 				}
 			}
 		}
 	}
-	return flush()
+	return r.lookUp(ctx)
+}
+
+// lookUp looks the batch up, and adopts the blobs without a row once there are many.
+func (r *rowless) lookUp(ctx context.Context) error {
+	err := r.db.Once(ctx, func(ctx context.Context, q objects.Querier) error {
+		rows, err := q.Query(ctx, sqlRowless, r.batch)
+		if err != nil {
+			return err
+		}
+		ids, err := pgx.CollectRows(rows, pgx.RowTo[pgtype.UUID])
+		r.unknown = append(r.unknown, ids...)
+		return err
+	})
+	r.batch = r.batch[:0]
+	if err != nil || len(r.unknown) < adoptBatch {
+		return err
+	}
+	return r.adopt(ctx)
+}
+
+// adopt records the unknown blobs that no version lists.
+func (r *rowless) adopt(ctx context.Context) error {
+	begun, n := time.Now(), len(r.unknown)
+	var adopted, named int
+	err := r.db.Within(r.limit).Once(ctx, func(ctx context.Context, q objects.Querier) error {
+		return q.QueryRow(ctx, sqlAdopt, r.unknown, r.DryRun).Scan(&adopted, &named)
+	})
+	r.swept.Adopted += adopted
+	r.swept.Named += named
+	r.unknown = r.unknown[:0]
+	if err != nil && ctx.Err() == nil && time.Since(begun) >= r.limit {
+		return fmt.Errorf("PostgreSQL took longer than %v to compare %d unknown blobs with all versions", r.limit, n)
+	}
+	return err
 }

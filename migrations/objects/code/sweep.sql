@@ -281,7 +281,8 @@ GRANT EXECUTE ON FUNCTION objects.owner_mark() TO fence_gateway;
 -- Inserts rows for blobs that are in the store and have none: those of a database that was restored to an earlier state, or
 -- bytes that arrived after their row was deleted. They are superseded from now on, so the same graces apply as to all others. An
 -- upload's row is committed before its first byte is sent, so no upload under way is among them. `named`: blobs without a row
--- that a current or kept version lists; they are left alone, and an operator should investigate.
+-- that a current or kept version lists; they are left alone, and an operator should investigate. It reads all versions, so
+-- its caller passes many blobs at a time, and gives it time.
 CREATE OR REPLACE FUNCTION objects.adopt(p_blobs uuid[], p_dry boolean, OUT adopted integer, OUT named integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
@@ -303,7 +304,7 @@ BEGIN
   named := cardinality(listed);
   adopted := cardinality(unknown) - named;
   IF NOT p_dry THEN
-    INSERT INTO objects.blobs (id, state) SELECT x.id, 'superseded' FROM unnest(unknown) x (id) WHERE x.id <> ALL (listed)
+    INSERT INTO objects.blobs (id, state) SELECT x.id, 'superseded' FROM (SELECT unnest(unknown) EXCEPT SELECT unnest(listed)) x (id)
     ON CONFLICT DO NOTHING;
     GET DIAGNOSTICS adopted = ROW_COUNT;
   END IF;
