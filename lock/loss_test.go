@@ -86,7 +86,7 @@ func TestANodeThatLostDataOrItsRunGrantsNothingUntilItsQuarantineIsOver(t *testi
 
 func readmit(t *testing.T, l *lock.Locker, node string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	must(t, patiently(ctx, func() error { return l.Readmit(ctx, node) }))
 }
