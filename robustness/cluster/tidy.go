@@ -66,7 +66,7 @@ func (c *Cluster) Tidy(ctx context.Context) error {
 
 func (c *Cluster) sweep(ctx context.Context) error {
 	_, err := c.Tool(ctx, "objects", "sweep",
-		"--pending-age", tidyAge, "--superseded-age", tidyAge, "--unknown", "--unknown-age", tidyAge)
+		"--pending-age", tidyAge, "--superseded-age", tidyAge, "--shorten-grace", "--unknown", "--unknown-age", tidyAge)
 	return err
 }
 

@@ -262,7 +262,7 @@ func sweep(ctx context.Context, s *Stage) error {
 			all.Go(func() error {
 				age := age.String()
 				return s.Tool(ctx, "objects", "sweep",
-					"--pending-age", age, "--superseded-age", age, "--unknown", "--unknown-age", age)
+					"--pending-age", age, "--superseded-age", age, "--shorten-grace", "--unknown", "--unknown-age", age)
 			})
 		}
 		return all.Wait()
