@@ -36,7 +36,7 @@ var tries = []struct {
 			t.Errorf("%d triggers, want 1", n)
 		}
 	}},
-	{"It takes the lock that `CREATE TRIGGER` takes, so it waits for the writers at work.", func(t *testing.T, w world) {
+	{"Protecting, enforcing and refreshing take the lock that `CREATE TRIGGER` takes (`SHARE ROW EXCLUSIVE`), so they wait for the writers at work; readers go on.", func(t *testing.T, w world) {
 		tx := begin(t, w.session(t), pgx.ReadCommitted, w.acquire(t, orders, 34))
 		if err := write(t.Context(), tx, 34); err != nil {
 			t.Fatal(err)
