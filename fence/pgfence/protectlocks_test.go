@@ -96,8 +96,10 @@ func TestReplacedGuardsAreThoseOfAFreshTable(t *testing.T) {
 CREATE TABLE %[1]s_leaf PARTITION OF %[1]s FOR VALUES FROM (0) TO (10);
 CREATE TABLE %[1]s_mid PARTITION OF %[1]s FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (id);
 CREATE TABLE %[1]s_low PARTITION OF %[1]s_mid FOR VALUES FROM (10) TO (20)`
-	rules := []string{`resource => 'a'`, `under => 'a/', mode => 'report', stamp => 'by'`, `under => 'a/', stamp => 'by'`,
-		`per_row => '''b/'' || id', mode => 'report'`, `per_row => '''b/'' || id', stamp => 'other'`}
+	rules := []string{
+		`resource => 'a'`, `under => 'a/', mode => 'report', stamp => 'by'`, `under => 'a/', stamp => 'by'`,
+		`per_row => '''b/'' || id', mode => 'report'`, `per_row => '''b/'' || id', stamp => 'other'`,
+	}
 	guards := func(table string) []string {
 		list := value[[]string](t, w, fmt.Sprintf(`SELECT array_agg(concat_ws(' ', t.tgenabled, regexp_replace(replace(pg_get_triggerdef(t.oid), '%[1]s', 'x'), '_?[0-9]+', 'N', 'g')))
  FROM pg_trigger t JOIN fence.family('%[1]s') f ON f = t.tgrelid`, table))

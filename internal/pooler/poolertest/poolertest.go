@@ -11,7 +11,8 @@ import (
 )
 
 // InTransactionMode starts a pooler in front of a server, with this number of sessions, and returns its address. It
-// lends a client one of them for one transaction, like PgBouncer in transaction mode. It expects queries as pgx sends them: a batch up to Sync, or one simple query.
+// lends a client one of them for one transaction, like PgBouncer in transaction mode. It expects queries as pgx sends
+// them: a batch up to Sync, or one simple query.
 func InTransactionMode(t testing.TB, url string, size int) string {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)
@@ -51,6 +52,7 @@ func InTransactionMode(t testing.TB, url string, size int) string {
 	return fmt.Sprintf("postgres://pooled@%s/%s?sslmode=disable", ln.Addr(), config.Database)
 }
 
+// lend serves one client.
 func lend(client net.Conn, servers chan *pgproto3.Frontend) {
 	back := pgproto3.NewBackend(client, client)
 	if _, err := back.ReceiveStartupMessage(); err != nil {
@@ -68,39 +70,52 @@ func lend(client net.Conn, servers chan *pgproto3.Frontend) {
 		}
 	}()
 	for back.Flush() == nil {
-		asked := false
-		for !asked {
-			msg, err := back.Receive()
-			if err != nil {
-				return
-			}
-			if server == nil {
-				server = <-servers
-			}
-			switch msg.(type) {
-			case *pgproto3.Terminate:
-				return
-			case *pgproto3.Query, *pgproto3.Sync:
-				asked = true
-			}
-			server.Send(msg)
-		}
-		if server.Flush() != nil {
+		first, err := back.Receive()
+		if err != nil {
 			return
 		}
-		for done := false; !done; {
-			msg, err := server.Receive()
-			if err != nil {
-				return
-			}
-			back.Send(msg)
-			if ready, ok := msg.(*pgproto3.ReadyForQuery); ok {
-				done = true
-				if ready.TxStatus == 'I' {
-					servers <- server
-					server = nil
-				}
-			}
+		if server == nil {
+			server = <-servers
+		}
+		if !ask(back, server, first) {
+			return
+		}
+		idle, ok := answer(back, server)
+		if !ok {
+			return
+		}
+		if idle {
+			servers <- server
+			server = nil
+		}
+	}
+}
+
+// ask passes on messages until the client waits for an answer. ok is false if it has left.
+func ask(back *pgproto3.Backend, server *pgproto3.Frontend, msg pgproto3.FrontendMessage) (ok bool) {
+	for err := error(nil); err == nil; msg, err = back.Receive() {
+		if _, leaves := msg.(*pgproto3.Terminate); leaves {
+			return false
+		}
+		server.Send(msg)
+		switch msg.(type) {
+		case *pgproto3.Query, *pgproto3.Sync:
+			return server.Flush() == nil
+		}
+	}
+	return false
+}
+
+// answer passes on the answer, up to the server's readiness. idle: its transaction is over.
+func answer(back *pgproto3.Backend, server *pgproto3.Frontend) (idle, ok bool) {
+	for {
+		msg, err := server.Receive()
+		if err != nil {
+			return false, false
+		}
+		back.Send(msg)
+		if ready, is := msg.(*pgproto3.ReadyForQuery); is {
+			return ready.TxStatus == 'I', true
 		}
 	}
 }
