@@ -80,13 +80,15 @@ func (s *Source) each(ctx context.Context, all []leasing.Request, take taker) ([
 		if err != nil {
 			return nil, err
 		}
-		leases, err := s.arm(ctx, all, taken)
+		leases, raised, err := s.arm(ctx, all, taken)
 		if err == nil {
 			return leases, nil
 		}
 		low, ok := errors.AsType[*fence.NotRaisedError](err)
 		if !ok {
-			s.giveBack(taken)
+			if !raised || !repeatable(all) {
+				s.giveBack(taken)
+			}
 			return nil, err
 		}
 		s.freeNow(ctx, taken) // because the next attempt needs them
@@ -128,8 +130,15 @@ func ended(why, err error) error {
 	return fmt.Errorf("%w: %w", why, err)
 }
 
-// arm raises the fences, in the order of the requests, and returns the leases.
-func (s *Source) arm(ctx context.Context, all []leasing.Request, taken []Taken) ([]leasing.Lease, error) {
+// repeatable reports whether a repeat of the requests in another process can find the leases by the callers' seals, once
+// all fences are raised. It may have extended and returned them, so only their TTL ends them.
+func repeatable(all []leasing.Request) bool {
+	return !slices.ContainsFunc(all, func(r leasing.Request) bool { return r.SealHash == nil })
+}
+
+// arm raises the fences, in the order of the requests, and returns the leases. raised: all may be raised, even after an
+// error.
+func (s *Source) arm(ctx context.Context, all []leasing.Request, taken []Taken) (_ []leasing.Lease, raised bool, err error) {
 	leases, arms := make([]leasing.Lease, len(all)), make([]fence.Arming, len(all))
 	for i, t := range taken {
 		a := fence.Arming{Resource: t.Resource, Token: t.Token, SealHash: all[i].SealHash, Holder: all[i].Holder, NonceHash: all[i].NonceHash}
@@ -140,37 +149,43 @@ func (s *Source) arm(ctx context.Context, all []leasing.Request, taken []Taken) 
 		}
 		arms[i] = a
 	}
-	if err := s.armAll(ctx, arms); err != nil {
-		return nil, err
+	if raised, err = s.armAll(ctx, arms); err != nil {
+		return nil, raised, err
 	}
 	for i, t := range taken {
 		if !time.Now().Before(t.Deadline) {
-			return nil, fmt.Errorf("acquire %q: the TTL of %v ended before it was acquired: %w", t.Resource, all[i].TTL, leasing.ErrLost)
+			return nil, raised, fmt.Errorf("acquire %q: the TTL of %v ended before it was acquired: %w", t.Resource, all[i].TTL, leasing.ErrLost)
 		}
 	}
-	return leases, nil
+	return leases, raised, nil
 }
 
-func (s *Source) armAll(ctx context.Context, arms []fence.Arming) error {
+func (s *Source) armAll(ctx context.Context, arms []fence.Arming) (raised bool, err error) {
 	if s.cfg.Armer == nil {
-		return nil
+		return false, nil
 	}
 	if floorer, ok := s.cfg.Armer.(leasing.Floorer); ok {
 		for _, a := range arms {
 			if floor := floorer.Floor(a.Resource); floor >= a.Token {
-				return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: floor}
+				return false, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: floor}
 			}
 		}
 	}
 	if together, ok := s.cfg.Armer.(leasing.AllArmer); ok && len(arms) > 1 {
-		return together.ArmAll(ctx, arms)
+		err := together.ArmAll(ctx, arms)
+		return mayRaise(ctx, err), err
 	}
-	for _, a := range arms {
+	for i, a := range arms {
 		if err := s.cfg.Armer.Arm(ctx, a); err != nil {
-			return err
+			return i == len(arms)-1 && mayRaise(ctx, err), err
 		}
 	}
-	return nil
+	return true, nil
+}
+
+// mayRaise reports whether the fences may be raised after arming with this result.
+func mayRaise(ctx context.Context, err error) bool {
+	return err == nil || errors.Is(err, fence.ErrUnknown) || ctx.Err() != nil && !errors.Is(err, fence.ErrNotRaised)
 }
 
 const (

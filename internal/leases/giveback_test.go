@@ -68,6 +68,52 @@ func TestWhatWasTakenBesideAHeldResourceIsGivenBackAfterAHiccup(t *testing.T) {
 	testenv.Eventually(t, `"a" is free`, func() bool { return h.freed.Load() == 1 })
 }
 
+// doubtful arms with an unknown outcome.
+type doubtful struct{}
+
+func (doubtful) Arm(context.Context, fence.Arming) error { return fence.ErrUnknown }
+
+// Once the fence may be raised, a repeat of the request in another process may have returned the lease: it knows it by
+// the caller's seal.
+func TestALeaseThatARepeatMayHaveReturnedIsNotGivenBack(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		seals [][]byte
+		armer leasing.Armer
+		tries int32
+	}{
+		{"own seal", [][]byte{nil}, doubtful{}, 1},
+		{"the caller's seal", [][]byte{make([]byte, 32)}, doubtful{}, 0},
+		{"the first of several is unknown", [][]byte{make([]byte, 32), make([]byte, 32)}, doubtful{}, 2},
+		{"refused", [][]byte{make([]byte, 32)}, refusing{}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			h, s := hiccups(t, c.armer)
+			h.tries.Store(1)
+			var all []leasing.Request
+			for i, seal := range c.seals {
+				all = append(all, leasing.Request{Resource: []string{"a", "c"}[i], TTL: time.Hour, SealHash: seal})
+			}
+			if _, err := s.TryAcquireAll(t.Context(), all); err == nil {
+				t.Fatal("it gave a lease")
+			}
+			if err := s.Close(); err != nil { // waits for what is given back
+				t.Error(err)
+			}
+			if n := h.freed.Load(); n != c.tries {
+				t.Errorf("%d leases were given back, want %d", n, c.tries)
+			}
+		})
+	}
+}
+
+// refusing raises no fence.
+type refusing struct{}
+
+func (refusing) Arm(context.Context, fence.Arming) error { return errors.New("read-only") }
+
 func TestALeaseBelowItsFenceIsGivenBackAfterAHiccup(t *testing.T) {
 	t.Parallel()
 	h, s := hiccups(t, higher{})

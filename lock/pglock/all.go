@@ -53,11 +53,21 @@ func (s *Source) each(ctx context.Context, all []leasing.Request, acquire func(c
 			err = alive(leases)
 		}
 		if err != nil {
+			if at == len(order)-1 && repeatable(all, err) {
+				return nil, err
+			}
 			s.freeNow(ctx, all, leases, order[:has])
 			return nil, err
 		}
 	}
 	return leases, nil
+}
+
+// repeatable reports whether a repeat of the requests in another process may have found all their leases, after the last
+// acquisition has failed with err.
+func repeatable(all []leasing.Request, err error) bool {
+	_, kept := errors.AsType[*keptError](err)
+	return kept && !slices.ContainsFunc(all, func(r leasing.Request) bool { return r.SealHash == nil })
 }
 
 // freeNow frees leases that were taken in vain, even if ctx has ended. What the first try does not free is given back in

@@ -85,6 +85,55 @@ func TestCloseGivesBackALeaseThatIsBeingArmed(t *testing.T) {
 	}
 }
 
+// A repeat of the request may have returned the lease, once its fence is raised.
+func TestALeaseThatARepeatMayHaveReturnedIsNotGivenBack(t *testing.T) {
+	t.Parallel()
+	for _, several := range []bool{false, true} {
+		w, armer := setup(t), make(waits)
+		s := source(t, pglock.Config{Pool: pool(t, w.locker), MaxTTL: hour, Armer: armer})
+		ctx, cancel := context.WithCancel(t.Context())
+		outcome := make(chan error, 1)
+		request := leasing.Request{Resource: "r", TTL: hour, SealHash: fence.NewSeal().Hash()}
+		go func() {
+			var err error
+			if several {
+				_, err = s.TryAcquireAll(ctx, []leasing.Request{request})
+			} else {
+				_, err = s.TryAcquire(ctx, request)
+			}
+			outcome <- err
+		}()
+		<-armer
+		cancel()
+		if err := <-outcome; !errors.Is(err, context.Canceled) {
+			t.Errorf("%v; want that its caller has gone", err)
+		}
+		if err := s.Close(); err != nil { // waits for what is given back
+			t.Error(err)
+		}
+		if !w.isLocked(t, "r") {
+			t.Errorf("several: %t: it was freed", several)
+		}
+	}
+}
+
+// Of several, no repeat finds all if one was not acquired.
+func TestSeveralLeasesThatNoRepeatCanHaveAreGivenBack(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	s := source(t, pglock.Config{Pool: pool(t, w.locker), MaxTTL: hour})
+	w.exec(t, `SELECT fence.take_lease('b', 'another', 3600000000, sha256('seal'), '', 0, false)`)
+	_, err := s.TryAcquireAll(t.Context(), []leasing.Request{
+		{Resource: "a", TTL: hour, SealHash: fence.NewSeal().Hash()}, {Resource: "b", TTL: hour, SealHash: fence.NewSeal().Hash()},
+	})
+	if !errors.Is(err, leasing.ErrHeld) {
+		t.Error(err)
+	}
+	if w.isLocked(t, "a") {
+		t.Error("a stays locked")
+	}
+}
+
 func TestLeasesOfACallThatFailsAreGivenBackAfterARestart(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -91,6 +91,9 @@ func (s *Source) acquire(ctx context.Context, r leasing.Request, w way) (leasing
 		low, ok := errors.AsType[*fence.NotRaisedError](err)
 		switch {
 		case !ok && (a.given() > 0 || a.doubt || errors.Is(err, fence.ErrUnknown)):
+			if r.SealHash != nil && mayBeGood(ctx, a, err) {
+				return leasing.Lease{}, &keptError{err}
+			}
 			s.inBackground(func() { s.giveBack(a) })
 			return leasing.Lease{}, err
 		case !ok:
@@ -103,6 +106,18 @@ func (s *Source) acquire(ctx context.Context, r leasing.Request, w way) (leasing
 			return leasing.Lease{}, fmt.Errorf("%w: %w", leasing.ErrHeld, err)
 		}
 	}
+}
+
+// keptError says that an acquisition has failed, and that its lease, if there is one, was not given back: a repeat of the
+// request in another process can tell from the caller's seal whose it is, extend it and return it. Only its TTL ends it.
+type keptError struct{ error }
+
+func (e *keptError) Unwrap() error { return e.error }
+
+// mayBeGood reports whether a failed attempt may have given a lease, and raised its fence.
+func mayBeGood(ctx context.Context, a *attempt, err error) bool {
+	unknown := a.doubt || errors.Is(err, fence.ErrUnknown) || errors.Is(err, leasing.ErrLost) || ctx.Err() != nil
+	return unknown && !errors.Is(err, fence.ErrUndrained)
 }
 
 // armOther arms the other fence.
