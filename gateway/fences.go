@@ -54,12 +54,8 @@ func (f fences) Revoke(ctx context.Context, resource, by string, seen fence.Toke
 		f.tell(resource, token)
 		f.evict(ctx, held)
 	}
-	switch {
-	case token == 0 || errors.Is(err, fence.ErrUndrained) || errors.Is(err, fence.ErrUnknown):
-	case errors.Is(err, fence.ErrNotRaised):
+	if errors.Is(err, fence.ErrNotRaised) {
 		err = nil // another caller raised it further; the holder is out
-	case err != nil: // the fence is raised, whatever stopped the drain
-		return token, fmt.Errorf("%w: %w", &fence.UndrainedError{Resource: resource, Token: token, Detail: "PostgreSQL did not say that they have ended"}, err)
 	}
 	return token, fenceError(ctx, resource, err)
 }
@@ -105,11 +101,11 @@ func fenceError(ctx context.Context, resource string, err error) error {
 	switch {
 	case errors.Is(err, fence.ErrNoFence):
 		return fmt.Errorf("%w: %q has never been acquired", api.ErrNotFound, resource)
-	case errors.Is(err, fence.ErrUnknown): // even if a later attempt did not connect
+	case errors.Is(err, fence.ErrUnknown), errors.Is(err, fence.ErrUndrained): // even if a later attempt did not connect
 		return err
 	case isUnconnected(err):
 		return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
-	case err == nil, ctx.Err() != nil, errors.Is(err, fence.ErrInvalid), errors.Is(err, fence.ErrUndrained):
+	case err == nil, ctx.Err() != nil, errors.Is(err, fence.ErrInvalid):
 		return err
 	}
 	return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}

@@ -29,5 +29,6 @@ func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Toke
 	}
 	raised := fence.Token(*token)
 	// The fence holds this token already, so arming only drains.
-	return raised, f.Arm(ctx, fence.Arming{Resource: resource, Token: raised, SealHash: sealHash, Holder: holder})
+	err = f.Arm(ctx, fence.Arming{Resource: resource, Token: raised, SealHash: sealHash, Holder: holder})
+	return raised, core.Drained(resource, raised, err)
 }

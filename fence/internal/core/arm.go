@@ -51,6 +51,15 @@ func Settles(err error) bool {
 		errors.Is(err, fence.ErrSpent) || errors.As(err, &undrained) && undrained.Token != 0
 }
 
+// Drained returns the error of a revocation that has raised the fence to token, after its drain ended with err. What
+// stopped the drain does not undo the revocation.
+func Drained(resource string, token fence.Token, err error) error {
+	if err == nil || errors.Is(err, fence.ErrUndrained) || errors.Is(err, fence.ErrNotRaised) || errors.Is(err, fence.ErrUnknown) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", &fence.UndrainedError{Resource: resource, Token: token, Detail: "PostgreSQL did not say that they have ended"}, err)
+}
+
 // Raised interprets the answer to SQLRaise; nil: the fence is raised.
 func (r Reports) Raised(a fence.Arming, raised bool, recorded fence.Token, err error) (answered bool, _ error) {
 	switch {

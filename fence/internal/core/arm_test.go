@@ -38,3 +38,18 @@ func TestARetryThatFailsSettlesTheFirstAttemptOnlyIfItSaysWhatIsRecorded(t *test
 		}
 	}
 }
+
+// A revocation stands whatever ends its drain.
+func TestARevocationWhoseDrainFailedIsUndrained(t *testing.T) {
+	t.Parallel()
+	away := errors.New("no connection")
+	err := Drained("orders", 7, away)
+	if undrained, ok := errors.AsType[*fence.UndrainedError](err); !ok || undrained.Token != 7 || !errors.Is(err, away) {
+		t.Errorf("%v", err)
+	}
+	for _, same := range []error{nil, fence.ErrUnknown, &fence.NotRaisedError{Resource: "orders", Offered: 7, Recorded: 8}, &fence.UndrainedError{Resource: "orders", Token: 7}} {
+		if err := Drained("orders", 7, same); !errors.Is(err, same) || same == nil && err != nil {
+			t.Errorf("%v: %v", same, err)
+		}
+	}
+}
