@@ -32,7 +32,7 @@ func startSecured(t *testing.T) secured {
 	t.Helper()
 	dir := t.TempDir()
 	s := secured{ca: filepath.Join(dir, "ca.crt"), cert: filepath.Join(dir, "node.crt"), key: filepath.Join(dir, "node.key"), secret: filepath.Join(dir, "password")}
-	certificates(t, s)
+	certificates(t, s, 3*day) // doctor warns of it
 	if err := os.WriteFile(s.secret, []byte("first\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -60,8 +60,10 @@ func startSecured(t *testing.T) secured {
 	return s
 }
 
-// certificates creates a CA, and a certificate for the node and the clients, which ends soon.
-func certificates(t *testing.T, s secured) {
+const day = 24 * time.Hour
+
+// certificates creates a CA, and a certificate for the node and the clients, which lasts for so long.
+func certificates(t *testing.T, s secured, lasts time.Duration) {
 	t.Helper()
 	sign := func(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey, file string) *x509.Certificate {
 		t.Helper()
@@ -85,7 +87,6 @@ func certificates(t *testing.T, s secured) {
 		}
 		return key
 	}
-	const day = 24 * time.Hour
 	year := time.Now().Add(365 * day)
 	authority := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: year,
@@ -94,7 +95,7 @@ func certificates(t *testing.T, s secured) {
 	caKey, key := newKey(), newKey()
 	authority = sign(authority, authority, caKey, caKey, s.ca)
 	sign(&x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"}, NotBefore: time.Now().Add(-90 * day), NotAfter: time.Now().Add(3 * day),
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"}, NotBefore: time.Now().Add(-90 * day), NotAfter: time.Now().Add(lasts),
 		DNSNames: []string{"redis.example"}, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, authority, key, caKey, s.cert)
 	der, err := x509.MarshalECPrivateKey(key)
