@@ -44,6 +44,38 @@ const (
 	over = `{"code":"lease_lost","title":"The lease is over"}`
 )
 
+// repeating is an acquisition whose first answer is lost.
+type repeating struct {
+	wait   time.Duration
+	answer func(n int, wait time.Duration) (after time.Duration, status int, body string)
+	waits  []string // that the requests ask for
+	took   time.Duration
+	keys   int
+}
+
+func (r repeating) try(t *testing.T, ask func(context.Context, *client.Client) error) {
+	t.Helper()
+	w := &waiting{answer: r.answer}
+	c, err := client.New(client.Config{URL: "http://a", HTTPClient: &http.Client{Transport: w}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	err = ask(t.Context(), c)
+	if p, ok := errors.AsType[*client.Problem](err); !ok || p.Code != wire.CodeHeld {
+		t.Errorf("%v", err)
+	}
+	if took := time.Since(began); took != r.took {
+		t.Errorf("took %v, want %v", took, r.took)
+	}
+	if !slices.Equal(w.waits, r.waits) {
+		t.Errorf("waits %q, want %q", w.waits, r.waits)
+	}
+	if keys := len(slices.Compact(w.keys)); keys != r.keys {
+		t.Errorf("%d keys, want %d", keys, r.keys)
+	}
+}
+
 func TestARepeatWaitsForTheRestOfTheWait(t *testing.T) {
 	t.Parallel()
 	balancer := func(_ int, wait time.Duration) (time.Duration, int, string) {
@@ -52,13 +84,7 @@ func TestARepeatWaitsForTheRestOfTheWait(t *testing.T) {
 		}
 		return wait, http.StatusConflict, held
 	}
-	for name, test := range map[string]struct {
-		wait   time.Duration
-		answer func(int, time.Duration) (time.Duration, int, string)
-		waits  []string
-		took   time.Duration
-		keys   int
-	}{
+	for name, test := range map[string]repeating{
 		"a balancer ends the first": {2 * time.Minute, balancer, []string{"2m0s", "59.95s"}, 2 * time.Minute, 1},
 		"the wait is over": {time.Minute, func(n int, _ time.Duration) (time.Duration, int, string) {
 			if n == 1 {
@@ -85,27 +111,7 @@ func TestARepeatWaitsForTheRestOfTheWait(t *testing.T) {
 		} {
 			t.Run(name+", "+call, func(t *testing.T) {
 				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					w := &waiting{answer: test.answer}
-					c, err := client.New(client.Config{URL: "http://a", HTTPClient: &http.Client{Transport: w}})
-					if err != nil {
-						t.Fatal(err)
-					}
-					began := time.Now()
-					err = ask(t.Context(), c)
-					if p, ok := errors.AsType[*client.Problem](err); !ok || p.Code != wire.CodeHeld {
-						t.Errorf("%v", err)
-					}
-					if took := time.Since(began); took != test.took {
-						t.Errorf("took %v, want %v", took, test.took)
-					}
-					if !slices.Equal(w.waits, test.waits) {
-						t.Errorf("waits %q, want %q", w.waits, test.waits)
-					}
-					if keys := len(slices.Compact(w.keys)); keys != test.keys {
-						t.Errorf("%d keys", keys)
-					}
-				})
+				synctest.Test(t, func(t *testing.T) { test.try(t, ask) })
 			})
 		}
 	}

@@ -33,7 +33,7 @@ func (s *Source) one(ctx context.Context, r leasing.Request, take taker) (leasin
 	if err != nil {
 		return leasing.Lease{}, err
 	}
-	ctx, cancel, err := s.open(ctx)
+	ctx, cancel, err := s.life.Open(ctx)
 	if err != nil {
 		return leasing.Lease{}, err
 	}
@@ -62,7 +62,7 @@ func (s *Source) all(ctx context.Context, all []leasing.Request, take taker) ([]
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel, err := s.open(ctx)
+	ctx, cancel, err := s.life.Open(ctx)
 	if err != nil {
 		return nil, err
 	}

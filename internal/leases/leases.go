@@ -14,11 +14,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/lifetime"
 )
 
 // Taken is a lease as the service gave it. Its fence is not armed yet.
@@ -62,16 +62,7 @@ type Config struct {
 type Source struct {
 	cfg   Config
 	lines lines
-
-	ctx        context.Context // of the callers; ends with Close
-	end        context.CancelFunc
-	late       context.Context // of background work; ends at most closeTimeout later
-	endLate    context.CancelFunc
-	closing    sync.Once
-	mu         sync.Mutex
-	closed     bool // nothing new is started
-	callers    sync.WaitGroup
-	background sync.WaitGroup
+	life  *lifetime.Lifetime
 }
 
 // closeTimeout bounds how long Close waits: callers leave their queues, and unused leases are given back.
@@ -94,79 +85,23 @@ func New(cfg Config) (*Source, error) {
 	if err := validateHolder(cfg.Holder); err != nil {
 		return nil, err
 	}
-	s := &Source{cfg: cfg}
-	s.ctx, s.end = context.WithCancel(context.Background())
-	s.late, s.endLate = context.WithCancel(context.Background())
-	return s, nil
+	return &Source{cfg: cfg, life: lifetime.New(closeTimeout, leasing.ErrClosed)}, nil
 }
 
-// Close ends all waits, and removes what they left in the service,
-// if it answers. Held leases stay held until they expire.
-func (s *Source) Close() error {
-	var err error
-	s.closing.Do(func() {
-		s.mu.Lock()
-		s.end() // open checks it under mu, so no caller enters afterwards
-		s.mu.Unlock()
-		timer := time.AfterFunc(closeTimeout, s.endLate)
-		defer timer.Stop()
-		defer s.endLate()
-		s.callersReturn()
-		s.mu.Lock()
-		s.closed = true
-		s.mu.Unlock()
-		s.background.Wait()
-		err = s.cfg.Store.Close()
-	})
-	return err
-}
-
-// callersReturn waits until the callers, whose context has ended, have returned and their background work is done.
-func (s *Source) callersReturn() {
-	returned := make(chan struct{})
-	go func() {
-		defer close(returned)
-		s.callers.Wait()
-	}()
-	select {
-	case <-returned:
-	case <-s.late.Done(): // for example, an Armer ignores its context
-	}
-}
+// Close ends all waits, and removes what they left in the service, if it answers. Held leases stay held until they
+// expire.
+func (s *Source) Close() error { return s.life.Close(s.cfg.Store.Close) }
 
 // InBackground runs f in a goroutine for which Close waits, with a context that ends shortly after Close was called. It
 // does nothing once Close has waited for the callers.
-func (s *Source) InBackground(f func(ctx context.Context)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.background.Go(func() { f(s.late) })
-	}
-}
-
-// open returns a context that also ends with the Source, with the cause ErrClosed. Close waits until it is cancelled.
-func (s *Source) open(ctx context.Context) (context.Context, context.CancelFunc, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctx.Err() != nil {
-		return nil, nil, leasing.ErrClosed
-	}
-	s.callers.Add(1)
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.ctx, func() { cancel(leasing.ErrClosed) })
-	return ctx, func() {
-		stop()
-		cancel(nil)
-		s.callers.Done()
-	}, nil
-}
+func (s *Source) InBackground(f func(ctx context.Context)) { s.life.InBackground(f) }
 
 // Extend gives a lease a new time to live, counted from now.
 func (s *Source) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
 	if err := cmp.Or(validateRef(ref), s.validateTTL(ttl)); err != nil {
 		return 0, err
 	}
-	ctx, cancel, err := s.open(ctx)
+	ctx, cancel, err := s.life.Open(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -194,7 +129,7 @@ func (s *Source) Release(ctx context.Context, ref leasing.Ref) error {
 	if err := validateRef(ref); err != nil {
 		return err
 	}
-	ctx, cancel, err := s.open(context.WithoutCancel(ctx))
+	ctx, cancel, err := s.life.Open(context.WithoutCancel(ctx))
 	if err != nil {
 		return err
 	}
@@ -224,7 +159,7 @@ func (s *Source) Inspect(ctx context.Context, resource string) (leasing.Inspecti
 	if err := fence.ValidateResource(resource); err != nil {
 		return leasing.Inspection{Resource: resource}, err
 	}
-	ctx, cancel, err := s.open(ctx)
+	ctx, cancel, err := s.life.Open(ctx)
 	if err != nil {
 		return leasing.Inspection{Resource: resource}, err
 	}
@@ -234,7 +169,7 @@ func (s *Source) Inspect(ctx context.Context, resource string) (leasing.Inspecti
 
 // Ready reports whether leases are available.
 func (s *Source) Ready(ctx context.Context) error {
-	ctx, cancel, err := s.open(ctx)
+	ctx, cancel, err := s.life.Open(ctx)
 	if err != nil {
 		return err
 	}
@@ -247,7 +182,7 @@ func (s *Source) RaiseTokens(ctx context.Context, above fence.Token) error {
 	if above <= 0 {
 		return &fence.InvalidError{Field: "token", Reason: fmt.Sprintf("is %d; it must be positive", above)}
 	}
-	ctx, cancel, err := s.open(ctx)
+	ctx, cancel, err := s.life.Open(ctx)
 	if err != nil {
 		return err
 	}

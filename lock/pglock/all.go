@@ -28,7 +28,7 @@ func (s *Source) each(ctx context.Context, all []leasing.Request, acquire func(c
 	if err := s.validateAll(all); err != nil {
 		return nil, err
 	}
-	ctx, cancel, err := s.open(ctx)
+	ctx, cancel, err := s.life.Open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (s *Source) freeNow(ctx context.Context, all []leasing.Request, leases []le
 		a := &attempt{resource: all[i].Resource, owner: leases[i].Owner, ttl: all[i].TTL, start: time.Now()}
 		a.token.Store(int64(leases[i].Grant.Token))
 		if freed, _ := s.freeBack(ctx, a); !freed {
-			s.inBackground(func() { s.giveBack(a) })
+			s.life.InBackground(func(context.Context) { s.giveBack(a) })
 		}
 	}
 }

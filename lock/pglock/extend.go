@@ -34,7 +34,7 @@ func (s *Source) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration)
 	if err := s.validateTTL(ttl); err != nil {
 		return 0, err
 	}
-	ctx, cancel, err := s.open(ctx)
+	ctx, cancel, err := s.life.Open(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -143,7 +143,7 @@ func (s *Source) Release(ctx context.Context, ref leasing.Ref) error {
 	if err := validateRef(ref); err != nil {
 		return err
 	}
-	ctx, cancel, err := s.open(context.WithoutCancel(ctx))
+	ctx, cancel, err := s.life.Open(context.WithoutCancel(ctx))
 	if err != nil {
 		return err
 	}

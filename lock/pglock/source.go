@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"strings"
-	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -21,6 +20,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/groups"
+	"github.com/fencegate/fencegate/internal/lifetime"
 )
 
 const (
@@ -63,16 +63,7 @@ type Source struct {
 	frees   groups.Groups[*freeing]
 	lines   lines
 	notices listener
-
-	ctx        context.Context // of the callers; ends with Close
-	end        context.CancelFunc
-	late       context.Context // of giving back; ends at most closeTimeout later
-	endLate    context.CancelFunc
-	closing    sync.Once
-	mu         sync.Mutex
-	closed     bool // nothing new is started
-	callers    sync.WaitGroup
-	background sync.WaitGroup
+	life    *lifetime.Lifetime
 }
 
 // closeTimeout bounds how long Close waits: callers leave their queues, and unused leases are given back.
@@ -117,9 +108,7 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{cfg: cfg, id: strings.ToLower(rand.Text())}
-	s.ctx, s.end = context.WithCancel(context.Background())
-	s.late, s.endLate = context.WithCancel(context.Background())
+	s := &Source{cfg: cfg, id: strings.ToLower(rand.Text()), life: lifetime.New(closeTimeout, leasing.ErrClosed)}
 	s.takes = groups.Groups[*attempt]{Settle: s.takeGroup, Key: func(a *attempt) string { return a.resource }, Timeout: groups.Timeout, Pace: groups.Pace}
 	s.extends = groups.Groups[*extension]{Settle: s.extendGroup, Key: func(e *extension) string { return e.ref.Resource }, Timeout: groups.Timeout, Pace: groups.Pace}
 	s.frees = groups.Groups[*freeing]{Settle: s.freeGroup, Key: func(f *freeing) string { return f.ref.Resource }, Timeout: groups.Timeout, Pace: groups.Pace}
@@ -128,61 +117,7 @@ func New(cfg Config) (*Source, error) {
 
 // Close ends all waits, and gives back what they have taken, if PostgreSQL answers. Held leases stay held until they
 // expire.
-func (s *Source) Close() error {
-	s.closing.Do(func() {
-		s.mu.Lock()
-		s.end() // open checks it under mu, so no caller enters afterwards
-		s.mu.Unlock()
-		timer := time.AfterFunc(closeTimeout, s.endLate)
-		defer timer.Stop()
-		defer s.endLate()
-		s.callersReturn()
-		s.mu.Lock()
-		s.closed = true
-		s.mu.Unlock()
-		s.background.Wait()
-	})
-	return nil
-}
-
-// callersReturn waits until the callers, whose context has ended, have returned.
-func (s *Source) callersReturn() {
-	returned := make(chan struct{})
-	go func() {
-		defer close(returned)
-		s.callers.Wait()
-	}()
-	select {
-	case <-returned:
-	case <-s.late.Done(): // for example, an Armer ignores its context
-	}
-}
-
-// inBackground runs f in a goroutine for which Close waits. It does nothing once Close has waited for the callers.
-func (s *Source) inBackground(f func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.background.Go(f)
-	}
-}
-
-// open returns a context that also ends with the Source, with the cause ErrClosed. Close waits until it is cancelled.
-func (s *Source) open(ctx context.Context) (context.Context, context.CancelFunc, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctx.Err() != nil {
-		return nil, nil, leasing.ErrClosed
-	}
-	s.callers.Add(1)
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.ctx, func() { cancel(leasing.ErrClosed) })
-	return ctx, func() {
-		stop()
-		cancel(nil)
-		s.callers.Done()
-	}, nil
-}
+func (s *Source) Close() error { return s.life.Close(nil) }
 
 // Inspect reports who holds a resource.
 func (s *Source) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
@@ -190,7 +125,7 @@ func (s *Source) Inspect(ctx context.Context, resource string) (leasing.Inspecti
 	if err := fence.ValidateResource(resource); err != nil {
 		return ins, err
 	}
-	ctx, cancel, err := s.open(ctx)
+	ctx, cancel, err := s.life.Open(ctx)
 	if err != nil {
 		return ins, err
 	}
@@ -225,7 +160,7 @@ func (s *Source) InspectAll(ctx context.Context, resources []string) ([]leasing.
 			return nil, err
 		}
 	}
-	ctx, cancel, err := s.open(ctx)
+	ctx, cancel, err := s.life.Open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +184,7 @@ func (s *Source) InspectAll(ctx context.Context, resources []string) ([]leasing.
 
 // Ready reports whether leases are available.
 func (s *Source) Ready(ctx context.Context) error {
-	ctx, cancel, err := s.open(ctx)
+	ctx, cancel, err := s.life.Open(ctx)
 	if err != nil {
 		return err
 	}

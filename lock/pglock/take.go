@@ -54,7 +54,7 @@ func (s *Source) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lea
 	if err != nil {
 		return leasing.Lease{}, err
 	}
-	ctx, cancel, err := s.open(ctx)
+	ctx, cancel, err := s.life.Open(ctx)
 	if err != nil {
 		return leasing.Lease{}, err
 	}
@@ -94,13 +94,13 @@ func (s *Source) acquire(ctx context.Context, r leasing.Request, w way) (leasing
 			if r.SealHash != nil && mayBeGood(ctx, a, err) {
 				return leasing.Lease{}, &keptError{err}
 			}
-			s.inBackground(func() { s.giveBack(a) })
+			s.life.InBackground(func(context.Context) { s.giveBack(a) })
 			return leasing.Lease{}, err
 		case !ok:
 			return leasing.Lease{}, err
 		}
 		if freed, _ := s.freeBack(context.WithoutCancel(ctx), a); !freed { // now, because the next attempt needs it
-			s.inBackground(func() { s.giveBack(a) })
+			s.life.InBackground(func(context.Context) { s.giveBack(a) })
 		}
 		if above = low.Recorded; try == armTries {
 			return leasing.Lease{}, fmt.Errorf("%w: %w", leasing.ErrHeld, err)
@@ -291,7 +291,7 @@ func (s *Source) giveBack(a *attempt) {
 			pause = min(2*pause, lookEvery)
 		}
 		select {
-		case <-s.late.Done(): // the lease expires
+		case <-s.life.Late.Done(): // the lease expires
 			return
 		case <-time.After(pause):
 		}
@@ -302,7 +302,7 @@ func (s *Source) giveBack(a *attempt) {
 func (s *Source) freeBack(ctx context.Context, a *attempt) (freed, answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, backTimeout)
 	defer cancel()
-	defer context.AfterFunc(s.late, cancel)()
+	defer context.AfterFunc(s.life.Late, cancel)()
 	f := &freeing{ref: leasing.Ref{Resource: a.resource, Owner: a.owner}}
 	err := s.free(ctx, f)
 	return err == nil && (f.freed || a.given() > 0), err == nil

@@ -33,7 +33,7 @@ func (s *Source) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease,
 	if err != nil {
 		return leasing.Lease{}, err
 	}
-	ctx, cancel, err := s.open(ctx)
+	ctx, cancel, err := s.life.Open(ctx)
 	if err != nil {
 		return leasing.Lease{}, err
 	}
@@ -222,7 +222,7 @@ type listener struct {
 func (s *Source) listen(ctx context.Context) {
 	s.notices.once.Do(func() {
 		s.notices.ready = make(chan struct{})
-		s.inBackground(s.receive)
+		s.life.InBackground(func(context.Context) { s.receive() })
 	})
 	timer := time.NewTimer(lookEvery)
 	defer timer.Stop()
@@ -236,12 +236,12 @@ func (s *Source) listen(ctx context.Context) {
 // receive handles notifications until the Source is closed.
 func (s *Source) receive() {
 	begun := sync.OnceFunc(func() { close(s.notices.ready) })
-	for s.ctx.Err() == nil {
-		if err := s.hearOn(begun); err != nil && s.ctx.Err() == nil {
+	for s.life.Calls.Err() == nil {
+		if err := s.hearOn(begun); err != nil && s.life.Calls.Err() == nil {
 			s.cfg.Logger.Debug("failed to listen for releases; waiting calls poll instead", "error", err)
 		}
 		select {
-		case <-s.ctx.Done():
+		case <-s.life.Calls.Done():
 		case <-time.After(lookEvery):
 		}
 	}
@@ -250,11 +250,11 @@ func (s *Source) receive() {
 func (s *Source) hearOn(begun func()) error {
 	config := s.cfg.Pool.Config() // a copy
 	if config.BeforeConnect != nil {
-		if err := config.BeforeConnect(s.ctx, config.ConnConfig); err != nil {
+		if err := config.BeforeConnect(s.life.Calls, config.ConnConfig); err != nil {
 			return err
 		}
 	}
-	conn, err := pgx.ConnectConfig(s.ctx, config.ConnConfig)
+	conn, err := pgx.ConnectConfig(s.life.Calls, config.ConnConfig)
 	if err != nil {
 		return err
 	}
@@ -263,13 +263,13 @@ func (s *Source) hearOn(begun func()) error {
 		defer cancel()
 		_ = conn.Close(ctx)
 	}()
-	if _, err := conn.Exec(s.ctx, "LISTEN "+pgx.Identifier{"fencegate_lease_" + s.id}.Sanitize()); err != nil {
+	if _, err := conn.Exec(s.life.Calls, "LISTEN "+pgx.Identifier{"fencegate_lease_" + s.id}.Sanitize()); err != nil {
 		return err
 	}
 	begun()
 	s.lines.call("") // notifications sent before this were missed
 	for {
-		n, err := conn.WaitForNotification(s.ctx)
+		n, err := conn.WaitForNotification(s.life.Calls)
 		if err != nil {
 			return err
 		}
