@@ -14,6 +14,39 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
+// storeStep is a command about the blob store, after those before it.
+type storeStep struct {
+	args []string
+	code int
+	want string // in the output
+}
+
+// sweepsAndVerifications are commands about a store in which one of three versions is superseded.
+func sweepsAndVerifications(folder string) []storeStep {
+	return []storeStep{
+		{[]string{"sweep", "--dry-run", "--superseded-age", "1us"}, exitOK, "would have adopted 0 unknown blobs, let 0 old versions go, forgot 0 records of writes, condemned 1 blobs"},
+		{[]string{"sweep"}, exitFailed, "hint: give --superseded-age: the longest --sweep-grace of the gateways"},
+		{[]string{"sweep", "--superseded-age", "168h"}, exitOK, "condemned 0 blobs, deleted the bytes of 0"},
+		{[]string{"sweep"}, exitOK, "condemned 0 blobs, deleted the bytes of 0"},
+		{[]string{"sweep", "--superseded-age", "1us"}, exitOK, "stay for 168h0m0s, the grace that is recorded; --shorten-grace changes it"},
+		{[]string{"sweep", "--shorten-grace"}, exitUsage, "--shorten-grace needs --superseded-age"},
+		{[]string{"sweep", "--superseded-age", "1us", "--shorten-grace", "--dry-run"}, exitOK, "condemned 1 blobs"},
+		{[]string{"sweep", "--superseded-age", "1us", "--shorten-grace", "--rate", "50", "--unknown", "--json"}, exitOK, `"deleted": 1`},
+		{[]string{"verify"}, exitOK, "verified 2 versions, 0 MiB, 0 wrong"},
+		{[]string{"verify", "orders", "1001/", "--kept", "--rate", "1", "--json"}, exitOK, `"findings": []`},
+		{[]string{"claim"}, exitOK, "is this database's"},
+		{[]string{"sweep", "--rate", "-1"}, exitUsage, ""},
+		{[]string{"sweep", "--pending-age", "0s"}, exitUsage, ""},
+		{[]string{"sweep", "--blobs", ""}, exitUsage, ""},
+		{[]string{"sweep", "--blobs", "s3://key:secret@bucket"}, exitUsage, ""},
+		{[]string{"verify", "--sample", "0"}, exitUsage, ""},
+		{[]string{"verify", "--after", "x"}, exitUsage, ""},
+		{[]string{"verify", "nowhere"}, exitFailed, "hint: see fencegate buckets ls"},
+		{[]string{"verify", "--blobs", folder + "-mistyped"}, exitUsage, "-mistyped: no such file"},
+		{[]string{"sweep", "--blobs", "dir:" + folder + "-mistyped"}, exitUsage, "-mistyped: no such file"},
+	}
+}
+
 func TestBlobsAreSweptAndVerifiedFromTheCommandLine(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -38,32 +71,7 @@ func TestBlobsAreSweptAndVerifiedFromTheCommandLine(t *testing.T) {
 	write("1001/x", "old")
 	write("1001/x", "new")
 	last := write("1001/y", "last")
-	for _, step := range []struct {
-		args []string
-		code int
-		want string
-	}{
-		{[]string{"sweep", "--dry-run", "--superseded-age", "1us"}, exitOK, "would have adopted 0 unknown blobs, let 0 old versions go, forgot 0 records of writes, condemned 1 blobs"},
-		{[]string{"sweep"}, exitFailed, "hint: give --superseded-age: the longest --sweep-grace of the gateways"},
-		{[]string{"sweep", "--superseded-age", "168h"}, exitOK, "condemned 0 blobs, deleted the bytes of 0"},
-		{[]string{"sweep"}, exitOK, "condemned 0 blobs, deleted the bytes of 0"},
-		{[]string{"sweep", "--superseded-age", "1us"}, exitOK, "stay for 168h0m0s, the grace that is recorded; --shorten-grace changes it"},
-		{[]string{"sweep", "--shorten-grace"}, exitUsage, "--shorten-grace needs --superseded-age"},
-		{[]string{"sweep", "--superseded-age", "1us", "--shorten-grace", "--dry-run"}, exitOK, "condemned 1 blobs"},
-		{[]string{"sweep", "--superseded-age", "1us", "--shorten-grace", "--rate", "50", "--unknown", "--json"}, exitOK, `"deleted": 1`},
-		{[]string{"verify"}, exitOK, "verified 2 versions, 0 MiB, 0 wrong"},
-		{[]string{"verify", "orders", "1001/", "--kept", "--rate", "1", "--json"}, exitOK, `"findings": []`},
-		{[]string{"claim"}, exitOK, "is this database's"},
-		{[]string{"sweep", "--rate", "-1"}, exitUsage, ""},
-		{[]string{"sweep", "--pending-age", "0s"}, exitUsage, ""},
-		{[]string{"sweep", "--blobs", ""}, exitUsage, ""},
-		{[]string{"sweep", "--blobs", "s3://key:secret@bucket"}, exitUsage, ""},
-		{[]string{"verify", "--sample", "0"}, exitUsage, ""},
-		{[]string{"verify", "--after", "x"}, exitUsage, ""},
-		{[]string{"verify", "nowhere"}, exitFailed, "hint: see fencegate buckets ls"},
-		{[]string{"verify", "--blobs", folder + "-mistyped"}, exitUsage, "-mistyped: no such file"},
-		{[]string{"sweep", "--blobs", "dir:" + folder + "-mistyped"}, exitUsage, "-mistyped: no such file"},
-	} {
+	for _, step := range sweepsAndVerifications(folder) {
 		code, stdout, stderr := cli(t, vars, append([]string{"objects"}, step.args...)...)
 		if code != step.code || !strings.Contains(stdout+stderr, step.want) || strings.Contains(stderr, "key:secret") {
 			t.Errorf("%v: %d\n%s%s", step.args, code, stdout, stderr)
@@ -91,7 +99,12 @@ func TestBlobsAreSweptAndVerifiedFromTheCommandLine(t *testing.T) {
 		!strings.Contains(stderr, "is its folder mounted") || !strings.Contains(stderr, "hint: check --blobs") {
 		t.Errorf("an empty store: %d\n%s", code, stderr)
 	}
+	anothersStoreIsLeftAlone(t, vars)
+}
 
+// anothersStoreIsLeftAlone tries the commands with another database, which has to claim the store first.
+func anothersStoreIsLeftAlone(t *testing.T, vars map[string]string) {
+	t.Helper()
 	other := testenv.Postgres(t)
 	vars["FENCEGATE_POSTGRES_URL"] = other.GatewayURL
 	for _, args := range [][]string{{"sweep"}, {"claim"}} {
