@@ -143,9 +143,8 @@ var fenceMutants = []Mutant{
 		}},
 		Files: []Replace{{
 			File: "fence/pgfence/revoke.go",
-			Old: "return raised, f.Arm(ctx, " +
-				"fence.Arming{Resource: resource, Token: raised, SealHash: sealHash, Holder: holder})",
-			New: "return raised, nil",
+			Old:  "err = f.Arm(ctx, fence.Arming{Resource: resource, Token: raised, SealHash: sealHash, Holder: holder})",
+			New:  "err = nil",
 		}, {
 			File: "gateway/fences.go",
 			Old:  `held.Owner == "" {`,

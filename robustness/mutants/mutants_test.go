@@ -86,9 +86,13 @@ func TestEachChangedFunctionReplacesTheOneThatIsThere(t *testing.T) {
 	}
 }
 
-func TestEachChangedFileDiffers(t *testing.T) {
+// Each mutant applies to the current texts, and changes them.
+func TestEachMutantApplies(t *testing.T) {
 	t.Parallel()
 	for _, m := range mutants.All {
+		if _, err := m.SQL(root); err != nil {
+			t.Error(err)
+		}
 		overlay, err := m.Overlay(root, t.TempDir())
 		if err != nil {
 			t.Error(err)
