@@ -217,6 +217,26 @@ func TestBlobsAreSweptWhileTheGatewayServes(t *testing.T) {
 	})
 }
 
+// Another gateway with a shorter setting may sweep before this one does.
+func TestTheGraceOfTheSweepIsRecordedAtTheStart(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	pool := pg.Pool(t)
+	for _, c := range []struct {
+		grace time.Duration
+		want  string
+	}{{0, "24:00:00"}, {48 * time.Hour, "48:00:00"}} {
+		cfg := config(t, pg)
+		cfg.SweepGrace = c.grace
+		start(t, cfg)
+		testenv.Eventually(t, "the grace is recorded", func() bool {
+			var recorded string
+			err := pool.QueryRow(t.Context(), "SELECT coalesce(objects.sweep_grace()::text, '')").Scan(&recorded)
+			return err == nil && recorded == c.want
+		})
+	}
+}
+
 func TestAScanOfTheBlobsThatFailsIsNotRepeatedByEachSweep(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)

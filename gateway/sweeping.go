@@ -64,6 +64,10 @@ func (g *Gateway) closeStore() error {
 func (g *Gateway) sweepOften(ctx context.Context) error {
 	tick := time.NewTicker(g.cfg.SweepEvery)
 	defer tick.Stop()
+	// Before the first sweep: until then, others must not take bytes that this setting keeps.
+	if err := g.s3.Keeper().DeclareGrace(ctx, g.cfg.SweepGrace); err != nil && ctx.Err() == nil {
+		g.log.Warn("the sweep's grace is not recorded yet; the first sweep records it", "grace", g.cfg.SweepGrace, "in", g.cfg.SweepEvery, "error", err)
+	}
 	var scanned time.Time
 	for {
 		select {

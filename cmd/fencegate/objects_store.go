@@ -145,7 +145,7 @@ func settleGrace(cmd *cobra.Command, k *maintenance.Keeper, o *maintenance.Sweep
 	case err != nil:
 		return err
 	case o.SupersededAge == 0 && recorded == 0:
-		return withHint(errors.New("no sweep has recorded a grace of superseded versions"), exitFailed, "give --superseded-age: the longest --sweep-grace of the gateways")
+		return withHint(errors.New("no gateway or sweep has recorded a grace of superseded versions"), exitFailed, "give --superseded-age: the longest --sweep-grace of the gateways")
 	case o.SupersededAge == 0:
 		o.SupersededAge = recorded
 	case o.SupersededAge < recorded && !o.Shorten:

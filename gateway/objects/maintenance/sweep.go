@@ -23,6 +23,7 @@ const (
 	sqlForgetOld = "SELECT objects.forget_versions($1, $2, $3)"
 	sqlCondemn   = "SELECT objects.condemn($1, $2, $3, $4, $5)"
 	sqlGrace     = "SELECT coalesce((extract(epoch FROM objects.sweep_grace()) * 1000000)::bigint, 0)"
+	sqlDeclare   = "SELECT objects.grace_for($1, false, false)"
 	sqlCondemned = "SELECT objects.condemned($1, $2, $3)"
 	sqlSwept     = "SELECT objects.swept($1, $2, $3)"
 	sqlClock     = "SELECT clock_timestamp()" // PostgreSQL's clock, with which its rows are compared
@@ -34,6 +35,7 @@ const (
 	pruneBatch   = 100       // keys; each may have many versions
 	dryLimit     = 100_000
 	maxFailures  = 500 // reported at most, about
+	defaultGrace = 24 * time.Hour
 )
 
 // Sweep says what a sweep deletes. No age endangers a live object: a blob that is too young stays longer, and an upload
@@ -64,7 +66,8 @@ type Swept struct {
 }
 
 // Grace returns how long the bytes of superseded versions stay at least: the longest SupersededAge with which a sweep of
-// this database has run, or the one that a sweep with Shorten has set since. 0: no sweep has run.
+// this database has run or that was declared by [Keeper.DeclareGrace], or the one that a sweep with Shorten has set
+// since. 0: none of them.
 func (k *Keeper) Grace(ctx context.Context) (time.Duration, error) {
 	var micros int64
 	err := k.db.Once(ctx, func(ctx context.Context, q objects.Querier) error { return q.QueryRow(ctx, sqlGrace).Scan(&micros) })
@@ -74,6 +77,16 @@ func (k *Keeper) Grace(ctx context.Context) (time.Duration, error) {
 	return time.Duration(micros) * time.Microsecond, nil
 }
 
+// DeclareGrace records the SupersededAge of later sweeps, 0 for the default, unless a longer one is recorded. Sweeps of
+// others keep to it from now on.
+func (k *Keeper) DeclareGrace(ctx context.Context, grace time.Duration) error {
+	orDefault(&grace, defaultGrace)
+	if err := k.db.Once(ctx, objects.Exec(sqlDeclare, objects.Interval(grace))); err != nil {
+		return fmt.Errorf("declare the grace of the sweep: %w", err)
+	}
+	return nil
+}
+
 // Sweep deletes the bytes of abandoned uploads and superseded versions. It marks and commits a row before it deletes
 // the bytes, so a crash at any moment loses nothing, and the next sweep continues. If the scan of the store fails, or
 // the store fails to delete some bytes, the sweep continues and the error joins the failures. Several sweeps may run at
@@ -81,7 +94,7 @@ func (k *Keeper) Grace(ctx context.Context) (time.Duration, error) {
 // database's store, see [Keeper.Claim].
 func (k *Keeper) Sweep(ctx context.Context, o Sweep) (Swept, error) {
 	orDefault(&o.PendingAge, 24*time.Hour)
-	orDefault(&o.SupersededAge, 24*time.Hour)
+	orDefault(&o.SupersededAge, defaultGrace)
 	orDefault(&o.RecordAge, DefaultRecordAge)
 	orDefault(&o.UnknownAge, 24*time.Hour)
 	own := func() error { return k.Claim(ctx, false) }

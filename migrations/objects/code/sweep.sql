@@ -25,15 +25,15 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.ages_since(boolean) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Returns the grace of superseded versions: the longest one that a sweep has declared, or that an operator has shortened it to.
--- NULL: no sweep has declared one.
+-- Returns the grace of superseded versions: the longest one that a gateway or a sweep has declared, or that an operator has
+-- shortened it to. NULL: none has declared one.
 CREATE OR REPLACE FUNCTION objects.sweep_grace() RETURNS interval
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$ SELECT i.grace FROM objects.installation i $$;
 REVOKE ALL ON FUNCTION objects.sweep_grace() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.sweep_grace() TO fence_gateway;
 
--- Declares the grace of a sweep, and returns the grace to sweep with: the longest one that any sweep has declared. Gateways and
--- operators may have different settings, and a backup relies on the longest one; nobody's shorter setting takes bytes from it.
+-- Declares a grace, and returns the grace to sweep with: the longest one that was declared. A gateway calls it when it starts,
+-- each sweep by objects.condemn. Gateways and operators may have different settings, and a backup relies on the longest one; nobody's shorter setting takes bytes from it.
 -- p_shorten: an operator says that p_given holds from now on, whatever was declared. p_dry records nothing.
 CREATE OR REPLACE FUNCTION objects.grace_for(p_given interval, p_shorten boolean, p_dry boolean) RETURNS interval
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -48,6 +48,7 @@ BEGIN
   RETURN greatest(p_given, (SELECT i.grace FROM objects.installation i));   -- a longer one may have been recorded meanwhile
 END $$;
 REVOKE ALL ON FUNCTION objects.grace_for(interval, boolean, boolean) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.grace_for(interval, boolean, boolean) TO fence_gateway;
 
 -- Condemns uploads that have been pending, and blobs that have been superseded, for longer than these ages, but no blob that a
 -- version lists, whatever its state says. p_superseded is at least the grace that was declared, unless p_shorten: see
