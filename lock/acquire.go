@@ -16,16 +16,17 @@ import (
 type AcquireOption func(*acquireOptions)
 
 type acquireOptions struct {
-	ttl       time.Duration
-	holder    string
-	keepAlive *KeepAlive
-	sealHash  []byte // of the caller's seal; nil: the attempt creates a seal
-	nonceHash []byte // for the Armer
-	owner     *Owner // nil: no owner
-	atOnce    bool   // one try, whatever tries is
-	tries     int    // 0: until the context ends
-	delay     time.Duration
-	waited    time.Duration // for other calls of its owner
+	ttl        time.Duration
+	holder     string
+	keepAlive  *KeepAlive
+	sealHash   []byte // of the caller's seal; nil: the attempt creates a seal
+	repeatable bool   // see [leasing.Request]
+	nonceHash  []byte // for the Armer
+	owner      *Owner // nil: no owner
+	atOnce     bool   // one try, whatever tries is
+	tries      int    // 0: until the context ends
+	delay      time.Duration
+	waited     time.Duration // for other calls of its owner
 }
 
 // WithTTL sets how long the lease lives unless it is extended: whole milliseconds between [MinTTL] and Config.MaxTTL.

@@ -46,7 +46,7 @@ func (a *attempt) giveBack() { a.l.giveBack(a.resource, a.owner, a.o.ttl, a.may)
 // repeatable reports whether a failed attempt may have become the lease of a repeated request: once the fence is
 // raised, another process can tell from the caller's seal whose lease it is, extend it and return it. Then only its
 // TTL ends it.
-func (a *attempt) repeatable() bool { return a.raised && a.seal.IsZero() }
+func (a *attempt) repeatable() bool { return a.raised && a.o.repeatable && a.seal.IsZero() }
 
 // complete takes the lock and establishes its token.
 func (a *attempt) complete(ctx context.Context, floor fence.Token) error {

@@ -68,9 +68,9 @@ func TestALeaseThatARepeatHasReturnedIsNotGivenBack(t *testing.T) {
 				ctx, disconnect := context.WithCancel(t.Context())
 				defer disconnect()
 				seal := fence.NewSeal()
-				all := []leasing.Request{{Resource: ttl.String(), TTL: ttl, SealHash: seal.Hash()}}
+				all := []leasing.Request{{Resource: ttl.String(), TTL: ttl, SealHash: seal.Hash(), Repeatable: true}}
 				if c.all {
-					all = append(all, leasing.Request{Resource: "other " + ttl.String(), TTL: ttl, SealHash: seal.Hash()})
+					all = append(all, leasing.Request{Resource: "other " + ttl.String(), TTL: ttl, SealHash: seal.Hash(), Repeatable: true})
 				}
 				done := make(chan error, 1)
 				go func() { done <- requested(ctx, first, all...) }()
@@ -112,7 +112,7 @@ func TestSeveralThatNoRepeatCanHaveAreGivenBack(t *testing.T) {
 	}}
 	l := started(t, cfg)
 	seal := fence.NewSeal()
-	a := leasing.Request{Resource: "a", TTL: time.Minute, SealHash: seal.Hash()}
+	a := leasing.Request{Resource: "a", TTL: time.Minute, SealHash: seal.Hash(), Repeatable: true}
 	b := a
 	b.Resource = "b"
 	if err := requested(t.Context(), l.Source(), a, b); !errors.Is(err, down) {
@@ -120,6 +120,27 @@ func TestSeveralThatNoRepeatCanHaveAreGivenBack(t *testing.T) {
 	}
 	free(t, l, "a")
 	free(t, l, "b")
+}
+
+// A login takes its lease for one connection: nobody knows its seal, so nobody repeats it.
+func TestALeaseThatNobodyRepeatsIsGivenBack(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	armer := &stuckArmer{raised: make(chan struct{}, 1), answer: context.Canceled}
+	cfg.Armer = armer
+	l := started(t, cfg)
+	ctx, disconnect := context.WithCancel(t.Context())
+	defer disconnect()
+	done := make(chan error, 1)
+	go func() {
+		done <- requested(ctx, l.Source(), leasing.Request{Resource: "a", TTL: time.Minute, SealHash: fence.NewSeal().Hash()})
+	}()
+	<-armer.raised
+	disconnect()
+	if err := <-done; !errors.Is(err, fence.ErrUnknown) {
+		t.Errorf("got %v", err)
+	}
+	free(t, l, "a")
 }
 
 func requested(ctx context.Context, s leasing.Source, all ...leasing.Request) error {

@@ -13,9 +13,7 @@ import (
 
 // Source is the Locker as a [leasing.Source], for code that takes its leases from any kind of source. Its leases have
 // no timers and no handles in this process, only a deadline. [Metrics] is not notified of their end, because any
-// process may end them. If an acquisition with the caller's SealHash fails once its fence may be raised, its lock is
-// not given back and runs out at its TTL, because a repeat of the request may have returned the lease already. Closing
-// it closes the Locker. It is safe for concurrent use.
+// process may end them. Closing it closes the Locker. It is safe for concurrent use.
 func (l *Locker) Source() leasing.Source { return source{l} }
 
 type source struct{ l *Locker }
@@ -53,7 +51,7 @@ func (s source) options(r leasing.Request) (acquireOptions, error) {
 		opts = append(opts, WithHolder(r.Holder))
 	}
 	o, err := s.l.options(r.Resource, opts)
-	o.sealHash, o.nonceHash = r.SealHash, r.NonceHash
+	o.sealHash, o.nonceHash, o.repeatable = r.SealHash, r.NonceHash, r.Repeatable
 	if err == nil {
 		err = validateSealHash(r.SealHash)
 	}

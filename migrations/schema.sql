@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 23 f3d205b759d5'
+  COMMENT 'fencegate fence state 8, code 24 9ced74fe3fb3'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -991,7 +991,7 @@ FUNCTION fence.next_epoch(p_above bigint) RETURNS bigint
 FUNCTION fence.nonce(p_resource text, p_nonce bytea, OUT armed bigint, OUT recorded bigint, OUT ended boolean) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body c4c1301b88e772594d68b77542a6b4cc
+  body c1fdb626acc3b56018dff6e3695d3815
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1474,7 +1474,7 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 5, code 10 b17c873496f9'
+  COMMENT 'fencegate objects state 5, code 11 f1146e0391e1'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner
@@ -1955,6 +1955,7 @@ FUNCTION objects.grace_for(p_given interval, p_shorten boolean, p_dry boolean) R
   SET search_path=pg_catalog, pg_temp
   body 71ab8e2154bc62bfb4ad86ca2525cdb0
   OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.hold_rules(p_bucket text) RETURNS void
   plpgsql VOLATILE COST 100

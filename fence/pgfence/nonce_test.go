@@ -116,6 +116,35 @@ func TestWhatIsKnownOfANonce(t *testing.T) {
 	}
 }
 
+// A look beside an arming sees both or neither: a current nonce is never taken for a spent one.
+func TestALookAtANonceIsOneSnapshot(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	n := nonce(t, "the run of program one")
+	armed := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		for token := fence.Token(1); ctx.Err() == nil; token++ {
+			if _, err := w.armOnce(ctx, orders, token, n); err != nil && ctx.Err() == nil {
+				armed <- err
+				return
+			}
+		}
+		armed <- nil
+	}()
+	for range 3000 {
+		if r, err := w.fence.Nonce(t.Context(), orders, n); err != nil || r.Armed != r.Recorded {
+			t.Errorf("%+v, %v", r, err)
+			break
+		}
+	}
+	cancel()
+	if err := <-armed; err != nil {
+		t.Error(err)
+	}
+}
+
 // Two runs with a nonce and one caller without raise concurrently. No other raise comes between two raises of one
 // run.
 func TestBetweenTwoArmingsOfANonceIsNobodyElses(t *testing.T) {

@@ -56,7 +56,7 @@ func (s *Server) once(c echo.Context, requests []leasing.Request) (*once, error)
 	o := &once{s: s, requests: requests}
 	for i, r := range requests {
 		seals := s.handles.seals(framed(who, key, r.Resource, string(what[:])))
-		requests[i].SealHash, o.seals = seals[0].Hash(), append(o.seals, seals)
+		requests[i].SealHash, requests[i].Repeatable, o.seals = seals[0].Hash(), true, append(o.seals, seals)
 	}
 	return o, nil
 }

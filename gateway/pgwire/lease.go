@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
@@ -54,7 +55,7 @@ func (s *session) takeLease() error {
 	held := leased{ttl: cmp.Or(asked.ttl, cfg.DefaultTTL), since: time.Now()}
 	var err error
 	held.Lease, err = cfg.lease(ctx, asked.wait, leasing.Request{
-		Resource: asked.resource, TTL: held.ttl, SealHash: s.seal.Hash(), NonceHash: asked.nonceHash, Holder: printable(s.who.user) + " at " + s.from(),
+		Resource: asked.resource, TTL: held.ttl, SealHash: s.seal.Hash(), NonceHash: asked.nonceHash, Holder: s.holder(),
 	})
 	switch {
 	case err == nil:
@@ -71,6 +72,15 @@ func (s *session) takeLease() error {
 		return errEnded
 	}
 	return errClientGone
+}
+
+// holder returns the name of this session's acquisition. No other session of the gateway has it.
+func (s *session) holder() string {
+	at := s.from()
+	if !strings.Contains(at, ":") { // no port: a Unix socket
+		at += ", session " + s.id
+	}
+	return printable(s.who.user) + " at " + at
 }
 
 // auditAcquired logs the same line as the HTTP API for each lease of a principal.
@@ -101,7 +111,7 @@ func (c *Config) lease(ctx context.Context, wait time.Duration, r leasing.Reques
 	}
 	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()
-	if seen, err := c.Leases.Inspect(ctx, r.Resource); err == nil && seen.Locked {
+	if seen, err := c.Leases.Inspect(ctx, r.Resource); err == nil && seen.Locked && seen.Holder != r.Holder {
 		held.Holder, held.RetryAfter = seen.Holder, max(0, seen.TTL)
 	}
 	return leasing.Lease{}, &held
@@ -166,10 +176,14 @@ func (c *Config) inVain(ctx context.Context, r leasing.Request, held *leasing.He
 		return nil //nolint:nilerr // as nobody asked
 	case known.Spent():
 		return &fence.SpentError{Resource: r.Resource, Armed: known.Armed, Recorded: known.Recorded}
-	case held != nil && known.Holds():
-		return &ownError{*held}
+	case held == nil || !known.Holds():
+		return nil
 	}
-	return nil
+	// This very acquisition may be arming: then the lock is its own.
+	if seen, err := c.Leases.Inspect(ctx, r.Resource); err != nil || !seen.Locked || seen.Holder == r.Holder {
+		return nil //nolint:nilerr // as nobody asked
+	}
+	return &ownError{*held}
 }
 
 // ownError reports that the nonce that asks for the resource already holds it. It is not a [leasing.ErrHeld], because
@@ -227,10 +241,11 @@ func leaseRefusal(resource string, err error) error {
 	case refused:
 		return &fatalError{code: code.SQLState, message: err.Error(), hint: code.Hint}
 	}
-	return &fatalError{
-		code: codeCannotConnectNow, message: fmt.Sprintf("no lease of %q is available now", resource),
-		hint: "Nothing was done. Try again later; the gateway's log says why.", cause: err,
+	hint := "Nothing was done. Try again later; the gateway's log says why."
+	if errors.Is(err, fence.ErrUnknown) {
+		hint = "Whether the fence was raised is unknown; the lease, if it was taken, is given back or ends at its TTL. Try again later; the gateway's log says why."
 	}
+	return &fatalError{code: codeCannotConnectNow, message: fmt.Sprintf("no lease of %q is available now", resource), hint: hint, cause: err}
 }
 
 func heldDetail(held leasing.HeldError) string {

@@ -133,7 +133,7 @@ func ended(why, err error) error {
 // repeatable reports whether a repeat of the requests in another process can find the leases by the callers' seals, once
 // all fences are raised. It may have extended and returned them, so only their TTL ends them.
 func repeatable(all []leasing.Request) bool {
-	return !slices.ContainsFunc(all, func(r leasing.Request) bool { return r.SealHash == nil })
+	return !slices.ContainsFunc(all, func(r leasing.Request) bool { return !r.Repeatable || r.SealHash == nil })
 }
 
 // arm raises the fences, in the order of the requests, and returns the leases. raised: all may be raised, even after an

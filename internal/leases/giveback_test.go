@@ -79,14 +79,16 @@ func TestALeaseThatARepeatMayHaveReturnedIsNotGivenBack(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
+		once  bool // nobody repeats the request
 		seals [][]byte
 		armer leasing.Armer
 		tries int32
 	}{
-		{"own seal", [][]byte{nil}, doubtful{}, 1},
-		{"the caller's seal", [][]byte{make([]byte, 32)}, doubtful{}, 0},
-		{"the first of several is unknown", [][]byte{make([]byte, 32), make([]byte, 32)}, doubtful{}, 2},
-		{"refused", [][]byte{make([]byte, 32)}, refusing{}, 1},
+		{"own seal", false, [][]byte{nil}, doubtful{}, 1},
+		{"the caller's seal", false, [][]byte{make([]byte, 32)}, doubtful{}, 0},
+		{"the caller's seal, once", true, [][]byte{make([]byte, 32)}, doubtful{}, 1},
+		{"the first of several is unknown", false, [][]byte{make([]byte, 32), make([]byte, 32)}, doubtful{}, 2},
+		{"refused", false, [][]byte{make([]byte, 32)}, refusing{}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -94,7 +96,7 @@ func TestALeaseThatARepeatMayHaveReturnedIsNotGivenBack(t *testing.T) {
 			h.tries.Store(1)
 			var all []leasing.Request
 			for i, seal := range c.seals {
-				all = append(all, leasing.Request{Resource: []string{"a", "c"}[i], TTL: time.Hour, SealHash: seal})
+				all = append(all, leasing.Request{Resource: []string{"a", "c"}[i], TTL: time.Hour, SealHash: seal, Repeatable: !c.once})
 			}
 			if _, err := s.TryAcquireAll(t.Context(), all); err == nil {
 				t.Fatal("it gave a lease")

@@ -67,7 +67,7 @@ func (s *Source) each(ctx context.Context, all []leasing.Request, acquire func(c
 // acquisition has failed with err.
 func repeatable(all []leasing.Request, err error) bool {
 	_, kept := errors.AsType[*keptError](err)
-	return kept && !slices.ContainsFunc(all, func(r leasing.Request) bool { return r.SealHash == nil })
+	return kept && !slices.ContainsFunc(all, func(r leasing.Request) bool { return !r.Repeatable || r.SealHash == nil })
 }
 
 // freeNow frees leases that were taken in vain, even if ctx has ended. What the first try does not free is given back in

@@ -85,18 +85,18 @@ func TestCloseGivesBackALeaseThatIsBeingArmed(t *testing.T) {
 	}
 }
 
-// A repeat of the request may have returned the lease, once its fence is raised.
+// A repeat of the request, if there may be one, may have returned the lease once its fence is raised.
 func TestALeaseThatARepeatMayHaveReturnedIsNotGivenBack(t *testing.T) {
 	t.Parallel()
-	for _, several := range []bool{false, true} {
+	for _, c := range []struct{ several, repeatable bool }{{false, true}, {true, true}, {false, false}, {true, false}} {
 		w, armer := setup(t), make(waits)
 		s := source(t, pglock.Config{Pool: pool(t, w.locker), MaxTTL: hour, Armer: armer})
 		ctx, cancel := context.WithCancel(t.Context())
 		outcome := make(chan error, 1)
-		request := leasing.Request{Resource: "r", TTL: hour, SealHash: fence.NewSeal().Hash()}
+		request := leasing.Request{Resource: "r", TTL: hour, SealHash: fence.NewSeal().Hash(), Repeatable: c.repeatable}
 		go func() {
 			var err error
-			if several {
+			if c.several {
 				_, err = s.TryAcquireAll(ctx, []leasing.Request{request})
 			} else {
 				_, err = s.TryAcquire(ctx, request)
@@ -111,8 +111,8 @@ func TestALeaseThatARepeatMayHaveReturnedIsNotGivenBack(t *testing.T) {
 		if err := s.Close(); err != nil { // waits for what is given back
 			t.Error(err)
 		}
-		if !w.isLocked(t, "r") {
-			t.Errorf("several: %t: it was freed", several)
+		if locked := w.isLocked(t, "r"); locked != c.repeatable {
+			t.Errorf("%+v: locked: %t", c, locked)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func TestSeveralLeasesThatNoRepeatCanHaveAreGivenBack(t *testing.T) {
 	s := source(t, pglock.Config{Pool: pool(t, w.locker), MaxTTL: hour})
 	w.exec(t, `SELECT fence.take_lease('b', 'another', 3600000000, sha256('seal'), '', 0, false)`)
 	_, err := s.TryAcquireAll(t.Context(), []leasing.Request{
-		{Resource: "a", TTL: hour, SealHash: fence.NewSeal().Hash()}, {Resource: "b", TTL: hour, SealHash: fence.NewSeal().Hash()},
+		{Resource: "a", TTL: hour, SealHash: fence.NewSeal().Hash(), Repeatable: true}, {Resource: "b", TTL: hour, SealHash: fence.NewSeal().Hash(), Repeatable: true},
 	})
 	if !errors.Is(err, leasing.ErrHeld) {
 		t.Error(err)

@@ -91,7 +91,7 @@ func (s *Source) acquire(ctx context.Context, r leasing.Request, w way) (leasing
 		low, ok := errors.AsType[*fence.NotRaisedError](err)
 		switch {
 		case !ok && (a.given() > 0 || a.doubt || errors.Is(err, fence.ErrUnknown)):
-			if r.SealHash != nil && mayBeGood(ctx, a, err) {
+			if r.Repeatable && r.SealHash != nil && mayBeGood(ctx, a, err) {
 				return leasing.Lease{}, &keptError{err}
 			}
 			s.life.InBackground(func(context.Context) { s.giveBack(a) })

@@ -11,9 +11,11 @@
 CREATE OR REPLACE FUNCTION fence.nonce(p_resource text, p_nonce bytea, OUT armed bigint, OUT recorded bigint, OUT ended boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  SELECT f.token, f.ended_at IS NOT NULL INTO recorded, ended FROM fence.resources f WHERE f.resource = p_resource;
-  SELECT n.token INTO armed FROM fence.nonces n WHERE n.resource = p_resource AND n.nonce = p_nonce;
-  ended := coalesce(ended, false);
+  -- One statement, one snapshot: an arming that commits between two would make a current nonce look spent.
+  SELECT f.token, coalesce(f.ended_at IS NOT NULL, false), n.token INTO recorded, ended, armed
+    FROM (SELECT) one
+    LEFT JOIN fence.resources f ON f.resource = p_resource
+    LEFT JOIN fence.nonces n ON n.resource = p_resource AND n.nonce = p_nonce;
 END $$;
 REVOKE ALL ON FUNCTION fence.nonce(text, bytea) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.nonce(text, bytea) TO fence_gateway;
