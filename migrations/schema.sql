@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 24 9ced74fe3fb3'
+  COMMENT 'fencegate fence state 8, code 23 f3d205b759d5'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -991,7 +991,7 @@ FUNCTION fence.next_epoch(p_above bigint) RETURNS bigint
 FUNCTION fence.nonce(p_resource text, p_nonce bytea, OUT armed bigint, OUT recorded bigint, OUT ended boolean) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body c1fdb626acc3b56018dff6e3695d3815
+  body c4c1301b88e772594d68b77542a6b4cc
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1474,7 +1474,7 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 5, code 11 f1146e0391e1'
+  COMMENT 'fencegate objects state 5, code 11 80aee114165b'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner
@@ -2204,6 +2204,12 @@ FUNCTION objects.stage_multipart(p_upload uuid, p_bucket text, p_key text, p_blo
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
+FUNCTION objects.stage_stands(p_stage uuid) RETURNS boolean
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body c890becd979d9b6818d39e95479f01da
+  OWNER fence_owner
+
 FUNCTION objects.stage_upload(p_stage uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_if_none_match boolean) RETURNS objects.stages
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
@@ -2214,7 +2220,7 @@ FUNCTION objects.stage_upload(p_stage uuid, p_bucket text, p_key text, p_blobs u
 FUNCTION objects.stage_upload(p_stage uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_if_none_match boolean, p_invocation text) RETURNS uuid
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body b96d4f6e1bc3c0f31242be0162c6db25
+  body 476a490f790a305c9100b5a4350f77eb
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
@@ -17,7 +18,8 @@ import (
 
 const (
 	sqlStageUpload = "SELECT objects.stage_upload($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
-	sqlStage       = `SELECT id, etag, attributes, created_at FROM objects.stages WHERE id = $1
+	sqlStage       = `SELECT id, etag, attributes, created_at FROM objects.stages s WHERE id = $1
+		  AND cardinality(s.blobs) = (SELECT count(*) FROM objects.blobs b WHERE b.id = ANY (s.blobs) AND b.state = 'pending')
 		UNION ALL SELECT id, etag, attributes - 'part_checksums', created_at FROM objects.versions WHERE id = $1`
 	sqlStageMultipart = "SELECT id FROM objects.stage_multipart($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 )
@@ -42,7 +44,8 @@ func (w *Writer) stage(ctx context.Context, id, bytes blob.ID, s staging) (Store
 	switch {
 	case errors.Is(err, ErrGivenUp), err == nil && v.ID != id: // or an earlier attempt's bytes count for this request
 		w.forget(ctx, bytes)
-	case err != nil:
+	case err == nil, errors.Is(err, fence.ErrUnknown) && s.Invocation != "": // it may be recorded; a repeated request finds it
+	default:
 		w.giveUp(ctx, bytes) // if it was recorded after all, it can no longer be published
 	}
 	return v, err

@@ -282,6 +282,60 @@ func TestAStageWhoseAnswerIsLostIsRecordedOnceOrNotAtAll(t *testing.T) {
 	}
 }
 
+// The tests of repeated staging send this request: each attempt has the same id.
+func (w *world) stageAgain() raw {
+	return raw{
+		creds: w.issue("orders/1001", 7), method: "PUT", path: "/orders/" + invoice, body: body("x"), size: 1, invocation: "a",
+		header: map[string]string{"Fencing-Stage": "true"},
+	}
+}
+
+func TestAStageWhoseOutcomeIsUnknownCanBePublished(t *testing.T) {
+	t.Parallel()
+	f := &faulty{}
+	w := setup(t, throughFaulty(t, f))
+	bucket := w.bucket()
+	g := w.sealed("orders/1001", 7)
+	f.strike("stage_upload", false, loseReply, loseReply, loseReply, loseReply, loseReply)
+	if res, text := w.send(w.stageAgain()); res.StatusCode != http.StatusServiceUnavailable || f.left() != 0 {
+		t.Fatalf("%d, %d faults left\n%s", res.StatusCode, f.left(), text)
+	}
+	res, text := w.send(w.stageAgain())
+	if res.StatusCode != http.StatusOK {
+		t.Fatalf("again: %d\n%s", res.StatusCode, text)
+	}
+	if err := w.publish(g, res.Header.Get("Fencing-Stage")); err != nil {
+		t.Error(err)
+	}
+	if got := get(t, w.root(), bucket, invoice); got != "x" {
+		t.Errorf("the object holds %q", got)
+	}
+}
+
+func TestAStageThatWasGivenUpIsNotAnsweredAgain(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.bucket()
+	g := w.sealed("orders/1001", 7)
+	first, _ := w.send(w.stageAgain())
+	w.age("25 hours")
+	if _, err := w.srv.Keeper().Sweep(t.Context(), maintenance.Sweep{}); err != nil {
+		t.Error(err)
+	}
+	again, text := w.send(w.stageAgain())
+	stage := again.Header.Get("Fencing-Stage")
+	if again.StatusCode != http.StatusOK || stage == first.Header.Get("Fencing-Stage") {
+		t.Fatalf("%d, stage %s\n%s", again.StatusCode, stage, text)
+	}
+	if err := w.publish(g, stage); err != nil {
+		t.Error(err)
+	}
+	third, _ := w.send(w.stageAgain())
+	if got := third.Header.Get("Fencing-Stage"); got != stage {
+		t.Errorf("the stage is %s once it is published, and was %s", got, stage)
+	}
+}
+
 func TestStagedUploadsAreListed(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -16,8 +16,18 @@
 --
 --   ZO010 no such stage        ZO011 it was published already
 
+-- Returns whether a stage is published, or can be.
+CREATE OR REPLACE FUNCTION objects.stage_stands(p_stage uuid) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM objects.versions v WHERE v.id = p_stage)
+      OR EXISTS (SELECT FROM objects.stages s WHERE s.id = p_stage AND cardinality(s.blobs) =
+                   (SELECT count(*) FROM objects.blobs b WHERE b.id = ANY (s.blobs) AND b.state = 'pending'));
+END $$;
+REVOKE ALL ON FUNCTION objects.stage_stands(uuid) FROM PUBLIC, fence_writer, fence_gateway;
+
 -- Records an upload whose bytes are stored. Returns the stage that the request made. If an earlier attempt had the same content,
--- that is its stage, and these bytes are given up.
+-- that is its stage, and these bytes are given up; unless that stage was given up itself: then this attempt counts as the first.
 CREATE OR REPLACE FUNCTION objects.stage_upload(
   p_stage uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb,
   p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_if_none_match boolean, p_invocation text
@@ -30,14 +40,14 @@ BEGIN
   PERFORM objects.begin_change();
   PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
   PERFORM 1 FROM objects.blobs b WHERE b.id = ANY (p_blobs) ORDER BY b.id FOR UPDATE;   -- serialises the attempts of one stage
-  IF EXISTS (SELECT FROM objects.stages s WHERE s.id = p_stage) THEN
+  IF objects.stage_stands(p_stage) THEN
     PERFORM objects.answer_lasts();
     RETURN p_stage;
   END IF;
   done := objects.earlier_answer(p_bucket, p_key, p_invocation, 'stage');
   IF done ->> 'etag' <> p_etag THEN
     RAISE EXCEPTION 'this invocation id was used for another request' USING ERRCODE = 'ZO006';
-  ELSIF done IS NOT NULL THEN
+  ELSIF objects.stage_stands((done ->> 'stage')::uuid) THEN
     UPDATE objects.blobs b SET state = 'condemned', changed_at = now()
      WHERE b.id = ANY (p_blobs) AND b.state = 'pending' AND (done ->> 'stage')::uuid <> p_stage;
     RETURN done ->> 'stage';
@@ -51,6 +61,7 @@ BEGIN
   INSERT INTO objects.stages (id, bucket, key, blob, blobs, blob_sizes, etag, attributes, resource, token, if_match, if_none_match)
   VALUES (p_stage, p_bucket, p_key, p_blobs[1], p_blobs, p_blob_sizes, p_etag, p_attributes, CASE WHEN p_token = 0 THEN '' ELSE p_resource END,
           p_token, p_if_match, p_if_none_match);
+  DELETE FROM objects.attempts a WHERE a.bucket = p_bucket AND a.key = p_key AND a.invocation_id = p_invocation AND a.what = 'stage';
   PERFORM objects.note_answer(p_bucket, p_key, p_invocation, 'stage', jsonb_build_object('stage', p_stage, 'etag', p_etag));
   RETURN p_stage;
 END $$;
