@@ -6,6 +6,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -37,7 +38,8 @@ func (b *backend) DeleteObject(ctx context.Context, in *s3.DeleteObjectInput) (*
 func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) (s3response.DeleteResult, error) {
 	r := b.requestOf(ctx)
 	var result s3response.DeleteResult
-	if len(in.Delete.Objects) > maxList {
+	noKey := func(o types.ObjectIdentifier) bool { return o.Key == nil }
+	if len(in.Delete.Objects) > maxList || slices.ContainsFunc(in.Delete.Objects, noKey) {
 		return result, s3err.GetAPIError(s3err.ErrMalformedXML)
 	}
 	if _, err := b.catalog.Rule(b.base, *in.Bucket); err != nil {
@@ -47,9 +49,6 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 	defer cancel()
 	var away error // set once PostgreSQL stops answering: the rest is not tried
 	for _, o := range in.Delete.Objects {
-		if o.Key == nil {
-			return result, s3err.GetAPIError(s3err.ErrMalformedXML)
-		}
 		if away != nil {
 			result.Error = append(result.Error, deleteError(o, s3error.Unavailable(s3error.MessageNotTried)))
 			continue

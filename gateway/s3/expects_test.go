@@ -117,3 +117,20 @@ func TestADeletionOfManyNamesEachKey(t *testing.T) {
 		t.Errorf("%d deletions of nothing are recorded", n)
 	}
 }
+
+func TestADeletionOfManyThatIsMalformedRemovesNothing(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	c := w.lease("orders/1001", 5)
+	put(t, c, bucket, invoice, "data")
+	for _, date := range []string{"", "<LastModifiedTime>" + time.Now().UTC().Format(http.TimeFormat) + "</LastModifiedTime>"} { // parsed here
+		document := "<Delete><Object><Key>" + invoice + "</Key></Object><Object>" + date + "<ETag>x</ETag></Object></Delete>"
+		if status, code, text := w.ask(w.issue("orders/1001", 5), "POST", "/orders?delete=", document, nil); status != 400 || code != "MalformedXML" {
+			t.Errorf("%s: got %d %s", document, status, text)
+		}
+	}
+	if got := get(t, c, bucket, invoice); got != "data" {
+		t.Errorf("the object holds %q", got)
+	}
+}
