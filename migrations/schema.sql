@@ -1474,7 +1474,7 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 5, code 11 80aee114165b'
+  COMMENT 'fencegate objects state 5, code 11 38e2cdfe5ab0'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner
@@ -1784,14 +1784,14 @@ FUNCTION objects.check_retained(p_bucket text, p_version uuid) RETURNS void
 FUNCTION objects.commit_deletion(p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 94531f4567e088cecff2a4ef3d7dbe9e
+  body 67257716309238527240d04b1d7f2f1a
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.commit_deletion_if(p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_size bigint, p_modified timestamp with time zone) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body da23f87b9dd0e3a6ec6f35d576fa156a
+  body e47e4197f781c233eb8891e6aa32ab1e
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1888,6 +1888,12 @@ FUNCTION objects.delete_bucket(p_bucket text) RETURNS void
   body 5de90dc9c4f1cb627e16237c3e9ccdb3
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.delete_key(p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_size bigint, p_modified timestamp with time zone) RETURNS objects.versions
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 00df78ae22ed896b9761f71bef0ac443
+  OWNER fence_owner
 
 FUNCTION objects.drop_multipart(p_upload uuid) RETURNS uuid[]
   plpgsql VOLATILE SECURITY DEFINER COST 100

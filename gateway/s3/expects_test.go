@@ -12,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // A condition that cannot be parsed or met is never ignored.
@@ -132,5 +133,43 @@ func TestADeletionOfManyThatIsMalformedRemovesNothing(t *testing.T) {
 	}
 	if got := get(t, c, bucket, invoice); got != "data" {
 		t.Errorf("the object holds %q", got)
+	}
+}
+
+// A version with the deletion's invocation id that is not committed holds the deletion up: it has found no object by
+// then.
+func TestADeletionJudgesTheObjectThatItRemoves(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	c := w.lease("orders/1001", 5)
+	for header, value := range map[string]string{
+		"X-Amz-If-Match-Size": "5", "X-Amz-If-Match-Last-Modified-Time": "Mon, 01 Jan 2001 00:00:00 GMT",
+	} {
+		tx, err := w.admin.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		const sql = `INSERT INTO objects.versions (id, bucket, key, deletion, blobs, blob_sizes, size, etag, resource, token, invocation_id)
+			VALUES (gen_random_uuid(), $1, $2, true, '{}', '{}', 0, '', 'orders/1001', 5, $3)`
+		if _, err := tx.Exec(t.Context(), sql, bucket, "1001/"+header, header); err != nil {
+			t.Fatal(err)
+		}
+		done := w.async(raw{
+			creds: w.issue("orders/1001", 5), method: "DELETE", path: "/orders/1001/" + header, invocation: header, header: map[string]string{header: value},
+		})
+		testenv.Eventually(t, "the deletion waits", func() bool {
+			return w.count("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
+		})
+		put(t, c, bucket, "1001/"+header, "data")
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if a := <-done; a.status != http.StatusPreconditionFailed {
+			t.Errorf("%s: got %+v", header, a)
+		}
+		if got := get(t, c, bucket, "1001/"+header); got != "data" {
+			t.Errorf("the object holds %q", got)
+		}
 	}
 }

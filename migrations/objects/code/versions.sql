@@ -7,46 +7,6 @@
 --
 -- Lock order: pointer, versions, blobs of older versions.
 
--- Deletes a key: the fence check and the removal of the pointer in one transaction. Deleting a key that does not exist succeeds.
--- Returns the deletion's own version, which is kept if the bucket keeps versions. A repeated call behaves as in
--- objects.commit_upload.
-CREATE OR REPLACE FUNCTION objects.commit_deletion(
-  p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text
-) RETURNS objects.versions
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-  done objects.versions;
-  old objects.pointers;
-BEGIN
-  PERFORM objects.begin_change();
-  PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
-  -- Serialises the attempts of one deletion, as the blobs' rows do for an upload. No other client knows the id beforehand.
-  PERFORM pg_advisory_xact_lock(hashtextextended(p_version::text, 0));
-  done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
-  IF done.id IS NULL THEN
-    p_token := objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
-    INSERT INTO objects.versions (id, bucket, key, deletion, blobs, blob_sizes, size, etag, resource, token, holder, invocation_id)
-    VALUES (p_version, p_bucket, p_key, true, '{}', '{}', 0, '', p_resource, p_token, objects.holder_of(p_resource), p_invocation)
-    ON CONFLICT DO NOTHING RETURNING * INTO done;
-    IF FOUND THEN
-      PERFORM objects.lock_pointer(p_bucket, p_key, p_if_match, false);
-      -- If there was no pointer to lock, one may have appeared in between.
-      DELETE FROM objects.pointers WHERE bucket = p_bucket AND key = p_key RETURNING * INTO old;
-      PERFORM objects.retire(p_bucket, old.version);
-      PERFORM objects.retire(p_bucket, done.id);   -- after the rows that it deletes
-      SELECT * INTO done FROM objects.versions v WHERE v.id = p_version;
-      RETURN done;
-    END IF;
-    done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
-  END IF;
-  IF NOT done.deletion THEN
-    RAISE EXCEPTION 'this invocation id was used for another request' USING ERRCODE = 'ZO006';
-  END IF;
-  RETURN done;
-END $$;
-REVOKE ALL ON FUNCTION objects.commit_deletion(uuid, text, text, text, bigint, bytea, text, text) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION objects.commit_deletion(uuid, text, text, text, bigint, bytea, text, text) TO fence_gateway;
-
 -- Checks that a version is what a deletion expects; NULL expects nothing. Times are compared in whole seconds, as in HTTP.
 CREATE OR REPLACE FUNCTION objects.check_expected(v objects.versions, p_if_match text, p_size bigint, p_modified timestamptz) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -62,8 +22,64 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.check_expected(objects.versions, text, bigint, timestamp with time zone) FROM PUBLIC, fence_writer, fence_gateway;
 
--- objects.commit_deletion with conditions on the deleted version. A key that does not exist meets them: there is nothing to
--- delete.
+-- Deletes a key: the fence check and the removal of the pointer in one transaction. Deleting a key that does not exist succeeds.
+-- Returns the deletion's own version, which is kept if the bucket keeps versions. A repeated call behaves as in
+-- objects.commit_upload. p_size and p_modified as in objects.check_expected.
+CREATE OR REPLACE FUNCTION objects.delete_key(
+  p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text,
+  p_size bigint, p_modified timestamptz
+) RETURNS objects.versions
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  done objects.versions;
+  old objects.pointers;
+  removed objects.versions;
+BEGIN
+  PERFORM objects.begin_change();
+  PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
+  -- Serialises the attempts of one deletion, as the blobs' rows do for an upload. No other client knows the id beforehand.
+  PERFORM pg_advisory_xact_lock(hashtextextended(p_version::text, 0));
+  done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
+  IF done.id IS NULL THEN
+    p_token := objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
+    INSERT INTO objects.versions (id, bucket, key, deletion, blobs, blob_sizes, size, etag, resource, token, holder, invocation_id)
+    VALUES (p_version, p_bucket, p_key, true, '{}', '{}', 0, '', p_resource, p_token, objects.holder_of(p_resource), p_invocation)
+    ON CONFLICT DO NOTHING RETURNING * INTO done;
+    IF FOUND THEN
+      PERFORM objects.lock_pointer(p_bucket, p_key, p_if_match, false);
+      -- If there was no pointer to lock, one may have appeared in between.
+      DELETE FROM objects.pointers WHERE bucket = p_bucket AND key = p_key RETURNING * INTO old;
+      IF p_size IS NOT NULL OR p_modified IS NOT NULL THEN
+        SELECT * INTO removed FROM objects.versions v WHERE v.id = old.version;
+        PERFORM objects.check_expected(removed, NULL, p_size, p_modified);
+      END IF;
+      PERFORM objects.retire(p_bucket, old.version);
+      PERFORM objects.retire(p_bucket, done.id);   -- after the rows that it deletes
+      SELECT * INTO done FROM objects.versions v WHERE v.id = p_version;
+      RETURN done;
+    END IF;
+    done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
+  END IF;
+  IF NOT done.deletion THEN
+    RAISE EXCEPTION 'this invocation id was used for another request' USING ERRCODE = 'ZO006';
+  END IF;
+  RETURN done;
+END $$;
+REVOKE ALL ON FUNCTION objects.delete_key(uuid, text, text, text, bigint, bytea, text, text, bigint, timestamp with time zone) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- objects.delete_key without conditions on the size and the time.
+CREATE OR REPLACE FUNCTION objects.commit_deletion(
+  p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text
+) RETURNS objects.versions
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN objects.delete_key(p_version, p_bucket, p_key, p_resource, p_token, p_seal, p_invocation, p_if_match, NULL, NULL);
+END $$;
+REVOKE ALL ON FUNCTION objects.commit_deletion(uuid, text, text, text, bigint, bytea, text, text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.commit_deletion(uuid, text, text, text, bigint, bytea, text, text) TO fence_gateway;
+
+-- Deletes a key, with conditions on the deleted version. A key that does not exist meets them: there is nothing to delete. A
+-- deletion that hides the key does not.
 CREATE OR REPLACE FUNCTION objects.commit_deletion_if(
   p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text,
   p_size bigint, p_modified timestamptz
@@ -75,7 +91,7 @@ DECLARE
 BEGIN
   PERFORM objects.begin_change();
   PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
-  PERFORM pg_advisory_xact_lock(hashtextextended(p_version::text, 0));   -- as in objects.commit_deletion
+  PERFORM pg_advisory_xact_lock(hashtextextended(p_version::text, 0));   -- as in objects.delete_key
   v := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
   IF v.id IS NULL THEN
     PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
@@ -88,7 +104,7 @@ BEGIN
     END IF;
     PERFORM objects.check_expected(v, NULL, p_size, p_modified);
   END IF;
-  RETURN objects.commit_deletion(p_version, p_bucket, p_key, p_resource, p_token, p_seal, p_invocation, p_if_match);
+  RETURN objects.delete_key(p_version, p_bucket, p_key, p_resource, p_token, p_seal, p_invocation, p_if_match, p_size, p_modified);
 END $$;
 REVOKE ALL ON FUNCTION objects.commit_deletion_if(uuid, text, text, text, bigint, bytea, text, text, bigint, timestamp with time zone) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.commit_deletion_if(uuid, text, text, text, bigint, bytea, text, text, bigint, timestamp with time zone) TO fence_gateway;
