@@ -54,7 +54,7 @@ func (b *backend) listVersions(r request, in *s3.ListObjectVersionsInput) (s3res
 		found = found[:limit]
 		last := found[limit-1]
 		if result.NextKeyMarker = name(last.Key); !last.IsPrefix {
-			result.NextVersionIdMarker = shownID(last, keep)
+			result.NextVersionIdMarker = &last.ID // and not NullVersion, after which the next key begins
 		}
 	}
 	owner := b.rootOwner()

@@ -254,6 +254,33 @@ func TestVersionsAreListedInPagesAndFolders(t *testing.T) {
 	wantRefused(t, err, 404, "NoSuchBucket")
 }
 
+// The current version is shown as "null" again then; a page that ends with it is continued all the same.
+func TestVersionsAreListedInPagesOnceNoneAreKept(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.keeping(objects.Keep{All: true})
+	holder := w.lease("orders/1001", 5)
+	for _, key := range []string{"1001/a", "1001/b"} {
+		put(t, holder, bucket, key, "x")
+		put(t, holder, bucket, key, "yy")
+	}
+	if err := w.srv.Catalog().SetKeep(t.Context(), bucket, objects.Keep{}); err != nil {
+		t.Fatal(err)
+	}
+	in := awss3.ListObjectVersionsInput{Bucket: &bucket, MaxKeys: aws.Int32(1)}
+	if got, want := versions(t, holder, in), "1001/a:2* | 1001/a:1 | 1001/b:2* | 1001/b:1"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	out, err := holder.ListObjectVersions(t.Context(), &in)
+	if err != nil || *out.Versions[0].VersionId != objects.NullVersion {
+		t.Errorf("got %+v, %v", out, err)
+	}
+	in.KeyMarker, in.VersionIdMarker = aws.String("1001/a"), aws.String(objects.NullVersion) // a client's own
+	if got, want := versions(t, holder, in), "1001/b:2* | 1001/b:1"; got != want {
+		t.Errorf("after null: got %q, want %q", got, want)
+	}
+}
+
 func TestVersionsAreChangedOnlyByTheCurrentHolder(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
