@@ -50,7 +50,7 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 	var away error // set once PostgreSQL stops answering: the rest is not tried
 	for _, o := range in.Delete.Objects {
 		if away != nil {
-			result.Error = append(result.Error, deleteError(o, s3error.Unavailable(s3error.MessageNotTried)))
+			result.Error = append(result.Error, deleteError(o, r.unavailable(s3error.MessageNotTried)))
 			continue
 		}
 		gone, err := b.remove(within, r, &s3.DeleteObjectInput{

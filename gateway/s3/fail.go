@@ -3,6 +3,7 @@ package s3
 import (
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/versity/versitygw/s3err"
@@ -12,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3/edge"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
@@ -45,17 +47,49 @@ func (b *backend) fail(r request, bucket, operation string, err error) error {
 	case unknown:
 		return s3error.Unavailable(s3error.MessageUnknown)
 	case isBusy:
-		return s3error.Unavailable(s3error.MessageBusy(busy.State))
+		return r.unavailable(s3error.MessageBusy(busy.State))
 	case errors.Is(err, objects.ErrDoubted):
-		return s3error.Unavailable(s3error.MessageDoubted)
+		return r.unavailable(s3error.MessageDoubted)
 	case errors.Is(err, objects.ErrDatabaseAway):
-		return s3error.Unavailable(s3error.MessageDatabaseAway)
+		return r.unavailable(s3error.MessageDatabaseAway)
 	case errors.Is(err, blob.ErrBusy):
 		return s3err.GetAPIError(s3err.ErrSlowDown)
 	case errors.Is(err, objects.ErrStoreFailed):
-		return s3error.Unavailable(s3error.MessageStoreFailed)
+		return r.unavailable(s3error.MessageStoreFailed)
 	}
 	return s3err.GetAPIError(s3err.ErrInternalError)
+}
+
+// unavailable asks the client to retry.
+func (r request) unavailable(message string) s3error.Error {
+	return s3error.Unavailable(r.told(message))
+}
+
+// noRight refuses a request for which the principal of the credentials has no right, or no longer has it.
+func (r request) noRight() s3error.Error {
+	return s3error.Error{Code: "AccessDenied", Status: http.StatusForbidden, Message: r.told(s3error.MessageNoRight)}
+}
+
+// told returns a message that claims nothing of an earlier attempt, which was not looked for.
+func (r request) told(message string) string {
+	if r.mayRepeat() {
+		return s3error.Repeated(message)
+	}
+	return message
+}
+
+// mayRepeat reports whether the request may be a repetition of a write. A client that does not count its attempts may
+// have sent it before.
+func (r request) mayRepeat() bool {
+	if r.invocation == "" || r.http == nil || r.http.IsGet() || r.http.IsHead() {
+		return false
+	}
+	for field := range strings.SplitSeq(r.header(edge.HeaderAttempt), ";") {
+		if n, counted := strings.CutPrefix(strings.TrimSpace(field), "attempt="); counted {
+			return n != "1"
+		}
+	}
+	return true
 }
 
 // tellRefusal records a request that the fence refused as an event.

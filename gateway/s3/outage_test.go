@@ -5,6 +5,8 @@ package s3_test
 import (
 	"context"
 	"net"
+	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -37,6 +39,41 @@ func TestALostAnswerOfARemovalIsResolved(t *testing.T) {
 	f.strike("create_bucket", false, loseReply)
 	if _, err := w.root().CreateBucket(t.Context(), &awss3.CreateBucketInput{Bucket: &bucket}); err != nil {
 		t.Errorf("create: %v", err)
+	}
+}
+
+func TestAnAnswerToARepetitionSpeaksOfThisAttemptAlone(t *testing.T) {
+	t.Parallel()
+	f := &faulty{}
+	w := setup(t, throughFaulty(t, f))
+	w.bucket()
+	w.arm("orders/1001", 5)
+	f.setDown(true)
+	const document = "<Delete><Object><Key>" + invoice + "</Key></Object></Delete>"
+	object := "/orders/" + invoice
+	for _, c := range []struct {
+		raw
+		attempt string
+		maybe   bool // an earlier attempt may have changed something
+	}{
+		{raw{method: "PUT", path: object, body: body("x"), size: 1}, "attempt=1; max=3", false},
+		{raw{method: "PUT", path: object, body: body("x"), size: 1}, "attempt=2; max=3", true},
+		{raw{method: "PUT", path: object, body: body("x"), size: 1}, "ttl=20261128T010203Z; attempt=10; max=12", true},
+		{raw{method: "PUT", path: object, body: body("x"), size: 1}, "", true},
+		{raw{method: "PUT", path: object, body: body("x"), size: 1, invocation: none}, "attempt=2; max=3", false},
+		{raw{method: "DELETE", path: object}, "attempt=2", true},
+		{raw{method: "POST", path: "/orders?delete=", body: body(document), size: int64(len(document)), header: map[string]string{"Content-MD5": md5Of(document)}}, "attempt=2", true},
+		{raw{method: "GET", path: object}, "attempt=2; max=3", false},
+	} {
+		c.creds = w.issue("orders/1001", 5)
+		if c.attempt != "" {
+			c.unsigned = map[string]string{"Amz-Sdk-Request": c.attempt}
+		}
+		res, text := w.send(c.raw)
+		maybe := strings.Contains(text, "an earlier attempt of the same request may have")
+		if res.StatusCode != http.StatusServiceUnavailable || maybe != c.maybe || strings.Contains(text, "Nothing was changed") == c.maybe {
+			t.Errorf("%s %s, %q: got %d %s", c.method, c.path, c.attempt, res.StatusCode, text)
+		}
 	}
 }
 

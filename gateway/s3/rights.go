@@ -9,18 +9,11 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
-	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // Rights say what a principal may do now.
 type Rights interface {
 	May(principal string, v access.Verb, resource string) bool
-}
-
-// errNoRight refuses a request for which the principal of the credentials has no right, or no longer has it.
-var errNoRight = s3error.Error{
-	Code: "AccessDenied", Status: http.StatusForbidden,
-	Message: "The principal of these credentials may not do this. Nothing was changed.",
 }
 
 // right is a right that a request needs.

@@ -71,6 +71,9 @@ func TestCredentialsAreWorthWhatTheirPrincipalMayNow(t *testing.T) {
 	expect("without buckets", root, "GET", "/orders/1001/a", 200)
 
 	replace(named("worker"))
+	if _, text := w.send(raw{creds: of("worker"), method: "DELETE", path: "/orders/1001/a"}); !strings.Contains(text, "an earlier attempt of the same request may have") {
+		t.Errorf("what was done before is denied: %s", text)
+	}
 	for _, method := range []string{"PUT", "GET", "DELETE"} {
 		expect("without acquire", of("worker"), method, "/orders/1001/a", 403)
 	}

@@ -18,7 +18,7 @@ func (p *port) within(r route) fiber.Handler {
 		s, leased := p.backend.sessionOf(c.RequestCtx())
 		asked := p.backend.addressedBy(c)
 		if !p.backend.permitted(asked.request, s, leased, r.action) {
-			return p.backend.fail(asked.request, asked.bucket, r.action, errNoRight)
+			return p.backend.fail(asked.request, asked.bucket, r.action, asked.noRight())
 		}
 		if asked.over(r.action) {
 			return p.backend.fail(asked.request, asked.bucket, r.action, errExpired)

@@ -30,6 +30,8 @@ const (
 	HeaderStage = "Fencing-Stage"
 	// HeaderInvocation is the same in each attempt of a request.
 	HeaderInvocation = "amz-sdk-invocation-id"
+	// HeaderAttempt counts the attempts of a request: "attempt=1; max=3".
+	HeaderAttempt = "amz-sdk-request"
 )
 
 // Headers for the expectations of a deletion, besides If-Match.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"html"
 	"net/http"
+	"strings"
 
 	"github.com/versity/versitygw/s3err"
 
@@ -94,19 +95,30 @@ func Unavailable(message string) Error {
 	return Error{Code: "ServiceUnavailable", Status: http.StatusServiceUnavailable, Message: message}
 }
 
+const (
+	nothingChanged = "Nothing was changed."
+	nothingNow     = "This attempt changed nothing; an earlier attempt of the same request may have."
+)
+
+// Repeated returns a message for a request that may have been sent before: the message speaks of this attempt alone.
+func Repeated(message string) string { return strings.Replace(message, nothingChanged, nothingNow, 1) }
+
+// MessageNoRight refuses a request for want of a right. The principal may have had it at an earlier attempt.
+const MessageNoRight = "The principal of these credentials may not do this. " + nothingChanged
+
 // Messages of 503. SDKs retry on their own.
 const (
-	MessageDatabaseAway = "PostgreSQL, which holds the fences and the names of objects, did not answer. Nothing was changed. Try again."
-	MessageDoubted      = "PostgreSQL may have forgotten fences, or that can't be judged now; the gateway's /readyz says which, and what to do. Nothing was changed."
+	MessageDatabaseAway = "PostgreSQL, which holds the fences and the names of objects, did not answer. " + nothingChanged + " Try again."
+	MessageDoubted      = "PostgreSQL may have forgotten fences, or that can't be judged now; the gateway's /readyz says which, and what to do. " + nothingChanged
 	MessageUnknown      = "PostgreSQL was lost while the request was committed, so its outcome is unknown. Try the same request again, with its amz-sdk-invocation-id: it is applied at most once."
 	MessageUnknownOnce  = "PostgreSQL was lost while the request was committed, so its outcome is unknown. It has no amz-sdk-invocation-id: repeated, it may be applied a second time. Look what is there first."
-	MessageNotTried     = "PostgreSQL was lost before this key's turn came. Nothing was changed. Try again."
+	MessageNotTried     = "PostgreSQL was lost before this key's turn came. " + nothingChanged + " Try again."
 	MessageCopied       = "The copy is made, but not under the id that the headers of this answer name. Try the same request again, with its amz-sdk-invocation-id."
 	MessageLockAway     = "The lock did not answer, so it is unknown whether the lease is over, and whether an earlier attempt of this request will take effect. Try the same request again."
-	MessageStoreFailed  = "The blob store failed. Nothing was changed. Try again."
+	MessageStoreFailed  = "The blob store failed. " + nothingChanged + " Try again."
 )
 
 // MessageBusy is the message for a PostgreSQL that answered with this SQLSTATE.
 func MessageBusy(state string) string {
-	return "PostgreSQL, which holds the fences and the names of objects, refused for now (SQLSTATE " + state + "). Nothing was changed. Try again."
+	return "PostgreSQL, which holds the fences and the names of objects, refused for now (SQLSTATE " + state + "). " + nothingChanged + " Try again."
 }
