@@ -35,12 +35,36 @@ func (s *S3) Open(ctx context.Context, id ID, offset, length int64) (io.ReadClos
 	if err := s.enter(ctx); err != nil {
 		return nil, fmt.Errorf("open blob %s: %w", id, err)
 	}
+	return s.openWith(ctx, id, offset, length, sync.OnceFunc(s.leave))
+}
+
+// Follow is [S3.Open] for a reader that goes on with another blob: it closes r, and the new reader has r's place. A
+// reader that had to wait for a new one could be refused in the middle of what it reads.
+func (s *S3) Follow(ctx context.Context, r io.ReadCloser, id ID, offset, length int64) (io.ReadCloser, error) {
+	d, ours := r.(*download)
+	if !ours || offset < 0 || length <= 0 {
+		if err := r.Close(); err != nil {
+			return nil, err
+		}
+		return s.Open(ctx, id, offset, length)
+	}
+	leave := d.leave
+	d.leave = func() {}
+	if err := d.Close(); err != nil {
+		leave()
+		return nil, err
+	}
+	return s.openWith(ctx, id, offset, length, leave)
+}
+
+// openWith opens a reader that has a place, which leave gives up.
+func (s *S3) openWith(ctx context.Context, id ID, offset, length int64, leave func()) (io.ReadCloser, error) {
 	d, err := s.open(ctx, s.key(id), offset, length)
 	if err == nil {
-		d.leave = sync.OnceFunc(s.leave)
+		d.leave = leave
 		return d, nil
 	}
-	s.leave()
+	leave()
 	if status(err) == http.StatusRequestedRangeNotSatisfiable {
 		return nil, fmt.Errorf("open blob %s: %w: bytes %d+%d", id, ErrSize, offset, length)
 	}

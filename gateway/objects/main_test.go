@@ -6,6 +6,10 @@ import (
 	"testing"
 
 	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/internal/testenv/s3posix"
 )
 
-func TestMain(m *testing.M) { testenv.VerifyMain(m) }
+func TestMain(m *testing.M) {
+	s3posix.RunIfAsked()
+	testenv.VerifyMain(m)
+}

@@ -45,19 +45,41 @@ type sequence struct {
 
 // next opens the next piece; io.EOF if there is none.
 func (s *sequence) next() error {
-	if err := s.Close(); err != nil {
-		return err
-	}
 	if len(s.rest) == 0 {
+		if err := s.Close(); err != nil {
+			return err
+		}
 		return io.EOF
 	}
 	p := s.rest[0]
-	r, err := s.store.Open(s.base, p.id, p.offset, p.length)
+	r, err := s.follow(p)
 	if err != nil {
 		return err
 	}
 	s.rest, s.open, s.left = s.rest[1:], r, p.length
 	return nil
+}
+
+// follower is a store with a bound on its open readers. One that goes on with another blob keeps its place, because an
+// answer that has begun can't be refused any more.
+type follower interface {
+	// Follow closes r, in any case, and opens the range in its place.
+	Follow(ctx context.Context, r io.ReadCloser, id blob.ID, offset, length int64) (io.ReadCloser, error)
+}
+
+var _ follower = (*blob.S3)(nil)
+
+// follow closes the open piece, if any, and opens p.
+func (s *sequence) follow(p piece) (io.ReadCloser, error) {
+	if store, can := s.store.(follower); can && s.open != nil {
+		r := s.open
+		s.open = nil
+		return store.Follow(s.base, r, p.id, p.offset, p.length)
+	}
+	if err := s.Close(); err != nil {
+		return nil, err
+	}
+	return s.store.Open(s.base, p.id, p.offset, p.length)
 }
 
 // Read implements [io.Reader].
