@@ -58,6 +58,15 @@ func TestASchemaThatSomebodyRemovedAPartOfFails(t *testing.T) {
 	}
 }
 
+// The gateway's login may not read the table of the patterns.
+func TestUnsealedPatternsAreFoundFromEachLoginThatMaySeeThem(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	exec(t, pg.URL, `SELECT fence.allow_unsealed('x/*')`)
+	want(t, examine(t, pg.GatewayURL), "postgresql.unsealed", Warn, "1 pattern(s) in fence.unsealed")
+	want(t, examine(t, pg.WriterURL), "postgresql.unsealed", Warn, "could not be checked", "as a login that may see it")
+}
+
 func TestOfSeveralHostsTheOneThatAnsweredIsNamed(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
