@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"syscall"
@@ -17,6 +18,10 @@ const socketMode = 0o777
 func openSocket(ctx context.Context, path string) (net.Listener, error) {
 	if path == "" {
 		return nil, nil //nolint:nilnil // none is asked for
+	}
+	// Connecting to a file or a folder is refused like connecting to a socket that nobody serves.
+	if there, err := os.Lstat(path); err == nil && there.Mode().Type() != fs.ModeSocket {
+		return nil, fmt.Errorf("socket %s: the path exists and is not a socket", path)
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	switch {

@@ -4,6 +4,7 @@ package gateway_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -70,6 +71,37 @@ func TestThePostgreSQLPortIsReachedByASocketToo(t *testing.T) {
 	}
 	if _, err := os.Lstat(socket); err == nil {
 		t.Error("the socket is still there")
+	}
+}
+
+// Connecting to a file or an empty folder is refused as connecting to a socket that a killed process left.
+func TestOnlyASocketIsReplacedByTheSocket(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	dir := t.TempDir()
+	file, folder, link := filepath.Join(dir, "file"), filepath.Join(dir, "folder"), filepath.Join(dir, "link")
+	if err := errors.Join(os.WriteFile(file, []byte("kept"), 0o600), os.Mkdir(folder, 0o700), os.Symlink(file, link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{file, folder, link} {
+		cfg := config(t, pg)
+		cfg.PGSocket = path
+		g, err := gateway.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Start(t.Context()); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "is not a socket") {
+			t.Errorf("%s: %v; want an error that it is no socket", path, err)
+		}
+		if err := g.Stop(); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		if _, err := os.Lstat(path); err != nil {
+			t.Errorf("%s was removed: %v", path, err)
+		}
+	}
+	if kept, err := os.ReadFile(file); err != nil || string(kept) != "kept" {
+		t.Errorf("the file has %q, %v", kept, err)
 	}
 }
 
