@@ -62,7 +62,9 @@ type Gateway struct {
 	stop     func()
 	finished chan struct{} // closed when all servers have ended
 	err      error         // why they ended; read it after finished
+	ending   sync.Once
 	closed   sync.Once
+	freed    error         // of closing; read it after closed
 	aborted  chan struct{} // closed by Abort
 	abort    func()
 }
@@ -234,8 +236,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 	g.state = stopped // unless all listeners open
 	ports, servers, err := g.openPorts(ctx)
 	if err != nil {
-		_ = g.free()
-		return err
+		return errors.Join(err, g.free())
 	}
 	servers = append(servers, g.watchContinuity, g.notifier.run, g.noticeExpiry, g.warnOfCertificates)
 	if g.pg != nil {

@@ -36,6 +36,63 @@ func TestALameDuckServesWhileItIsNotReady(t *testing.T) {
 	}
 }
 
+// A second signal, or a Run that ends beside a Stop, must not take from the first stop what it still serves with.
+func TestEachStopWaitsForTheFirst(t *testing.T) {
+	t.Parallel()
+	c, _ := leasingGateway(t, func(cfg *gateway.Config) { cfg.LameDuck = time.Hour })
+	l := c.acquire("orders/1001", "1m", "0s")
+	stopped := stopping(c)
+	again := make(chan error, 1)
+	go func() { again <- c.g.Stop() }()
+	notYet(t, again)
+	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
+	notYet(t, stopped)
+	c.g.Abort()
+	for _, stop := range []chan error{stopped, again} {
+		if err := <-stop; err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	}
+}
+
+func TestARunThatEndsBesideAStopWaitsForIt(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, testenv.Postgres(t))
+	cfg.LameDuck = time.Hour
+	g, err := gateway.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ran := make(chan error, 1)
+	go func() { ran <- g.Run(ctx) }()
+	c := &client{t: t, g: g, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	testenv.Eventually(t, "the gateway runs", func() bool { return g.Addrs().API != "" })
+	untilAnswered(c, func(a answer) bool { return a.Status == http.StatusOK })
+	stopped := stopping(c)
+	cancel()
+	notYet(t, ran)
+	c.want(http.StatusOK, "GET", "/healthz", nil)
+	g.Abort()
+	for _, over := range []chan error{stopped, ran} {
+		if err := <-over; err != nil {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// notYet gives a call time to return wrongly.
+func notYet(t *testing.T, returned chan error) {
+	t.Helper()
+	select {
+	case err := <-returned:
+		t.Errorf("a stop returned before the gateway had drained: %v", err)
+		returned <- err
+	case <-time.After(300 * time.Millisecond):
+	}
+}
+
 func TestTheAPIServesUntilTheLastSessionHasDrained(t *testing.T) {
 	t.Parallel()
 	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.DrainTimeout = time.Hour })

@@ -16,9 +16,16 @@ func (g *Gateway) Wait(ctx context.Context) error {
 	}
 }
 
-// Stop drains and ends everything, within LameDuck plus about twice DrainTimeout. It may be called more than once, and
-// returns when all is over. Leases stay held until they are released or expire.
+// Stop drains and ends everything, within LameDuck plus about twice DrainTimeout. It may be called more than once, also
+// concurrently: each call returns when all is over, with the same error. Leases stay held until they are released or
+// expire.
 func (g *Gateway) Stop() error {
+	g.ending.Do(g.end)
+	return g.free()
+}
+
+// end stops what Start started, and waits for it.
+func (g *Gateway) end() {
 	g.mu.Lock()
 	was := g.state
 	g.state = stopped
@@ -27,11 +34,10 @@ func (g *Gateway) Stop() error {
 		g.stop()
 		<-g.finished
 	}
-	return g.free()
 }
 
-// free closes what New made.
-func (g *Gateway) free() (err error) {
+// free closes what New made, once.
+func (g *Gateway) free() error {
 	g.closed.Do(func() {
 		if g.sql != nil {
 			g.sql.Close()
@@ -40,12 +46,12 @@ func (g *Gateway) free() (err error) {
 			g.seen.Close()
 		}
 		if g.source != nil {
-			err = g.source.Close()
+			g.freed = g.source.Close()
 		}
 		if g.pool != nil {
 			g.pool.Close()
 		}
-		err = errors.Join(err, g.servers.close(), g.closeStore())
+		g.freed = errors.Join(g.freed, g.servers.close(), g.closeStore())
 	})
-	return err
+	return g.freed
 }
