@@ -13,7 +13,7 @@ import (
 type holdings struct {
 	mu      sync.Mutex
 	until   map[leasing.Ref]time.Time
-	latest  map[string]fence.Token // of each resource, unless released here
+	latest  map[string]fence.Token // of each resource, unless known to be released
 	ranOut  []leasing.Ref          // since the last call of over
 	forgets int                    // the size at which latest drops leases that are not held
 }
@@ -58,8 +58,9 @@ func (h *holdings) drop(ref leasing.Ref) {
 	}
 }
 
-// armed returns this gateway's unreleased token that the new token supersedes; 0: none. Call it before noting the new
-// lease.
+// armed returns this gateway's token that the new token supersedes, if its lease ran out and is not known to be
+// released; 0: none. A lock that is granted before its lease's deadline was released at another gateway. Call armed
+// before noting the new lease.
 func (h *holdings) armed(resource string, token fence.Token) fence.Token {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -68,12 +69,26 @@ func (h *holdings) armed(resource string, token fence.Token) fence.Token {
 		return 0
 	}
 	delete(h.latest, resource)
-	for ref := range h.until {
+	released, now := false, time.Now()
+	for ref, deadline := range h.until {
 		if ref.Resource == resource && ref.Token <= last {
+			released = released || ref.Token == last && now.Before(deadline)
 			delete(h.until, ref)
 		}
 	}
+	if released {
+		return 0
+	}
 	return last
+}
+
+// ended forgets the token of a lease that ran out here, but was released or superseded elsewhere.
+func (h *holdings) ended(ref leasing.Ref) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.latest[ref.Resource] == ref.Token {
+		delete(h.latest, ref.Resource)
+	}
 }
 
 // dropOver drops expired leases. The caller holds mu.

@@ -66,6 +66,8 @@ func (g *Gateway) tellExpired(ctx context.Context, refs []leasing.Ref) error {
 			g.held.note(ref, asked.Add(max(state.TTL, time.Millisecond)))
 		case current[ref.Resource] == ref.Token:
 			g.seen.Tell(activity.Event{Kind: wire.EventExpired, Resource: ref.Resource, Presented: ref.Token})
+		default:
+			g.held.ended(ref)
 		}
 	}
 	return nil

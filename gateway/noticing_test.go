@@ -4,10 +4,12 @@ package gateway_test
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -55,6 +57,34 @@ func TestALeaseThatAnotherGatewayLooksAfterHasNotRunOut(t *testing.T) {
 	testenv.Eventually(t, "a later lease ran out", func() bool { return strings.Contains(a.told("marker"), "expired "+marker.token) })
 	if got := a.told("kept") + a.told("freed"); strings.Contains(got, "expired") {
 		t.Errorf("told %s", got)
+	}
+}
+
+// A lease that another gateway released is not superseded by the next one here, neither before nor after its deadline.
+func TestALeaseThatAnotherGatewayReleasedIsNotSuperseded(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*gateway.Config){
+		"redis":      func(*gateway.Config) {},
+		"postgresql": func(cfg *gateway.Config) { cfg.RedisNodes, cfg.InitNodes, cfg.PostgresLeases = nil, false, true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config(t, testenv.Postgres(t))
+			change(&cfg)
+			a, b := start(t, cfg), start(t, cfg)
+			for resource, ttl := range map[string]string{"early": "30s", "late": "1s"} {
+				first := a.acquire(resource, ttl, "0s")
+				b.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": first.handle})
+			}
+			marker := a.acquire("marker", "1500ms", "0s")
+			testenv.Eventually(t, "a later lease ran out", func() bool { return strings.Contains(a.told("marker"), "expired "+marker.token) })
+			for _, resource := range []string{"early", "late"} {
+				a.acquire(resource, "30s", "0s")
+				if got := a.told(resource); strings.Contains(got, "superseded") {
+					t.Errorf("told %s", got)
+				}
+			}
+		})
 	}
 }
 

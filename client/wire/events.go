@@ -15,7 +15,7 @@ const (
 	EventEnded    = "ended"      // the gateway ended an open session of the PostgreSQL port; code says why
 	EventRevoked  = "revoked"    // recorded is the token of the revocation
 	EventExpired  = "expired"    // a lease of this gateway expired, and its resource has no new holder yet; presented is its token
-	EventOver     = "superseded" // the fence was armed while a lease of this gateway was not released: presented is its token, recorded the new one
+	EventOver     = "superseded" // the fence was armed over a lease of this gateway that ran out unreleased: presented is its token, recorded the new one
 	EventMissed   = "missed"     // the reader was slow, or continues from another run: events were dropped here
 )
 
