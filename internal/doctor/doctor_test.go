@@ -268,6 +268,12 @@ func TestWhatCannotBeLookedAtIsSaid(t *testing.T) {
 	exec(t, pg.URL, `REVOKE SELECT ON fence.uncovered FROM PUBLIC`, `REVOKE ALL ON fencegate.fence_state FROM PUBLIC`)
 	findings := examine(t, pg.OtherURL)
 	want(t, findings, "postgresql.guards", Warn, "could not be checked")
+
+	exec(t, pg.URL, `REVOKE USAGE ON SCHEMA fence FROM PUBLIC`)
+	findings = examine(t, pg.OtherURL)
+	want(t, findings, "postgresql.schema", Warn, "could not be checked")
+	want(t, findings, "postgresql.guards", Warn, "could not be checked")
+	want(t, findings, "postgresql.privileges", Fail, "GRANT USAGE ON SCHEMA fence TO PUBLIC")
 }
 
 // prepare runs statements in one transaction.

@@ -216,23 +216,30 @@ func checkStandbys(ctx context.Context, conn *pgx.Conn) Finding {
 	return ok(check, "%d, all synchronous as far as this login sees", all)
 }
 
+// to_regclass would fail for a login that may not use the schema.
+const sqlHasFence = `SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'fence' AND c.relname = 'resources')`
+
 func checkSchema(ctx context.Context, conn *pgx.Conn, url string) (f Finding, migrated bool) {
 	const check = "postgresql.schema"
 	const up = "Run: fencegate migrate up"
+	var there bool
+	if err := conn.QueryRow(ctx, sqlHasFence).Scan(&there); err != nil {
+		return unseen(check, err), false
+	}
 	state, err := migrate.Look(ctx, url, migrate.All)
 	if err != nil {
 		if foreign, ok := errors.AsType[*migrate.ForeignRecordError](err); ok {
-			return fail(check, foreign.Error(), "Look whose it is before anybody migrates."), hasFence(ctx, conn)
+			return fail(check, foreign.Error(), "Look whose it is before anybody migrates."), there
 		}
 		if foreign, ok := errors.AsType[*migrate.ForeignSchemaError](err); ok {
-			return fail(check, foreign.Error(), "Look whose it is before anybody migrates."), hasFence(ctx, conn)
+			return fail(check, foreign.Error(), "Look whose it is before anybody migrates."), there
 		}
-		return unseen(check, err), hasFence(ctx, conn)
+		return unseen(check, err), there
 	}
 	switch {
 	case state.PreRelease > 0:
 		return fail(check, state.String(), "Remove the pre-release's schema, by that pre-release; then: fencegate migrate up"), true
-	case !state.Installed() && !hasFence(ctx, conn):
+	case !state.Installed() && !there:
 		return fail(check, "the database has no fence", up), false
 	case state.NeedsNewerProgram(), state.Newer():
 		return fail(check, state.String(), "Use a program as new as the schema."), true
@@ -245,12 +252,6 @@ func checkSchema(ctx context.Context, conn *pgx.Conn, url string) (f Finding, mi
 			"An old function may accept what its successor refuses. Find out whose it is, and DROP FUNCTION (or VIEW) it."), true
 	}
 	return ok(check, "%s", state), true
-}
-
-func hasFence(ctx context.Context, conn *pgx.Conn) bool {
-	var has bool
-	err := conn.QueryRow(ctx, `SELECT to_regclass('fence.resources') IS NOT NULL`).Scan(&has)
-	return err == nil && has
 }
 
 // collect reads rows into structs.
