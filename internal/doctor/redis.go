@@ -183,7 +183,10 @@ func parseInfo(text string) map[string]string {
 func checkSentinels(ctx context.Context, addr string, client *redis.Client) Finding {
 	const check = "redis.replica"
 	values, err := client.ConfigGet(ctx, "min-replicas-to-write").Result()
-	if err != nil || values["min-replicas-to-write"] == "0" {
+	switch {
+	case err != nil:
+		return warn(check, addr+": could not be checked: "+err.Error(), "Look at min-replicas-to-write yourself: doctor may not read the node's configuration.")
+	case values["min-replicas-to-write"] == "0":
 		return warn(check, addr+" keeps granting when it is cut off from its replicas, while Sentinels may promote one", "min-replicas-to-write 1, and min-replicas-max-lag no more than the Sentinels' down-after-milliseconds.")
 	}
 	return ok(check, "%s is the primary that its Sentinels name; a failover counts as loss of the node", addr)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -116,6 +117,22 @@ func TestEachFaultOfARedisNodeIsFound(t *testing.T) {
 			}
 			want(t, Examine(t.Context(), Config{RedisNodes: nodes(addr)}), broken.check, broken.status, broken.word)
 		})
+	}
+}
+
+// A node whose configuration is hidden is not said to lack a setting.
+func TestSettingsForSentinelsThatAreHiddenAreNotJudged(t *testing.T) {
+	t.Parallel()
+	for word, args := range map[string][]string{
+		"could not be checked": {"--rename-command", "CONFIG", "hidden"},
+		"keeps granting":       nil,
+	} {
+		addr := testenv.OwnRedisWith(t, 1, redisserver.Config{Args: args})[0].Addr
+		client := redis.NewClient(&redis.Options{Addr: addr})
+		want(t, []Finding{checkSentinels(t.Context(), addr, client)}, "redis.replica", Warn, word, "min-replicas-to-write")
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
