@@ -175,7 +175,7 @@ func (b *backend) planCopy(r *request, bucket, key string, in s3response.CopyObj
 func (b *backend) copyBytes(reading context.Context, p objects.Put, source objects.Stored, a objects.Attributes, algo string) (objects.Stored, error) {
 	bytes, err := b.reader.Open(b.base, source, 0, source.Size)
 	if err != nil {
-		return objects.Stored{}, errors.Join(objects.ErrStoreFailed, err)
+		return objects.Stored{}, unopened(source, err)
 	}
 	defer func() { _ = bytes.Close() }()
 	data := copyBody(reading, bytes)

@@ -40,17 +40,23 @@ func (b *backend) get(req request, in *s3.GetObjectInput) (*s3.GetObjectOutput, 
 			return nil, err
 		}
 		r, err := b.reader.Open(b.base, v, part.offset, part.length)
-		switch {
-		case err == nil:
+		if err == nil {
 			return output(v, part, in.ChecksumMode == types.ChecksumModeEnabled, r), nil
-		case !errors.Is(err, blob.ErrNotFound):
-			return nil, fmt.Errorf("%w: %w", objects.ErrStoreFailed, err)
+		}
+		if !errors.Is(err, blob.ErrNotFound) || try == readTries {
+			return nil, fmt.Errorf("%q in %q: %w", *in.Key, *in.Bucket, unopened(v, err))
 		}
 		b.reader.Forget(*in.Bucket, *in.Key)
-		if try == readTries {
-			return nil, fmt.Errorf("the blob store lacks a blob of version %x of %q in %q: %w", v.ID, *in.Key, *in.Bucket, err)
-		}
 	}
+}
+
+// unopened returns the error of a request that could not open a version's bytes. If a blob is missing or too short, the
+// bytes are damaged: no message asks for another try, since the store has not failed.
+func unopened(v objects.Stored, err error) error {
+	if errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrSize) {
+		return fmt.Errorf("the blob store lacks bytes of version %x: %w", v.ID, err)
+	}
+	return fmt.Errorf("%w: %w", objects.ErrStoreFailed, err)
 }
 
 // HeadObject implements versitygw's Backend.

@@ -70,7 +70,7 @@ func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyI
 func (b *backend) copyPartBytes(reading context.Context, u objects.Upload, p objects.NewPart, from objects.Stored, offset int64) (objects.Part, error) {
 	bytes, err := b.reader.Open(b.base, from, offset, p.Size)
 	if err != nil {
-		return objects.Part{}, errors.Join(objects.ErrStoreFailed, err)
+		return objects.Part{}, unopened(from, err)
 	}
 	defer func() { _ = bytes.Close() }()
 	return b.storePart(u, p, copyBody(reading, bytes))
