@@ -71,8 +71,22 @@ func (c *Cluster) serve(g *Gateway, nodes []string, blobs string) []string {
 
 func (c *Cluster) secret(name string) string { return filepath.Join(c.dir, name) }
 
+// ToolError is a command that failed.
+type ToolError struct {
+	Args   []string
+	Output string
+	Err    error
+}
+
+// Error begins the output on a line of its own, so that each of its lines can be recognized.
+func (e *ToolError) Error() string {
+	return fmt.Sprintf("fencegate %s: %v\n%s", strings.Join(e.Args, " "), e.Err, strings.TrimSpace(e.Output))
+}
+
+func (e *ToolError) Unwrap() error { return e.Err }
+
 // Tool runs a fencegate command as the operator, without relays: its environment has the primary's address, the nodes,
-// the blobs and the HTTP API's token. It returns the output, which is also part of an error.
+// the blobs and the HTTP API's token. It returns the output, and a [ToolError] if the command failed.
 func (c *Cluster) Tool(ctx context.Context, args ...string) (string, error) {
 	var nodes []string
 	for _, n := range c.Nodes {
@@ -97,7 +111,7 @@ func (c *Cluster) Tool(ctx context.Context, args ...string) (string, error) {
 	err := cmd.Wait()
 	child.Disown(pid)
 	if err = errors.Join(adopted, err); err != nil {
-		err = fmt.Errorf("fencegate %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(out.String()))
+		err = &ToolError{Args: args, Output: out.String(), Err: err}
 	}
 	return out.String(), err
 }

@@ -53,9 +53,9 @@ func apiOf(g Gateway) (*product.Client, error) {
 	return product.New(product.Config{URL: url, Token: token})
 }
 
-// damage matches the output of the operator's commands if bytes are missing or wrong. Any other failure is due to an
-// unavailable part.
-var damage = regexp.MustCompile(`(?m)^(MISSING|SIZE|CONTENT|UNREADABLE)\t|blobs that versions list have no row`)
+// damage matches a [cluster.ToolError] if bytes are missing or wrong. Any other failure is due to an unavailable part,
+// and so is UNREADABLE: the blob store failed.
+var damage = regexp.MustCompile(`(?m)^(MISSING|SIZE|CONTENT)\t|blobs that versions list have no row`)
 
 // repeat repeats an action within the fault's time, and records if
 // it could not be done: the operator's gateway may be unavailable.
