@@ -40,7 +40,8 @@ func (c *Cluster) Heal(ctx context.Context) error {
 }
 
 var (
-	fatal = regexp.MustCompile(`^(panic: |fatal error: |WARNING: DATA RACE|unexpected fault address)|level=ERROR.*panic`)
+	fatal = regexp.MustCompile(`^(panic: |fatal error: |WARNING: DATA RACE|unexpected fault address)|level=ERROR.*panic|` +
+		`http2?: panic serving`) // net/http recovered it
 	worse = regexp.MustCompile(`PANIC: |TRAP: |was terminated by signal (6|11)`)
 )
 
