@@ -44,7 +44,7 @@ const probeTTL = 3 * time.Second
 // limit has passed. The calls are recorded with the surface "probe SURFACE".
 func (p *Prober) Turn(ctx context.Context, round int, surface, resource string, limit time.Time) error {
 	return p.until(ctx, limit, func(ctx context.Context) error {
-		w, l, err := p.lease(ctx, round, "probe ", surface, resource)
+		w, l, err := p.lease(ctx, round, "probe ", surface, ask{resource: resource})
 		if err != nil {
 			return err
 		}
@@ -65,24 +65,36 @@ func (p *Prober) Turn(ctx context.Context, round int, surface, resource string, 
 	})
 }
 
-// Audit acquires the resource with the surface and reads its registers. It retries until that succeeded or the limit
-// has passed. The calls are recorded with the surface "audit SURFACE".
-func (p *Prober) Audit(ctx context.Context, round int, surface, resource string, limit time.Time) error {
-	return p.until(ctx, limit, func(ctx context.Context) error {
-		w, l, err := p.lease(ctx, round, "audit ", surface, resource)
+// auditTime is how long one resource is tried by an audit.
+const auditTime = 30 * time.Second
+
+// Audit acquires the resource with the surface and reads its registers, objects whole. It retries for 30 s. If it never
+// succeeded and a register could not be read, the error is [ErrUnreadable], also if the last try failed otherwise. The
+// calls are recorded with the surface "audit SURFACE".
+func (p *Prober) Audit(ctx context.Context, round int, surface, resource string) error {
+	unreadable := false
+	err := p.until(ctx, time.Now().Add(auditTime), func(ctx context.Context) error {
+		w, l, err := p.lease(ctx, round, "audit ", surface, ask{resource: resource, whole: true})
 		if err != nil {
 			return err
 		}
 		defer l.forget()
-		if !w.read(ctx, l) {
+		read := w.read(ctx, l)
+		w.release(ctx, l) // so that the next try is not refused; a later round does not use the resource
+		if !read {
+			unreadable = true
 			return fmt.Errorf("%w: %s", ErrUnreadable, resource)
 		}
-		w.release(ctx, l) // a later round does not use it
 		return nil
 	})
+	if err != nil && unreadable && !errors.Is(err, ErrUnreadable) {
+		return fmt.Errorf("%w: %s; at last: %w", ErrUnreadable, resource, err)
+	}
+	return err
 }
 
-func (p *Prober) lease(ctx context.Context, number int, what, surface, resource string) (*worker, *lease, error) {
+// lease acquires a resource once.
+func (p *Prober) lease(ctx context.Context, number int, what, surface string, a ask) (*worker, *lease, error) {
 	made, ok := p.p.surfaces[surface]
 	if !ok {
 		return nil, nil, fmt.Errorf("the prober has no surface %q", surface)
@@ -90,10 +102,11 @@ func (p *Prober) lease(ctx context.Context, number int, what, surface, resource 
 	name := what + surface
 	p.p.surfaces[name] = made
 	w := &worker{round: &round{process: p.p, number: number}, dice: newDice(p.p.cfg.Seed, uint64(number))}
-	l := &lease{surface: name, resource: resource, ttl: probeTTL}
-	op := history.Op{Surface: name, Action: history.Acquire, Resource: resource}
+	l := &lease{surface: name, resource: a.resource, ttl: probeTTL}
+	op := history.Op{Surface: name, Action: history.Acquire, Resource: a.resource}
 	op = w.call(ctx, op, longCall, func(ctx context.Context, op *history.Op) (err error) {
-		l.holding, err = made.acquire(ctx, ask{id: op.ID, resource: resource, ttl: probeTTL, try: true})
+		a.id, a.ttl, a.try = op.ID, probeTTL, true
+		l.holding, err = made.acquire(ctx, a)
 		if err == nil {
 			op.Token, op.Until = l.token(), until(l.deadline())
 		}

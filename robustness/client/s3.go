@@ -54,7 +54,7 @@ func (s *s3Surface) hold(ctx context.Context, a ask) (*s3Holding, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &s3Holding{httpLease: lease, s: s, key: objectKey(a.resource), at: s.env.gateway()}
+	h := &s3Holding{httpLease: lease, s: s, key: objectKey(a.resource), at: s.env.gateway(), wholly: a.whole}
 	asking, cancel := context.WithTimeout(ctx, time.Until(lease.deadline()))
 	defer cancel()
 	_ = h.prepare(asking) // after an error, the next read or write tries again
@@ -81,6 +81,7 @@ type s3Holding struct {
 	creds   wire.Credentials
 	clients []*s3.Client // one for each gateway, after prepare
 	at      int          // the gateway in use; an error switches to the next
+	wholly  bool         // objects are read whole
 }
 
 // prepare requests the lease's credentials from any gateway, once.

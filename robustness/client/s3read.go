@@ -13,12 +13,15 @@ import (
 // readObject reads the object in one of the ways of programs: whole, in part, its metadata alone, or whole and listed.
 func (h *s3Holding) readObject(ctx context.Context) (saw, wrong string, err error) {
 	err = h.call(ctx, func(ctx context.Context, c *s3.Client) error {
-		switch h.s.env.dice.below(8) {
-		case 0:
+		way := h.s.env.dice.below(8)
+		switch {
+		case h.wholly:
+			saw, wrong, _, err = h.whole(ctx, c)
+		case way == 0:
 			saw, wrong, err = h.head(ctx, c)
-		case 1, 2:
+		case way <= 2:
 			saw, wrong, err = h.part(ctx, c)
-		case 3:
+		case way == 3:
 			saw, wrong, err = h.listed(ctx, c)
 		default:
 			saw, wrong, _, err = h.whole(ctx, c)

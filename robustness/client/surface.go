@@ -24,6 +24,7 @@ type ask struct {
 	resource string
 	ttl      time.Duration
 	try      bool
+	whole    bool // read objects whole, in no other way
 }
 
 // holding is one lease. One goroutine at a time uses it, except that renew, and giveBack of a hasty one, may run while

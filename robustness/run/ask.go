@@ -54,9 +54,8 @@ func (p *player) probe(ctx context.Context, round int) []judge.Finding {
 	return found
 }
 
-// audit acquires every resource once more, and reads its final values. The judge reports resources that are not free.
+// audit acquires every resource once more, and reads its final values. It reports what it did not get or could not read.
 func (p *player) audit(ctx context.Context, round int, resources []string) []judge.Finding {
-	limit := time.Now().Add(30 * time.Second)
 	surface := "publish"
 	if !slices.Contains(p.o.Surfaces, surface) {
 		surface = p.o.Surfaces[0]
@@ -67,14 +66,25 @@ func (p *player) audit(ctx context.Context, round int, resources []string) []jud
 	for g, prober := range p.probers {
 		all.Go(func() {
 			for i := g; i < len(resources); i += len(p.probers) {
-				if err := prober.Audit(ctx, round, surface, resources[i], limit); errors.Is(err, client.ErrUnreadable) {
-					mu.Lock()
-					found = append(found, judge.Finding{Kind: judge.Unreadable, Where: resources[i], Text: fmt.Sprintf("the auditor %v", err)})
-					mu.Unlock()
+				err := prober.Audit(ctx, round, surface, resources[i])
+				if err == nil || ctx.Err() != nil {
+					continue
 				}
+				mu.Lock()
+				found = append(found, audited(resources[i], err))
+				mu.Unlock()
 			}
 		})
 	}
 	all.Wait()
 	return found
+}
+
+// audited is the finding of an audit that failed.
+func audited(resource string, err error) judge.Finding {
+	kind := judge.NotFree
+	if errors.Is(err, client.ErrUnreadable) {
+		kind = judge.Unreadable
+	}
+	return judge.Finding{Kind: kind, Where: resource, Text: fmt.Sprintf("the auditor: %v", err)}
 }
