@@ -3,7 +3,6 @@ package judge
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/fencegate/fencegate/robustness/history"
 )
@@ -71,14 +70,6 @@ var effectMutations = []mutation{
 			return false
 		}
 		m.unmake(i)
-		return true
-	})},
-	{"a row without its file", Torn, ofEffect(func(m *tampered, i int, e *Effect) bool {
-		file := "file:" + e.Resource + "/data"
-		if m.next(i) != nil || m.single(e.Register) || !strings.HasPrefix(e.Register, "row:") {
-			return false
-		}
-		m.Files[file] = false
 		return true
 	})},
 }

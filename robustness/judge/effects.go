@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/fencegate/fencegate/robustness/history"
 )
@@ -176,22 +177,41 @@ func torn(res *resource) []Finding {
 	return append(found, rowsWithoutFile(res)...)
 }
 
-// rowsWithoutFile reports rows whose value was written together with a file that is missing.
+// rowsWithoutFile reports rows whose value was written together with a file that the auditor did not find. Effects under
+// a lower token than the auditor's precede its reads, unless a failover set back the fence.
 func rowsWithoutFile(res *resource) []Finding {
+	gone := map[string]*history.Op{}
+	for _, reg := range res.registers {
+		if read := reg.audited(); read != nil && read.Saw == "" && !res.fallen(read.Token) {
+			gone[reg.name] = read
+		}
+	}
 	var found []Finding
 	for _, reg := range res.registers {
-		if len(reg.chain) == 0 {
+		if len(reg.chain) == 0 || !strings.HasPrefix(reg.name, "row:") {
 			continue
 		}
-		op := res.wrote(reg, reg.chain[len(reg.chain)-1].Value)
+		last := reg.chain[len(reg.chain)-1]
+		op := res.wrote(reg, last.Value)
 		if op == nil {
 			continue
 		}
 		for _, file := range slices.Sorted(maps.Keys(op.Based)) {
-			if there, known := res.files[file]; known && !there {
-				found = append(found, tell(Torn, reg.name, fmt.Sprintf("%s names %s, which is not there", op.ID, file), op))
+			if read := gone[file]; read != nil && last.Token < read.Token {
+				found = append(found, tell(Torn, reg.name, fmt.Sprintf("%s names %s, which is not there", op.ID, file), op, read))
 			}
 		}
 	}
 	return found
+}
+
+// audited is the auditor's last read of the register; nil if there is none.
+func (r *register) audited() *history.Op {
+	var last *history.Op
+	for _, op := range r.reads {
+		if op.Client == auditor && !strings.HasPrefix(op.Surface, probe) && (last == nil || op.End > last.End) {
+			last = op
+		}
+	}
+	return last
 }

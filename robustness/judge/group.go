@@ -17,7 +17,6 @@ type group struct {
 	ops     map[string]*history.Op
 	effects map[effectKey]Effect
 	losses  []Loss
-	files   map[string]bool
 	facts   facts
 	changed bool
 	idle    int // rounds without a change
@@ -74,7 +73,6 @@ type resource struct {
 	losses    []Loss                 // ordered by time
 	fell      []Fence                // of this resource
 	registers []*register            // sorted by name
-	files     map[string]bool        // as in Evidence
 	excused   map[string]int         // what was excused so far
 	outages   []history.Span         // ordered by their beginnings
 	olden     []history.Span         // when an old primary could be read
@@ -83,7 +81,7 @@ type resource struct {
 
 func (g *group) resource(j *Judge) *resource {
 	r := &resource{
-		name: g.name, async: j.async, start: j.start, now: j.now, losses: g.losses, files: g.files,
+		name: g.name, async: j.async, start: j.start, now: j.now, losses: g.losses,
 		outages: j.outages, olden: j.olden, old: map[source]bool{}, writes: map[string]*history.Op{}, excused: map[string]int{},
 	}
 	r.ops = slices.SortedFunc(maps.Values(g.ops), func(a, b *history.Op) int {

@@ -28,9 +28,6 @@ type Evidence struct {
 	Healed map[int]int64
 	// Resting is since when a client has been at rest.
 	Resting map[int]int64
-	// Files reports for a file register, for example
-	// "file:robust/r3-7/data", whether its object exists and can be read.
-	Files map[string]bool
 	// Sizes are samples taken between rounds, for one process from its start to its end. The last word of a name is the
 	// unit: "gateway 2#1 goroutines".
 	Sizes map[string][]float64

@@ -1,7 +1,6 @@
 package judge
 
 import (
-	"maps"
 	"slices"
 	"testing"
 
@@ -42,7 +41,6 @@ func (m *tampered) reset(clean *tampered) {
 	*m = *clean
 	m.Ops = append(ops, clean.Ops...)             //nolint:gocritic // m's own memory
 	m.Effects = append(effects, clean.Effects...) //nolint:gocritic // m's own memory
-	m.Files = maps.Clone(clean.Files)
 }
 
 func (m *tampered) op(id string) *history.Op { return &m.Ops[m.byID[id]] }

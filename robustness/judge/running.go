@@ -47,10 +47,6 @@ func (j *Judge) Add(evidence Evidence) Report {
 	for _, e := range evidence.Effects {
 		j.takeEffect(e)
 	}
-	for file, there := range evidence.Files {
-		g := j.group(resourceOf(file))
-		g.files[file], g.changed = there, true
-	}
 	found := j.examine(evidence.Budget)
 	for _, op := range changed {
 		if f, ok := j.late(op); ok {
@@ -87,7 +83,7 @@ func (j *Judge) group(name string) *group {
 	g := j.groups[name]
 	if g == nil {
 		g = &group{
-			name: name, ops: map[string]*history.Op{}, effects: map[effectKey]Effect{}, files: map[string]bool{},
+			name: name, ops: map[string]*history.Op{}, effects: map[effectKey]Effect{},
 		}
 		j.groups[name] = g
 	}

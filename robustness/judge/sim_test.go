@@ -86,14 +86,11 @@ func simulate(seed uint64, round, calls int, async bool) Evidence {
 	}
 	s.run()
 	ev := Evidence{
-		Ops: s.ops, Lost: s.losses, Async: async, Stops: s.stops, Now: s.now, Files: map[string]bool{},
+		Ops: s.ops, Lost: s.losses, Async: async, Stops: s.stops, Now: s.now,
 		Healed: map[int]int64{round: s.now}, Resting: map[int]int64{},
 	}
 	for _, e := range s.effects {
 		ev.Effects = append(ev.Effects, e.Effect)
-		if e.Register[:4] == "file" {
-			ev.Files[e.Register] = true
-		}
 	}
 	for client := range 12 {
 		ev.Resting[client+1] = s.now
