@@ -139,3 +139,11 @@ func TestTheAuditorReadsObjectsWhole(t *testing.T) {
 		t.Errorf("%d requests; %q", server.all, server.part)
 	}
 }
+
+func TestAClientThatCannotStartSaysWhy(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Workers: 1, Surfaces: []string{"none"}, History: filepath.Join(t.TempDir(), "history"), Gateways: []Gateway{{API: "http://127.0.0.1:1"}}}
+	if _, err := NewProber(cfg); err == nil || err.Error() != `no surface is called "none"` {
+		t.Error(err)
+	}
+}

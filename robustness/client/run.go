@@ -78,9 +78,10 @@ type process struct {
 // start starts a process. Given surfaces replace those of the Config.
 func start(cfg Config, given map[string]surface) (p *process, err error) {
 	p = &process{cfg: cfg, counts: map[string]int{}, tokens: map[string]int64{}, surfaces: map[string]surface{}}
+	made := p // a return of nil replaces p
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, p.close())
+			err = errors.Join(err, made.close())
 		}
 	}()
 	// A client that was killed continues after its last ID.
