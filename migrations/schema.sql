@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 23 f3d205b759d5'
+  COMMENT 'fencegate fence state 8, code 24 9ced74fe3fb3'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -991,7 +991,7 @@ FUNCTION fence.next_epoch(p_above bigint) RETURNS bigint
 FUNCTION fence.nonce(p_resource text, p_nonce bytea, OUT armed bigint, OUT recorded bigint, OUT ended boolean) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body c4c1301b88e772594d68b77542a6b4cc
+  body c1fdb626acc3b56018dff6e3695d3815
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
