@@ -18,6 +18,9 @@ import (
 // scanEvery is how often a sweep tries to scan the whole store.
 const scanEvery = 24 * time.Hour
 
+// declareAgain is the pause before the next attempt to record the sweep's grace.
+const declareAgain = 2 * time.Second
+
 // retryWindow is how long after the end of its credentials a request may still arrive: the time of an upload plus the
 // clock skew that a signature allows.
 func (c Config) retryWindow() time.Duration {
@@ -65,14 +68,17 @@ func (g *Gateway) sweepOften(ctx context.Context) error {
 	tick := time.NewTicker(g.cfg.SweepEvery)
 	defer tick.Stop()
 	// Before the first sweep: until then, others must not take bytes that this setting keeps.
-	if err := g.s3.Keeper().DeclareGrace(ctx, g.cfg.SweepGrace); err != nil && ctx.Err() == nil {
-		g.log.Warn("the sweep's grace is not recorded yet; the first sweep records it", "grace", g.cfg.SweepGrace, "in", g.cfg.SweepEvery, "error", err)
-	}
+	declare := time.After(0)
 	var scanned time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-declare: // why PostgreSQL does not answer is told by the start, /readyz and the first sweep
+			if declare = nil; g.s3.Keeper().DeclareGrace(ctx, g.cfg.SweepGrace) != nil {
+				declare = time.After(declareAgain)
+			}
+			continue
 		case <-tick.C:
 		}
 		scan := time.Since(scanned) >= scanEvery
