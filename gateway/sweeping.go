@@ -18,8 +18,11 @@ import (
 // scanEvery is how often a sweep tries to scan the whole store.
 const scanEvery = 24 * time.Hour
 
-// declareAgain is the pause before the next attempt to record the sweep's grace.
-const declareAgain = 2 * time.Second
+// Pauses between attempts to record the sweep's grace: the first, and the longest.
+const (
+	declareAgain  = 2 * time.Second
+	declareSeldom = time.Minute
+)
 
 // retryWindow is how long after the end of its credentials a request may still arrive: the time of an upload plus the
 // clock skew that a signature allows.
@@ -68,7 +71,7 @@ func (g *Gateway) sweepOften(ctx context.Context) error {
 	tick := time.NewTicker(g.cfg.SweepEvery)
 	defer tick.Stop()
 	// Before the first sweep: until then, others must not take bytes that this setting keeps.
-	declare := time.After(0)
+	declare, pause := time.After(0), declareAgain
 	var scanned time.Time
 	for {
 		select {
@@ -76,7 +79,7 @@ func (g *Gateway) sweepOften(ctx context.Context) error {
 			return nil
 		case <-declare: // why PostgreSQL does not answer is told by the start, /readyz and the first sweep
 			if declare = nil; g.s3.Keeper().DeclareGrace(ctx, g.cfg.SweepGrace) != nil {
-				declare = time.After(declareAgain)
+				declare, pause = time.After(pause), min(2*pause, declareSeldom)
 			}
 			continue
 		case <-tick.C:
