@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 
@@ -95,7 +96,11 @@ func (s *Server) survey(ctx context.Context, found []fence.Record, need bool) ([
 	case len(found) == 0:
 		return all, nil
 	case ctx.Err() != nil:
-		return nil, ctx.Err()
+		part := wire.PartRedis
+		if away, ok := errors.AsType[*UnavailableError](err); ok {
+			part = away.Part
+		}
+		return nil, unanswered(ctx, part, ctx.Err())
 	case err != nil && need:
 		return nil, leaseError(ctx, "", err)
 	case err != nil:

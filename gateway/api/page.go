@@ -47,8 +47,11 @@ func (s *Server) livePage(e *echo.Echo) {
 	}
 }
 
-// heldBelow returns the first held resources below a prefix.
+// heldBelow returns the first held resources below a prefix. It gives up in time for the page to say so, and to go on
+// with its events.
 func (s *Server) heldBelow(ctx context.Context, prefix string) (held []wire.Listed, more bool, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	ask := listing{prefix: prefix, held: true, limit: pageHeld}
 	for range pageLooks {
 		found, err := s.page(ctx, ask)

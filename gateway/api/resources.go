@@ -36,7 +36,7 @@ func (s *Server) inspect(c echo.Context) error {
 
 // inspected returns what is known of a resource.
 func (s *Server) inspected(ctx context.Context, resource string) (wire.Resource, error) {
-	found, err := s.cfg.Fences.Inspect(ctx, resource)
+	found, err := s.recorded(ctx, resource)
 	if err != nil {
 		return wire.Resource{}, err
 	}
@@ -49,6 +49,14 @@ func (s *Server) inspected(ctx context.Context, resource string) (wire.Resource,
 		answer.Locked = &state.Locked
 	}
 	return answer, nil
+}
+
+// recorded returns the record of a resource's fence.
+func (s *Server) recorded(ctx context.Context, resource string) (fence.Record, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	found, err := s.cfg.Fences.Inspect(ctx, resource)
+	return found, unanswered(ctx, wire.PartPostgres, err)
 }
 
 // resourceIn returns the resource's name from the path, before the suffix.

@@ -27,14 +27,14 @@ func (s *Server) visible(ctx context.Context, prefix, after string, limit int) (
 			if name <= after {
 				continue
 			}
-			found, err = s.cfg.Fences.List(ctx, name, "", 1)
+			found, err = s.fencesBelow(ctx, name, "", 1)
 			found = slices.DeleteFunc(found, func(r fence.Record) bool { return r.Resource != name })
 		case isPrefix && (strings.HasPrefix(name, prefix) || strings.HasPrefix(prefix, name)):
 			longer := name
 			if len(prefix) > len(name) {
 				longer = prefix
 			}
-			found, err = s.cfg.Fences.List(ctx, longer, after, limit)
+			found, err = s.fencesBelow(ctx, longer, after, limit)
 		}
 		if err != nil {
 			return nil, err
@@ -43,6 +43,14 @@ func (s *Server) visible(ctx context.Context, prefix, after string, limit int) (
 	}
 	slices.SortFunc(page, func(a, b fence.Record) int { return cmp.Compare(a.Resource, b.Resource) })
 	return page[:min(limit, len(page))], nil
+}
+
+// fencesBelow returns the fences that begin with prefix and come after `after`.
+func (s *Server) fencesBelow(ctx context.Context, prefix, after string, limit int) ([]fence.Record, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	found, err := s.cfg.Fences.List(ctx, prefix, after, limit)
+	return found, unanswered(ctx, wire.PartPostgres, err)
 }
 
 // toldTo returns the events that a principal may see, with the fields that it may see: the events about a resource that

@@ -31,7 +31,8 @@ type Config struct {
 	Host func(host string) bool
 	// Status returns the gateway's status. Required.
 	Status func(ctx context.Context) (wire.Status, error)
-	// Held returns the held resources whose names begin with prefix; more reports that there are others. Required.
+	// Held returns the held resources whose names begin with prefix; more reports that there are others. It answers
+	// within a few seconds, because the page waits for it: by then with an error. Required.
 	Held func(ctx context.Context, prefix string) (held []wire.Listed, more bool, err error)
 	// Events returns the events after the one with this id, or waits for one until ctx ends; last is the id to continue
 	// from. Kept does not wait, and Refused neither: it returns only refused writes, which other events do not

@@ -1,0 +1,45 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/fencegate/fencegate/client/wire"
+)
+
+// queryTimeout bounds a query that the API makes for people. PostgreSQL may hang, and connections may be dead without a
+// sign.
+const queryTimeout = 3 * time.Second
+
+// errNoAnswer is the cause of a context that [bounded] ended. It distinguishes that from a client that has gone.
+var errNoAnswer = errors.New("no answer in time")
+
+// bounded returns a context for one query or for a few.
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, queryTimeout, errNoAnswer)
+}
+
+// unanswered names the part that did not answer a query within [bounded].
+func unanswered(ctx context.Context, part string, err error) error {
+	if err == nil || !errors.Is(context.Cause(ctx), errNoAnswer) {
+		return err
+	}
+	return &UnavailableError{Part: part, Cause: &noAnswerError{part, err}}
+}
+
+type noAnswerError struct {
+	part  string
+	cause error
+}
+
+func (e *noAnswerError) Error() string { return errNoAnswer.Error() + ": " + e.cause.Error() }
+func (e *noAnswerError) Unwrap() error { return e.cause }
+
+// Tell is the text for clients.
+func (e *noAnswerError) Tell() string {
+	if e.part == wire.PartPostgres {
+		return "PostgreSQL did not answer."
+	}
+	return "The Redis nodes did not answer."
+}

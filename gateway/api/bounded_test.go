@@ -1,0 +1,76 @@
+package api_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/activity"
+	"github.com/fencegate/fencegate/gateway/api"
+)
+
+// silent is a PostgreSQL that hangs.
+type silent struct{ *fakes }
+
+func (silent) Inspect(ctx context.Context, _ string) (fence.Record, error) {
+	<-ctx.Done()
+	return fence.Record{}, ctx.Err()
+}
+
+func (silent) List(ctx context.Context, _, _ string, _ int) ([]fence.Record, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// within returns a context that ends a test's request which the gateway does not bound.
+func within(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestWhilePostgreSQLHangsThePageSaysSoAndStillShowsEvents(t *testing.T) {
+	t.Parallel()
+	feed, on := withEvents(t, 100)
+	f := newFakes()
+	base, _ := serve(t, newServer(t, f, on, func(c *api.Config) { c.Fences = silent{f} }))
+	b := newBrowser(t, base)
+	b.http.Timeout = 30 * time.Second
+	const said = "The held leases can&#39;t be listed now: PostgreSQL did not answer."
+	if status, text := b.do("/", nil); status != http.StatusOK || !strings.Contains(text, said) || !strings.Contains(text, "Not known.") {
+		t.Errorf("%d %s", status, text)
+	}
+	if _, text := b.do("/page/revoke?resource=orders%2F1001", nil); !strings.Contains(text, "PostgreSQL did not answer.") {
+		t.Errorf("the question before a revocation: %s", text)
+	}
+	lines, status := b.stream(within(t))
+	if status != http.StatusOK {
+		t.Fatal(status)
+	}
+	feed.Tell(activity.Event{Kind: wire.EventRefused, Resource: "orders/9"})
+	saysSo, shows := false, false
+	for line := range lines {
+		saysSo, shows = saysSo || strings.Contains(line, said), shows || strings.Contains(line, "orders/9")
+		if saysSo && shows {
+			return
+		}
+	}
+	t.Errorf("the stream says so: %v; it shows the event: %v", saysSo, shows)
+}
+
+func TestWhilePostgreSQLHangsAListIsUnavailable(t *testing.T) {
+	t.Parallel()
+	f := newFakes()
+	s := newServer(t, f, func(c *api.Config) { c.Fences = silent{f} })
+	for _, path := range []string{"/v1/resources", "/v1/resources/orders%2F1001"} {
+		a := request(t, s, "GET", path, "")
+		if a.status != http.StatusServiceUnavailable || a.str("part") != wire.PartPostgres || a.str("detail") != "PostgreSQL did not answer." {
+			t.Errorf("%s: %d %s", path, a.status, a.text)
+		}
+	}
+}
