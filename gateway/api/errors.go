@@ -66,6 +66,7 @@ type UnavailableError struct {
 const (
 	releaseHint = "The grant may have ended already. Release again; otherwise the lock ends at its TTL."
 	renewHint   = "The lease may end at its old deadline. Try again before that."
+	repeatHint  = "Whether it was done is unknown. Repeat the request with the same Idempotency-Key, here or at another gateway."
 )
 
 // halfDone replaces the hint of an [*UnavailableError].

@@ -136,6 +136,14 @@ func (o *once) acquire(ctx context.Context, wait time.Duration, acquire acquirin
 	return nil, err
 }
 
+// failed returns the error of an acquisition for its client. A repeat with the key finds what may have been acquired.
+func (o *once) failed(err error) error {
+	if o == nil || !errors.Is(err, fence.ErrUnknown) {
+		return err
+	}
+	return halfDone(err, repeatHint)
+}
+
 // look returns the leases if the key has all of them; else nil.
 func (o *once) look(ctx context.Context) []leasing.Lease {
 	var all []leasing.Lease

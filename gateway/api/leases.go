@@ -58,7 +58,7 @@ func (s *Server) acquire(c echo.Context) error {
 		})
 	})
 	if err != nil {
-		return err
+		return once.failed(err)
 	}
 	return s.grant(c, all, once, func() any { return s.told(c, all[0], req.TTL, began, once.sinceOf(0)) })
 }
@@ -163,6 +163,9 @@ func (s *Server) await(ctx context.Context, wait time.Duration, may func() error
 		}
 		asks = asks.Changed() // before the check, so that no change is missed
 		if denied := may(); denied != nil {
+			if errors.Is(err, fence.ErrUnknown) {
+				denied = fmt.Errorf("%w: %w", denied, fence.ErrUnknown)
+			}
 			return nil, denied
 		}
 		if !errors.Is(err, context.Canceled) || ctx.Err() != nil || s.stopping.Err() != nil {
@@ -180,7 +183,7 @@ func (s *Server) awaitUnless(ctx, rights context.Context, wait time.Duration, ac
 	defer context.AfterFunc(rights, cancel)()
 	all, err := acquire(waiting, wait)
 	if err != nil && ctx.Err() == nil && s.stopping.Err() != nil && errors.Is(err, context.Canceled) {
-		return nil, &UnavailableError{Part: wire.PartGateway, Cause: errors.New("shutting down")}
+		return nil, &UnavailableError{Part: wire.PartGateway, Cause: fmt.Errorf("shutting down: %w", err)} // err says whether the outcome is unknown
 	}
 	return all, err
 }

@@ -70,6 +70,8 @@ func factualProblem(err error) (p wire.Problem, is bool) {
 		lost        *lossError
 	)
 	switch {
+	case errors.As(err, &denied): // the outcome of a wait that it ended may be unknown
+		p = deniedProblem(denied, errors.Is(err, fence.ErrUnknown))
 	case errors.As(err, &unavailable):
 		p = word(wire.CodeUnavailable, "Unavailable", unavailable.detail(), unavailable.hint())
 		p.Part, p.RetryAfterMS = unavailable.Part, unavailable.retryAfter().Milliseconds()
@@ -101,15 +103,22 @@ func factualProblem(err error) (p wire.Problem, is bool) {
 	case errors.As(err, &fast):
 		p = word(wire.CodeRateLimited, "Too many requests", fast.Error(), "Nothing was done. Send fewer requests, or have the limit raised (--api-rate).")
 		p.RetryAfterMS = fast.RetryAfter.Milliseconds() + 1
-	case errors.As(err, &denied):
-		p = word(wire.CodeDenied, "Denied", denied.Error(), "Nothing was done. The gateway's operator decides who may do what, in the file of --principals.")
-		p.Resource = denied.Resource
 	case errors.As(err, &routing):
 		p = routingProblem(routing)
 	default:
 		return p, false
 	}
 	return p, true
+}
+
+func deniedProblem(denied *access.DeniedError, unknown bool) wire.Problem {
+	done := "Nothing was done."
+	if unknown {
+		done = "Whether the lease was acquired is unknown; if it was, it ends at its TTL."
+	}
+	p := word(wire.CodeDenied, "Denied", denied.Error(), done+" The gateway's operator decides who may do what, in the file of --principals.")
+	p.Resource = denied.Resource
+	return p
 }
 
 func isRefusal(err error) bool {

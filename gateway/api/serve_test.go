@@ -2,7 +2,7 @@ package api_test
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
 )
@@ -127,28 +129,37 @@ func TestLeaseGrantedAfterTheClientWentIsGivenBack(t *testing.T) {
 
 func TestStopEndsAWaitAndSaysSo(t *testing.T) {
 	t.Parallel()
-	f := newFakes()
-	entered := make(chan struct{})
-	f.acquire = func(ctx context.Context, _ leasing.Request) (leasing.Lease, error) {
-		close(entered)
-		<-ctx.Done()
-		return leasing.Lease{}, ctx.Err()
-	}
-	url, stop := serve(t, newServer(t, f))
-	status := make(chan string, 1)
-	go func() {
-		resp, err := post(t.Context(), url+"/v1/leases", `{"resource":"a","wait":"60s"}`)
-		if err != nil {
-			status <- err.Error()
-			return
-		}
-		_ = resp.Body.Close()
-		status <- fmt.Sprint(resp.StatusCode)
-	}()
-	<-entered
-	stop()
-	if got := <-status; got != "503" {
-		t.Errorf("the waiting client got %s, want 503", got)
+	for name, c := range map[string]struct {
+		unknown error // joined with the acquisition's error
+		headers []string
+		hint    string
+	}{
+		"nothing was done":     {hint: "Nothing was done."},
+		"it may have been":     {fence.ErrUnknown, nil, "Whether it was done is unknown. Look"},
+		"a repeat can find it": {fence.ErrUnknown, []string{wire.IdempotencyKey, aKey}, "Whether it was done is unknown. Repeat the request with the same Idempotency-Key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFakes()
+			entered := make(chan struct{})
+			f.acquire = func(ctx context.Context, _ leasing.Request) (leasing.Lease, error) {
+				close(entered)
+				<-ctx.Done()
+				return leasing.Lease{}, errors.Join(ctx.Err(), c.unknown)
+			}
+			s := newServer(t, f)
+			_, stop := serve(t, s)
+			answered := make(chan answer, 1)
+			go func() {
+				answered <- request(t, s, "POST", "/v1/leases", `{"resource":"a","wait":"60s"}`, c.headers...)
+			}()
+			<-entered
+			stop()
+			a := <-answered
+			if a.status != http.StatusServiceUnavailable || a.str("code") != wire.CodeUnavailable || a.str("part") != wire.PartGateway || !strings.HasPrefix(a.str("hint"), c.hint) {
+				t.Errorf("%d %s", a.status, a.text)
+			}
+		})
 	}
 }
 

@@ -58,7 +58,7 @@ func (s *Server) acquireAll(c echo.Context) error {
 		})
 	})
 	if err != nil {
-		return err
+		return once.failed(err)
 	}
 	return s.grant(c, all, once, func() any {
 		answer := wire.Leases{Leases: make([]wire.Lease, len(all))}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/activity"
@@ -70,6 +72,21 @@ func TestAWaitEndsWithTheToken(t *testing.T) {
 	a := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1","wait":"60s"}`, "Authorization", "Bearer jwt.of.me")
 	if took := time.Since(began); a.status != http.StatusForbidden || !strings.Contains(a.text, "expired") || took > 10*time.Second {
 		t.Errorf("%d %s after %v", a.status, a.text, took)
+	}
+}
+
+// The lock is kept for a repeat where the fence may have been raised.
+func TestAWaitThatEndsWithTheTokenSaysWhatIsUnknown(t *testing.T) {
+	t.Parallel()
+	f := newFakes()
+	f.acquire = func(ctx context.Context, _ leasing.Request) (leasing.Lease, error) {
+		<-ctx.Done()
+		return leasing.Lease{}, errors.Join(ctx.Err(), fence.ErrUnknown)
+	}
+	s := newServer(t, f, func(c *api.Config) { c.Principals = shortly(t, access.Acquire) })
+	a := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1","wait":"60s"}`, "Authorization", "Bearer jwt.of.me", wire.IdempotencyKey, aKey)
+	if a.status != http.StatusForbidden || a.str("code") != wire.CodeDenied || !strings.HasPrefix(a.str("hint"), "Whether the lease was acquired is unknown") {
+		t.Errorf("%d %s", a.status, a.text)
 	}
 }
 
