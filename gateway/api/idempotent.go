@@ -26,6 +26,9 @@ const (
 	maxKeyBytes = 128
 	// onceLabel separates this use of the master keys from every other.
 	onceLabel = "fencegate idempotency key v1"
+	// firstLook bounds the query before an acquisition that waits. If it gets no answer, an earlier lease is found at the
+	// end of the wait: its lock keeps the acquisition from getting another.
+	firstLook = 2 * time.Second
 )
 
 var errOtherRequest = errors.New("this Idempotency-Key came with another request before")
@@ -115,7 +118,7 @@ func (o *once) acquire(ctx context.Context, wait time.Duration, acquire acquirin
 	}
 	// Look only before or after the acquisition, not during it: it may have armed and still give the lease back.
 	if wait > 0 {
-		if found := o.look(ctx); found != nil {
+		if found := o.look(ctx, firstLook); found != nil {
 			return found, nil
 		}
 	}
@@ -129,7 +132,7 @@ func (o *once) acquire(ctx context.Context, wait time.Duration, acquire acquirin
 	}
 	// An earlier request that waits at another gateway may have acquired the leases meanwhile.
 	if errors.Is(err, leasing.ErrHeld) && ctx.Err() == nil {
-		if found := o.look(ctx); found != nil {
+		if found := o.look(ctx, 0); found != nil {
 			return found, nil
 		}
 	}
@@ -144,12 +147,13 @@ func (o *once) failed(err error) error {
 	return halfDone(err, repeatHint)
 }
 
-// look returns the leases if the key has all of them; else nil.
-func (o *once) look(ctx context.Context) []leasing.Lease {
+// look returns the leases if the key has all of them; else nil. patience bounds the query for each fence; 0: only ctx
+// does.
+func (o *once) look(ctx context.Context, patience time.Duration) []leasing.Lease {
 	var all []leasing.Lease
 	var since []time.Time
 	for i, r := range o.requests {
-		lease, at, ok := o.s.found(ctx, r, o.seals[i])
+		lease, at, ok := o.s.found(ctx, r, o.seals[i], patience)
 		if !ok {
 			return nil
 		}
@@ -161,9 +165,9 @@ func (o *once) look(ctx context.Context) []leasing.Lease {
 
 // found returns the lease of a resource whose current grant has one of the seals. It extends the lease, because its
 // holder receives it only now.
-func (s *Server) found(ctx context.Context, r leasing.Request, seals []fence.Seal) (leasing.Lease, time.Time, bool) {
+func (s *Server) found(ctx context.Context, r leasing.Request, seals []fence.Seal, patience time.Duration) (leasing.Lease, time.Time, bool) {
 	none := func() (leasing.Lease, time.Time, bool) { return leasing.Lease{}, time.Time{}, false }
-	record, err := s.cfg.Fences.Inspect(ctx, r.Resource)
+	record, err := s.seen(ctx, r.Resource, patience)
 	if err != nil || !record.Sealed || record.EndedAt != nil || r.Holder != "" && record.Holder != r.Holder {
 		return none()
 	}
@@ -187,6 +191,16 @@ func (s *Server) found(ctx context.Context, r leasing.Request, seals []fence.Sea
 	return leasing.Lease{
 		Grant: fence.Grant{Resource: r.Resource, Token: record.Token, Seal: seal}, Owner: state.Owner, Deadline: time.Now().Add(valid),
 	}, record.ArmedAt, true
+}
+
+// seen returns the record of a resource's fence, within patience if that is not 0.
+func (s *Server) seen(ctx context.Context, resource string, patience time.Duration) (fence.Record, error) {
+	if patience > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, patience)
+		defer cancel()
+	}
+	return s.cfg.Fences.Inspect(ctx, resource)
 }
 
 // sealOf returns the seal of the recorded grant among the given ones.

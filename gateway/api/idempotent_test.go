@@ -81,6 +81,25 @@ func TestARepeatThatWaitsReturnsTheLeaseThatTheFirstRequestGotMeanwhile(t *testi
 	}
 }
 
+// The look for an earlier lease must not take the place of the acquisition, which has its own way to PostgreSQL.
+func TestAFirstLookWithoutAnAnswerIsGivenUp(t *testing.T) {
+	t.Parallel()
+	f := newFakes()
+	s := newServer(t, f, func(c *api.Config) { c.Fences = silent{f} })
+	ended := make(chan answer, 1)
+	go func() {
+		ended <- send(t, s, "POST", "/v1/leases", `{"resource":"orders/1001","wait":"1s"}`, wire.IdempotencyKey, aKey)
+	}()
+	select {
+	case a := <-ended:
+		if a.status != http.StatusCreated {
+			t.Errorf("%d %s", a.status, a.text)
+		}
+	case <-time.After(15 * time.Second):
+		t.Error("the acquisition waits for the look")
+	}
+}
+
 func TestAKeyIsOfOneRequestOfOnePrincipal(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, newFakes())
