@@ -1,7 +1,6 @@
 package api
 
 import (
-	"crypto/tls"
 	"net"
 	"net/http"
 	"sync"
@@ -64,7 +63,7 @@ func (c *connections) makeRoom() bool {
 
 // cut closes a connection without the TLS close alert, which could block.
 func cut(conn net.Conn) {
-	if secure, ok := conn.(*tls.Conn); ok {
+	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok { // a server's connection embeds a tls.Conn
 		conn = secure.NetConn()
 	}
 	_ = conn.Close() // the server notices
