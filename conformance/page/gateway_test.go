@@ -54,6 +54,8 @@ type gateway struct {
 	base string // of the API and the page
 	pg   string // URL of the PostgreSQL port
 	http *http.Client
+
+	process *child.Process
 }
 
 // serve starts a gateway before a database, with further flags.
@@ -86,7 +88,7 @@ func serve(t *testing.T, postgres string, flags ...string) *gateway {
 			t.Logf("the gateway said:\n%s", said)
 		}
 	})
-	g := &gateway{t: t, base: "http://" + api, pg: pg, http: &http.Client{Transport: transport}}
+	g := &gateway{t: t, base: "http://" + api, pg: pg, http: &http.Client{Transport: transport}, process: p}
 	g.awaitReady(p.Done())
 	return g
 }

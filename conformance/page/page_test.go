@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,6 +32,7 @@ func TestThePageInABrowser(t *testing.T) {
 		"the keyboard is enough":                           revokesByKeyboard,
 		"who logs in sees what is theirs until they leave": logsIn,
 		"PostgreSQL that is away is said":                  saysAway,
+		"a gateway that stands still is said":              saysSilence,
 		"a screen reader hears names and headings":         readsAloud,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -187,6 +189,30 @@ func (b *tab) wantHidden() {
 	if err != nil || len(found.Cookies) != 1 || !found.Cookies[0].HTTPOnly || found.Cookies[0].SameSite != network.CookieSameSiteStrict {
 		b.t.Errorf("the session's cookie: %+v, %v", found, err)
 	}
+}
+
+// The gateway stands still and sends nothing, but its connections stay open.
+func saysSilence(t *testing.T, browser chromium) {
+	g := serve(t, testenv.Postgres(t).GatewayURL, "--lock", "postgres")
+	b := browser.open(t, g.base, "/")
+	b.live()
+	g.hold("", "orders/1001", "worker A", 10*time.Minute)
+	b.shows("#feed tr", "orders/1001")
+	b.until("the deadlines are shown", `/^9m/.test(document.querySelector("#held .left")?.textContent)`)
+	if err := g.process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	thaw := sync.OnceValue(func() error { return g.process.Signal(syscall.SIGCONT) })
+	t.Cleanup(func() { _ = thaw() })
+	b.shows("#live", "No word from the gateway for 15 s; trying again.")
+	b.until("no deadline is counted down", `document.querySelector("#held .left").textContent === "not known"`)
+	if err := thaw(); err != nil {
+		t.Fatal(err)
+	}
+	b.live()
+	g.hold("", "orders/1002", "worker B", 10*time.Minute)
+	b.shows("#feed tr", "orders/1002")
+	b.want("no event is there twice", `[...document.querySelectorAll("#feed tr")].filter((e) => e.innerText.includes("orders/1001")).length === 1`)
 }
 
 func saysAway(t *testing.T, browser chromium) {

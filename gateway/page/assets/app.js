@@ -4,6 +4,10 @@
   const byId = (id) => document.getElementById(id);
   const now = byId("now"), live = byId("live");
   const most = 100;
+  const quiet = 15000; // the gateway sends what is held every few seconds
+
+  let source, heard = performance.now(), after = document.body.dataset.last;
+  const silence = () => performance.now() - heard;
 
   // The gateway says how long is left when it answers; from then on this clock counts.
   const count = (root) => {
@@ -17,6 +21,11 @@
   };
   const tick = () => {
     for (const e of now.querySelectorAll("[data-left]")) {
+      if (silence() >= quiet) { // it may have been renewed, or released
+        e.textContent = "not known";
+        e.classList.remove("soon");
+        continue;
+      }
       const left = Math.max(0, e.ends - performance.now());
       e.textContent = text(left);
       e.classList.toggle("soon", left < 5000);
@@ -48,19 +57,43 @@
     while (table.rows.length > most) table.rows[table.rows.length - 1].remove();
   };
 
-  const query = new URLSearchParams({ prefix: document.body.dataset.prefix, after: document.body.dataset.last });
-  const source = new EventSource("/page/events?" + query);
-  source.addEventListener("now", (e) => {
-    live.textContent = "Live.";
-    replace(e.data);
-  });
-  for (const id of ["feed", "refused"]) {
-    const to = add(byId(id));
-    source.addEventListener(id, (e) => to(e.data));
-  }
-  source.onerror = () => {
-    live.textContent = source.readyState === EventSource.CLOSED ? "Not live any more: load the page again." : "The connection is lost; trying again.";
+  const tables = { feed: add(byId("feed")), refused: add(byId("refused")) };
+  const open = () => {
+    const one = source = new EventSource("/page/events?" + new URLSearchParams({ prefix: document.body.dataset.prefix, after }));
+    const on = (name, show) => one.addEventListener(name, (e) => {
+      if (one !== source) return;
+      heard = performance.now();
+      after = e.lastEventId || after;
+      show(e.data);
+    });
+    on("now", (html) => {
+      live.textContent = "Live.";
+      replace(html);
+    });
+    for (const [name, put] of Object.entries(tables)) on(name, put);
+    one.onerror = () => {
+      if (one !== source) return;
+      live.textContent = one.readyState === EventSource.CLOSED ? "Not live any more: load the page again." : "The connection is lost; trying again.";
+    };
   };
+
+  // A gateway that stands still, or a network that is cut, ends no connection.
+  let due = quiet;
+  const listen = () => {
+    if (silence() < quiet) {
+      due = quiet;
+    } else if (silence() >= due && source.readyState !== EventSource.CLOSED) {
+      due = silence() + quiet;
+      live.textContent = "No word from the gateway for " + Math.floor(silence() / 1000) + " s; trying again.";
+      source.close();
+      open();
+    }
+  };
+
+  open();
   count(now);
-  setInterval(tick, 200);
+  setInterval(() => {
+    listen();
+    tick();
+  }, 200);
 })();
