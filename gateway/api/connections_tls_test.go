@@ -71,7 +71,7 @@ func TestAFullPortSendsNoCloseAlert(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	quiet, err := tls.Dial("tcp", inner.Addr().String(), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a test's certificate
+	quiet, err := tls.Dial("tcp", inner.Addr().String(), &tls.Config{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
