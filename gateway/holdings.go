@@ -14,6 +14,7 @@ type holdings struct {
 	mu      sync.Mutex
 	until   map[leasing.Ref]time.Time
 	latest  map[string]fence.Token // of each resource, unless known to be released
+	arming  map[string]int         // how many armings of each resource go on here
 	ranOut  []leasing.Ref          // since the last call of over
 	forgets int                    // the size at which latest drops leases that are not held
 }
@@ -26,7 +27,7 @@ const (
 )
 
 func newHoldings() *holdings {
-	return &holdings{until: make(map[leasing.Ref]time.Time), latest: make(map[string]fence.Token), forgets: maxLatest}
+	return &holdings{until: make(map[leasing.Ref]time.Time), latest: make(map[string]fence.Token), arming: make(map[string]int), forgets: maxLatest}
 }
 
 func (h *holdings) note(ref leasing.Ref, deadline time.Time) {
@@ -82,11 +83,26 @@ func (h *holdings) armed(resource string, token fence.Token) fence.Token {
 	return last
 }
 
-// ended forgets the token of a lease that ran out here, but was released or superseded elsewhere.
+// arm notes that a resource is armed here, until end is called.
+func (h *holdings) arm(resource string) (end func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.arming[resource]++
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.arming[resource]--; h.arming[resource] == 0 {
+			delete(h.arming, resource)
+		}
+	}
+}
+
+// ended forgets the token of a lease that ran out here, but was released or superseded elsewhere. While the resource is
+// armed here, this may be what superseded it: armed is called then.
 func (h *holdings) ended(ref leasing.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.latest[ref.Resource] == ref.Token {
+	if h.latest[ref.Resource] == ref.Token && h.arming[ref.Resource] == 0 {
 		delete(h.latest, ref.Resource)
 	}
 }

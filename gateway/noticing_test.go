@@ -72,11 +72,11 @@ func TestALeaseThatAnotherGatewayReleasedIsNotSuperseded(t *testing.T) {
 			cfg := config(t, testenv.Postgres(t))
 			change(&cfg)
 			a, b := start(t, cfg), start(t, cfg)
-			for resource, ttl := range map[string]string{"early": "30s", "late": "1s"} {
+			for resource, ttl := range map[string]string{"early": "30s", "late": "3s"} {
 				first := a.acquire(resource, ttl, "0s")
 				b.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": first.handle})
 			}
-			marker := a.acquire("marker", "1500ms", "0s")
+			marker := a.acquire("marker", "4s", "0s")
 			testenv.Eventually(t, "a later lease ran out", func() bool { return strings.Contains(a.told("marker"), "expired "+marker.token) })
 			for _, resource := range []string{"early", "late"} {
 				a.acquire(resource, "30s", "0s")

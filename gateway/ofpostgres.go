@@ -19,7 +19,10 @@ type ofPostgres struct {
 	metrics *lockmetrics.Metrics
 }
 
-var _ leasing.AllSource = ofPostgres{}
+var (
+	_ leasing.AllSource = ofPostgres{}
+	_ leasing.Surveyor  = ofPostgres{}
+)
 
 func (p ofPostgres) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	begun := time.Now()
@@ -68,7 +71,12 @@ func (p ofPostgres) Release(ctx context.Context, ref leasing.Ref) error {
 
 func (p ofPostgres) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
 	ins, err := p.leases.Inspect(ctx, resource)
-	return ins, named(err)
+	return ins, unanswered(ctx, err)
+}
+
+func (p ofPostgres) InspectAll(ctx context.Context, resources []string) ([]leasing.Inspection, error) {
+	all, err := p.leases.InspectAll(ctx, resources)
+	return all, unanswered(ctx, err)
 }
 
 func (p ofPostgres) Ready(ctx context.Context) error { return p.leases.Ready(ctx) }
@@ -79,6 +87,14 @@ func (p ofPostgres) Close() error { return p.leases.Close() }
 func (p ofPostgres) told(operation string, err error) error {
 	if err != nil {
 		p.metrics.Failed(operation, causeOf(err))
+	}
+	return named(err)
+}
+
+// unanswered is [named] for a question, which PostgreSQL did not answer either if its time is over.
+func unanswered(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
 	}
 	return named(err)
 }

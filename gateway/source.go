@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/lock"
@@ -71,7 +73,7 @@ func (c Config) locker() lock.Config {
 }
 
 func (g *Gateway) armer() continuityArmer {
-	return continuityArmer{measuredArmer{announcingArmer{g.fence, g.overtakes}, g.arms}, g.servers}
+	return continuityArmer{measuredArmer{announcingArmer{g.fence, g.overtakes, g.held.arm}, g.arms}, g.servers}
 }
 
 // guarded is a source of leases that also asks the fence before it extends a lease, and that counts the held leases.
@@ -124,19 +126,26 @@ func (g guarded) Degraded(ctx context.Context) string {
 
 var _ leasing.Surveyor = guarded{}
 
+// inspectsAtOnce is how many resources of a page are inspected at a time if the source has no single question for them.
+const inspectsAtOnce = 16
+
 // InspectAll inspects one by one if the source cannot do so in one round.
-func (g guarded) InspectAll(ctx context.Context, resources []string) (all []leasing.Inspection, err error) {
+func (g guarded) InspectAll(ctx context.Context, resources []string) ([]leasing.Inspection, error) {
 	if one, ok := g.Source.(leasing.Surveyor); ok {
 		return one.InspectAll(ctx, resources)
 	}
-	for _, resource := range resources {
-		state, err := g.Inspect(ctx, resource)
-		if err != nil {
-			return all, err
-		}
-		all = append(all, state)
+	all := make([]leasing.Inspection, len(resources))
+	var group errgroup.Group
+	group.SetLimit(inspectsAtOnce)
+	for i, resource := range resources {
+		group.Go(func() (err error) {
+			if err = ctx.Err(); err == nil {
+				all[i], err = g.Inspect(ctx, resource)
+			}
+			return err
+		})
 	}
-	return all, nil
+	return all, group.Wait()
 }
 
 func (g guarded) note(err error, leases ...leasing.Lease) {

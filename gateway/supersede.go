@@ -16,6 +16,7 @@ import (
 type announcingArmer struct {
 	fence *pgfence.Fence
 	tell  func(resource string, token fence.Token)
+	begin func(resource string) (end func()) // around each arming
 }
 
 // armer is the part of the fence that a source of leases uses.
@@ -29,6 +30,7 @@ type armer interface {
 var _ armer = announcingArmer{}
 
 func (a announcingArmer) Arm(ctx context.Context, arming fence.Arming) error {
+	defer a.begin(arming.Resource)()
 	err := a.fence.Arm(ctx, arming)
 	if raised(err) {
 		a.tell(arming.Resource, arming.Token)
@@ -38,6 +40,9 @@ func (a announcingArmer) Arm(ctx context.Context, arming fence.Arming) error {
 
 // ArmAll arms several resources in one transaction.
 func (a announcingArmer) ArmAll(ctx context.Context, all []fence.Arming) error {
+	for _, arming := range all {
+		defer a.begin(arming.Resource)()
+	}
 	err := a.fence.ArmAll(ctx, all)
 	if raised(err) {
 		for _, arming := range all {

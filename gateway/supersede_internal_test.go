@@ -20,6 +20,7 @@ func TestAnArmingThatRaisedNothingIsNotAnnounced(t *testing.T) {
 	a := announcingArmer{
 		fence: pgfence.New(testenv.PoolOf(t, pg.GatewayURL), pgfence.WithDrainLimit(300*time.Millisecond)),
 		tell:  func(resource string, _ fence.Token) { told = append(told, resource) },
+		begin: newHoldings().arm,
 	}
 	to := func(token fence.Token) fence.Arming {
 		return fence.Arming{Resource: "a", Token: token, SealHash: fence.NewSeal().Hash(), Holder: "test"}

@@ -204,7 +204,7 @@ func saysSilence(t *testing.T, browser chromium) {
 	}
 	thaw := sync.OnceValue(func() error { return g.process.Signal(syscall.SIGCONT) })
 	t.Cleanup(func() { _ = thaw() })
-	b.shows("#live", "No word from the gateway for 15 s; trying again.")
+	b.shows("#live", "No word from the gateway for ")
 	b.until("no deadline is counted down", `document.querySelector("#held .left").textContent === "not known"`)
 	if err := thaw(); err != nil {
 		t.Fatal(err)

@@ -55,7 +55,10 @@ func (s *Server) heldBelow(ctx context.Context, prefix string) (held []wire.List
 	ask := listing{prefix: prefix, held: true, limit: pageHeld}
 	for range pageLooks {
 		found, err := s.page(ctx, ask)
-		if err != nil {
+		switch {
+		case err != nil && len(held) > 0 && ctx.Err() != nil: // what was read in time, rather than nothing
+			return held, true, nil
+		case err != nil:
 			return held, false, err
 		}
 		held = append(held, found.Resources...)

@@ -18,8 +18,8 @@ import (
 
 const (
 	sqlStageUpload = "SELECT objects.stage_upload($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
-	sqlStage       = `SELECT id, etag, attributes, created_at FROM objects.stages s WHERE id = $1
-		  AND cardinality(s.blobs) = (SELECT count(*) FROM objects.blobs b WHERE b.id = ANY (s.blobs) AND b.state = 'pending')
+	hasItsBlobs    = `cardinality(s.blobs) = (SELECT count(*) FROM objects.blobs b WHERE b.id = ANY (s.blobs) AND b.state = 'pending')` // else it was given up
+	sqlStage       = `SELECT id, etag, attributes, created_at FROM objects.stages s WHERE id = $1 AND ` + hasItsBlobs + `
 		UNION ALL SELECT id, etag, attributes - 'part_checksums', created_at FROM objects.versions WHERE id = $1`
 	sqlStageMultipart = "SELECT id FROM objects.stage_multipart($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 )

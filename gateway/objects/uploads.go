@@ -21,7 +21,7 @@ const (
 	sqlBeginMultipart = "SELECT objects.begin_multipart($1, $2, $3, $4, $5, $6, $7, $8)"
 	sqlAbortMultipart = "SELECT objects.abort_multipart($1, $2, $3, $4, $5, $6, $7)"
 	sqlCompleted      = "SELECT " + versionColumns + " FROM objects.completed_multipart($1, $2, $3, $4, $5, $6, $7)"
-	sqlStaged         = `SELECT etag, attributes, resource, token FROM objects.stages WHERE id = $1 AND bucket = $2 AND key = $3`
+	sqlStaged         = `SELECT etag, attributes, resource, token FROM objects.stages s WHERE id = $1 AND bucket = $2 AND key = $3 AND ` + hasItsBlobs
 )
 
 // MaxParts is the greatest number of parts of an upload.

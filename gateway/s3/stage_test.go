@@ -145,6 +145,23 @@ func TestAMultipartUploadIsStagedWhenItIsCompleted(t *testing.T) {
 	}
 }
 
+func TestARepeatedCompletionFindsNoStageThatWasGivenUp(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	g := w.sealed("orders/1001", 5)
+	c := w.holder(g.Resource, g.Token, staging)
+	m := begin(t, c, bucket, types.ChecksumAlgorithmCrc32)
+	m.part(1, []byte("bbbb"))
+	if _, err := m.complete(c, m.parts); err != nil {
+		t.Fatal(err)
+	}
+	w.age("25 hours")
+	w.sweep(maintenance.Swept{Condemned: 1, Deleted: 1}, maintenance.Sweep{})
+	_, err := m.complete(c, m.parts)
+	wantRefused(t, err, 404, "NoSuchUpload")
+}
+
 func TestACopyIsStaged(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
