@@ -92,7 +92,7 @@ func (n Node) ask(ctx context.Context, sentinel string, within time.Duration) (s
 	_ = conn.SetDeadline(time.Now().Add(within))
 	k := &link{conn: conn, in: bufio.NewReader(conn)}
 	if n.SentinelPassword != "" {
-		if _, err := k.do("AUTH", cmp.Or(n.SentinelUsername, "default"), n.SentinelPassword); err != nil {
+		if _, err := k.doSecret(n.SentinelPassword, "AUTH", cmp.Or(n.SentinelUsername, "default"), n.SentinelPassword); err != nil {
 			return "", err
 		}
 	}

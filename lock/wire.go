@@ -82,8 +82,10 @@ func (k *link) greet(cfg Node) error {
 	if cfg.client != "" {
 		hello = append(hello, "SETNAME", cfg.client)
 	}
-	vals, err := k.do(hello...)
-	if err != nil {
+	vals, err := k.doSecret(password, hello...)
+	if answer, is := errors.AsType[replyError](err); is && strings.HasPrefix(string(answer), "ERR unknown command") {
+		return fmt.Errorf("%w: it does not know HELLO, which came with Redis 6, or has it under another name", ErrOldRedis)
+	} else if err != nil {
 		return err
 	}
 	if err := refuseServer(vals); err != nil {
@@ -144,6 +146,16 @@ func (k *link) do(args ...string) ([]value, error) {
 		return nil, err
 	}
 	return k.reply()
+}
+
+// doSecret is do for a command with a secret. Redis quotes the arguments of a command that it does not know.
+func (k *link) doSecret(secret string, args ...string) ([]value, error) {
+	vals, err := k.do(args...)
+	if answer, is := errors.AsType[replyError](err); is && secret != "" {
+		text, _, _ := strings.Cut(string(answer), ", with args beginning with")
+		err = replyError(strings.ReplaceAll(text, secret, "(hidden)"))
+	}
+	return vals, err
 }
 
 // maxElements bounds a reply. No batch has that many.

@@ -368,3 +368,21 @@ func TestARedisBeforeVersion7IsRefusedByName(t *testing.T) {
 		})
 	}
 }
+
+// Redis quotes the arguments of a command that it does not know, and HELLO has the password.
+func TestARedisWithoutHelloIsRefusedWithoutThePassword(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, func(command []string, out io.Writer) {
+		_, _ = fmt.Fprintf(out, "-ERR unknown command `%s`, with args beginning with: `%s`, \r\n", command[0], strings.Join(command[1:], "`, `"))
+	})
+	l, err := New(Config{Nodes: []Node{{Addr: s.addr, Password: "open sesame"}}, NodeTimeout: Patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err = l.Acquire(ctx, "r"); !errors.Is(err, ErrOldRedis) || strings.Contains(err.Error(), "sesame") || ctx.Err() != nil {
+		t.Errorf("%v", err)
+	}
+}
