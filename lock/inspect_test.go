@@ -35,3 +35,29 @@ func TestAnInspectionThatASilentNodeDecidesSaysSo(t *testing.T) {
 		t.Errorf("a resource that nobody has: %+v, %v", ins, err)
 	}
 }
+
+// A free resource is the first error of a node's answer, and hides those behind it.
+func TestANodeWhoseCountersCantBeReadIsAFailedMember(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	l := started(t, cfg)
+	acquire(t, l, "r", lock.WithTTL(time.Minute))
+	c := client(t, servers[0].Addr)
+	must(t, c.Del(t.Context(), cfg.KeyPrefix+":h").Err())
+	must(t, c.Set(t.Context(), cfg.KeyPrefix+":h", "of another program", 0).Err())
+	all, err := l.InspectAll(t.Context(), []string{"free", "r"})
+	if err != nil || len(all) != 2 || all[0].Locked || !all[1].Locked {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for _, one := range all {
+		failed := 0
+		for _, m := range one.Members {
+			if m.Err != nil {
+				failed++
+			}
+		}
+		if failed != 1 {
+			t.Errorf("%d members failed, want 1: %+v", failed, one)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -42,6 +43,14 @@ func (l *Locker) InspectAll(ctx context.Context, resources []string) ([]leasing.
 	return found, errs
 }
 
+// failure is err, unless it says that a key does not exist.
+func failure(err error) error {
+	if errors.Is(err, redis.Nil) {
+		return nil
+	}
+	return err
+}
+
 // InspectAll asks each node once.
 func (s source) InspectAll(ctx context.Context, resources []string) ([]leasing.Inspection, error) {
 	all, err := s.l.InspectAll(ctx, resources)
@@ -73,9 +82,11 @@ func (n *node) survey(ctx context.Context, resources []string) []nodeLock {
 	})
 	for i := range found {
 		nl := nodeLock{Member: leasing.Member{Name: n.name}}
+		// The pipeline returns the first error: a lock that is free hides what follows.
+		failed := cmp.Or(failure(err), failure(values[i].Err()), ttls[i].Err(), waiters[i].Err(), counters.Err())
 		switch {
-		case err != nil && !errors.Is(err, redis.Nil):
-			nl.Err = serverError(err)
+		case failed != nil:
+			nl.Err = serverError(failed)
 		case ttls[i].Val() == -2*time.Nanosecond: // go-redis' value for a missing key
 		default:
 			nl.read(values[i].Val(), ttls[i].Val())
