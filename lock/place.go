@@ -65,8 +65,8 @@ func (l *Locker) wakes(home, node int) bool {
 	return (node-home+len(l.nodes))%len(l.nodes) < homes
 }
 
-// wait blocks until a try is useful: the waiter was called, or it is the first and the lock has expired, or there is
-// no queue and some time has passed.
+// wait blocks until a try is useful: the waiter was called, or it is the first and the lock has expired or is on too
+// few nodes, or there is no queue and some time has passed.
 func (p *place) wait(ctx context.Context, expires time.Duration) error {
 	for looks := 0; ; looks++ {
 		after, try := p.look(ctx, expires, looks)
@@ -119,16 +119,38 @@ func (p *place) look(ctx context.Context, expires time.Duration, looks int) (aft
 		return backoff, true
 	case pttl >= 0 || pttl == -1: // held: wait for a release or the expiry
 		p.failed = 0
-		if pttl < 0 || pttl > recheck {
-			return recheck/2 + rand.N(recheck/2), false
+		switch {
+		case pttl >= 0 && pttl <= recheck:
+			return pttl + rand.N(firstWait), false
+		case rank == 0 && looks > 0 && p.freeElsewhere(ctx):
+			return rand.N(firstWait), true
 		}
-		return pttl + rand.N(firstWait), false
+		return recheck/2 + rand.N(recheck/2), false
 	case rank == 0:
 		p.failed++
 		return p.backoff() / 4, true
 	}
 	// The first of the queue was called. If it does nothing, it is frozen.
 	return grace + time.Duration(rank)*grace/10, looks > 0
+}
+
+// freeElsewhere reports whether a quorum of nodes has no lock of the resource although the home has one: a release may
+// have missed the home, or a lock was copied to it while its lease ended. Nobody wakes the first of the queue then.
+// It asks one node after the other, until enough have a lock, so a lease that is held costs few questions.
+func (p *place) freeElsewhere(ctx context.Context) bool {
+	l := p.l
+	limit := min(l.cfg.NodeTimeout, recheck/2/time.Duration(len(l.nodes))) // together less than the time to the next look
+	free := len(l.nodes) - 1                                               // at most
+	for i := 1; free >= l.quorum && i < len(l.nodes); i++ {
+		n := l.nodes[(p.home.index+i)%len(l.nodes)]
+		bounded, cancel := context.WithTimeout(ctx, limit)
+		locks, err := n.client.Exists(bounded, n.keys.lock(p.resource)).Result()
+		cancel()
+		if err != nil || locks > 0 {
+			free--
+		}
+	}
+	return free >= l.quorum
 }
 
 // pause waits before the next try after too few nodes answered.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -241,5 +242,54 @@ func TestAWaiterIsToldTheHolderOfTheEnd(t *testing.T) {
 	end()
 	if held, ok := errors.AsType[*leasing.HeldError](<-told); !ok || held.Holder != "two" {
 		t.Errorf("who waited is told %+v", held)
+	}
+}
+
+// A node that missed a release has a lock that nobody else has. It does not hold up those who wait in its queue.
+func TestALockThatOnlyTheHomeHasHoldsNoWaiterUp(t *testing.T) {
+	t.Parallel()
+	for name, ttl := range map[string]time.Duration{"with a TTL": time.Hour, "without one": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := shared(t, 3)
+			holder := started(t, cfg)
+			home := holder.Home("r")
+			lease := acquire(t, holder, "r", lock.WithTTL(lock.DefaultMaxTTL))
+			waiter := locker(t, cfg)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			got := make(chan error)
+			go func() {
+				_, err := waiter.Acquire(ctx, "r", lock.WithTTL(lock.DefaultMaxTTL))
+				got <- err
+			}()
+			eventually(t, 10*time.Second, "it waits", func() bool { return queued(t, cfg, home, "r") == 1 })
+			another := strings.Repeat("a", 32) + "another"
+			must(t, client(t, cfg.Nodes[home].Addr).Set(t.Context(), cfg.KeyPrefix+":lock:r", another, ttl).Err())
+			eventually(t, 10*time.Second, "it has looked twice", looked(t, cfg, home, 2))
+			if waiter.Attempts() != 1 {
+				t.Errorf("%d attempts while a quorum has the lock; want 1", waiter.Attempts())
+			}
+			release(t, lease)
+			if err := <-got; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// looked reports whether the first in r's queue has looked at it several times more.
+func looked(t *testing.T, cfg lock.Config, node, times int) func() bool {
+	t.Helper()
+	c := client(t, cfg.Nodes[node].Addr)
+	last := ""
+	return func() bool {
+		seen, err := c.HVals(t.Context(), cfg.KeyPrefix+":seen:r").Result()
+		must(t, err)
+		if now := strings.Join(seen, " "); now != last {
+			last = now
+			times--
+		}
+		return times < 0
 	}
 }
