@@ -185,13 +185,22 @@ func (p *place) queue(ctx context.Context) (pttl time.Duration, rank int64, ok b
 	}
 	for i := range min(homes, len(l.nodes)) {
 		n := l.nodes[(l.home(p.resource)+i)%len(l.nodes)]
-		if !l.listener.listen(ctx, l, n) {
+		switch {
+		case over(ctx):
+			return 0, 0, false
+		case !l.listener.listen(ctx, l, n):
 			continue
 		}
 		bounded, cancel := context.WithTimeout(ctx, l.cfg.NodeTimeout)
 		values, err := waitScript.Run(bounded, n.client, p.keys(n), p.id, p.resource, l.keys.wakePrefix, unseen.Milliseconds()).Slice()
 		cancel()
-		if err != nil {
+		switch {
+		case err != nil && over(ctx):
+			if p.home == nil {
+				p.home = n // it may be in the queue there: leave takes it out
+			}
+			return 0, 0, false
+		case err != nil:
 			l.listener.lost(n)
 			continue
 		}
@@ -209,6 +218,13 @@ func (p *place) queue(ctx context.Context) (pttl time.Duration, rank int64, ok b
 		return time.Duration(ms) * time.Millisecond, integer(values, 1), true
 	}
 	return 0, 0, false
+}
+
+// over reports whether a caller's time is over: a node that it left no time to answer is not down. A connection may see
+// the deadline before the context does.
+func over(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 func (p *place) keys(n *node) []string {
@@ -261,12 +277,12 @@ func (s *listener) listen(ctx context.Context, l *Locker, n *node) bool {
 	case time.Now().Before(s.down[n]):
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.NodeTimeout)
+	bounded, cancel := context.WithTimeout(ctx, l.cfg.NodeTimeout)
 	defer cancel()
-	sub := n.client.Subscribe(ctx, l.keys.wakePrefix+l.id)
-	if _, err := sub.Receive(ctx); err != nil {
+	sub := n.client.Subscribe(bounded, l.keys.wakePrefix+l.id)
+	if _, err := sub.Receive(bounded); err != nil {
 		_ = sub.Close()
-		if ctx.Err() == nil || context.Cause(ctx) == context.DeadlineExceeded { //nolint:errorlint // the cause of our own bound is bare
+		if !over(ctx) {
 			s.setDown(n)
 		}
 		return false
