@@ -86,10 +86,11 @@ func (l *Locker) acquire(ctx context.Context, resource string, o acquireOptions)
 func (l *Locker) patiently(ctx context.Context, resource string, o acquireOptions) (*attempt, error) {
 	var a *attempt
 	ctx, end := l.begin(ctx, "acquire", resource)
-	err := l.waiting(ctx, resource, func(floor fence.Token) error {
-		var err error
-		a, err = l.attempt(ctx, resource, o, floor, (*attempt).complete)
-		return err
+	err := l.acquiring(ctx, func(ctx context.Context) error {
+		return l.waiting(ctx, resource, func(floor fence.Token) (err error) {
+			a, err = l.attempt(ctx, resource, o, floor, (*attempt).complete)
+			return err
+		})
 	})
 	end(err)
 	return a, err
@@ -181,8 +182,12 @@ func (l *Locker) TryAcquire(ctx context.Context, resource string, opts ...Acquir
 
 func (l *Locker) tryAcquire(ctx context.Context, resource string, o acquireOptions) (*attempt, error) {
 	begun := time.Now()
+	var a *attempt
 	ctx, end := l.begin(ctx, "acquire", resource)
-	a, err := l.attempt(ctx, resource, o, 0, (*attempt).complete)
+	err := l.acquiring(ctx, func(ctx context.Context) (err error) {
+		a, err = l.attempt(ctx, resource, o, 0, (*attempt).complete)
+		return err
+	})
 	end(err)
 	return l.measured(a, err, begun)
 }

@@ -58,7 +58,11 @@ func once(_ context.Context, _ string, try func(floor fence.Token) error) error 
 // acquireAllMeasured reports the result to the metrics: each acquired lease, or one failure.
 func (l *Locker) acquireAllMeasured(ctx context.Context, asked []acquisition, wait patience) ([]*attempt, error) {
 	begun := time.Now()
-	taken, err := l.acquireAll(ctx, asked, wait)
+	var taken []*attempt
+	err := l.acquiring(ctx, func(ctx context.Context) (err error) {
+		taken, err = l.acquireAll(ctx, asked, wait)
+		return err
+	})
 	if err != nil {
 		_, err = l.measured(nil, err, begun)
 		return nil, err

@@ -46,9 +46,11 @@ func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Dur
 		return instant{}, err
 	}
 	ttl = ttl.Truncate(time.Millisecond)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(l.ctx, func() { cancel(ErrClosed) })()
+	ctx, done, err := l.life.Open(ctx)
+	if err != nil {
+		return instant{}, fmt.Errorf("extend %q: %w", ref.Resource, err)
+	}
+	defer done()
 	recorded := false
 	for failed := 0; ; failed++ {
 		deadline, again, err := l.extendRound(ctx, ref, ttl, until)

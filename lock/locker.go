@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -9,7 +10,11 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/lifetime"
 )
+
+// closeTimeout bounds how long Close waits for calls in progress: an Armer may ignore its context.
+const closeTimeout = 2 * time.Second
 
 // Locker acquires leases on resources over a group of Redis nodes. It is safe
 // for concurrent use. Close it when done.
@@ -32,11 +37,11 @@ type Locker struct {
 	rounds     sync.Pool
 	longest    longest
 
-	ctx        context.Context // ends with Close
-	stop       context.CancelFunc
+	life       *lifetime.Lifetime // of the calls
+	ctx        context.Context    // ends with Close
 	background sync.WaitGroup
 	mu         sync.Mutex
-	closed     bool
+	closed     bool // no more background work is started: Close has waited for the calls
 	sweeping   bool
 	raise      raise
 	admitting  map[int]bool      // nodes that a background admission looks after
@@ -62,7 +67,8 @@ func New(cfg Config) (*Locker, error) {
 
 		sweepEvery: sweepEvery,
 	}
-	l.ctx, l.stop = context.WithCancel(context.Background())
+	l.life = lifetime.New(closeTimeout, ErrClosed)
+	l.ctx = l.life.Calls
 	l.longest.store, l.longest.group, l.longest.turn = cfg.longestStore(), cfg.groupName(), make(chan struct{}, 1)
 	for i, n := range cfg.Nodes {
 		l.nodes = append(l.nodes, newNode(n, i, l.keys, cfg.NodeTimeout, l.nodeLost))
@@ -76,17 +82,16 @@ func New(cfg Config) (*Locker, error) {
 	return l, nil
 }
 
-// Close stops background work, sends what is queued for the nodes, and waits for both. Leases stay held until they
-// expire, so release them first. Closing twice is not an error.
-func (l *Locker) Close() error {
+// Close ends acquisitions and extensions in progress and stops background work, sends what is queued for the nodes,
+// and waits for all of it. What an acquisition has taken is given back. An Armer that ignores its context is awaited
+// for two seconds at most. Leases stay held until they expire, so release them first. Closing twice is not an error.
+func (l *Locker) Close() error { return l.life.Close(l.closeNodes) }
+
+// closeNodes waits for the background and closes the nodes.
+func (l *Locker) closeNodes() error {
 	l.mu.Lock()
-	first := !l.closed
 	l.closed = true
 	l.mu.Unlock()
-	if !first {
-		return nil
-	}
-	l.stop()
 	l.background.Wait()
 	var nodes sync.WaitGroup
 	for _, n := range l.nodes {
@@ -94,6 +99,21 @@ func (l *Locker) Close() error {
 	}
 	nodes.Wait()
 	return nil
+}
+
+// acquiring runs an acquisition with a context that also ends with Close, which waits until it has given back what it
+// does not keep.
+func (l *Locker) acquiring(ctx context.Context, acquire func(context.Context) error) error {
+	ctx, done, err := l.life.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	err = acquire(ctx)
+	if err != nil && !errors.Is(err, ErrClosed) && errors.Is(context.Cause(ctx), ErrClosed) {
+		return fmt.Errorf("%w: %w", err, ErrClosed) // an Armer may say only that its context has ended
+	}
+	return err
 }
 
 // validateRef checks the form of a reference: its owner is a 128-bit ID, 32 hexadecimal digits. The error is a
@@ -149,12 +169,17 @@ func (l *Locker) release(ctx context.Context, ref leasing.Ref, sealHash []byte) 
 	if err := validateRef(ref); err != nil {
 		return err
 	}
+	ctx, done, err := l.life.Open(context.WithoutCancel(ctx))
+	if err != nil {
+		return fmt.Errorf("release %q: %w", ref.Resource, err)
+	}
+	defer done()
 	l.endGrant(ctx, ref, sealHash)
 	r := l.newRound(opRelease, "release", ref.Resource)
 	defer r.drop()
 	r.traced(ctx)
 	r.send(l.all(), ask{owner: ref.Owner, expires: time.Now().Add(l.cfg.MaxTTL)})
-	_ = r.wait(context.WithoutCancel(ctx)) // the node timeout bounds it
+	_ = r.wait(context.WithoutCancel(ctx)) // the node timeout bounds it; Close waits for it
 	switch {
 	case r.yes >= l.quorum:
 		return nil
