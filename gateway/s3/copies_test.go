@@ -233,7 +233,7 @@ func TestACopyForWhichNobodyWaitsIsGivenUp(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*world, io.Closer){
 		"the client leaves": func(_ *world, c io.Closer) { _ = c.Close() },
-		"the server stops":  func(w *world, _ io.Closer) { w.stop() },
+		"the server stops":  func(w *world, _ io.Closer) { w.stop(); <-w.ended }, // it erases the places of its reserve
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -246,7 +246,6 @@ func TestACopyForWhichNobodyWaitsIsGivenUp(t *testing.T) {
 			}
 			defer func() { _ = res.Body.Close() }()
 			leave(w, res.Body)
-			// A server that stops erases the places of its reserve meanwhile.
 			testenv.Eventually(t, "given up", func() bool { return w.srv.Stats().Uploads == 0 && w.blobs() == 1 })
 			w.nothingLeft(1, 1)
 		})
