@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -14,16 +15,18 @@ import (
 // freed fails unless a resource is free on all nodes.
 func freed(t *testing.T, l *lock.Locker, resource string) {
 	t.Helper()
-	var ins leasing.Inspection
-	must(t, patiently(t.Context(), func() (err error) {
-		ins, err = l.Inspect(t.Context(), resource)
+	must(t, patiently(t.Context(), func() error {
+		ins, err := l.Inspect(t.Context(), resource)
+		for _, m := range ins.Members {
+			if m.Err != nil {
+				return fmt.Errorf("%w: %w", lock.ErrNodeTimeout, m.Err) // a query has a second
+			}
+			if m.Locked {
+				t.Errorf("nobody has the lease of %q, and %s has its lock", resource, m.Name)
+			}
+		}
 		return err
 	}))
-	for _, m := range ins.Members {
-		if m.Locked || m.Err != nil {
-			t.Errorf("nobody has the lease of %q, and %s: locked %t, %v", resource, m.Name, m.Locked, m.Err)
-		}
-	}
 }
 
 // ended waits for the outcome of a call that Close has ended.
@@ -82,7 +85,7 @@ func TestCloseGivesBackALeaseThatIsBeingArmed(t *testing.T) {
 			if several {
 				_, err = l.AcquireAll(t.Context(), []string{"r", "s"}, lock.WithTTL(time.Minute))
 			} else {
-				_, err = l.TryAcquire(t.Context(), "r", lock.WithTTL(time.Minute))
+				_, err = l.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
 			}
 			outcome <- err
 		}()
@@ -97,6 +100,26 @@ func TestCloseGivesBackALeaseThatIsBeingArmed(t *testing.T) {
 		if err := ended(t, outcome); !errors.Is(err, lock.ErrClosed) {
 			t.Errorf("%v; want ErrClosed", err)
 		}
+	}
+}
+
+// Close cuts an arming off, and the fence may have been raised. A source says so, too.
+func TestASourceSaysThatCloseLeftAnArmingUnknown(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	started(t, cfg)
+	armer := make(waits)
+	cfg.Armer = armer
+	s := locker(t, cfg).Source()
+	outcome := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: time.Minute})
+		outcome <- err
+	}()
+	<-armer
+	must(t, s.Close())
+	if err := ended(t, outcome); !errors.Is(err, leasing.ErrClosed) || !errors.Is(err, fence.ErrUnknown) {
+		t.Errorf("%v; want ErrClosed and ErrUnknown", err)
 	}
 }
 

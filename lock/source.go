@@ -144,6 +144,8 @@ func sourceError(err error) error {
 	switch {
 	case err == nil, errors.Is(err, fence.ErrInvalid):
 		return err
+	case errors.Is(err, ErrClosed) && errors.Is(err, fence.ErrUnknown): // it cut an arming off
+		return fmt.Errorf("%w: %w", ErrClosed, fence.ErrUnknown)
 	case errors.Is(err, ErrClosed):
 		return ErrClosed // also if it ended a wait: then the holder does not matter
 	case errors.Is(err, ErrHeld):
