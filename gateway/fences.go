@@ -82,7 +82,10 @@ func (f fences) revokeSeen(ctx context.Context, resource, by string, seen fence.
 func (f fences) holder(ctx context.Context, resource string) leasing.Ref {
 	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
 	defer cancel()
-	seen, _ := f.source.Inspect(ctx, resource)
+	seen, err := f.source.Inspect(ctx, resource)
+	if err != nil {
+		f.log.Warn("failed to learn who holds a resource that is revoked; its lock expires at its TTL", "resource", resource, "error", err)
+	}
 	return leasing.Ref{Resource: resource, Owner: seen.Owner, Token: seen.Token}
 }
 

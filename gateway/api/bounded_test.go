@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -72,5 +73,35 @@ func TestWhilePostgreSQLHangsAListIsUnavailable(t *testing.T) {
 		if a.status != http.StatusServiceUnavailable || a.str("part") != wire.PartPostgres || a.str("detail") != "PostgreSQL did not answer." {
 			t.Errorf("%s: %d %s", path, a.status, a.text)
 		}
+	}
+}
+
+func TestWhilePostgreSQLHangsNoCredentialsAreIssued(t *testing.T) {
+	t.Parallel()
+	f := newFakes()
+	handle := aHandle(t, newServer(t, f))
+	s := newServer(t, f, func(c *api.Config) { c.Fences = silent{f} })
+	a := request(t, s, "POST", "/v1/leases/credentials", fmt.Sprintf(`{"handle":%q}`, handle))
+	if a.status != http.StatusServiceUnavailable || a.str("part") != wire.PartPostgres {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+}
+
+// The key itself may hold the resource: "held" would say that this request acquired nothing.
+func TestWhilePostgreSQLHangsAKeyIsNotToldThatAnotherHoldsItsLease(t *testing.T) {
+	t.Parallel()
+	f := newFakes()
+	keeping(f)
+	body := `{"resource":"orders/1001","wait":"0s"}`
+	if a := request(t, newServer(t, f), "POST", "/v1/leases", body, wire.IdempotencyKey, aKey); a.status != http.StatusCreated {
+		t.Fatalf("%d %s", a.status, a.text)
+	}
+	s := newServer(t, f, func(c *api.Config) { c.Fences = silent{f} })
+	a := request(t, s, "POST", "/v1/leases", body, wire.IdempotencyKey, aKey)
+	if a.status != http.StatusServiceUnavailable || a.str("part") != wire.PartPostgres || !strings.Contains(a.str("hint"), "same Idempotency-Key") {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+	if a := request(t, s, "POST", "/v1/leases", body); a.status != http.StatusConflict {
+		t.Errorf("without a key: %d %s", a.status, a.text)
 	}
 }

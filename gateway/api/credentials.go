@@ -84,7 +84,7 @@ func deadlineOf(ctx context.Context, h handle, asked, most time.Time, state held
 func (s *Server) current(ctx context.Context, ref leasing.Ref) (state held, err error) {
 	var asked sync.WaitGroup
 	asked.Go(func() { state.Inspection, state.err = s.cfg.Leases.Inspect(ctx, ref.Resource) })
-	record, err := s.cfg.Fences.Inspect(ctx, ref.Resource)
+	record, err := s.recorded(ctx, ref.Resource)
 	asked.Wait()
 	switch {
 	case err != nil:

@@ -26,9 +26,6 @@ const (
 	maxKeyBytes = 128
 	// onceLabel separates this use of the master keys from every other.
 	onceLabel = "fencegate idempotency key v1"
-	// firstLook bounds the query before an acquisition that waits. If it gets no answer, an earlier lease is found at the
-	// end of the wait: its lock keeps the acquisition from getting another.
-	firstLook = 2 * time.Second
 )
 
 var errOtherRequest = errors.New("this Idempotency-Key came with another request before")
@@ -116,9 +113,10 @@ func (o *once) acquire(ctx context.Context, wait time.Duration, acquire acquirin
 	if o == nil {
 		return acquire(ctx, wait)
 	}
-	// Look only before or after the acquisition, not during it: it may have armed and still give the lease back.
+	// Look only before or after the acquisition, not during it: it may have armed and still give the lease back. If the
+	// first look gets no answer, the last one finds an earlier lease: its lock keeps the acquisition from getting another.
 	if wait > 0 {
-		if found := o.look(ctx, firstLook); found != nil {
+		if found, err := o.look(ctx); err == nil && found != nil {
 			return found, nil
 		}
 	}
@@ -132,7 +130,11 @@ func (o *once) acquire(ctx context.Context, wait time.Duration, acquire acquirin
 	}
 	// An earlier request that waits at another gateway may have acquired the leases meanwhile.
 	if errors.Is(err, leasing.ErrHeld) && ctx.Err() == nil {
-		if found := o.look(ctx, 0); found != nil {
+		found, unknown := o.look(ctx)
+		if unknown != nil && ctx.Err() == nil {
+			return nil, halfDone(unknown, repeatHint) // perhaps the key itself holds them
+		}
+		if found != nil {
 			return found, nil
 		}
 	}
@@ -147,70 +149,74 @@ func (o *once) failed(err error) error {
 	return halfDone(err, repeatHint)
 }
 
-// look returns the leases if the key has all of them; else nil. patience bounds the query for each fence; 0: only ctx
-// does.
-func (o *once) look(ctx context.Context, patience time.Duration) []leasing.Lease {
+// look returns the leases if the key has all of them; else nil. An error says that this is unknown.
+func (o *once) look(ctx context.Context) ([]leasing.Lease, error) {
 	var all []leasing.Lease
 	var since []time.Time
 	for i, r := range o.requests {
-		lease, at, ok := o.s.found(ctx, r, o.seals[i], patience)
-		if !ok {
-			return nil
+		lease, at, err := o.s.found(ctx, r, o.seals[i])
+		if errors.Is(err, errNotTheKeys) {
+			return nil, nil
+		} else if err != nil {
+			return nil, err
 		}
 		all, since = append(all, lease), append(since, at)
 	}
 	o.since = since
-	return all
+	return all, nil
 }
 
-// found returns the lease of a resource whose current grant has one of the seals. It extends the lease, because its
-// holder receives it only now.
-func (s *Server) found(ctx context.Context, r leasing.Request, seals []fence.Seal, patience time.Duration) (leasing.Lease, time.Time, bool) {
-	none := func() (leasing.Lease, time.Time, bool) { return leasing.Lease{}, time.Time{}, false }
-	record, err := s.seen(ctx, r.Resource, patience)
-	if err != nil || !record.Sealed || record.EndedAt != nil || r.Holder != "" && record.Holder != r.Holder {
-		return none()
+// errNotTheKeys reports that a resource is not held under a key.
+var errNotTheKeys = errors.New("the key does not hold the resource")
+
+// found returns the lease of a resource whose current grant has one of the seals, and when it was acquired. It extends
+// the lease, because its holder receives it only now.
+func (s *Server) found(ctx context.Context, r leasing.Request, seals []fence.Seal) (lease leasing.Lease, since time.Time, err error) {
+	record, err := s.recorded(ctx, r.Resource)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return lease, since, errNotTheKeys
+	case err != nil:
+		return lease, since, err
+	case !record.Sealed || record.EndedAt != nil || r.Holder != "" && record.Holder != r.Holder:
+		return lease, since, errNotTheKeys
 	}
-	seal, ok := s.sealOf(ctx, record, seals)
-	if !ok {
-		return none()
+	seal, err := s.sealOf(ctx, record, seals)
+	if err != nil {
+		return lease, since, err
 	}
 	state, err := s.cfg.Leases.Inspect(ctx, r.Resource)
-	if err != nil || !state.Locked || state.Owner == "" || state.Token != record.Token {
-		return none()
+	switch {
+	case err != nil:
+		return lease, since, leaseError(ctx, r.Resource, err)
+	case !state.Locked || state.Owner == "" || state.Token != record.Token:
+		return lease, since, errNotTheKeys
 	}
 	ref := leasing.Ref{Resource: r.Resource, Owner: state.Owner, Token: record.Token}
 	left, err := s.handleOf(ref, "", record.ArmedAt).left()
 	if err != nil {
-		return none()
+		return lease, since, errNotTheKeys // it may not be extended any more
 	}
 	valid, err := s.cfg.Leases.Extend(ctx, ref, min(max(r.TTL, state.TTL), s.cfg.MaxTTL, left))
-	if err != nil {
-		return none()
+	switch {
+	case errors.Is(err, leasing.ErrLost):
+		return lease, since, errNotTheKeys
+	case err != nil:
+		return lease, since, leaseError(ctx, r.Resource, err)
 	}
-	return leasing.Lease{
-		Grant: fence.Grant{Resource: r.Resource, Token: record.Token, Seal: seal}, Owner: state.Owner, Deadline: time.Now().Add(valid),
-	}, record.ArmedAt, true
+	lease.Grant = fence.Grant{Resource: r.Resource, Token: record.Token, Seal: seal}
+	lease.Owner, lease.Deadline = state.Owner, time.Now().Add(valid)
+	return lease, record.ArmedAt, nil
 }
 
-// seen returns the record of a resource's fence, within patience if that is not 0.
-func (s *Server) seen(ctx context.Context, resource string, patience time.Duration) (fence.Record, error) {
-	if patience > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, patience)
-		defer cancel()
-	}
-	return s.cfg.Fences.Inspect(ctx, resource)
-}
-
-// sealOf returns the seal of the recorded grant among the given ones.
-func (s *Server) sealOf(ctx context.Context, record fence.Record, seals []fence.Seal) (fence.Seal, bool) {
+// sealOf returns the seal of the recorded grant among the given ones, or errNotTheKeys.
+func (s *Server) sealOf(ctx context.Context, record fence.Record, seals []fence.Seal) (fence.Seal, error) {
 	for _, seal := range seals {
 		if ours, err := s.cfg.Fences.Holds(ctx, record, seal.Hash()); ours || err != nil {
-			return seal, err == nil
+			return seal, err
 		}
 	}
-	return fence.Seal{}, false
+	return fence.Seal{}, errNotTheKeys
 }
 
 // sinceOf returns when a lease was acquired.
