@@ -147,6 +147,9 @@ func TestCloseWaitsForARelease(t *testing.T) {
 		_, err := l.TryAcquire(t.Context(), "new")
 		return errors.Is(err, lock.ErrClosed)
 	})
+	close(gate) // before Close's patience ends
+	must(t, ended(t, released))
+	must(t, <-closed)
 	for name, err := range map[string]error{
 		"extend": later.Extend(t.Context(), time.Minute), "release": l.Release(t.Context(), later.Ref()),
 	} {
@@ -154,9 +157,6 @@ func TestCloseWaitsForARelease(t *testing.T) {
 			t.Errorf("%s: %v; want ErrClosed", name, err)
 		}
 	}
-	close(gate)
-	must(t, ended(t, released))
-	must(t, <-closed)
 	freed(t, other, "r")
 }
 
