@@ -32,7 +32,7 @@ func TestThePageInABrowser(t *testing.T) {
 		"the keyboard is enough":                           revokesByKeyboard,
 		"who logs in sees what is theirs until they leave": logsIn,
 		"PostgreSQL that is away is said":                  saysAway,
-		"a gateway that stands still is said":              saysSilence,
+		"a frozen gateway is reported":                     saysSilence,
 		"a screen reader hears names and headings":         readsAloud,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -173,7 +173,7 @@ func (c *Config) inVain(ctx context.Context, r leasing.Request, held *leasing.He
 	known, err := c.Nonce(ctx, r.Resource, r.NonceHash)
 	switch {
 	case err != nil:
-		return nil //nolint:nilerr // as nobody asked
+		return nil //nolint:nilerr // the look is best effort: arming decides
 	case known.Spent():
 		return &fence.SpentError{Resource: r.Resource, Armed: known.Armed, Recorded: known.Recorded}
 	case held == nil || !known.Holds():
@@ -181,7 +181,7 @@ func (c *Config) inVain(ctx context.Context, r leasing.Request, held *leasing.He
 	}
 	// This very acquisition may be arming: then the lock is its own.
 	if seen, err := c.Leases.Inspect(ctx, r.Resource); err != nil || !seen.Locked || seen.Holder == r.Holder {
-		return nil //nolint:nilerr // as nobody asked
+		return nil //nolint:nilerr // the look is best effort: arming decides
 	}
 	return &ownError{*held}
 }
