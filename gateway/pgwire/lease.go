@@ -124,13 +124,13 @@ const lookAgain = time.Second
 // take tries to acquire, and waits if another client holds the resource. It does not wait for a lease that it cannot
 // get because its nonce is spent, or holds the resource itself.
 func (c *Config) take(ctx context.Context, wait time.Duration, r leasing.Request) (leasing.Lease, error) {
-	if why := c.inVain(ctx, r, nil); why != nil {
+	if why := c.inVain(ctx, r, false); why != nil {
 		return leasing.Lease{}, why
 	}
 	if wait <= 0 {
 		lease, err := c.Leases.TryAcquire(ctx, r)
-		if held, ok := errors.AsType[*leasing.HeldError](err); ok {
-			return leasing.Lease{}, cmp.Or(c.inVain(ctx, r, held), err)
+		if errors.Is(err, leasing.ErrHeld) {
+			return leasing.Lease{}, cmp.Or(c.inVain(ctx, r, true), err)
 		}
 		return lease, err
 	}
@@ -147,7 +147,7 @@ func (c *Config) take(ctx context.Context, wait time.Duration, r leasing.Request
 				return
 			case <-tick.C:
 			}
-			if why := c.inVain(ctx, r, &leasing.HeldError{Resource: r.Resource}); why != nil {
+			if why := c.inVain(ctx, r, true); why != nil {
 				cancel()
 				looked <- why
 				return
@@ -162,9 +162,8 @@ func (c *Config) take(ctx context.Context, wait time.Duration, r leasing.Request
 	return lease, err
 }
 
-// inVain returns why waiting is useless, if the fence says so in time; arming decides. held is the holder of the
-// resource; nil: not known.
-func (c *Config) inVain(ctx context.Context, r leasing.Request, held *leasing.HeldError) error {
+// inVain returns why waiting is useless, if the fence says so in time; arming decides. held: somebody has the resource.
+func (c *Config) inVain(ctx context.Context, r leasing.Request, held bool) error {
 	if r.NonceHash == nil || c.Nonce == nil {
 		return nil
 	}
@@ -176,14 +175,15 @@ func (c *Config) inVain(ctx context.Context, r leasing.Request, held *leasing.He
 		return nil //nolint:nilerr // the look is best effort: arming decides
 	case known.Spent():
 		return &fence.SpentError{Resource: r.Resource, Armed: known.Armed, Recorded: known.Recorded}
-	case held == nil || !known.Holds():
+	case !held || !known.Holds():
 		return nil
 	}
 	// This very acquisition may be arming: then the lock is its own.
-	if seen, err := c.Leases.Inspect(ctx, r.Resource); err != nil || !seen.Locked || seen.Holder == r.Holder {
+	seen, err := c.Leases.Inspect(ctx, r.Resource)
+	if err != nil || !seen.Locked || seen.Holder == r.Holder {
 		return nil //nolint:nilerr // the look is best effort: arming decides
 	}
-	return &ownError{*held}
+	return &ownError{leasing.HeldError{Resource: r.Resource, Holder: seen.Holder, RetryAfter: max(0, seen.TTL)}}
 }
 
 // ownError reports that the nonce that asks for the resource already holds it. It is not a [leasing.ErrHeld], because
