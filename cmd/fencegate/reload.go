@@ -61,13 +61,14 @@ func (o *serveFlags) reloading(ctx context.Context, e env, g *gateway.Gateway, c
 	}
 }
 
-// reload applies the options of the file, and then each file of rules. Each file is applied completely or not at all.
+// reload applies the options of the file, and then each file of rules. Each file is applied completely or not at all, and
+// whatever became of the others: a right that was removed must not count on because of a misspelt option.
 func (o *serveFlags) reload(e env, g *gateway.Gateway, cfg gateway.Config) {
 	if o.options.path == "" && o.policyFile == "" && o.principalsFile == "" {
 		cfg.Logger.Info("SIGHUP: nothing to read again without --config, --pg-policy-file or --principals; replaced certificates need no signal")
 	}
-	if o.options.path != "" && !o.reloadOptions(e, g, cfg.Logger) {
-		return
+	if o.options.path != "" {
+		o.reloadOptions(e, g, cfg.Logger)
 	}
 	if o.policyFile != "" {
 		o.reloadPolicies(g, cfg.Logger)
@@ -80,11 +81,11 @@ func (o *serveFlags) reload(e env, g *gateway.Gateway, cfg gateway.Config) {
 
 // reloadOptions reads the option file again. Changes of reloadable options apply at once; other changes are logged by
 // name and wait for the next start. A file that serve would not start with changes nothing.
-func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) bool {
+func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) {
 	next, err := o.again(e, g.GeneratedToken() != "")
 	if err != nil {
 		log.Error("SIGHUP: the configuration is refused; the previous one stays", "file", o.options.path, "error", oneLine(err.Error()))
-		return false
+		return
 	}
 	applied, waiting := o.changes(next)
 	if slices.ContainsFunc(applied, ofRules) && next.policyFile == "" {
@@ -94,7 +95,7 @@ func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) 
 		}
 		if err != nil {
 			log.Error("SIGHUP: the configuration is refused; the previous one stays", "file", o.options.path, "error", oneLine(err.Error()))
-			return false
+			return
 		}
 	}
 	for _, name := range applied {
@@ -108,7 +109,6 @@ func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) 
 	for _, warning := range next.options.exposed() {
 		log.Warn(warning)
 	}
-	return true
 }
 
 // again returns what serve would start with now: the same command line and variables, and the current file. generates

@@ -102,6 +102,31 @@ func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
 	wants(hangUp("pg: {policy-file: "+rules+"}\nlog: {level: warn}\nsweep: {rate: 3}\n", "SIGHUP: "), waits, "sweep.rate")
 }
 
+// A right that was removed ends although the file of options is refused.
+func TestAFileOfRulesIsReadAgainBesideARefusedFileOfOptions(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file, rules := filepath.Join(dir, "fencegate.yaml"), filepath.Join(dir, "rules")
+	writeFile(t, rules, "policy *=open\n")
+	options := "pg: {policy-file: " + rules + "}\n"
+	writeFile(t, file, options)
+	cmd, lines, address := startServe(t, testenv.Postgres(t), "--config", file)
+	writeFile(t, file, options+"swep: {}\n")
+	writeFile(t, rules, "policy *=grant-required\n")
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	awaitLine(t, lines, "the configuration is refused")
+	awaitLine(t, lines, "the rules of the PostgreSQL port were replaced")
+	conn, err := pgx.Connect(t.Context(), address)
+	if err == nil {
+		_ = conn.Close(t.Context())
+	}
+	if err == nil || !strings.Contains(err.Error(), "ZF002") {
+		t.Errorf("a session without a grant: %v; want ZF002", err)
+	}
+}
+
 // A running gateway has its token; the next start would not.
 func TestAFileWithoutTheTokenThatAnAPINeedsIsRefused(t *testing.T) {
 	t.Parallel()
