@@ -139,7 +139,7 @@ func (n *node) field(name string) (string, error) {
 // lost, or the Locker is closed.
 func (n *node) serve() {
 	for !n.finished() {
-		again, err := n.hear()
+		again, err := n.receive()
 		switch {
 		case err != nil:
 			n.fail(err)
@@ -185,8 +185,8 @@ func (n *node) serve() {
 	}
 }
 
-// hear waits for the node's next message. It reports whether to look again first.
-func (n *node) hear() (again bool, err error) {
+// receive waits for the node's next message. It reports whether to look again first.
+func (n *node) receive() (again bool, err error) {
 	_, err = n.link.in.Peek(1)
 	if netErr, ok := errors.AsType[net.Error](err); ok && netErr.Timeout() && n.patient() {
 		return true, nil
@@ -215,8 +215,8 @@ func (n *node) patient() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	last := n.sentAt
-	if n.heard.After(last) {
-		last = n.heard
+	if n.lastReply.After(last) {
+		last = n.lastReply
 	}
 	switch {
 	case n.busy && time.Since(last) < n.stall:
@@ -246,12 +246,12 @@ func (n *node) answer(flight []*op) (lost bool, err error) {
 	n.writing.Unlock()
 	for i, size := range sizes {
 		for again := i > 0; again; {
-			if again, err = n.hear(); err != nil {
+			if again, err = n.receive(); err != nil {
 				return lost, err
 			}
 		}
-		n.heard = time.Now()
-		_ = n.link.conn.SetReadDeadline(n.heard.Add(n.stall))
+		n.lastReply = time.Now()
+		_ = n.link.conn.SetReadDeadline(n.lastReply.Add(n.stall))
 		at := len(n.replies)
 		vals, err := n.link.reply()
 		if err != nil && !isReplyError(err) {

@@ -27,15 +27,15 @@ func (n *node) durability(ctx context.Context) error {
 	for _, s := range settings {
 		is, err := n.client.ConfigGet(ctx, s.name).Result()
 		if err != nil {
-			return fmt.Errorf("look at %s: %w", s.name, serverError(err))
+			return fmt.Errorf("read its %s: %w", s.name, serverError(err))
 		}
 		if is[s.name] != s.value {
-			return fmt.Errorf("its %s is %q, and has to be %q", s.name, is[s.name], s.value)
+			return fmt.Errorf("its %s is %q, and must be %q", s.name, is[s.name], s.value)
 		}
 	}
 	said, err := n.client.Info(ctx, "persistence").Result()
 	if err != nil {
-		return fmt.Errorf("look at its append-only file: %w", serverError(err))
+		return fmt.Errorf("read the state of its append-only file: %w", serverError(err))
 	}
 	if !strings.Contains(said, "aof_last_write_status:ok") {
 		return errors.New("its append-only file could not be written")

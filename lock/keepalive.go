@@ -93,7 +93,7 @@ func (s *session) renew(ctx context.Context, k KeepAlive) error {
 		}
 		if k.Progress != nil {
 			if err := k.Progress(ctx); err != nil {
-				return fmt.Errorf("no progress: %w", err)
+				return fmt.Errorf("keep-alive stopped, because Progress failed: %w", err)
 			}
 		}
 		switch err := s.extend(ctx, s.ttl); {

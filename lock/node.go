@@ -56,9 +56,9 @@ type node struct {
 	out     []byte
 	plan    plan
 
-	replies []reply // used by the goroutine only, like heard and extra
-	heard   time.Time
-	extra   time.Time // value of heard, or sentAt, when the node got extra time
+	replies   []reply // used by the goroutine only, like lastReply and extra
+	lastReply time.Time
+	extra     time.Time // value of lastReply, or sentAt, when the node got extra time
 
 	signs atomic.Uint32 // signs of life: links made, calls answered
 }

@@ -287,7 +287,7 @@ func (s *listener) listen(ctx context.Context, l *Locker, n *node) bool {
 		}
 		return false
 	}
-	if !l.hear(sub) {
+	if !l.receiveCalls(sub) {
 		_ = sub.Close()
 		return false
 	}
@@ -312,8 +312,8 @@ func (s *listener) lost(n *node) {
 	s.setDown(n)
 }
 
-// hear forwards calls until the Locker is closed. The client renews a subscription that breaks.
-func (l *Locker) hear(sub *redis.PubSub) bool {
+// receiveCalls forwards calls until the Locker is closed. The client renews a subscription that breaks.
+func (l *Locker) receiveCalls(sub *redis.PubSub) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {

@@ -167,7 +167,7 @@ func explain(m *migrate.Migrate, version int, err error) error {
 	err = cause(err)
 	refused, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || refused.SeverityUnlocalized != "ERROR" {
-		return fmt.Errorf("the step from version %d broke off, and was applied entirely or not at all; migrate again, which looks what it was: %w", max(version, 0), err)
+		return fmt.Errorf("the step from version %d broke off: it was applied entirely or not at all. Migrate again, which finds out: %w", max(version, 0), err)
 	}
 	err = fmt.Errorf("the step from version %d was refused and rolled back: %w", max(version, 0), err)
 	return errors.Join(err, cause(m.Force(version)))

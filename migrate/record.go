@@ -32,7 +32,7 @@ func readNote(ctx context.Context, conn querier, set string) (note, error) {
 	case errors.Is(err, pgx.ErrNoRows):
 		return note{version: -1, known: true}, nil
 	case err != nil:
-		return note{}, fmt.Errorf("look what is applied: %w", err)
+		return note{}, fmt.Errorf("read which migrations are applied: %w", err)
 	case text == nil:
 		return note{}, nil
 	}

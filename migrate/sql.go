@@ -23,7 +23,7 @@ func WriteSQL(w io.Writer, which Set, from int) error {
 
 func (k kit) writeSQL(w io.Writer, which Set, from int) error {
 	if from > 0 && which == All {
-		return fmt.Errorf("write the SQL from state %d: of which set?", from)
+		return fmt.Errorf("write the SQL from state %d: name one set, fence or objects", from)
 	}
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, sqlFileBegin, sqlPlain, sqlTimeouts, lockKey)

@@ -56,7 +56,7 @@ func TestThePlainSQLUpgradesFromWhatIsThere(t *testing.T) {
 	for what, err := range map[string]error{
 		"is not at state 0":                      plainOf(t, k, pg, migrate.Objects, 0),
 		fmt.Sprint("is not at state ", theirs+1): plainOf(t, k, pg, migrate.Objects, theirs+1),
-		"of which set":                           k.WriteSQL(io.Discard, migrate.All, 1),
+		"name one set":                           k.WriteSQL(io.Discard, migrate.All, 1),
 		"at most":                                k.WriteSQL(io.Discard, migrate.Fence, ours+2),
 	} {
 		if err == nil || !strings.Contains(err.Error(), what) {

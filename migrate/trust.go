@@ -137,7 +137,7 @@ func mayTrust(ctx context.Context, db querier, set string) error {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look whose the schema %s is: %w", set, err)
+		return fmt.Errorf("read the owner of the schema %s: %w", set, err)
 	case owner == nil:
 		return fmt.Errorf("the schema %s was dropped in the meantime: migrate again", set)
 	}
@@ -172,7 +172,7 @@ func foreign(ctx context.Context, db querier, sql string) error {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look whose the record is: %w", err)
+		return fmt.Errorf("read the owner of the record of migrations: %w", err)
 	}
 	return &e
 }

@@ -185,8 +185,8 @@ func TestConfigCheckTellsAllThatIsWrong(t *testing.T) {
 		vars map[string]string
 		says []string
 	}{
-		{"apj: {}\npg: {listn: 1}\n", map[string]string{"FENCEGATE_SQL_ULR": "geheim"}, []string{":4: unknown key apj; did you mean api?", ":5: unknown key pg.listn; did you mean pg.listen?", "variable FENCEGATE_SQL_ULR is no option's; did you mean FENCEGATE_SQL_URL?", "3 errors"}},
-		{"", map[string]string{"FENCEGATE_QUITE_ANOTHER_THING": "geheim"}, []string{"variable FENCEGATE_QUITE_ANOTHER_THING is no option's\n"}},
+		{"apj: {}\npg: {listn: 1}\n", map[string]string{"FENCEGATE_SQL_ULR": "geheim"}, []string{":4: unknown key apj; did you mean api?", ":5: unknown key pg.listn; did you mean pg.listen?", "variable FENCEGATE_SQL_ULR belongs to no option; did you mean FENCEGATE_SQL_URL?", "3 errors"}},
+		{"", map[string]string{"FENCEGATE_QUITE_ANOTHER_THING": "geheim"}, []string{"variable FENCEGATE_QUITE_ANOTHER_THING belongs to no option\n"}},
 		{"", map[string]string{"FENCEGATE_SWEEP_RATE": "much"}, []string{"variable FENCEGATE_SWEEP_RATE: invalid"}},
 		{"api:\n  tls: {cert: c}\n", nil, []string{"--api-tls-cert and --api-tls-key are needed together (api.tls.cert at ", ":5)"}},
 		{"api: {listen: '7070'}\n", nil, []string{"--api-listen is \"7070\"", "(api.listen at ", ":4)"}},
@@ -266,10 +266,10 @@ func TestAVariableThatIsNobodysIsTold(t *testing.T) {
 		"FENCEGATE_PG_PORT": "7432", "FENCEGATE_YES": "true",
 	}
 	code, _, stderr := cli(t, vars, "serve", "--lock", "postgres")
-	if code != exitUsage || strings.Count(stderr, "is no option's") != 3 || strings.Contains(stderr, "geheim") || !strings.Contains(stderr, "level=WARN") {
+	if code != exitUsage || strings.Count(stderr, "belongs to no option") != 3 || strings.Contains(stderr, "geheim") || !strings.Contains(stderr, "level=WARN") {
 		t.Errorf("%d %s", code, stderr)
 	}
-	for _, want := range []string{"FENCEGATE_POSTGRS_URL is no option's; did you mean FENCEGATE_POSTGRES_URL?", "FENCEGATE_PG_PORT", "FENCEGATE_YES"} {
+	for _, want := range []string{"FENCEGATE_POSTGRS_URL belongs to no option; did you mean FENCEGATE_POSTGRES_URL?", "FENCEGATE_PG_PORT", "FENCEGATE_YES"} {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("%q is missing in %s", want, stderr)
 		}
@@ -278,11 +278,11 @@ func TestAVariableThatIsNobodysIsTold(t *testing.T) {
 
 func TestAMisspeltVariableIsWarnedOfInEveryCommand(t *testing.T) {
 	t.Parallel()
-	const warning = "variable FENCEGATE_RESORCE is no option's; did you mean FENCEGATE_RESOURCE?"
+	const warning = "variable FENCEGATE_RESORCE belongs to no option; did you mean FENCEGATE_RESOURCE?"
 	vars := map[string]string{"FENCEGATE_RESORCE": "geheim", "FENCEGATE_OF_ANOTHER_PROGRAM": "x", "FENCEGATE_POSTGRES_PORT": "7432", "FENCEGATE_GATEWAY": "http://127.0.0.1:1"}
 	for _, args := range [][]string{{"version"}, {"resources", "ls"}, {"run", "--resource", "r", "true"}, {"run", "--resource", "r", "--json", "true"}} {
 		_, _, stderr := cli(t, vars, args...)
-		if strings.Count(stderr, "is no option's") != 1 || !strings.Contains(stderr, warning) || strings.Contains(stderr, "geheim") {
+		if strings.Count(stderr, "belongs to no option") != 1 || !strings.Contains(stderr, warning) || strings.Contains(stderr, "geheim") {
 			t.Errorf("%q: %s", args, stderr)
 		}
 		if args[0] == "run" && len(args) == 5 && !strings.HasPrefix(stderr, "{") {

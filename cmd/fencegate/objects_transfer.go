@@ -152,7 +152,7 @@ func newObjectsCat(e env) *cobra.Command {
 func objectArgument(text string) (transfer.Object, error) {
 	o, isObject, err := transfer.ParseObject(text)
 	if err == nil && !isObject {
-		err = usage(fmt.Errorf("%q is no object; it must read s3://BUCKET/KEY", text))
+		err = usage(fmt.Errorf("%q is not an object; write s3://BUCKET/KEY", text))
 	}
 	return o, err
 }

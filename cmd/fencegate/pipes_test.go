@@ -41,7 +41,7 @@ func TestServeReadsNoPipe(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			cmd := commandOf(ctx, t, t.TempDir(), append(strings.Fields(command), given...)...)
 			said, _ := cmd.CombinedOutput()
-			if code := cmd.ProcessState.ExitCode(); code != exitUsage || !strings.Contains(string(said), pipe+": is no regular file") {
+			if code := cmd.ProcessState.ExitCode(); code != exitUsage || !strings.Contains(string(said), pipe+": is not a regular file") {
 				t.Errorf("%s %s: %d %s (%v)", command, args, code, said, ctx.Err())
 			}
 			cancel()
@@ -61,7 +61,7 @@ func TestAHangUpReadsNoPipe(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	if line := awaitLine(t, lines, "the policies are refused"); !strings.Contains(line, "is no regular file") {
+	if line := awaitLine(t, lines, "the policies are refused"); !strings.Contains(line, "is not a regular file") {
 		t.Error(line)
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {

@@ -233,7 +233,7 @@ func parseNetworks(texts []string) (all []netip.Prefix, err error) {
 	for _, text := range texts {
 		network, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, usage(fmt.Errorf("--pg-proxy-from %q is no network such as 10.0.0.0/24", text))
+			return nil, usage(fmt.Errorf("--pg-proxy-from %q is not a network; write it as 10.0.0.0/24", text))
 		}
 		all = append(all, network.Masked())
 	}

@@ -24,8 +24,8 @@ const (
 func (e env) unknownVariables(root *cobra.Command) []string {
 	known := variables(root)
 	var said []string
-	for _, name := range e.strangers(known) {
-		text := "variable " + name + " is no option's"
+	for _, name := range e.unknown(known) {
+		text := "variable " + name + " belongs to no option"
 		if near := optionfile.Nearest(name, known); near != "" {
 			text += "; did you mean " + near + "?"
 		}
@@ -43,19 +43,19 @@ func (e env) misspelt(root *cobra.Command) []string {
 		short[i] = strings.TrimPrefix(name, envPrefix)
 	}
 	var said []string
-	for _, name := range e.strangers(known) {
+	for _, name := range e.unknown(known) {
 		if ofCompose.MatchString(name) {
 			continue
 		}
 		if near := optionfile.Nearest(strings.TrimPrefix(name, envPrefix), short); near != "" {
-			said = append(said, "variable "+name+" is no option's; did you mean "+envPrefix+near+"?")
+			said = append(said, "variable "+name+" belongs to no option; did you mean "+envPrefix+near+"?")
 		}
 	}
 	return said
 }
 
-// strangers returns the unknown variables with our prefix, sorted by name.
-func (e env) strangers(known []string) (names []string) {
+// unknown returns the unknown variables with our prefix, sorted by name.
+func (e env) unknown(known []string) (names []string) {
 	if e.environ == nil {
 		return nil
 	}

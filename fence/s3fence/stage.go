@@ -172,7 +172,7 @@ func (c *Client) Stage(ctx context.Context, bucket, key string, body io.Reader, 
 	defer func() { _ = res.Body.Close() }()
 	switch res.StatusCode {
 	case http.StatusOK:
-	case http.StatusBadGateway, http.StatusGatewayTimeout: // of a balancer, which has heard no answer
+	case http.StatusBadGateway, http.StatusGatewayTimeout: // of a balancer, which received no answer
 		return s, fmt.Errorf("stage %s/%s: %w: %w", bucket, key, fence.ErrUnknown, refusal(res))
 	default:
 		return s, fmt.Errorf("stage %s/%s: %w", bucket, key, refusal(res))

@@ -21,7 +21,7 @@ var Codes = []Code{
 	{wire.CodeInvalid, http.StatusBadRequest, "`field` says which part is malformed; nothing was done. What is no HTTP at all gets plain text"},
 	{wire.CodeUnauthorized, http.StatusUnauthorized, "the bearer token is missing or wrong, or of another principal than the client certificate"},
 	{wire.CodeDenied, http.StatusForbidden, "the principal has no such right; nothing was done"},
-	{wire.CodeNotFound, http.StatusNotFound, "there is no such path, or no such thing"},
+	{wire.CodeNotFound, http.StatusNotFound, "the path, or what it names, does not exist"},
 	{wire.CodeMethodNotAllowed, http.StatusMethodNotAllowed, "the path does not serve this method"},
 	{wire.CodeHeld, http.StatusConflict, "another holds the resource, `holder` where it is known; `retry_after_ms` says when it may be free"},
 	{wire.CodeConflict, http.StatusConflict, "the thing's state does not allow it, such as a rule under which objects were written"},

@@ -34,7 +34,7 @@ func (s *Server) events(c echo.Context) error {
 	case err != nil:
 		return err
 	case s.cfg.Events == nil:
-		return fmt.Errorf("%w: this gateway tells no events", ErrNotImplemented)
+		return fmt.Errorf("%w: this gateway serves no events", ErrNotImplemented)
 	case query.Has("follow") && query.Get("follow") != "true" && query.Get("follow") != "false":
 		return &fence.InvalidError{Field: "follow", Reason: "is neither true nor false"}
 	case query.Has("kind") && query.Get("kind") != wire.EventRefused:

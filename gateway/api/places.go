@@ -47,7 +47,7 @@ func (p *places) take(ctx context.Context) (leave func(), err error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-over.C:
-		return nil, &UnavailableError{Part: wire.PartGateway, Cause: fmt.Errorf("%d requests of %s run SQL already, and none ended within %v", p.each, name, placeTimeout)}
+		return nil, &UnavailableError{Part: wire.PartGateway, Cause: fmt.Errorf("%d SQL requests of %s are running, its limit, and none ended within %v", p.each, name, placeTimeout)}
 	}
 }
 

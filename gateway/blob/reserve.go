@@ -84,4 +84,4 @@ func (d *Dir) fill(ctx context.Context, id ID, r io.Reader, size int64) (err err
 
 // ErrFilled is the error of Fill for a place that already holds bytes, or that another caller is filling. Those bytes
 // belong to the other caller and stay.
-var ErrFilled = errors.New("the place holds bytes already")
+var ErrFilled = errors.New("the reserved blob already has bytes")

@@ -115,7 +115,7 @@ func (s *S3) open(ctx context.Context, key *string, offset, length int64) (*down
 	case out.ContentLength == nil || *out.ContentLength != length:
 		err = fmt.Errorf("%w: bytes %d+%d", ErrSize, offset, length)
 	case out.ContentRange != nil && !strings.HasPrefix(*out.ContentRange, begin), out.ContentRange == nil && offset > 0:
-		err = errors.New("the S3 service gave other bytes than it was asked for")
+		err = errors.New("the S3 service returned another range than was requested")
 	}
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
@@ -169,7 +169,7 @@ func (s *S3) All(ctx context.Context) iter.Seq2[Info, error] {
 			case !more:
 				return
 			case page.NextContinuationToken == nil || token != nil && *token == *page.NextContinuationToken:
-				yield(Info{}, errors.New("list blobs: the S3 service says that there are more, and not where"))
+				yield(Info{}, errors.New("list blobs: the S3 service reports more blobs, but no continuation token"))
 				return
 			}
 			token = page.NextContinuationToken

@@ -17,7 +17,7 @@ type watch struct {
 
 func newWatch(stall time.Duration, end context.CancelCauseFunc) *watch {
 	return &watch{stall: stall, timer: time.AfterFunc(stall, func() {
-		end(fmt.Errorf("the S3 service let nothing move for %v", stall))
+		end(fmt.Errorf("the transfer with the S3 service made no progress for %v", stall))
 	})}
 }
 

@@ -145,7 +145,7 @@ func (r *Runner) Run(ctx context.Context, grant fence.Grant, statements []wire.S
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, &api.UnavailableError{Part: wire.PartPostgres, Cause: fmt.Errorf("%d requests run already, and none ended within %v", r.cfg.MaxConns, r.cfg.RequestTimeout)}
+		return nil, &api.UnavailableError{Part: wire.PartPostgres, Cause: fmt.Errorf("%d requests are running, the limit, and none ended within %v", r.cfg.MaxConns, r.cfg.RequestTimeout)}
 	}
 	results := make([]wire.Result, len(statements))
 	err := pgfence.InTx(bounded, r.pool, grant, func(tx pgx.Tx) error {

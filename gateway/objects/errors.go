@@ -44,8 +44,8 @@ var (
 
 // Errors of uploads.
 var (
-	ErrGivenUp      = errors.New("the upload took so long that it was given up")
-	ErrIncomplete   = errors.New("the body is not as long as was announced")
+	ErrGivenUp      = errors.New("the upload exceeded its time limit and was discarded")
+	ErrIncomplete   = errors.New("the body's length differs from the announced one")
 	ErrStoreFailed  = errors.New("blob store failed")                                                   // the blob store failed, not the client's connection
 	ErrDoubted      = errors.New("PostgreSQL's identity is not verified: it may have forgotten fences") // nothing was changed
 	ErrDatabaseAway = errors.New("PostgreSQL did not answer")                                           // or refused for now, see [BusyError]; nothing was changed

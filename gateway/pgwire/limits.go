@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// strangerAt returns the address under which a connection's login is counted. It is invalid for a Unix socket, and for
+// loginAddrOf returns the address under which a connection's login is counted. It is invalid for a Unix socket, and for
 // a proxy, which has many clients.
-func (s *Server) strangerAt(conn net.Conn) netip.Addr {
+func (s *Server) loginAddrOf(conn net.Conn) netip.Addr {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok || s.cfg.behindProxy(conn) {
 		return netip.Addr{}
@@ -18,9 +18,9 @@ func (s *Server) strangerAt(conn net.Conn) netip.Addr {
 	return addr.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// enters counts a connection that has not logged in under its address. It returns false if there are too many. The
+// countLogin counts a connection that has not logged in under its address. It returns false if there are too many. The
 // caller holds s.mu.
-func (s *Server) enters(ss *session, addr netip.Addr) bool {
+func (s *Server) countLogin(ss *session, addr netip.Addr) bool {
 	if !addr.IsValid() {
 		return true
 	}
@@ -28,19 +28,19 @@ func (s *Server) enters(ss *session, addr netip.Addr) bool {
 		return false
 	}
 	s.ofAddr[addr]++
-	ss.stranger = addr
+	ss.loginAddr = addr
 	return true
 }
 
-// knows undoes enters. The caller holds s.mu.
-func (s *Server) knows(ss *session) {
-	if !ss.stranger.IsValid() {
+// uncountLogin undoes countLogin. The caller holds s.mu.
+func (s *Server) uncountLogin(ss *session) {
+	if !ss.loginAddr.IsValid() {
 		return
 	}
-	if s.ofAddr[ss.stranger]--; s.ofAddr[ss.stranger] == 0 {
-		delete(s.ofAddr, ss.stranger)
+	if s.ofAddr[ss.loginAddr]--; s.ofAddr[ss.loginAddr] == 0 {
+		delete(s.ofAddr, ss.loginAddr)
 	}
-	ss.stranger = netip.Addr{}
+	ss.loginAddr = netip.Addr{}
 }
 
 // reserve counts a session under its user once it has logged in. It returns false if there are too many. Counting
@@ -49,7 +49,7 @@ func (s *Server) reserve(ss *session) bool {
 	user := truncated(ss.who.user)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.knows(ss)
+	s.uncountLogin(ss)
 	if limit := s.cfg.MaxUserConnections; limit > 0 && s.ofUser[user] >= limit {
 		return false
 	}

@@ -57,11 +57,11 @@ func (s *session) introduced() error {
 	return nil
 }
 
-// admits is enters for a connection whose address was not known before. A refused one gives up its place.
+// admits is countLogin for a connection whose address was not known before. A refused one gives up its place.
 func (s *Server) admits(ss *session, addr netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.enters(ss, addr) {
+	if s.countLogin(ss, addr) {
 		return true
 	}
 	if !ss.surplus {

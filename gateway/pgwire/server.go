@@ -151,7 +151,7 @@ const refusers = 16
 func (s *Server) add(ss *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	full := s.places >= s.cfg.MaxConnections || !s.enters(ss, s.strangerAt(ss.raw))
+	full := s.places >= s.cfg.MaxConnections || !s.countLogin(ss, s.loginAddrOf(ss.raw))
 	if s.stopping || full && len(s.sessions)-s.places >= refusers {
 		return false
 	}
@@ -167,7 +167,7 @@ func (s *Server) remove(ss *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, ss)
-	s.knows(ss)
+	s.uncountLogin(ss)
 	if !ss.surplus {
 		s.places--
 	}

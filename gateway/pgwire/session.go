@@ -27,7 +27,7 @@ type session struct {
 	loginEnds time.Time    // the deadline of both directions until the session is open
 	surplus   bool         // over the limit of connections; will be refused
 	silent    bool         // and closed without an error, because enough others get one
-	stranger  netip.Addr   // counted among the logins of this address; the server's mu guards it
+	loginAddr netip.Addr   // counted among the logins of this address; the server's mu guards it
 	refusal   loginRefusal // with which PostgreSQL refused the login; used by the goroutine that reads PostgreSQL
 
 	id       string

@@ -222,7 +222,7 @@ func (s *Source) freeAll(ctx context.Context, taken []Taken) bool {
 	for _, t := range taken {
 		if err := s.cfg.Store.Free(ctx, t.ref()); err != nil && !errors.Is(err, leasing.ErrLost) {
 			left++
-			s.cfg.Logger.DebugContext(ctx, "what was taken in vain ends at its TTL, unless another try frees it", "resource", t.Resource, "error", err)
+			s.cfg.Logger.DebugContext(ctx, "the lock of a failed acquisition could not be freed; it is tried again, and ends at its TTL", "resource", t.Resource, "error", err)
 		}
 	}
 	return left == 0

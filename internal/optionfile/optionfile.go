@@ -140,7 +140,7 @@ func explain(path string, err error) *Problem {
 	case strings.HasPrefix(text, "unknown anchor"):
 		return &Problem{Path: path, Reason: `a "*" without quotes begins an alias in YAML: write "*=open" or "orders/*" in quotes`}
 	}
-	p := &Problem{Path: path, Reason: "is no YAML"}
+	p := &Problem{Path: path, Reason: "is not valid YAML"}
 	if rest, ok := strings.CutPrefix(text, "line "); ok {
 		if _, err := fmt.Sscanf(rest, "%d:", &p.Line); err == nil {
 			_, text, _ = strings.Cut(rest, ": ")
@@ -150,7 +150,7 @@ func explain(path string, err error) *Problem {
 	case strings.Contains(text, "expected alphabetic or numeric character"):
 		p.Reason = `a "*" or "&" without quotes begins an alias or an anchor in YAML: put the text in quotes`
 	case strings.HasPrefix(text, "did not find expected"), strings.HasPrefix(text, "could not find expected"), strings.HasPrefix(text, "found character that cannot start any token"), strings.HasPrefix(text, "mapping values are not allowed"):
-		p.Reason = "is no YAML: " + text // the library's own words
+		p.Reason = "is not valid YAML: " + text // the library's own words
 	}
 	return p
 }

@@ -117,9 +117,9 @@ func TestWhatIsNotUnderstoodIsNamedWithItsLine(t *testing.T) {
 		{`"*=open"`, "*geheim", `f.yaml: a "*" without quotes`},
 		{"  tls: {cert: /etc/cert.pem}", "  <<: {listen: geheim}", "f.yaml:6: merges (<<) are not read"},
 		{"pg:", "---\npg:", "f.yaml: has a second document"},
-		{"redis:", "redis: [", "f.yaml:8: is no YAML"},
-		{"lock: postgres", "lock: postgres\n\tgeheim: 1", "is no YAML"},
-		{"lock: postgres", "lock: \"\\geheim\"", "f.yaml:2: is no YAML"},
+		{"redis:", "redis: [", "f.yaml:8: is not valid YAML"},
+		{"lock: postgres", "lock: postgres\n\tgeheim: 1", "is not valid YAML"},
+		{"lock: postgres", "lock: \"\\geheim\"", "f.yaml:2: is not valid YAML"},
 	} {
 		text := strings.Replace(good, c.from, c.to, 1)
 		if text == good {
@@ -170,15 +170,15 @@ func TestFilesAreReadWholeOrNotAtAll(t *testing.T) {
 		"lock: postgres":   "its last line has no line break",
 		"api:\n  listen: ": "its last line has no line break",
 		"lock: postgres\n" + strings.Repeat("#", optionfile.MaxBytes) + "\n": "has more than 1048576 bytes",
-		"\xfflock: x\n": "is no YAML",
-		"lock: \x00\n":  "is no YAML",
+		"\xfflock: x\n": "is not valid YAML",
+		"lock: \x00\n":  "is not valid YAML",
 	} {
 		if _, err := optionfile.Read(write(t, text), known); err == nil || !strings.Contains(err.Error(), reason) || strings.Contains(err.Error(), "geheim") {
 			t.Errorf("%.40q: %v, want %q", text, err, reason)
 		}
 	}
 	dir := t.TempDir()
-	for path, reason := range map[string]string{dir: "is no regular file", filepath.Join(dir, "none"): "no such file", os.DevNull: "is no regular file"} {
+	for path, reason := range map[string]string{dir: "is not a regular file", filepath.Join(dir, "none"): "no such file", os.DevNull: "is not a regular file"} {
 		if _, err := optionfile.Read(path, known); err == nil || !strings.Contains(err.Error(), path+": ") || !strings.Contains(err.Error(), reason) {
 			t.Errorf("%s: %v, want %q", path, err, reason)
 		}

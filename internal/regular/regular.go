@@ -17,7 +17,7 @@ import (
 // MaxBytes is the limit for files without one of their own, such as keys and certificates.
 const MaxBytes = 16 << 20
 
-var errIrregular = errors.New("is no regular file")
+var errIrregular = errors.New("is not a regular file")
 
 // Read returns the content of a regular file of at most limit bytes. The error is an [*os.PathError].
 func Read(path string, limit int64) ([]byte, error) {

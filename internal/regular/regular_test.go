@@ -30,7 +30,7 @@ func TestOnlyRegularFilesAreRead(t *testing.T) {
 			t.Errorf("%s: %q, %v", path, text, err)
 		}
 	}
-	for path, reason := range map[string]string{pipe: "is no regular file", toPipe: "is no regular file", dir: "is no regular file", os.DevNull: "is no regular file", file: "has more than 3 bytes"} {
+	for path, reason := range map[string]string{pipe: "is not a regular file", toPipe: "is not a regular file", dir: "is not a regular file", os.DevNull: "is not a regular file", file: "has more than 3 bytes"} {
 		_, err := regular.Read(path, 3)
 		if of, ok := errors.AsType[*os.PathError](err); !ok || of.Path != path || !strings.Contains(err.Error(), reason) {
 			t.Errorf("%s: %v; want %q", path, err, reason)

@@ -103,10 +103,10 @@ type lostAnswerError struct{ err error }
 func (e *lostAnswerError) Error() string { return e.err.Error() }
 func (e *lostAnswerError) Unwrap() error { return e.err }
 
-// hearing is an HTTP client that tells requests that were sent whole from others.
-type hearing struct{ *awshttp.BuildableClient }
+// sentTracker is an HTTP client that tells requests that were sent whole from others.
+type sentTracker struct{ *awshttp.BuildableClient }
 
-func (h hearing) Do(req *http.Request) (*http.Response, error) {
+func (h sentTracker) Do(req *http.Request) (*http.Response, error) {
 	var sent atomic.Bool // written by the transport
 	trace := &httptrace.ClientTrace{WroteRequest: func(wrote httptrace.WroteRequestInfo) {
 		if wrote.Err == nil {

@@ -49,7 +49,7 @@ func (c *Client) Upload(ctx context.Context, path string, to Object, o Options) 
 func OpenRegular(path string) (f *os.File, info fs.FileInfo, err error) {
 	info, err = os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
-		err = &fence.InvalidError{Field: "file", Reason: fmt.Sprintf("%q is no regular file", path)}
+		err = &fence.InvalidError{Field: "file", Reason: fmt.Sprintf("%q is not a regular file", path)}
 	}
 	if err != nil {
 		return nil, nil, err

@@ -375,7 +375,7 @@ func (a *Armer) tell(err error) {
 	case refused:
 		a.log.Error("no lease is granted", "error", err)
 	case err != nil:
-		a.log.Warn("can't find out whether PostgreSQL is the one that it was", "error", err)
+		a.log.Warn("failed to verify whether PostgreSQL is the recorded one", "error", err)
 	default:
 		a.log.Info("PostgreSQL is the one that the Redis nodes have recorded; leases are granted")
 	}

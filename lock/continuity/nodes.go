@@ -209,7 +209,7 @@ func (w *Nodes) recall(ctx context.Context) ([]record, error) {
 		answered++
 	}
 	if answered < w.quorum() {
-		return nil, fmt.Errorf("%d of %d Redis nodes tell which PostgreSQL they served: %w", answered, len(w.clients), errors.Join(errs...))
+		return nil, fmt.Errorf("only %d of %d Redis nodes returned their record of PostgreSQL: %w", answered, len(w.clients), errors.Join(errs...))
 	}
 	return records, nil
 }

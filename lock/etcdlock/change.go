@@ -20,7 +20,7 @@ import (
 const overtakenTries = 6
 
 // errOvertaken reports that another extension of the same lease changed the key first.
-var errOvertaken = errors.New("the lease is being extended by others")
+var errOvertaken = errors.New("other calls extended the lease at the same time; try again")
 
 // change is one extension or release.
 type change struct {

@@ -53,7 +53,7 @@ const (
 const stateBusy = "55P03"
 
 // errBusy: another transaction holds the resource's turn for longer than a release waits.
-var errBusy = errors.New("another transaction is changing its fence; ask again")
+var errBusy = errors.New("another transaction is changing the resource's fence; try again")
 
 // failure classifies a PostgreSQL error: the context's own, a refusal of the fence, or [UnavailableError].
 func failure(ctx context.Context, doing string, err error) error {
@@ -88,7 +88,7 @@ func advice(err error) string {
 	case refused.Code == "42883", refused.Code == "3F000", refused.Code == "42P01": // no function, no schema, no table
 		return "the schema is older than this program: fencegate migrate up"
 	case refused.Code == stateBusy:
-		return "another transaction holds the lease up; ask again"
+		return "another transaction blocks the lease; try again"
 	}
 	return ""
 }

@@ -122,9 +122,9 @@ func explain(err error) error {
 		}
 		return errors.New(line + `a "*" without quotes begins an alias in YAML: write "*" or "orders/*" in quotes`)
 	case strings.HasPrefix(text, "unmarshal errors"):
-		return errors.New("is no YAML")
+		return errors.New("is not valid YAML")
 	}
-	return errors.New("is no YAML: " + text)
+	return errors.New("is not valid YAML: " + text)
 }
 
 // lineError is an error with its line.

@@ -88,7 +88,7 @@ func TestWhatIsNotUnderstoodIsNamedWithItsLine(t *testing.T) {
 		{"resources: jobs", "resources: []", "line 16: resources: the list is empty"},
 		{"resources: jobs\n", "verbs: acquire\n        x: 1\n", `line 17: unknown field "x"`},
 		{"  - name: pg:app", "---\nprincipals:\n  - name: pg:app", "has a second document"},
-		{"principals:", "principals: [", "is no YAML: line"},
+		{"principals:", "principals: [", "is not valid YAML: line"},
 	} {
 		text := strings.Replace(good, c.from, c.to, 1)
 		if text == good {
@@ -159,7 +159,7 @@ func TestOnlyAWholeRegularFileIsRead(t *testing.T) {
 	}
 	for path, says := range map[string]string{
 		filepath.Join(dir, "absent"): "no such file",
-		dir:                          "is no regular file",
+		dir:                          "is not a regular file",
 		write("empty", " \n"):        "is empty",
 		write("cut", strings.TrimSuffix(whole, "\n")):            "its last line has no line break",
 		write("long", "#"+strings.Repeat("x", 1<<20)+"\n"+whole): "more than 1048576 bytes",

@@ -18,7 +18,7 @@ func TestAPipeIsRefusedAtOnce(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := accessfile.Read(path, ""); err == nil || !strings.Contains(err.Error(), "is no regular file") {
+	if _, err := accessfile.Read(path, ""); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
 		t.Errorf("got %v", err)
 	}
 }
