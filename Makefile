@@ -86,7 +86,7 @@ mutants: ## Take safeguards of the leases and the gateway away, one by one: a te
 	@scripts/need --local cc postgres redis
 	$(GO) run ./internal/mutants $(MUTANTS)
 
-torture: torture-sources ## Torment leases of every source for about fifteen minutes: faults of servers, messages, clients and clocks (FOR=60s each)
+torture: torture-sources ## Test leases of every source for about fifteen minutes under faults of servers, messages, clients and clocks (FOR=60s each)
 	@scripts/need --local cc redis
 	$(GO) test -count=1 -run 'TestTorture(OfBursts)?$$' -v -timeout 40m ./lock -args -torture.for=$(or $(FOR),60s) -torture.want=200000 $(TORTURE)
 
