@@ -3,12 +3,10 @@ package lock_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -165,16 +163,7 @@ func TestAReleaseDuringARestartIsMadeAfterTheAdmission(t *testing.T) {
 			cfg.NodeTimeout = brisk
 			cfg.Epochs, cfg.Nodes[0].Durable = &fences{}, nodes == 1
 			l := started(t, cfg)
-			var lease *lock.Lease
-			eventually(t, 10*time.Second, "all nodes have the lock", func() bool {
-				lease = acquire(t, l, "r", lock.WithTTL(4*time.Minute))
-				ins, err := l.Inspect(t.Context(), "r")
-				if err == nil && !slices.ContainsFunc(ins.Members, func(n leasing.Member) bool { return !n.Locked }) {
-					return true
-				}
-				lease.ReleaseAsync()
-				return false
-			})
+			lease := acquireEverywhere(t, l, "r", lock.WithTTL(4*time.Minute))
 			must(t, servers[0].Kill())
 			if err := lease.Release(t.Context()); (err == nil) != (nodes > 1) {
 				t.Errorf("release without the node: %v", err)

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
@@ -193,6 +194,22 @@ func acquire(t *testing.T, l *lock.Locker, resource string, opts ...lock.Acquire
 			t.Fatalf("acquire %q: %v", resource, err)
 		}
 	}
+}
+
+// acquireEverywhere acquires a lease that has its lock on every node. A quorum suffices for a lease, and on a busy machine
+// the message to another node may come too late.
+func acquireEverywhere(t *testing.T, l *lock.Locker, resource string, opts ...lock.AcquireOption) (lease *lock.Lease) {
+	t.Helper()
+	eventually(t, 20*time.Second, "all nodes have the lock", func() bool {
+		lease = acquire(t, l, resource, opts...)
+		ins, err := l.Inspect(t.Context(), resource)
+		if err == nil && !slices.ContainsFunc(ins.Members, func(m leasing.Member) bool { return !m.Locked }) {
+			return true
+		}
+		lease.ReleaseAsync()
+		return false
+	})
+	return lease
 }
 
 // patiently repeats a call while nodes answer too late, until ctx ends or for a minute. Where no node is frozen the

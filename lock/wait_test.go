@@ -255,7 +255,7 @@ func TestALockThatOnlyTheHomeHasHoldsNoWaiterUp(t *testing.T) {
 			cfg := shared(t, 3)
 			holder := started(t, cfg)
 			home := holder.Home("r")
-			lease := acquire(t, holder, "r", lock.WithTTL(lock.DefaultMaxTTL))
+			lease := acquireEverywhere(t, holder, "r", lock.WithTTL(lock.DefaultMaxTTL))
 			waiter := locker(t, cfg)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
