@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/gateway/pgwire"
 )
 
 // reloads annotates commands that read their files again on SIGHUP instead of ending.
@@ -142,7 +143,7 @@ func (o *serveFlags) again(e env, generates bool) (*serveFlags, error) {
 // changes returns the flags that differ in next: those that apply now, and those that wait for the next start.
 func (o *serveFlags) changes(next *serveFlags) (applied, waiting []string) {
 	principals := o.principalsFile != "" && next.principalsFile != ""
-	opens := o.limits() && !next.limits() // a truncated file could have this effect
+	opens := o.limitsEveryone() && !next.limitsEveryone() || o.limits() && !next.limits() // a truncated file could have this effect
 	for _, f := range o.options.inOrder() {
 		condition, may := f.Annotations[reloadable]
 		switch {
@@ -158,6 +159,16 @@ func (o *serveFlags) changes(next *serveFlags) (applied, waiting []string) {
 
 // limits reports whether sessions on the PostgreSQL port need more than a login.
 func (o *serveFlags) limits() bool { return len(o.pgPolicies) > 0 || o.policyFile != "" }
+
+// limitsEveryone reports whether the last policy is for every role and database, as in each accepted file of rules, so
+// that no session is relayed for want of a policy.
+func (o *serveFlags) limitsEveryone() bool {
+	if o.policyFile != "" {
+		return true
+	}
+	rules, err := pgwire.ParseRules(splitAll(o.pgPolicies))
+	return err == nil && len(rules) > 0 && rules[len(rules)-1].User == "*" && rules[len(rules)-1].Database == "*"
+}
 
 func ofRules(flag string) bool {
 	return flag == "pg-policy" || flag == "pg-lease" || flag == "pg-policy-file"

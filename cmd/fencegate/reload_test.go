@@ -102,6 +102,28 @@ func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
 	wants(hangUp("pg: {policy-file: "+rules+"}\nlog: {level: warn}\nsweep: {rate: 3}\n", "SIGHUP: "), waits, "sweep.rate")
 }
 
+// A truncated list of policies does not open the port.
+func TestAFileThatLostItsLastPolicyDoesNotOpenThePort(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "fencegate.yaml")
+	writeFile(t, file, "pg:\n  policy:\n  - migrator=open\n  - '*=grant-required'\n")
+	cmd, lines, address := startServe(t, testenv.Postgres(t), "--config", file)
+	writeFile(t, file, "pg:\n  policy:\n  - migrator=open\n")
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if line := awaitLine(t, lines, "some changed options need a restart"); !strings.Contains(line, "options=[pg.policy]") {
+		t.Error(line)
+	}
+	conn, err := pgx.Connect(t.Context(), address)
+	if err == nil {
+		_ = conn.Close(t.Context())
+	}
+	if err == nil || !strings.Contains(err.Error(), "ZF002") {
+		t.Errorf("a session without a grant: %v; want ZF002", err)
+	}
+}
+
 // A right that was removed ends although the file of options is refused.
 func TestAFileOfRulesIsReadAgainBesideARefusedFileOfOptions(t *testing.T) {
 	t.Parallel()
