@@ -25,7 +25,8 @@ const (
 	maxRSA   = 8192
 	patience = 5 * time.Second // for one answer
 
-	refreshAfter = 10 * time.Minute // how long a withdrawn key counts while its issuer's server answers
+	refreshAfter = 10 * time.Minute // a use of older keys requests the set
+	waitAfter    = 2 * refreshAfter // how long a withdrawn key counts while its issuer's server answers
 	againAfter   = 30 * time.Second // the pause after an unknown kid or an error
 	trustedFor   = 24 * time.Hour   // how long keys count while the issuer's server does not answer
 )
@@ -40,11 +41,13 @@ type keys struct {
 	told   time.Time // when known was requested; zero: never
 	asked  time.Time
 	asking chan struct{} // closed when the request has ended; nil: no request is running
+	late   bool          // the request began after waitAfter without one: known keys wait for its answer, too
 	err    error         // of the last request
 }
 
 // named returns the keys with a kid; if that is "", the first keys. It requests the set again if the key is unknown or
-// the set is old; a caller with a known key does not wait for that. The error says that the keys are unavailable.
+// the set is old. A caller with a known key waits for that only if no set was requested for waitAfter; if the request
+// fails, the key counts. The error says that the keys are unavailable.
 func (k *keys) named(ctx context.Context, kid string) ([]jose.JSONWebKey, error) {
 	for {
 		k.mu.Lock()
@@ -56,13 +59,14 @@ func (k *keys) named(ctx context.Context, kid string) ([]jose.JSONWebKey, error)
 		}
 		due := len(found) == 0 || k.asked.IsZero() || now.Sub(k.told) >= refreshAfter
 		if k.asking == nil && due && (k.asked.IsZero() || now.Sub(k.asked) >= againAfter) {
+			k.late = now.Sub(k.told) >= waitAfter && now.Sub(k.asked) >= waitAfter
 			k.asked, k.asking = now, make(chan struct{})
 			go k.ask(now, k.asking) //nolint:gosec // G118: others wait for the answer, too, and its time is bounded
 		}
-		asking, err := k.asking, k.err
+		asking, late, err := k.asking, k.late, k.err
 		k.mu.Unlock()
 		switch {
-		case len(found) > 0:
+		case len(found) > 0 && (asking == nil || !late):
 			return found, nil
 		case asking == nil && trusted:
 			return nil, nil
