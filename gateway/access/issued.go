@@ -29,7 +29,11 @@ type Successor interface {
 // count still.
 func (s *set) succeed(before *set) bool {
 	next, ok := s.verify.(Successor)
-	return ok && before.verify != nil && next.Succeed(before.verify)
+	still := ok && before.verify != nil && next.Succeed(before.verify)
+	if s.trust = before.trust; !still {
+		s.trust++
+	}
+	return still
 }
 
 // Option is an option of [New] and of [Principals.Replace].
@@ -68,9 +72,14 @@ func (r *rights) fit(i Identity) bool {
 	return slices.ContainsFunc(r.definition.Issued, func(c Claims) bool { return c.fit(i) })
 }
 
-// claiming returns the rights of the principal whose claims match; nil if two principals match.
-func (ps *Principals) claiming(i Identity) (found *rights) {
-	for _, r := range ps.current.Load().issued {
+// claiming returns the rights of the principal whose claims match; nil if two principals match, or if what was trusted
+// when the token was verified is trusted no longer.
+func (ps *Principals) claiming(i Identity, trust uint64) (found *rights) {
+	current := ps.current.Load()
+	if current.trust != trust {
+		return nil
+	}
+	for _, r := range current.issued {
 		if !r.fit(i) {
 			continue
 		}
@@ -82,14 +91,33 @@ func (ps *Principals) claiming(i Identity) (found *rights) {
 	return found
 }
 
-func (ps *Principals) identified(i Identity) (*Principal, error) {
-	r := ps.claiming(i)
+// verified returns the principal of an external issuer's token. If trust ends meanwhile, the token is verified again.
+func (ps *Principals) verified(ctx context.Context, token string) (*Principal, error) {
+	for {
+		current := ps.current.Load()
+		if current.verify == nil {
+			return &Principal{}, ErrUnknown
+		}
+		identity, err := current.verify.Verify(ctx, token)
+		if err != nil {
+			return &Principal{}, err
+		}
+		p, err := ps.identified(identity, current.trust)
+		if err == nil || ps.current.Load().trust == current.trust {
+			return p, err
+		}
+	}
+}
+
+// identified returns the principal of a token that was verified in a set with that trust.
+func (ps *Principals) identified(i Identity, trust uint64) (*Principal, error) {
+	r := ps.claiming(i, trust)
 	if r == nil || !time.Now().Before(i.Expires) {
 		return &Principal{}, ErrUnknown
 	}
 	name := r.definition.Name
 	return &Principal{name: name, ended: r.ended, expires: i.Expires, proof: "token", now: func() *rights {
-		if r := ps.claiming(i); r != nil && r.definition.Name == name && time.Now().Before(i.Expires) {
+		if r := ps.claiming(i, trust); r != nil && r.definition.Name == name && time.Now().Before(i.Expires) {
 			return r
 		}
 		return nil

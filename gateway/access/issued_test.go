@@ -92,3 +92,41 @@ func TestRightsEndWithTheTokenAndWithItsMapping(t *testing.T) {
 		t.Error("tokens that nobody verifies were accepted")
 	}
 }
+
+// during is a verifier that calls a function while it verifies.
+type during struct {
+	identity
+	do func()
+}
+
+func (d during) Verify(ctx context.Context, token string) (access.Identity, error) {
+	d.do()
+	return d.identity.Verify(ctx, token)
+}
+
+// A token that is being verified while its verifier loses its trust is verified again.
+func TestWhatAReplacedVerifierAcceptsIsVerifiedAgain(t *testing.T) {
+	t.Parallel()
+	who := identity{Issuer: "idp", Claims: map[string][]string{"sub": {"nightly"}, "groups": {"jobs"}}, Expires: time.Now().Add(time.Hour)}
+	stranger := who
+	stranger.Claims = map[string][]string{"sub": {"another"}}
+	all := []access.Definition{claimed("nightly")}
+	for name, c := range map[string]struct {
+		next identity
+		want bool
+	}{"the next accepts it": {who, true}, "the next refuses it": {stranger, false}} {
+		var ps *access.Principals
+		ps, err := access.New(all, access.VerifiedBy(during{who, func() {
+			if _, err := ps.Replace(all, access.VerifiedBy(c.next)); err != nil {
+				t.Error(err)
+			}
+		}}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := ps.Authenticate(t.Context(), "token")
+		if (err == nil) != c.want || err != nil && !errors.Is(err, access.ErrUnknown) || p.May(access.Acquire, "a") != c.want {
+			t.Errorf("%s: %v, may acquire: %t", name, err, p.May(access.Acquire, "a"))
+		}
+	}
+}

@@ -80,6 +80,7 @@ type set struct {
 	tokens []known
 	issued []*rights // principals known by the claims of a token
 	verify Verifier
+	trust  uint64 // rises with each set whose verifier does not trust all that the previous one did
 	byName map[string]*rights
 
 	certificates map[string]*rights // by their names
@@ -104,7 +105,8 @@ type Change struct{ Added, Changed, Removed []string }
 
 // Replace replaces the principals at once, also for callers that are authenticated already. For a principal whose
 // definition has changed, and for one with Issued whose verifier no longer trusts what it did, contexts of
-// [Principal.Lasts] end. After an error, as New's, nothing has changed.
+// [Principal.Lasts] end. In the latter case who was known by an external issuer's token has no rights any more. After
+// an error, as New's, nothing has changed.
 func (ps *Principals) Replace(all []Definition, opts ...Option) (Change, error) {
 	next := &set{byName: make(map[string]*rights, len(all)), certificates: make(map[string]*rights)}
 	for _, o := range opts {
@@ -177,15 +179,7 @@ func (ps *Principals) Authenticate(ctx context.Context, token string) (*Principa
 			return nil
 		}}, nil
 	}
-	verify := ps.current.Load().verify
-	if verify == nil {
-		return &Principal{}, ErrUnknown
-	}
-	identity, err := verify.Verify(ctx, token)
-	if err != nil {
-		return &Principal{}, err
-	}
-	return ps.identified(identity)
+	return ps.verified(ctx, token)
 }
 
 func (ps *Principals) holding(digest Digest) (found *rights) {

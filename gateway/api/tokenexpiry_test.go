@@ -138,3 +138,39 @@ func TestASessionOfThePageEndsWithTheToken(t *testing.T) {
 		t.Errorf("behind the end: %d %s", status, text)
 	}
 }
+
+// A waiter whose token is no longer trusted gets no lease, though its principal is the same.
+func TestAWaitEndsWithTheTrustInItsToken(t *testing.T) {
+	t.Parallel()
+	for name, late := range map[string]bool{"behind the change": false, "while it changes": true} {
+		me := []access.Definition{{Name: "me", Issued: claiming("me"), Rules: []access.Rule{{Resources: "*", Verbs: []access.Verb{access.Acquire}}}}}
+		all, err := access.New(me, access.VerifiedBy(provider(time.Hour)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := newFakes()
+		inner, changed := f.acquire, false
+		f.acquire = func(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+			if changed {
+				return inner(ctx, r) // the holder has released it
+			}
+			changed = true
+			if _, err := all.Replace(me, access.VerifiedBy(provider(time.Hour))); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			if late {
+				return inner(context.WithoutCancel(ctx), r)
+			}
+			return leasing.Lease{}, ctx.Err()
+		}
+		s := newServer(t, f, func(c *api.Config) { c.Principals = all })
+		a := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1","wait":"60s"}`, "Authorization", "Bearer jwt.of.me")
+		if a.status != http.StatusForbidden || a.str("code") != wire.CodeDenied {
+			t.Errorf("%s: %d %s", name, a.status, a.text)
+		}
+		if released := len(f.released) == 1; released != late {
+			t.Errorf("%s: released: %t", name, released)
+		}
+	}
+}

@@ -76,3 +76,48 @@ func TestWhatAnIssuersKeyOpenedEndsWithTheKey(t *testing.T) {
 		t.Error("what the gateway's own token opened has ended")
 	}
 }
+
+// Who waited with a token of a removed key has no right behind the change, though its claims still fit.
+func TestATokenOfARemovedKeyHasNoRights(t *testing.T) {
+	t.Parallel()
+	key, other := rsaKey(t, 2048), rsaKey(t, 2048)
+	path := filepath.Join(t.TempDir(), "keys.json")
+	options := func(audience string, keys ...jose.JSONWebKey) access.Option {
+		text, err := json.Marshal(jose.JSONWebKeySet{Keys: keys})
+		if err == nil {
+			err = os.WriteFile(path, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return access.VerifiedBy(verifier(t, Issuer{URL: idp, Audience: audience, Algorithms: []string{"RS256"}, KeysFile: path}))
+	}
+	all := []access.Definition{{
+		Name: "nightly", Rules: []access.Rule{{Resources: "*", Verbs: []access.Verb{access.Acquire}}},
+		Issued: []access.Claims{{Issuer: idp, Equal: map[string]string{"sub": "nightly"}}},
+	}}
+	token := sign(t, jose.RS256, key, "1", good(nil), nil)
+	for name, c := range map[string]struct {
+		change access.Option
+		want   bool
+	}{
+		"a key is added":   {options(audience, public("1", key), public("2", other)), true},
+		"the key is gone":  {options(audience, public("2", other)), false},
+		"another audience": {options("another", public("1", key)), false},
+	} {
+		ps, err := access.New(all, options(audience, public("1", key)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := ps.Authenticate(t.Context(), token)
+		if err != nil || !p.May(access.Acquire, "a") {
+			t.Fatalf("%s: before: %v", name, err)
+		}
+		if _, err := ps.Replace(all, c.change); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Changed().May(access.Acquire, "a"); got != c.want || p.May(access.Acquire, "a") != c.want {
+			t.Errorf("%s: may acquire: %t, want %t", name, got, c.want)
+		}
+	}
+}
