@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -218,8 +219,24 @@ func TestEachFaultOfAServerIsFound(t *testing.T) {
 	standby := startServer(t, dir)
 	want(t, examine(t, standby.URL("postgres")), "postgresql.primary", Fail, "standby", "primary")
 	untilFound(t, server.URL("postgres"), "postgresql.standbys", Warn, "asynchronous", "synchronous_standby_names")
+	exec(t, server.URL("postgres"), `CREATE ROLE gateway LOGIN PASSWORD 'gateway' IN ROLE fence_gateway`)
+	asGateway := loginOf(t, server.URL("postgres"), "gateway")
+	want(t, examine(t, asGateway), "postgresql.standbys", Warn, "1 replication connection(s) exist whose state this login may not see", "pg_monitor")
+	exec(t, server.URL("postgres"), `GRANT pg_monitor TO gateway`)
+	want(t, examine(t, asGateway), "postgresql.standbys", Warn, "1 of 1", "asynchronous")
 	exec(t, server.URL("postgres"), `ALTER SYSTEM SET synchronous_standby_names = '*'`, `SELECT pg_reload_conf()`)
 	untilFound(t, server.URL("postgres"), "postgresql.standbys", OK)
+}
+
+// loginOf replaces the login of an address, whose password is its name.
+func loginOf(t *testing.T, address, login string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(login, login)
+	return u.String()
 }
 
 // untilFound examines again until a finding appears: a new configuration takes a moment to apply.

@@ -200,20 +200,28 @@ func checkPrepared(ctx context.Context, conn *pgx.Conn) Finding {
 	return ok(check, "not allowed (max_prepared_transactions is 0)")
 }
 
-const sqlStandbys = `SELECT count(*) FILTER (WHERE r.sync_state NOT IN ('sync', 'quorum')), count(*) FROM pg_stat_replication r
- WHERE r.state = 'streaming' AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical')`
+// sqlStandbys counts the standby servers. A login without pg_read_all_stats sees of a foreign connection its pid alone:
+// the state is NULL.
+const sqlStandbys = `SELECT count(*) FILTER (WHERE r.state = 'streaming' AND r.sync_state NOT IN ('sync', 'quorum')),
+       count(*) FILTER (WHERE r.state = 'streaming'), count(*) FILTER (WHERE r.state IS NULL)
+  FROM pg_stat_replication r
+ WHERE NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical')`
 
 func checkStandbys(ctx context.Context, conn *pgx.Conn) Finding {
 	const check = "postgresql.standbys"
-	var lagging, all int
-	if err := conn.QueryRow(ctx, sqlStandbys).Scan(&lagging, &all); err != nil {
+	var lagging, all, hidden int
+	if err := conn.QueryRow(ctx, sqlStandbys).Scan(&lagging, &all, &hidden); err != nil {
 		return unseen(check, err)
 	}
-	if lagging > 0 {
+	switch {
+	case lagging > 0:
 		return warn(check, fmt.Sprintf("%d of %d standby server(s) replicate asynchronously: one that is promoted may have forgotten fences", lagging, all),
 			"Set synchronous_standby_names; or run after each failover: fencegate fence invalidate-all --yes")
+	case hidden > 0:
+		return warn(check, fmt.Sprintf("%d replication connection(s) exist whose state this login may not see: they may be asynchronous standby servers", hidden),
+			"Run doctor as a login that is a member of pg_monitor.")
 	}
-	return ok(check, "%d, all synchronous as far as this login sees", all)
+	return ok(check, "%d, all synchronous", all)
 }
 
 // to_regclass would fail for a login that may not use the schema.
