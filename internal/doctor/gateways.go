@@ -50,8 +50,12 @@ func examineGateways(ctx context.Context, cfg Config) []Finding {
 	return append(all, compareKeys(gateways)...)
 }
 
+// gatewayClient follows no redirect, as no command does: the token could leave the address that it is meant for.
 func gatewayClient(certificates *tls.Config) *http.Client {
-	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: certificates}}
+	return &http.Client{
+		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: certificates},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 // examine uses the token only for the last check.
@@ -63,6 +67,9 @@ func (g *gateway) examine(ctx context.Context, address string) []Finding {
 	}
 	g.base, g.name = base, base.Redacted()
 	code, body, err := g.get(ctx, "readyz", false)
+	if moved, ok := errors.AsType[*redirectError](err); ok {
+		return []Finding{g.moved(reachable, moved)}
+	}
 	if untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return []Finding{g.fail(reachable, untrusted.Error(), "Renew the gateway's certificate (--api-tls-cert), name the gateway as it does, or make its authority known by --ca or on this machine (SSL_CERT_FILE).")}
 	}
@@ -100,9 +107,12 @@ func (g *gateway) examineToken(ctx context.Context) []Finding {
 			g.keys = status.Keys
 		}
 	}
+	moved, redirected := errors.AsType[*redirectError](err)
 	switch {
 	case g.token == "":
 		return nil
+	case redirected:
+		return []Finding{g.moved(check, moved)}
 	case err != nil:
 		return []Finding{g.fail(check, "could not be checked: "+err.Error(), "See why the gateway does not answer: its log, its load; or look again with a longer --patience.")}
 	case code == http.StatusUnauthorized:
@@ -132,8 +142,34 @@ func (g *gateway) get(ctx context.Context, path string, authorized bool) (code i
 	if resp.TLS != nil {
 		g.chain = resp.TLS.PeerCertificates
 	}
+	if resp.StatusCode >= 300 && resp.StatusCode < 400 {
+		return resp.StatusCode, nil, &redirectError{code: resp.StatusCode, to: target(resp)}
+	}
 	body, err = io.ReadAll(io.LimitReader(resp.Body, 1<<16))
 	return resp.StatusCode, body, err
+}
+
+// redirectError is an answer that names another address.
+type redirectError struct {
+	code int
+	to   string
+}
+
+func (e *redirectError) Error() string {
+	return fmt.Sprintf("it answers %d and redirects to %s", e.code, e.to)
+}
+
+// target returns the address that a redirect names, without a password.
+func target(resp *http.Response) string {
+	to, err := resp.Location()
+	if err != nil {
+		return "no address"
+	}
+	return to.Redacted()
+}
+
+func (g *gateway) moved(check string, e *redirectError) Finding {
+	return g.fail(check, e.Error(), "Name the address that answers for the gateway as --gateway: no command follows a redirect.")
 }
 
 func (g *gateway) fail(check, found, do string) Finding { return fail(check, g.name+": "+found, do) }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -44,6 +45,33 @@ func TestEachGatewayIsExaminedAndNamed(t *testing.T) {
 		if f.Check == "gateway.token" {
 			t.Errorf("a token was tried where there is none: %+v", f)
 		}
+	}
+}
+
+// No command follows a redirect, and the token must not go where it leads.
+func TestARedirectIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		_, _ = w.Write([]byte(`{"status": "ready"}`))
+	}))
+	defer other.Close()
+	for _, from := range []string{"/", "/v1/"} { // all paths, and those with a token alone
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasPrefix(r.URL.Path, from) {
+				http.Redirect(w, r, other.URL+r.URL.Path, http.StatusTemporaryRedirect)
+				return
+			}
+			_, _ = w.Write([]byte(`{"status": "ready"}`))
+		}))
+		check := map[string]string{"/": "gateway.reachable", "/v1/": "gateway.token"}[from]
+		findings := Examine(t.Context(), Config{GatewayURL: srv.URL, Token: "geheim"})
+		want(t, findings, check, Fail, "redirects to "+other.URL, "--gateway")
+		srv.Close()
+	}
+	if n := asked.Load(); n > 0 {
+		t.Errorf("the address that the gateway redirects to got %d requests", n)
 	}
 }
 
