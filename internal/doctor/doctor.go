@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -69,37 +68,7 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 	if cfg.Patience <= 0 {
 		cfg.Patience = 10 * time.Second
 	}
-	var parts []func(context.Context) []Finding
-	if cfg.PostgresURL != "" {
-		parts = append(parts, func(ctx context.Context) []Finding { return examinePostgres(ctx, cfg.PostgresURL) })
-	}
-	if len(cfg.RedisNodes) > 0 {
-		parts = append(parts, func(ctx context.Context) []Finding { return examineRedis(ctx, cfg) })
-	}
-	if cfg.GatewayURL != "" {
-		parts = append(parts, func(ctx context.Context) []Finding { return examineGateways(ctx, cfg) })
-	}
-	if cfg.BlobDir != "" {
-		parts = append(parts, func(ctx context.Context) []Finding { return examineBlobs(ctx, cfg.BlobDir) })
-	}
-	if cfg.BlobDir != "" && cfg.PostgresURL != "" {
-		parts = append(parts, func(ctx context.Context) []Finding { return examineOwner(ctx, cfg.PostgresURL, cfg.BlobDir) })
-	}
-	found := make([][]Finding, len(parts))
-	var looks sync.WaitGroup
-	for i, part := range parts {
-		looks.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, cfg.Patience)
-			defer cancel()
-			found[i] = part(ctx)
-		})
-	}
-	looks.Wait()
-	var all []Finding
-	for _, f := range found {
-		all = append(all, f...)
-	}
-	return all
+	return examineParts(ctx, partsOf(cfg), cfg.Patience)
 }
 
 // Worst is the most severe status among the findings.
