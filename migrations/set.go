@@ -131,3 +131,28 @@ func (c Code) Names() []string {
 	}
 	return list
 }
+
+const grant = "GRANT EXECUTE ON "
+
+var grants = regexp.MustCompile(`^` + grant + `(?:FUNCTION|PROCEDURE) (.*) TO (PUBLIC|[a-z_, ]+);$`)
+
+// Callers has the roles, PUBLIC among them, that may call each function and procedure of Names; the owner may call all.
+func (c Code) Callers() map[string][]string {
+	callers := map[string][]string{}
+	for _, name := range c.Names() {
+		if strings.HasSuffix(name, ")") { // no view
+			callers[name] = nil
+		}
+	}
+	for _, f := range c.Files {
+		for line := range strings.Lines(f.Text) {
+			if !strings.HasPrefix(line, grant) {
+				continue
+			}
+			if m := grants.FindStringSubmatch(strings.TrimSuffix(line, "\n")); m != nil {
+				callers[m[1]] = append(callers[m[1]], strings.Split(m[2], ", ")...)
+			}
+		}
+	}
+	return callers
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/migrations"
 )
 
 const sqlRoles = `SELECT w.role, r.oid IS NOT NULL, coalesce(r.rolcanlogin, false), coalesce(r.rolsuper, false),
@@ -83,17 +85,15 @@ func checkWriters(ctx context.Context, conn *pgx.Conn) []Finding {
 	return found
 }
 
-// sqlPrivileges lists deviations from the migrated state: owners; others who may write the fences or call a function of
-// the gateway or owner; and rights that the roles lack. has_…_privilege fails for missing names, so it gets oids.
+// sqlPrivileges lists deviations from the migrated state: owners; others who may write the fences or call a function;
+// and rights that the roles lack. $1 and $2 are pairs of a function and a role that may call it by the migrations. What
+// they do not have is checkSchema's. has_…_privilege fails for missing names, so it gets oids.
 const sqlPrivileges = `
-WITH lockers (names) AS (
-  VALUES (ARRAY['drain', 'claim_source', 'take_leases', 'take_lease', 'extend_leases', 'free_leases', 'leave_line', 'lease_of', 'leases_ready'])
-), needs (role, name) AS (
-  SELECT 'fence_gateway', unnest(ARRAY['arm', 'raise', 'drain', 'raise_all', 'drain_all', 'revoke', 'raise_epoch', 'next_epoch', 'raise_longest', 'keep_longest', 'check_issued', 'beat', 'identity', 'outcome'])
-  UNION ALL SELECT r.role, unnest(l.names) FROM lockers l, (VALUES ('fence_gateway'), ('fence_locker')) r(role)
-  UNION ALL SELECT 'fence_writer', unnest(ARRAY['use', 'check', 'server_run', 'outcome', 'identity'])
-  UNION ALL SELECT 'fence_protector', unnest(ARRAY['guard', 'guard_rows', 'report', 'make_rows', 'make_counter', 'remember', 'leave'])
-  UNION ALL SELECT 'fence_owner', unnest(ARRAY['invalidate_all', 'drain_invalidated', 'set_source'])
+WITH needs (name, role) AS (
+  SELECT * FROM unnest($1::text[], $2::text[])
+), functions AS (
+  SELECT p.oid, p.proowner, p.proacl, n.nspname || '.' || p.proname || '(' || oidvectortypes(p.proargtypes) || ')' AS name
+    FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname IN ('fence', 'objects')
 ), who AS (
   SELECT 0::oid AS role, 'everybody' AS name, 'PUBLIC' AS sql UNION ALL SELECT oid, rolname, quote_ident(rolname) FROM pg_roles
 )
@@ -104,8 +104,9 @@ SELECT format('%s belongs to %s instead of fence_owner', c.oid::regclass, c.relo
   FROM pg_class c WHERE c.relnamespace = 'fence'::regnamespace AND c.relkind IN ('r', 'p', 'v')
    AND c.relowner <> (SELECT oid FROM pg_roles WHERE rolname = 'fence_owner')
 UNION ALL
-SELECT format('function %s belongs to %s instead of fence_owner', p.oid::regprocedure, p.proowner::regrole), format('ALTER ROUTINE %s OWNER TO fence_owner;', p.oid::regprocedure)
-  FROM pg_proc p WHERE p.pronamespace = 'fence'::regnamespace AND p.prosecdef
+SELECT format('function %s belongs to %s instead of fence_owner', f.oid::regprocedure, f.proowner::regrole), format('ALTER ROUTINE %s OWNER TO fence_owner;', f.oid::regprocedure)
+  FROM functions f JOIN pg_proc p ON p.oid = f.oid
+ WHERE (f.name IN (SELECT n.name FROM needs n) OR p.pronamespace = 'fence'::regnamespace AND p.prosecdef)
    AND p.proowner <> (SELECT oid FROM pg_roles WHERE rolname = 'fence_owner') AND p.prorettype <> 'event_trigger'::regtype
 UNION ALL
 SELECT format('%s may %s %s', w.name, a.privilege_type, c.oid::regclass), format('REVOKE %s ON %s FROM %s;', a.privilege_type, c.oid::regclass, w.sql)
@@ -129,14 +130,19 @@ UNION ALL
 SELECT format('%s is in pg_write_all_data, so it may write fences', m.member::regrole), format('REVOKE pg_write_all_data FROM %s;', m.member::regrole)
   FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.member WHERE m.roleid = to_regrole('pg_write_all_data') AND NOT r.rolsuper
 UNION ALL
-SELECT format('%s may call %s', w.name, p.oid::regprocedure), format('REVOKE ALL ON ROUTINE %s FROM %s;', p.oid::regprocedure, w.sql)
-  FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a JOIN who w ON w.role = a.grantee
- WHERE p.pronamespace = 'fence'::regnamespace AND a.grantee <> p.proowner AND p.proname IN (SELECT n.name FROM needs n)
-   AND p.proname NOT IN (SELECT n.name FROM needs n WHERE n.role IN ('fence_writer', w.name))   -- what writers may call does no harm
+SELECT format('%s may call %s', w.name, f.oid::regprocedure), format('REVOKE ALL ON ROUTINE %s FROM %s;', f.oid::regprocedure, w.sql)
+  FROM functions f, aclexplode(coalesce(f.proacl, acldefault('f', f.proowner))) a JOIN who w ON w.role = a.grantee
+ WHERE a.grantee <> f.proowner AND f.name IN (SELECT n.name FROM needs n)
+   AND f.name NOT IN (SELECT n.name FROM needs n WHERE n.role IN ('PUBLIC', 'fence_writer', w.name))   -- what writers may call does no harm
 UNION ALL
-SELECT format('%s may not call %s', n.role, p.oid::regprocedure), format('GRANT EXECUTE ON FUNCTION %s TO %s;', p.oid::regprocedure, n.role)
-  FROM needs n JOIN pg_proc p ON p.pronamespace = 'fence'::regnamespace AND p.proname = n.name
-  JOIN pg_roles r ON r.rolname = n.role WHERE NOT has_function_privilege(r.oid, p.oid, 'EXECUTE')
+SELECT format('%s may not call %s', n.role, f.oid::regprocedure), format('GRANT EXECUTE ON ROUTINE %s TO %s;', f.oid::regprocedure, n.role)
+  FROM needs n JOIN functions f ON f.name = n.name JOIN pg_roles r ON r.rolname = n.role
+ WHERE NOT has_function_privilege(r.oid, f.oid, 'EXECUTE') AND (n.role <> 'fence_owner' OR f.proowner = r.oid)
+UNION ALL
+SELECT format('not every role may call %s', f.oid::regprocedure), format('GRANT EXECUTE ON ROUTINE %s TO PUBLIC;', f.oid::regprocedure)
+  FROM needs n JOIN functions f ON f.name = n.name
+ WHERE n.role = 'PUBLIC' AND EXISTS (SELECT FROM pg_roles r WHERE r.rolname IN ('fence_writer', 'fence_gateway', 'fence_protector', 'fence_locker')
+                                                              AND NOT has_function_privilege(r.oid, f.oid, 'EXECUTE'))
 UNION ALL
 SELECT format('%s may not use the schema fence', r.rolname), 'GRANT USAGE ON SCHEMA fence TO PUBLIC;'
   FROM pg_roles r WHERE r.rolname IN ('fence_writer', 'fence_gateway', 'fence_protector', 'fence_locker') AND NOT has_schema_privilege(r.oid, 'fence'::regnamespace, 'USAGE')
@@ -144,9 +150,29 @@ ORDER BY 1`
 
 type fault struct{ Found, Do string }
 
+// callers returns the pairs of a function and a role that may call it by the migrations. The owner may call each.
+func callers() (functions, roles []string, err error) {
+	for _, name := range []string{"fence", "objects"} {
+		set, err := migrations.Load(migrations.FS, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		for function, may := range set.Code.Callers() {
+			for _, role := range append([]string{"fence_owner"}, may...) {
+				functions, roles = append(functions, function), append(roles, role)
+			}
+		}
+	}
+	return functions, roles, nil
+}
+
 func checkPrivileges(ctx context.Context, conn *pgx.Conn) []Finding {
 	const check = "postgresql.privileges"
-	faults, err := collect[fault](ctx, conn, sqlPrivileges)
+	functions, roles, err := callers()
+	if err != nil {
+		return []Finding{unseen(check, err)}
+	}
+	faults, err := collect[fault](ctx, conn, sqlPrivileges, functions, roles)
 	if err != nil {
 		return []Finding{unseen(check, err)}
 	}
