@@ -1,0 +1,59 @@
+//go:build balancer && unix
+
+package haproxy_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// A 503 may come after the fence was raised, so a request that does something again each time goes to one gateway only.
+func TestOnlyWhatMayBeRepeatedIsAnsweredByAnotherGateway(t *testing.T) {
+	w := &world{t: t}
+	w.lb = ports{w.free(), w.free(), w.free()}
+	var asked atomic.Int64
+	for i := range w.at {
+		server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
+			if !strings.HasPrefix(in.URL.Path, "/readyz") {
+				asked.Add(1)
+				out.WriteHeader(http.StatusServiceUnavailable)
+			}
+		}))
+		t.Cleanup(server.Close)
+		w.at[i] = ports{server.Listener.Addr().String(), w.free(), w.free()}
+	}
+	w.haproxy()
+	w.until("HAProxy serves", func() bool { return w.answers(w.lb.api, "/readyz") })
+	for _, c := range []struct {
+		path, key string
+		repeated  bool
+	}{
+		{"/v1/resources/orders%2F1/revoke", "", false},
+		{"/v1/resources/orders%2F1/revoke", "key", false},
+		{"/v1/leases", "", false},
+		{"/v1/leases/all", "", false},
+		{"/v1/leases", "key", true},
+		{"/v1/leases/all", "key", true},
+		{"/v1/leases/renew", "", true},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+w.lb.api+c.path, strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.key != "" {
+			req.Header.Set("Idempotency-Key", c.key)
+		}
+		asked.Store(0)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if n := asked.Load(); (n > 1) != c.repeated || n == 0 {
+			t.Errorf("%s with the key %q reached %d gateways; repeated: want %v", c.path, c.key, n, c.repeated)
+		}
+	}
+}
