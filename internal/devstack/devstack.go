@@ -153,7 +153,7 @@ func keyPrefix(ctx context.Context, url string) (string, error) {
 // postgres returns a superuser's address: of the given server, or of a private one.
 func (s *Stack) postgres(ctx context.Context, cfg Config) (string, error) {
 	if cfg.PostgresURL != "" {
-		s.source, s.names = "the PostgreSQL of --postgres-url", foreignNames()
+		s.source, s.names = "the PostgreSQL of --postgres-url", foreignNames(cfg.Ephemeral)
 		conn, err := pgx.Connect(ctx, cfg.PostgresURL)
 		if err != nil {
 			return "", err // there is nothing to undo

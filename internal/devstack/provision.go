@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -26,9 +27,14 @@ func privateNames() names {
 	return names{database: "dev", people: "dev", password: "dev", gateway: "fencegate_dev_gateway", sql: "fencegate_dev_sql"}
 }
 
-// foreignNames is for another server. The names identify fencegate, and the password is random.
-func foreignNames() names {
-	return names{database: "fencegate_dev", people: "fencegate_dev", password: rand.Text(), gateway: "fencegate_dev_gateway", sql: "fencegate_dev_sql"}
+// foreignNames is for another server. The names identify fencegate, and the password is random. An ephemeral stack has
+// names of its own: what it drops at its end is nobody else's.
+func foreignNames(ephemeral bool) names {
+	own := "fencegate_dev"
+	if ephemeral {
+		own += "_" + strings.ToLower(rand.Text()[:12])
+	}
+	return names{database: own, people: own, password: rand.Text(), gateway: own + "_gateway", sql: own + "_sql"}
 }
 
 // urls are the addresses of the development database, one for each login.
