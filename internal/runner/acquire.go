@@ -54,6 +54,7 @@ const (
 // holder's. The first request does not wait, so that the reason for the wait is printed at once.
 func acquire(ctx context.Context, cfg Config) ([]client.Lease, error) {
 	began, pause, said := time.Now(), firstPause, ""
+	mayHave := false // an earlier request may have taken the leases
 	for first := true; ; first = false {
 		left := cfg.Acquire.Wait - time.Since(began)
 		if cfg.OnHeld == Wait {
@@ -71,8 +72,9 @@ func acquire(ctx context.Context, cfg Config) ([]client.Lease, error) {
 		}
 		held := isHeld(err)
 		if left -= time.Since(asked); cfg.OnHeld != Wait && left <= 0 || !held && !Passes(err) || ctx.Err() != nil {
-			return atLast(ctx, cfg, request, err)
+			return atLast(ctx, cfg, request, err, mayHave)
 		}
+		mayHave = mayHave || !held
 		if text := err.Error(); text != said { // each cause once
 			said = text
 			cfg.Say("waiting: %v", err)
@@ -93,8 +95,9 @@ func acquire(ctx context.Context, cfg Config) ([]client.Lease, error) {
 }
 
 // atLast handles the end of the wait. A gateway whose wait ended because of an unavailable part does not name the part;
-// it does if asked again without a wait.
-func atLast(ctx context.Context, cfg Config, request client.AcquireRequest, err error) ([]client.Lease, error) {
+// it does if asked again without a wait. A resource that this run itself may hold is not skipped: nobody else does its
+// work.
+func atLast(ctx context.Context, cfg Config, request client.AcquireRequest, err error, mayHave bool) ([]client.Lease, error) {
 	if request.Wait > 0 && isUnavailable(err) && ctx.Err() == nil {
 		request.Wait = 0
 		leases, again := ask(ctx, cfg, request)
@@ -105,7 +108,12 @@ func atLast(ctx context.Context, cfg Config, request client.AcquireRequest, err 
 			err = again
 		}
 	}
-	if isHeld(err) && cfg.OnHeld == Skip {
+	held, _ := errors.AsType[*client.Problem](err)
+	switch {
+	case !isHeld(err):
+	case mayHave && held.Holder == cfg.Acquire.Holder:
+		err = fmt.Errorf("an earlier request of this run, whose answer was lost, has the lease until its TTL ends: %w", err)
+	case cfg.OnHeld == Skip:
 		err = fmt.Errorf("%w: %w", ErrSkipped, err)
 	}
 	return nil, err

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -66,11 +67,15 @@ func cut(w http.ResponseWriter) {
 func TestRunWaitsForWhatPasses(t *testing.T) {
 	t.Parallel()
 	held, away, refused := problem(409, "held", "held by another"), problem(503, "unavailable", "no quorum"), problem(401, "unauthorized", "no token")
+	own := func(w http.ResponseWriter) {
+		w.WriteHeader(http.StatusConflict)
+		_, _ = io.WriteString(w, `{"code":"held","detail":"held by me","status":409,"holder":"me"}`)
+	}
 	for name, tc := range map[string]struct {
 		first []func(http.ResponseWriter)
 		hold  runner.OnHeld
 		wait  time.Duration
-		asked int // the number of requests
+		asked int // the number of requests; 0: any
 		want  error
 		ports []func(http.ResponseWriter)
 	}{
@@ -80,6 +85,8 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 		"a wait longer than a request":  {first: []func(http.ResponseWriter){held}, wait: 20 * time.Minute, asked: 2},
 		"skip":                          {first: []func(http.ResponseWriter){held}, hold: runner.Skip, asked: 1, want: runner.ErrSkipped},
 		"skip is not for what is away":  {first: []func(http.ResponseWriter){away}, hold: runner.Skip, asked: 1, want: errAny},
+		"skip, of another's":            {first: []func(http.ResponseWriter){away, held, held, held}, hold: runner.Skip, wait: 400 * time.Millisecond, want: runner.ErrSkipped},
+		"skip is not for its own lease": {first: []func(http.ResponseWriter){away, own, own, own}, hold: runner.Skip, wait: 400 * time.Millisecond, want: errHeld},
 		"wait without end":              {first: []func(http.ResponseWriter){held, away, held}, hold: runner.Wait, asked: 4},
 		"a TTL that ran out on the way": {first: []func(http.ResponseWriter){problem(410, "lease_lost", "the TTL ran out")}, wait: time.Minute, asked: 2},
 		"no endpoints at first":         {asked: 1, ports: []func(http.ResponseWriter){away, cut}},
@@ -90,7 +97,7 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 			a := &answers{gateway: gateway{ttl: time.Minute}, first: tc.first, ports: tc.ports}
 			var stdout strings.Builder
 			_, err := runner.Run(t.Context(), runner.Config{
-				Client: clientOf(t, a), Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute, Wait: tc.wait}, OnHeld: tc.hold,
+				Client: clientOf(t, a), Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute, Wait: tc.wait, Holder: "me"}, OnHeld: tc.hold,
 				Command: []string{"echo", "ran"}, Environ: []string{"PATH=/usr/bin:/bin"}, Stdout: &stdout, Stderr: &stdout, Say: t.Logf,
 			})
 			switch {
@@ -98,7 +105,7 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 				errors.Is(err, runner.ErrSkipped) != errors.Is(tc.want, runner.ErrSkipped):
 				t.Errorf("got %v and %q, want %v", err, stdout.String(), tc.want)
 			}
-			if len(a.waits) != tc.asked {
+			if tc.asked > 0 && len(a.waits) != tc.asked {
 				t.Errorf("asked %d times, want %d", len(a.waits), tc.asked)
 			}
 			for _, text := range a.waits {

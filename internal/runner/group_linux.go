@@ -36,6 +36,9 @@ func isZombie(pid int) bool {
 // statOf returns STATE PARENT GROUP … of /proc/PID/stat. PID (NAME) comes before them, and NAME may hold anything.
 func statOf(b []byte) [][]byte { return bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]) }
 
+// isOver reports whether all threads have ended. A process whose first thread has ended is a zombie, too, while others go
+// on.
 func isOver(stat [][]byte) bool {
-	return len(stat) > 0 && (string(stat[0]) == "Z" || string(stat[0]) == "X")
+	const threads = 17 // the 20th of proc_pid_stat(5)
+	return len(stat) > threads && (string(stat[0]) == "X" || string(stat[0]) == "Z" && len(stat[threads]) == 1 && stat[threads][0] <= '1')
 }
