@@ -23,6 +23,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials/endpointcreds"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/writelimit"
 )
 
 // Config configures a [Client].
@@ -93,7 +94,7 @@ func New(cfg Config) (*Client, error) {
 }
 
 // patient returns the default HTTP client, whose connections all clients share. Without a limit, an S3 port that
-// accepts an upload and never answers would hold its caller, and the caller's lease, without end.
+// accepts an upload and never answers, or stops reading, would hold its caller, and the caller's lease, without end.
 var patient = sync.OnceValue(func() *http.Client {
 	base, ok := http.DefaultTransport.(*http.Transport)
 	if !ok { // the program has replaced it
@@ -101,6 +102,9 @@ var patient = sync.OnceValue(func() *http.Client {
 	}
 	transport := base.Clone()
 	transport.ResponseHeaderTimeout = 5 * time.Minute
+	if transport.DialContext != nil { // the program's own transport may dial otherwise
+		transport.DialContext = writelimit.Within(2*time.Minute, transport.DialContext)
+	}
 	return &http.Client{Transport: transport}
 })
 

@@ -27,6 +27,7 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/writelimit"
 )
 
 // PartSize is the size of a large upload's parts, in bytes, unless there would be more than 10,000.
@@ -38,7 +39,7 @@ const (
 	// answerTimeout is how long the S3 port may take to answer a request that it has received: a commit or a copy may
 	// be slow.
 	answerTimeout = 5 * time.Minute
-	// silence is how long it may send nothing in the middle of an object.
+	// silence is how long it may send nothing, or take nothing, in the middle of an object.
 	silence = 2 * time.Minute
 )
 
@@ -58,11 +59,16 @@ type Client struct {
 func New(c Config) *Client {
 	return &Client{endpoint: c.Endpoint, s3: s3.New(s3.Options{
 		Region: c.Region, BaseEndpoint: &c.Endpoint, UsePathStyle: true, Credentials: c.Credentials,
-		HTTPClient:                 sentTracker{awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) { t.ResponseHeaderTimeout = answerTimeout })},
+		HTTPClient:                 sentTracker{awshttp.NewBuildableClient().WithTransportOptions(impatient)},
 		APIOptions:                 []func(*middleware.Stack) error{rememberAttempts},
 		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenSupported,
 		ResponseChecksumValidation: aws.ResponseChecksumValidationWhenSupported,
 	})}
+}
+
+func impatient(t *http.Transport) {
+	t.ResponseHeaderTimeout = answerTimeout
+	t.DialContext = writelimit.Within(silence, t.DialContext)
 }
 
 // Object names an object, or a version of it.
