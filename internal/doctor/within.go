@@ -23,15 +23,23 @@ func partsOf(cfg Config) []part {
 			parts = append(parts, p)
 		}
 	}
-	add(cfg.PostgresURL != "", part{"postgresql.reachable", "See why PostgreSQL does not answer: its log, its load." + patient,
-		func(ctx context.Context) []Finding { return examinePostgres(ctx, cfg.PostgresURL) }})
-	add(len(cfg.RedisNodes) > 0, part{"redis.reachable", "See why the nodes do not answer: their logs, their load." + patient,
-		func(ctx context.Context) []Finding { return examineRedis(ctx, cfg) }})
-	add(cfg.GatewayURL != "", part{"gateway.reachable", "See why the gateway does not answer: its log, its load." + patient,
-		func(ctx context.Context) []Finding { return examineGateways(ctx, cfg) }})
+	add(cfg.PostgresURL != "", part{
+		"postgresql.reachable", "See why PostgreSQL does not answer: its log, its load." + patient,
+		func(ctx context.Context) []Finding { return examinePostgres(ctx, cfg.PostgresURL) },
+	})
+	add(len(cfg.RedisNodes) > 0, part{
+		"redis.reachable", "See why the nodes do not answer: their logs, their load." + patient,
+		func(ctx context.Context) []Finding { return examineRedis(ctx, cfg) },
+	})
+	add(cfg.GatewayURL != "", part{
+		"gateway.reachable", "See why the gateway does not answer: its log, its load." + patient,
+		func(ctx context.Context) []Finding { return examineGateways(ctx, cfg) },
+	})
 	add(cfg.BlobDir != "", part{"blobs.writable", mounted, func(ctx context.Context) []Finding { return examineBlobs(ctx, cfg.BlobDir) }})
-	add(cfg.BlobDir != "" && cfg.PostgresURL != "", part{"blobs.owner", mounted,
-		func(ctx context.Context) []Finding { return examineOwner(ctx, cfg.PostgresURL, cfg.BlobDir) }})
+	add(cfg.BlobDir != "" && cfg.PostgresURL != "", part{
+		"blobs.owner", mounted,
+		func(ctx context.Context) []Finding { return examineOwner(ctx, cfg.PostgresURL, cfg.BlobDir) },
+	})
 	return parts
 }
 
