@@ -33,6 +33,7 @@ func TestOnlyWhatMayBeRepeatedIsAnsweredByAnotherGateway(t *testing.T) {
 	}{
 		{"/v1/resources/orders%2F1/revoke", "", false},
 		{"/v1/resources/orders%2F1/revoke", "key", false},
+		{"/v1/sessions/1/end", "", false},
 		{"/v1/leases", "", false},
 		{"/v1/leases/all", "", false},
 		{"/v1/leases", "key", true},
