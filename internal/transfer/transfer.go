@@ -97,7 +97,7 @@ type Options struct {
 
 var rangeForm = regexp.MustCompile(`^(\d+-\d*|-\d+)$`)
 
-// Cat writes an object's bytes, or a range of them, to w.
+// Cat writes an object's bytes, or a range of them, to w. Once ctx has ended it does not wait for a Write that hangs.
 func (c *Client) Cat(ctx context.Context, from Object, w io.Writer, o Options) error {
 	if o.Range != "" && !rangeForm.MatchString(o.Range) {
 		// S3 ignores an invalid range, and would send the whole object.
@@ -116,7 +116,7 @@ func (c *Client) Cat(ctx context.Context, from Object, w io.Writer, o Options) e
 		return c.explain(from.String(), err)
 	}
 	defer func() { _ = out.Body.Close() }()
-	n, err := io.Copy(w, &bounded{out.Body, cancel})
+	n, err := copyUntil(ctx, w, &bounded{out.Body, cancel})
 	if err != nil && errors.Is(context.Cause(heard), errSilent) {
 		err = errSilent
 	}
@@ -127,6 +127,31 @@ func (c *Client) Cat(ctx context.Context, from Object, w io.Writer, o Options) e
 		return fmt.Errorf("read %s after %d bytes: %w", from, n, err)
 	}
 	return nil
+}
+
+// copyUntil is io.Copy, and returns soon after ctx has ended also if w takes nothing, as a pipe whose reader stands still.
+// A Write may be in progress then.
+func copyUntil(ctx context.Context, w io.Writer, r io.Reader) (int64, error) {
+	type result struct {
+		n   int64
+		err error
+	}
+	copied := make(chan result, 1)
+	go func() {
+		n, err := io.Copy(w, r)
+		copied <- result{n, err}
+	}()
+	select {
+	case c := <-copied:
+		return c.n, c.err
+	case <-ctx.Done():
+	}
+	select {
+	case c := <-copied: // the request has ended with ctx
+		return c.n, c.err
+	case <-time.After(time.Second):
+		return 0, context.Cause(ctx)
+	}
 }
 
 var errSilent = fmt.Errorf("the S3 port sent nothing for %v", silence)

@@ -21,9 +21,8 @@ import (
 // abortTimeout bounds the clean-up after an upload that failed.
 const abortTimeout = 10 * time.Second
 
-// Upload writes a regular file to an object: at once, or in parts
-// if it is large. A large file whose size or time changes meanwhile is refused. If the answer is lost, the error is an
-// [*UnknownError].
+// Upload writes a regular file to an object: at once, or in parts if it is large. A file whose size or time changes
+// meanwhile is refused. If the answer is lost, the error is an [*UnknownError].
 func (c *Client) Upload(ctx context.Context, path string, to Object, o Options) error {
 	if strings.HasSuffix(to.Key, "/") {
 		return &fence.InvalidError{Field: "target", Reason: fmt.Sprintf("is %s, which ends with a slash; it must name the object, such as %s", to, to.String()+filepath.Base(path))}
@@ -37,7 +36,7 @@ func (c *Client) Upload(ctx context.Context, path string, to Object, o Options) 
 	contentType := optional(mime.TypeByExtension(filepath.Ext(path)))
 	if size <= PartSize {
 		_, err := c.s3.PutObject(ctx, &s3.PutObjectInput{
-			Bucket: &to.Bucket, Key: &to.Key, Body: f, ContentLength: &size, ContentType: contentType, IfNoneMatch: o.ifNoneMatch(),
+			Bucket: &to.Bucket, Key: &to.Key, Body: &steady{file: f, opened: opened}, ContentLength: &size, ContentType: contentType, IfNoneMatch: o.ifNoneMatch(),
 		})
 		return c.explainWrite(to.String(), "upload", to, err)
 	}
@@ -73,6 +72,29 @@ func Unchanged(f *os.File, opened fs.FileInfo) error {
 		return fmt.Errorf("the size or time of %s changed while it was read; upload it again when nothing writes to it", f.Name())
 	}
 	return nil
+}
+
+// steady is a file as the body of a request. It keeps its last byte back if the file has changed since it was opened:
+// the request remains incomplete, and no object is created.
+type steady struct {
+	file   *os.File
+	opened fs.FileInfo
+	at     int64
+}
+
+func (s *steady) Read(p []byte) (int, error) {
+	n, err := s.file.Read(p)
+	if s.at += int64(n); s.at >= s.opened.Size() || err != nil {
+		if changed := Unchanged(s.file, s.opened); changed != nil {
+			return 0, changed
+		}
+	}
+	return n, err
+}
+
+func (s *steady) Seek(offset int64, whence int) (at int64, err error) {
+	s.at, err = s.file.Seek(offset, whence)
+	return s.at, err
 }
 
 // inParts uploads one part after the other; a part that is sent again is read again. The SDK's transfer manager would
