@@ -124,7 +124,8 @@ func TestEachMetricIsOnThePageAndNoLabelNamesAResource(t *testing.T) {
 	}
 	for _, secret := range []string{"orders", "1001", "invoice", "fence_writer", "checkout", pg.GatewayURL} {
 		for line := range strings.Lines(text) {
-			if !strings.HasPrefix(line, "#") && strings.Contains(line, `"`) && strings.Contains(line, secret) {
+			labels := line[:max(0, strings.LastIndexByte(line, '}'))] // a value may have any digits
+			if !strings.HasPrefix(line, "#") && strings.Contains(labels, secret) {
 				t.Errorf("a label has %q: %s", secret, line)
 			}
 		}

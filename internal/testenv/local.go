@@ -16,8 +16,12 @@ var serverSettings = map[string]string{
 	"shared_buffers":            "64MB",
 	"max_prepared_transactions": "20",
 	"wal_level":                 "logical",
-	"max_wal_size":              "256MB",
-	"autovacuum":                "off", // it would only process databases that are dropped seconds later
+	// For three subscriptions at a time: a launcher that finds no free worker looks again minutes later.
+	"max_worker_processes":            "24",
+	"max_logical_replication_workers": "12",
+	"wal_retrieve_retry_interval":     "500ms",
+	"max_wal_size":                    "256MB",
+	"autovacuum":                      "off", // it would only process databases that are dropped seconds later
 }
 
 // localPostgres starts a cluster from this machine's binaries.
