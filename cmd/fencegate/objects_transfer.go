@@ -88,6 +88,9 @@ func (a *s3Access) underLease(ctx context.Context, e env, f func(context.Context
 	return err
 }
 
+// longestPause bounds how late the end of a machine's sleep is noticed.
+const longestPause = 250 * time.Millisecond
+
 var errNotRenewed = errors.New("it could not be renewed in time")
 
 // renewLease renews until ctx ends. If the lease is lost, or its deadline is reached, it calls lose. As in the runner, a
@@ -96,7 +99,10 @@ func renewLease(ctx context.Context, c *client.Client, lease client.Lease, lose 
 	deadline, cause := lease.Deadline, errNotRenewed
 	next := deadline.Remaining() - lease.TTL*2/3
 	for {
-		leases.Pause(ctx, min(next, deadline.Remaining()))
+		// Timers stand still while the machine sleeps, and the deadline does not.
+		for due := max(deadline.Remaining()-next, 0); deadline.Remaining() > due && ctx.Err() == nil; {
+			leases.Pause(ctx, min(deadline.Remaining()-due, longestPause))
+		}
 		if ctx.Err() != nil {
 			return
 		}

@@ -347,7 +347,7 @@ func (o *runFlags) again(ctx context.Context, cfg runner.Config, stderr io.Write
 		cfg.Say("%s; acquiring %s again in %s", strings.TrimSuffix(why, "."), strings.Join(o.resources, ", "), rest)
 		select {
 		case <-ctx.Done():
-			return err
+			return interrupted{} // the outcome of the run before was said
 		case <-time.After(rest):
 		}
 		rest = min(2*rest, longestRest)

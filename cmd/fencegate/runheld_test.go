@@ -203,3 +203,29 @@ func TestForeverRunsAgainUntilItIsTold(t *testing.T) {
 		t.Errorf("%v after %d leases, want 3", err, given.Load())
 	}
 }
+
+// The outcome of the run before was said when it ended.
+func TestAStopBetweenTwoRunsIsNoFailureOfTheLast(t *testing.T) {
+	t.Parallel()
+	url, _, _ := leasingGateway(t, 1)
+	cmd := command(t, t.TempDir(), "run", "--forever", "--gateway", url, "--resource", "r", "--", "sh", "-c", "exit 3")
+	cmd.Stderr = nil
+	says, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(says)
+	for lines.Scan() && !strings.Contains(lines.Text(), "acquiring r again in") {
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, says)
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != exitInterrupted {
+		t.Errorf("exit code %d, want %d", got, exitInterrupted)
+	}
+}

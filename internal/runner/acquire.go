@@ -112,7 +112,7 @@ func atLast(ctx context.Context, cfg Config, request client.AcquireRequest, err 
 	switch {
 	case !isHeld(err):
 	case mayHave && held.Holder == cfg.Acquire.Holder:
-		err = fmt.Errorf("an earlier request of this run, whose answer was lost, has the lease until its TTL ends: %w", err)
+		err = fmt.Errorf("an earlier request of this run may have taken the lease, which then ends at its TTL: %w", err)
 	case cfg.OnHeld == Skip:
 		err = fmt.Errorf("%w: %w", ErrSkipped, err)
 	}

@@ -49,8 +49,9 @@ type watch struct {
 	child process
 
 	renewal  chan renewed
-	unheard  int  // renewals of the round in flight
-	tryAgain bool // a renewal of the round has failed
+	unheard  int       // renewals of the round in flight
+	heard    time.Time // when the last round ended
+	tryAgain bool      // a renewal of the round has failed
 	lost     error
 	lostOf   Held
 	graceEnd client.Deadline // end of the grace period, after the gateway has reported a lost lease
@@ -135,10 +136,15 @@ func (w *watch) untilExit(ctx context.Context) Result {
 				w.cfg.Say("stopping: sent TERM to the command")
 			}
 		case <-next.C:
-			w.renewAll(renewCtx)
+			if w.unheard == 0 { // else the tick was first
+				w.renewAll(renewCtx)
+			}
 		case r := <-w.renewal:
 			w.renewed(r, next)
 		case <-ticker.C:
+			if w.overdue() {
+				w.renewAll(renewCtx)
+			}
 		case <-alarm.C:
 		}
 		if w.over() {
@@ -194,6 +200,12 @@ func (w *watch) send(s syscall.Signal, name string) bool {
 // untilRenewal is the time until a third of the lease is over.
 func (w *watch) untilRenewal() time.Duration { return w.remaining() - w.ttl()*2/3 }
 
+// overdue reports whether a renewal is due for which the timer has not fired: timers stand still while the machine
+// sleeps, and the deadline does not.
+func (w *watch) overdue() bool {
+	return w.unheard == 0 && w.lost == nil && w.untilRenewal() < -2*tick && time.Since(w.heard) >= w.retry()
+}
+
 // renewAll starts a round. Each answer is handled when it arrives: a lost lease is not delayed by the others.
 func (w *watch) renewAll(ctx context.Context) {
 	w.unheard, w.tryAgain = len(w.held), false
@@ -213,6 +225,7 @@ func (w *watch) ask(ctx context.Context, h *held) renewed {
 
 func (w *watch) renewed(r renewed, next *time.Timer) {
 	w.unheard--
+	w.heard = time.Now()
 	switch h := r.of; {
 	case w.lost != nil:
 		// Too late: the command was sent TERM, or the storage may have seen a newer token.

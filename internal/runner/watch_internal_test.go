@@ -140,6 +140,33 @@ func TestTheFirstRenewalComesSoonerWhenTheStartTookLong(t *testing.T) {
 	})
 }
 
+// sleeper is a command on a machine that sleeps once: the watch asks for it in the goroutine that owns the leases.
+type sleeper struct {
+	*stubborn
+	sleep func()
+}
+
+func (s *sleeper) done() <-chan int {
+	if s.sleep != nil && time.Since(s.began) >= time.Second {
+		s.sleep()
+		s.sleep = nil
+	}
+	return s.stubborn.done()
+}
+
+// The machine sleeps for 18 s of a lease of 30 s, for which its timers stand still.
+func TestALeaseIsRenewedAfterASleep(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		got, command := watched(t, &silentOnce{asked: 1}, 30*time.Second, func(w *watch, command *stubborn) {
+			w.child = &sleeper{command, func() { w.held[0].deadline = client.DeadlineAfter(time.Now(), 11*time.Second) }}
+		})
+		if got.Ended || got.Lost != nil || len(command.got) != 0 {
+			t.Errorf("got %+v and %q, want an undisturbed command", got, command.got)
+		}
+	})
+}
+
 // oneOver is a gateway that renews all leases but the one with this handle, for which it gives one answer.
 type oneOver struct {
 	handle string
