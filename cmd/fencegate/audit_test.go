@@ -133,9 +133,7 @@ func TestTheLogTellsWhoDidWhatAndNoSecret(t *testing.T) {
 	a.says("a lease was acquired", "resource=orders/2 token=1", "audit.principal=pg:"+role.User, "audit.client=127.0.0.1:", "session=")
 
 	write("revoke, inspect", "policy *=grant-required\n", "debug")
-	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	sendHUP(t, cmd)
 	a.says("the configuration was read again", "applied=[log.level]", "file="+options)
 	a.says("the rules of the PostgreSQL port were replaced", "*=open", "*=grant-required")
 	a.says("the principals were replaced", "changed=[ops]", "removed=[]")

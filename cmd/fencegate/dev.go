@@ -62,7 +62,7 @@ fences), and PGUSER, PGPASSWORD and PGDATABASE in its environment.`,
 	f := cmd.Flags()
 	f.StringVar(&cfg.Dir, "data", "", "folder for all state (default: the user's data directory)")
 	f.BoolVar(&cfg.Ephemeral, "ephemeral", false, "keep nothing: use a temporary folder and remove it at the end")
-	f.StringVar(&cfg.PostgresURL, "postgres-url", "", "a PostgreSQL to use instead of a private one, as superuser (better in FENCEGATE_POSTGRES_URL); database: fencegate_dev, with --ephemeral one of its own")
+	f.StringVar(&cfg.PostgresURL, "postgres-url", "", "a PostgreSQL to use instead of a private one, as superuser (better in FENCEGATE_POSTGRES_URL); its database is fencegate_dev, with --ephemeral a new one")
 	f.StringVar(&lock, "lock", lockRedis, lockUsage)
 	f.StringVar(&cfg.APIListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
 	f.StringVar(&cfg.PGListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")

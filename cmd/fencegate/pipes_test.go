@@ -58,9 +58,7 @@ func TestAHangUpReadsNoPipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	makePipe(t, file)
-	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	sendHUP(t, cmd)
 	if line := awaitLine(t, lines, "the policies are refused"); !strings.Contains(line, "is not a regular file") {
 		t.Error(line)
 	}

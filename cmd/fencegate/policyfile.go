@@ -40,10 +40,20 @@ func readPolicyFile(path string) (p pgwire.Permits, err error) {
 	if err := pgwire.CheckRules(p.Rules, ""); err != nil { // the gateway knows the database
 		return invalid(err)
 	}
-	if last := p.Rules[len(p.Rules)-1]; last.User != "*" || last.Database != "*" {
+	if !forEveryone(p.Rules) {
 		return invalid(errors.New("its last policy is not for everyone: end with policy *=grant-required, or *=read-only or *=open"))
 	}
 	return p, nil
+}
+
+// forEveryone reports whether the last policy is for every role and database. Without it a session that no policy names
+// is relayed.
+func forEveryone(rules []pgwire.Rule) bool {
+	if len(rules) == 0 {
+		return false
+	}
+	last := rules[len(rules)-1]
+	return last.User == "*" && last.Database == "*"
 }
 
 func addPolicyLine(p *pgwire.Permits, line string) error {

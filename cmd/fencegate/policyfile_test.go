@@ -30,9 +30,7 @@ func TestAHangUpHasThePolicyFileReadAgain(t *testing.T) {
 	hangUp := func(text, says string) string {
 		t.Helper()
 		writeFile(t, file, text)
-		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		sendHUP(t, cmd)
 		return awaitLine(t, lines, says)
 	}
 	code := func(err error) string {
@@ -102,9 +100,7 @@ func TestAHangUpHasThePolicyFileReadAgain(t *testing.T) {
 func TestAHangUpWithoutAPolicyFileEndsNothing(t *testing.T) {
 	t.Parallel()
 	cmd, lines, address := startServe(t, testenv.Postgres(t))
-	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	sendHUP(t, cmd)
 	awaitLine(t, lines, "nothing to read again")
 	conn, err := pgx.Connect(t.Context(), address)
 	if err != nil {

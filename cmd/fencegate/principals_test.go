@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -63,9 +62,7 @@ func TestAHangUpHasThePrincipalsReadAgain(t *testing.T) {
 		if err := os.Rename(next, file); err != nil {
 			t.Fatal(err)
 		}
-		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		sendHUP(t, cmd)
 		awaitLine(t, lines, says)
 	}
 	first := map[string]int{"/v1/resources/orders/1": 404, "/v1/resources/stock/1": 403, "/metrics": 200, "/v1/sessions": 403}
@@ -113,9 +110,7 @@ func TestAHangUpRotatesTheGatewaysToken(t *testing.T) {
 	}
 	hangUp := func(says string) {
 		t.Helper()
-		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		sendHUP(t, cmd)
 		awaitLine(t, lines, says)
 	}
 	expect("at first", map[string]int{"short": 200, "the token of the worker": 200})

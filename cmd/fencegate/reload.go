@@ -62,8 +62,8 @@ func (o *serveFlags) reloading(ctx context.Context, e env, g *gateway.Gateway, c
 	}
 }
 
-// reload applies the options of the file, and then each file of rules. Each file is applied completely or not at all, and
-// whatever became of the others: a right that was removed must not count on because of a misspelt option.
+// reload applies the options of the file, and then each file of rules. Each file is applied completely or not at all. A
+// refused file does not keep the others from being read: a removed right ends despite a misspelt option.
 func (o *serveFlags) reload(e env, g *gateway.Gateway, cfg gateway.Config) {
 	if o.options.path == "" && o.policyFile == "" && o.principalsFile == "" {
 		cfg.Logger.Info("SIGHUP: nothing to read again without --config, --pg-policy-file or --principals; replaced certificates need no signal")
@@ -143,7 +143,8 @@ func (o *serveFlags) again(e env, generates bool) (*serveFlags, error) {
 // changes returns the flags that differ in next: those that apply now, and those that wait for the next start.
 func (o *serveFlags) changes(next *serveFlags) (applied, waiting []string) {
 	principals := o.principalsFile != "" && next.principalsFile != ""
-	opens := o.limitsEveryone() && !next.limitsEveryone() || o.limits() && !next.limits() // a truncated file could have this effect
+	// A truncated file could have this effect.
+	opens := o.limits() && !next.limits() || o.limitsEveryone() && !next.limitsEveryone()
 	for _, f := range o.options.inOrder() {
 		condition, may := f.Annotations[reloadable]
 		switch {
@@ -160,14 +161,13 @@ func (o *serveFlags) changes(next *serveFlags) (applied, waiting []string) {
 // limits reports whether sessions on the PostgreSQL port need more than a login.
 func (o *serveFlags) limits() bool { return len(o.pgPolicies) > 0 || o.policyFile != "" }
 
-// limitsEveryone reports whether the last policy is for every role and database, as in each accepted file of rules, so
-// that no session is relayed for want of a policy.
+// limitsEveryone reports whether there is a policy for every session, as in each accepted file of rules.
 func (o *serveFlags) limitsEveryone() bool {
 	if o.policyFile != "" {
 		return true
 	}
 	rules, err := pgwire.ParseRules(splitAll(o.pgPolicies))
-	return err == nil && len(rules) > 0 && rules[len(rules)-1].User == "*" && rules[len(rules)-1].Database == "*"
+	return err == nil && forEveryone(rules)
 }
 
 func ofRules(flag string) bool {

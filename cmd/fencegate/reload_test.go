@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -12,6 +13,24 @@ import (
 
 	"github.com/fencegate/fencegate/internal/testenv"
 )
+
+// sendHUP has a gateway read its files again.
+func sendHUP(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// withoutGrant connects to the PostgreSQL port without a grant.
+func withoutGrant(t *testing.T, address string) error {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), address)
+	if err == nil {
+		_ = conn.Close(t.Context())
+	}
+	return err
+}
 
 func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
 	t.Parallel()
@@ -25,9 +44,7 @@ func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
 		if text != "" {
 			writeFile(t, file, text)
 		}
-		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		sendHUP(t, cmd)
 		return awaitLine(t, lines, says)
 	}
 	wants := func(line string, all ...string) {
@@ -38,13 +55,7 @@ func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
 			}
 		}
 	}
-	plain := func() error {
-		conn, err := pgx.Connect(t.Context(), address)
-		if err == nil {
-			_ = conn.Close(t.Context())
-		}
-		return err
-	}
+	plain := func() error { return withoutGrant(t, address) }
 	const read, refused, waits = "the configuration was read again", "the configuration is refused", "some changed options need a restart"
 	wants(hangUp("", read), "applied=[]")
 
@@ -109,17 +120,11 @@ func TestAFileThatLostItsLastPolicyDoesNotOpenThePort(t *testing.T) {
 	writeFile(t, file, "pg:\n  policy:\n  - migrator=open\n  - '*=grant-required'\n")
 	cmd, lines, address := startServe(t, testenv.Postgres(t), "--config", file)
 	writeFile(t, file, "pg:\n  policy:\n  - migrator=open\n")
-	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	sendHUP(t, cmd)
 	if line := awaitLine(t, lines, "some changed options need a restart"); !strings.Contains(line, "options=[pg.policy]") {
 		t.Error(line)
 	}
-	conn, err := pgx.Connect(t.Context(), address)
-	if err == nil {
-		_ = conn.Close(t.Context())
-	}
-	if err == nil || !strings.Contains(err.Error(), "ZF002") {
+	if err := withoutGrant(t, address); err == nil || !strings.Contains(err.Error(), "ZF002") {
 		t.Errorf("a session without a grant: %v; want ZF002", err)
 	}
 }
@@ -135,16 +140,10 @@ func TestAFileOfRulesIsReadAgainBesideARefusedFileOfOptions(t *testing.T) {
 	cmd, lines, address := startServe(t, testenv.Postgres(t), "--config", file)
 	writeFile(t, file, options+"swep: {}\n")
 	writeFile(t, rules, "policy *=grant-required\n")
-	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	sendHUP(t, cmd)
 	awaitLine(t, lines, "the configuration is refused")
 	awaitLine(t, lines, "the rules of the PostgreSQL port were replaced")
-	conn, err := pgx.Connect(t.Context(), address)
-	if err == nil {
-		_ = conn.Close(t.Context())
-	}
-	if err == nil || !strings.Contains(err.Error(), "ZF002") {
+	if err := withoutGrant(t, address); err == nil || !strings.Contains(err.Error(), "ZF002") {
 		t.Errorf("a session without a grant: %v; want ZF002", err)
 	}
 }

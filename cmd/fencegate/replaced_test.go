@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -30,15 +29,11 @@ func TestAHangUpTellsOfSecretsThatWaitForARestart(t *testing.T) {
 	key := cmd.Args[slices.Index(cmd.Args, "--master-key-file")+1]
 	hangUp := func(says string) string {
 		t.Helper()
-		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		sendHUP(t, cmd)
 		return awaitLine(t, lines, says)
 	}
 	writeFile(t, token, newToken+"\n")
-	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	sendHUP(t, cmd)
 	awaitLine(t, lines, "the configuration was read again")
 	line := awaitLine(t, lines, "SIGHUP: ")
 	if !strings.Contains(line, "level=WARN") || !strings.Contains(line, "needs a restart") || !strings.Contains(line, "options=[api.token-file]") || strings.Contains(line, newToken[:8]) {

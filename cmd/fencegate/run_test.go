@@ -142,9 +142,7 @@ func TestServeIgnoresAHangUpThatItWasStartedToIgnore(t *testing.T) {
 	case <-ended:
 		t.Fatal("it does not serve")
 	}
-	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	sendHUP(t, cmd)
 	select {
 	case <-ended:
 		t.Error("a hang-up ended it")
