@@ -267,7 +267,7 @@ func TestACallerLeavesItsGroup(t *testing.T) {
 	arm(2)
 	w.queued(t, w.fence, 2)
 	leave[0]()
-	if err := <-told[0]; !errors.Is(err, fence.ErrUnknown) || !errors.Is(err, context.Canceled) {
+	if err := <-told[0]; !errors.Is(err, context.Canceled) { // not unknown if PostgreSQL has said that it was not done
 		t.Errorf("alone on its way: %v", err)
 	}
 	w.waitFor(t, "the group is on its way", isBlocked+` AND (SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%arm_group%' AND datname = current_database())`)

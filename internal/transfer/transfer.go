@@ -66,6 +66,7 @@ func New(c Config) *Client {
 	})}
 }
 
+// impatient bounds the time in which the S3 port does nothing.
 func impatient(t *http.Transport) {
 	t.ResponseHeaderTimeout = answerTimeout
 	t.DialContext = writelimit.Within(silence, t.DialContext)
@@ -97,7 +98,7 @@ type Options struct {
 
 var rangeForm = regexp.MustCompile(`^(\d+-\d*|-\d+)$`)
 
-// Cat writes an object's bytes, or a range of them, to w. Once ctx has ended it does not wait for a Write that hangs.
+// Cat writes an object's bytes, or a range of them, to w. Once ctx has ended it leaves a Write that blocks behind.
 func (c *Client) Cat(ctx context.Context, from Object, w io.Writer, o Options) error {
 	if o.Range != "" && !rangeForm.MatchString(o.Range) {
 		// S3 ignores an invalid range, and would send the whole object.
@@ -123,14 +124,17 @@ func (c *Client) Cat(ctx context.Context, from Object, w io.Writer, o Options) e
 	if err == nil && out.ContentLength != nil && n != *out.ContentLength {
 		err = io.ErrUnexpectedEOF
 	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("read %s: %w", from, context.Cause(ctx))
+	}
 	if err != nil {
 		return fmt.Errorf("read %s after %d bytes: %w", from, n, err)
 	}
 	return nil
 }
 
-// copyUntil is io.Copy, and returns soon after ctx has ended also if w takes nothing, as a pipe whose reader stands still.
-// A Write may be in progress then.
+// copyUntil is io.Copy that returns within a second after ctx has ended, even if a Write blocks, as to a pipe that nobody
+// reads. That Write is left behind.
 func copyUntil(ctx context.Context, w io.Writer, r io.Reader) (int64, error) {
 	type result struct {
 		n   int64

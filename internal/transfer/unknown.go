@@ -106,14 +106,14 @@ func (e *lostAnswerError) Unwrap() error { return e.err }
 // sentTracker is an HTTP client that tells requests that were sent whole from others.
 type sentTracker struct{ *awshttp.BuildableClient }
 
-func (h sentTracker) Do(req *http.Request) (*http.Response, error) {
+func (s sentTracker) Do(req *http.Request) (*http.Response, error) {
 	var sent atomic.Bool // written by the transport
 	trace := &httptrace.ClientTrace{WroteRequest: func(wrote httptrace.WroteRequestInfo) {
 		if wrote.Err == nil {
 			sent.Store(true)
 		}
 	}}
-	res, err := h.BuildableClient.Do(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+	res, err := s.BuildableClient.Do(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
 	if err != nil && sent.Load() {
 		err = &lostAnswerError{err}
 	}
