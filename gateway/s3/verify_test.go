@@ -159,6 +159,49 @@ func TestAVerificationThatIsContinuedSkipsNoKeptVersion(t *testing.T) {
 	}
 }
 
+// A page of the verification ends among a key's kept versions. Before the next page, the current version is removed, and
+// a kept version that was not read yet takes its place.
+func TestVerifyReadsAVersionThatBecomesCurrent(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	if err := w.srv.Catalog().SetKeep(t.Context(), bucket, objects.Keep{All: true}); err != nil {
+		t.Fatal(err)
+	}
+	holder := w.lease("orders/1001", 5)
+	put(t, holder, bucket, invoice, "lost")
+	w.replace(w.blobOf(bucket, invoice), nil)
+	put(t, holder, bucket, invoice, "sound")
+	sql := func(statement string, args ...any) {
+		t.Helper()
+		if tag, err := w.admin.Exec(t.Context(), statement, args...); err != nil || tag.RowsAffected() == 0 {
+			t.Errorf("%v, %v", tag, err)
+		}
+	}
+	sql(`INSERT INTO objects.versions (id, bucket, key, blobs, blob_sizes, size, etag, resource, token, kept_order, kept_at)
+		SELECT gen_random_uuid(), v.bucket, v.key, v.blobs, v.blob_sizes, v.size, v.etag, v.resource, v.token, nextval('objects.kept_order'), now()
+		  FROM objects.pointers p JOIN objects.versions v ON v.id = p.version, generate_series(1, 700)`)
+	o := maintenance.Verify{Bucket: bucket, Kept: true, Progress: func(v maintenance.Verified) {
+		if v.Versions != 100 { // the first page has 500
+			return
+		}
+		sql(`WITH oldest AS (UPDATE objects.versions v SET kept_order = NULL, kept_at = NULL
+				WHERE v.bucket = $1 AND v.kept_order = (SELECT min(kept_order) FROM objects.versions WHERE bucket = $1) RETURNING v.id)
+			UPDATE objects.pointers p SET version = oldest.id FROM oldest WHERE p.bucket = $1`, bucket)
+	}}
+	var found []string
+	db := objects.NewDatabase(poolOf(t, w.pg.GatewayURL), 0)
+	v, err := maintenance.New(db, w.store).Verify(t.Context(), o, func(f maintenance.Finding) { found = append(found, f.Problem) })
+	if err != nil || v.Versions != 702 || !slices.Equal(found, []string{maintenance.BlobMissing}) {
+		t.Errorf("%+v, %v, found %v", v, err, found)
+	}
+	// Continued after the key, nothing of it is left.
+	o.After, o.Progress = v.Key, nil
+	if v, err := maintenance.New(db, w.store).Verify(t.Context(), o, nil); err != nil || v.Versions != 0 {
+		t.Errorf("continued after %q: %+v, %v", o.After, v, err)
+	}
+}
+
 // ending is a store that ends its caller's context at a blob.
 type ending struct {
 	blob.Store

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -21,19 +22,23 @@ import (
 const (
 	sqlChecksum = "coalesce(v.attributes->>'checksum_algorithm', ''), coalesce(v.attributes->>'checksum', '')"
 
-	// A page of current versions, ordered by key.
-	sqlVerifyCurrent = `SELECT v.bucket, v.key, v.id, v.blobs, v.blob_sizes, v.etag, 9223372036854775807 AS kept_order, ` + sqlChecksum + `
+	sqlCurrent = `SELECT v.bucket, v.key, v.id, v.blobs, v.blob_sizes, v.etag, 9223372036854775807 AS kept_order, ` + sqlChecksum + `
 	FROM objects.pointers p JOIN objects.versions v ON v.id = p.version
-	WHERE (p.bucket, p.key) > ($1, $2) AND ($3 = '' OR p.bucket = $3) AND ($4 = '' OR starts_with(p.key, $4))
-	ORDER BY p.bucket, p.key LIMIT $5`
-	sqlVerifyKept = `SELECT v.bucket, v.key, v.id, v.blobs, v.blob_sizes, v.etag, v.kept_order, ` + sqlChecksum + `
+	WHERE ($3 = '' OR p.bucket = $3) AND ($4 = '' OR starts_with(p.key, $4)) AND `
+	sqlByKey = ` ORDER BY p.bucket, p.key LIMIT $5`
+	// A page of current versions, ordered by key.
+	sqlVerifyCurrent = sqlCurrent + `(p.bucket, p.key) > ($1, $2)` + sqlByKey
+	// The same where the last key's kept versions are not all read ($6 > 0): its current version comes again if it is not
+	// the one that was read ($7). Else a kept version that becomes current between two pages is in neither.
+	sqlVerifyCurrentAgain = sqlCurrent + `(p.bucket, p.key) >= ($1, $2) AND NOT (p.bucket = $1 AND p.key = $2 AND ($6 = 0 OR v.id = $7))` + sqlByKey
+	sqlVerifyKept         = `SELECT v.bucket, v.key, v.id, v.blobs, v.blob_sizes, v.etag, v.kept_order, ` + sqlChecksum + `
 	FROM objects.versions v
 	WHERE (v.bucket, v.key) >= ($1, $2) AND NOT (v.bucket = $1 AND v.key = $2 AND v.kept_order >= $6)
 	AND v.kept_order IS NOT NULL AND NOT v.deletion AND ($3 = '' OR v.bucket = $3) AND ($4 = '' OR starts_with(v.key, $4))
 	ORDER BY v.bucket, v.key, v.kept_order DESC LIMIT $5`
 	// A page of both, in one statement: a version that stops being current meanwhile is not missed. Of each key the current
 	// version comes first, then the kept ones, the newest first.
-	sqlVerifyAll  = "(" + sqlVerifyCurrent + ") UNION ALL (" + sqlVerifyKept + ") ORDER BY bucket, key, kept_order DESC LIMIT $5"
+	sqlVerifyAll  = "(" + sqlVerifyCurrentAgain + ") UNION ALL (" + sqlVerifyKept + ") ORDER BY bucket, key, kept_order DESC LIMIT $5"
 	sqlStillThere = `SELECT EXISTS (SELECT FROM objects.pointers p WHERE p.bucket = $1 AND p.key = $2 AND p.version = $3)
 	OR EXISTS (SELECT FROM objects.versions v WHERE v.id = $3 AND v.kept_order IS NOT NULL)`
 
@@ -108,22 +113,25 @@ type recorded struct {
 	blobs       [][16]byte
 	sizes       []int64
 	etag        string
-	order       int64 // of a kept version; the current one has the highest
+	order       int64 // of a kept version; the current one has math.MaxInt64
 
 	algorithm, checksum string // "": none
 }
 
 // pages reads all versions, a page at a time.
 func (v *verifier) pages(ctx context.Context) error {
-	last := recorded{bucket: v.Bucket, key: v.After}
+	last, current := recorded{bucket: v.Bucket, key: v.After}, [16]byte{}
 	for {
-		page, err := v.page(ctx, last)
+		page, err := v.page(ctx, last, current)
 		if err != nil {
 			return fmt.Errorf("verify: %w", err)
 		}
 		for _, r := range page {
 			if r.bucket != last.bucket || r.key != last.key {
 				v.passed(last)
+			}
+			if r.order == math.MaxInt64 {
+				current = r.id
 			}
 			last = r
 			if v.Sample == 0 || rand.Float64() < v.Sample {
@@ -148,11 +156,11 @@ func (v *verifier) pages(ctx context.Context) error {
 // passed notes that every version of a key has been examined: a later run may begin after it.
 func (v *verifier) passed(last recorded) { v.done.Bucket, v.done.Key = last.bucket, last.key }
 
-// page lists the versions after the last one.
-func (v *verifier) page(ctx context.Context, last recorded) (page []recorded, err error) {
+// page lists the versions after the last one. current is the current version that was read last.
+func (v *verifier) page(ctx context.Context, last recorded, current [16]byte) (page []recorded, err error) {
 	sql, args := sqlVerifyCurrent, []any{last.bucket, last.key, v.Bucket, v.Prefix, verifyPage}
 	if v.Kept {
-		sql, args = sqlVerifyAll, append(args, last.order)
+		sql, args = sqlVerifyAll, append(args, last.order, objects.UUID(current))
 	}
 	err = v.db.Once(ctx, func(ctx context.Context, q objects.Querier) error {
 		rows, err := q.Query(ctx, sql, args...)
