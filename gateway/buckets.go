@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
@@ -19,64 +17,24 @@ type buckets struct{ catalog *objects.Catalog }
 var _ api.Buckets = buckets{}
 
 func (b buckets) EnsureBucket(ctx context.Context, name string, want wire.BucketRequest) (created bool, err error) {
-	var rule objects.Rule
-	var keep objects.Keep
-	var retained time.Duration
+	var set objects.BucketSettings
 	if want.Rule != "" {
-		rule, err = objects.ParseRule(want.Rule)
+		set.Rule, err = setting(objects.ParseRule(want.Rule))
 	}
 	if want.Keep != "" && err == nil {
-		keep, err = objects.ParseKeep(want.Keep)
+		set.Keep, err = setting(objects.ParseKeep(want.Keep))
 	}
 	if want.WriteOnce != "" && err == nil {
-		retained, err = objects.ParseRetention(want.WriteOnce)
+		set.Retained, err = setting(objects.ParseRetention(want.WriteOnce))
 	}
 	if err != nil {
 		return false, err
 	}
-	var names []string
-	var sets []func() error
-	if want.Rule != "" {
-		names, sets = append(names, "rule"), append(sets, func() (err error) {
-			created, err = b.catalog.EnsureBucket(ctx, name, rule)
-			return err
-		})
-	}
-	if want.Keep != "" {
-		names, sets = append(names, "keep"), append(sets, func() error { return b.catalog.SetKeep(ctx, name, keep) })
-	}
-	if want.WriteOnce != "" {
-		names, sets = append(names, "write_once"), append(sets, func() error { return b.catalog.SetRetention(ctx, name, retained) })
-	}
-	for i, set := range sets {
-		if err := set(); err != nil {
-			return created, partly(bucketError(ctx, name, err), names, i)
-		}
-	}
-	return created, nil
+	created, err = b.catalog.SetBucket(ctx, name, set)
+	return created, bucketError(ctx, name, err)
 }
 
-// partly adds to the error of a call which of its settings are set, if the one at failed is not the first.
-func partly(err error, names []string, failed int) error {
-	if failed == 0 {
-		return err
-	}
-	said := make([]string, len(names))
-	for i, name := range names {
-		switch {
-		case i < failed:
-			said[i] = name + " is set"
-		case i == failed && errors.Is(err, fence.ErrUnknown):
-			said[i] = name + " may be set"
-		default:
-			said[i] = name + " is not"
-		}
-	}
-	if away, ok := errors.AsType[*api.UnavailableError](err); ok {
-		return &api.UnavailableError{Part: away.Part, Cause: away.Cause, Hint: strings.Join(said, ", ") + ". Repeat the call later."}
-	}
-	return fmt.Errorf("%w; %s", err, strings.Join(said, ", "))
-}
+func setting[T any](v T, err error) (*T, error) { return &v, err }
 
 func (b buckets) InspectBucket(ctx context.Context, name string) (wire.Bucket, error) {
 	found, err := b.catalog.Bucket(ctx, name)

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/fencegate/fencegate/client/wire"
@@ -11,24 +10,40 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// The settings of a bucket are set one after the other.
-func TestAHalfSetBucketSaysWhatWasSet(t *testing.T) {
+func TestAllSettingsOfABucketAreSetOrNone(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
-	pool, count := leaving(t, pg.GatewayURL)
-	count()
-	_, err := buckets{objects.NewCatalog(objects.NewDatabase(pool, 0))}.EnsureBucket(t.Context(), "orders", wire.BucketRequest{Rule: "key", Keep: "3", WriteOnce: "1d"})
-	const want = "rule is set, keep is not, write_once is not. Repeat the call later."
-	if away, ok := errors.AsType[*api.UnavailableError](err); !ok || away.Part != wire.PartPostgres || away.Hint != want {
-		t.Errorf("%#v", err)
+	all := buckets{objects.NewCatalog(objects.NewDatabase(testenv.PoolOf(t, pg.GatewayURL), 0))}
+	set := func(want wire.BucketRequest) (bool, error) { return all.EnsureBucket(t.Context(), "orders", want) }
+	is := func(rule, keep, writeOnce string) {
+		t.Helper()
+		if got, err := all.InspectBucket(t.Context(), "orders"); err != nil || got.Rule != rule || got.Keep != keep || got.WriteOnce != writeOnce {
+			t.Errorf("%+v, %v; want %s, %s, %s", got, err, rule, keep, writeOnce)
+		}
 	}
+	if created, err := set(wire.BucketRequest{Keep: "3", WriteOnce: "1h"}); created || !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("a new bucket without a rule: %v, %v", created, err)
+	}
+	if created, err := set(wire.BucketRequest{Rule: "key", Keep: "3", WriteOnce: "1h"}); !created || err != nil {
+		t.Errorf("a new bucket: %v, %v", created, err)
+	}
+	is("key", "3", "1h0m0s")
+	if created, err := set(wire.BucketRequest{Keep: "all"}); created || err != nil {
+		t.Errorf("one setting of a bucket that exists: %v, %v", created, err)
+	}
+	is("key", "all", "1h0m0s")
 
-	whole := buckets{objects.NewCatalog(objects.NewDatabase(testenv.PoolOf(t, pg.GatewayURL), 0))}
-	if got, err := whole.InspectBucket(t.Context(), "orders"); err != nil || got.Keep != "none" {
-		t.Errorf("%+v, %v", got, err)
+	// With an object the last setting is refused, and the others with it.
+	if _, err := testenv.PoolOf(t, pg.URL).Exec(t.Context(), `INSERT INTO objects.pointers (bucket, key, version, size, etag, modified_at)
+		VALUES ('orders', '1001', gen_random_uuid(), 0, '', now())`); err != nil {
+		t.Fatal(err)
 	}
-	err = partly(bucketError(t.Context(), "orders", objects.ErrRetained), []string{"rule", "keep", "write_once"}, 2)
-	if !errors.Is(err, api.ErrConflict) || !strings.HasSuffix(err.Error(), "; rule is set, keep is set, write_once is not") {
-		t.Error(err)
+	if created, err := set(wire.BucketRequest{Rule: "key", Keep: "5", WriteOnce: "none"}); created || !errors.Is(err, api.ErrConflict) {
+		t.Errorf("a retention that is shortened: %v, %v", created, err)
 	}
+	is("key", "all", "1h0m0s")
+	if created, err := set(wire.BucketRequest{Rule: "bucket", Keep: "5", WriteOnce: "2h"}); created || !errors.Is(err, api.ErrConflict) {
+		t.Errorf("a rule that is in use: %v, %v", created, err)
+	}
+	is("key", "all", "1h0m0s")
 }

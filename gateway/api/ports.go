@@ -67,8 +67,7 @@ type CredentialTerms struct {
 // an [*UnavailableError].
 type Buckets interface {
 	// EnsureBucket creates the bucket with the rule, or sets the rule of an existing one; created says which. With an
-	// empty rule the bucket must exist. Other empty fields stay unchanged. The fields are set one after the other; an
-	// error says which of them are set if it is not of the first.
+	// empty rule the bucket must exist. Other empty fields stay unchanged. All fields are set, or none.
 	EnsureBucket(ctx context.Context, name string, want wire.BucketRequest) (created bool, err error)
 	InspectBucket(ctx context.Context, name string) (wire.Bucket, error)
 	// ListBuckets returns at most limit buckets whose names come after `after`.

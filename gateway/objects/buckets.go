@@ -13,12 +13,14 @@ import (
 
 const (
 	sqlCreateBucket = "SELECT created, current_depth, current_mode FROM objects.create_bucket($1, $2, $3)"
-	sqlEnsureBucket = "SELECT objects.ensure_bucket($1, $2, $3)"
+	// One statement is one transaction. What is not named is not changed.
+	sqlSetBucket = `SELECT CASE WHEN $2::integer IS NULL THEN false ELSE objects.ensure_bucket($1, $2, $3) END,
+	CASE WHEN $4 THEN objects.set_keep($1, $5, $6)::text END,
+	CASE WHEN $7 THEN objects.set_retention($1, $8)::text END`
 	sqlPrefixRule   = "SELECT objects.set_prefix_rule($1, $2, $3, $4)"
 	sqlDeleteBucket = "SELECT objects.delete_bucket($1)"
 	sqlRule         = "SELECT r.depth, r.mode FROM objects.rule_of($1, $2) r WHERE r.depth IS NOT NULL" // all NULL without the bucket
 	sqlListBuckets  = "SELECT name, created_at FROM objects.buckets WHERE name > $1 AND starts_with(name, $2) ORDER BY name LIMIT $3"
-	sqlSetKeep      = "SELECT objects.set_keep($1, $2, $3)"
 	sqlKeep         = "SELECT keep_count, keep_age FROM objects.buckets WHERE name = $1"
 )
 
@@ -37,10 +39,27 @@ func (c *Catalog) CreateBucket(ctx context.Context, bucket string, rule Rule) (c
 	return created, current, err
 }
 
-// ensureBucket creates the bucket, or sets its rule; created says which.
-func (c *Catalog) ensureBucket(ctx context.Context, bucket string, rule Rule) (created bool, err error) {
+// setBucket sets all settings, or none; created says whether it created the bucket.
+func (c *Catalog) setBucket(ctx context.Context, bucket string, set BucketSettings) (created bool, err error) {
+	var depth *int
+	var mode string
+	var count pgtype.Int4
+	var age, retention pgtype.Interval
+	if set.Rule != nil {
+		depth, mode = &set.Rule.depth, set.Rule.stored()
+	}
+	if k := set.Keep; k != nil {
+		count = pgtype.Int4{Int32: int32(k.Versions), Valid: !k.All && k.For == 0}
+		if k.For > 0 {
+			age = Interval(k.For)
+		}
+	}
+	if set.Retained != nil {
+		retention = Interval(*set.Retained)
+		retention.Valid = *set.Retained > 0
+	}
 	err = c.db.Settle(ctx, func(ctx context.Context, q Querier) error {
-		return q.QueryRow(ctx, sqlEnsureBucket, bucket, rule.depth, rule.stored()).Scan(&created)
+		return q.QueryRow(ctx, sqlSetBucket, bucket, depth, mode, set.Keep != nil, count, age, set.Retained != nil, retention).Scan(&created, nil, nil)
 	})
 	return created, err
 }
@@ -78,14 +97,6 @@ func (c *Catalog) RuleOf(ctx context.Context, bucket, key string) (Rule, error) 
 	})
 	r.read(mode)
 	return r, noRows(err, ErrNoBucket)
-}
-
-func (c *Catalog) setKeep(ctx context.Context, bucket string, k Keep) error {
-	count, age := pgtype.Int4{Int32: int32(k.Versions), Valid: !k.All && k.For == 0}, pgtype.Interval{}
-	if k.For > 0 {
-		age = Interval(k.For)
-	}
-	return c.db.Settle(ctx, Exec(sqlSetKeep, bucket, count, age))
 }
 
 // Keep returns what a bucket keeps, or [ErrNoBucket].

@@ -108,9 +108,37 @@ func (c *Catalog) EnsureBucket(ctx context.Context, name string, rule Rule) (cre
 	if err := CheckBucketName(name); err != nil {
 		return false, err
 	}
-	created, err = c.ensureBucket(ctx, name, rule)
+	created, err = c.setBucket(ctx, name, BucketSettings{Rule: &rule})
 	if err != nil {
 		return false, fmt.Errorf("ensure bucket %q with rule %s: %w", name, rule, err)
+	}
+	return created, nil
+}
+
+// BucketSettings are settings of a bucket that change together; nil: unchanged.
+type BucketSettings struct {
+	Rule     *Rule // needed for a new bucket
+	Keep     *Keep
+	Retained *time.Duration
+}
+
+// SetBucket sets all settings in one transaction, or none of them. created says whether it created the bucket. The
+// errors are those of [Catalog.EnsureBucket], [Catalog.SetKeep] and [Catalog.SetRetention].
+func (c *Catalog) SetBucket(ctx context.Context, name string, set BucketSettings) (created bool, err error) {
+	if set.Rule != nil {
+		err = CheckBucketName(name)
+	}
+	if set.Keep != nil && err == nil {
+		err = set.Keep.validate()
+	}
+	if set.Retained != nil && err == nil {
+		err = checkRetention(*set.Retained)
+	}
+	if err != nil {
+		return false, err
+	}
+	if created, err = c.setBucket(ctx, name, set); err != nil {
+		return false, fmt.Errorf("set bucket %q: %w", name, err)
 	}
 	return created, nil
 }
@@ -135,7 +163,7 @@ func (c *Catalog) SetKeep(ctx context.Context, bucket string, k Keep) error {
 	if err := k.validate(); err != nil {
 		return err
 	}
-	if err := c.setKeep(ctx, bucket, k); err != nil {
+	if _, err := c.setBucket(ctx, bucket, BucketSettings{Keep: &k}); err != nil {
 		return fmt.Errorf("set the kept versions of bucket %q to %s: %w", bucket, k, err)
 	}
 	return nil

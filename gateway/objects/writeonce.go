@@ -10,8 +10,6 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-const sqlSetRetention = "SELECT objects.set_retention($1, $2)"
-
 // ParseRetention parses how long the objects of a bucket are write-once: a duration such as "720h" or "30d", or "none",
 // which is 0. The error is a [*fence.InvalidError].
 func ParseRetention(s string) (time.Duration, error) {
@@ -37,13 +35,18 @@ func ShowRetention(d time.Duration) string {
 // not at all. The error is [ErrRetained] if that is shorter than before and the bucket holds objects, [ErrNoBucket], or
 // a [*fence.InvalidError].
 func (c *Catalog) SetRetention(ctx context.Context, bucket string, d time.Duration) error {
+	if err := checkRetention(d); err != nil {
+		return err
+	}
+	if _, err := c.setBucket(ctx, bucket, BucketSettings{Retained: &d}); err != nil {
+		return fmt.Errorf("set the write-once retention of bucket %q to %s: %w", bucket, ShowRetention(d), err)
+	}
+	return nil
+}
+
+func checkRetention(d time.Duration) error {
 	if read, err := ParseRetention(ShowRetention(d)); err != nil || read != d {
 		return &fence.InvalidError{Field: "write_once", Reason: "is out of range"}
-	}
-	age := Interval(d)
-	age.Valid = d > 0
-	if err := c.db.Settle(ctx, Exec(sqlSetRetention, bucket, age)); err != nil {
-		return fmt.Errorf("set the write-once retention of bucket %q to %s: %w", bucket, ShowRetention(d), err)
 	}
 	return nil
 }
