@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -48,6 +49,9 @@ func provision(ctx context.Context, serverURL string, n names, source string) (u
 		return urls{}, err
 	}
 	defer func() { _ = server.Close(context.WithoutCancel(ctx)) }()
+	if err := refuseSecond(ctx, server, n); err != nil {
+		return urls{}, err
+	}
 	if err := ensureLogin(ctx, server, n.people, n.password); err != nil {
 		return urls{}, err
 	}
@@ -83,6 +87,32 @@ func provision(ctx context.Context, serverURL string, n names, source string) (u
 		}
 	}
 	return u, errors.Join(onDatabase(ctx, u.admin, letSQLWrite(n)), onDatabase(ctx, u.admin, "SELECT fence.set_source('"+source+"')"))
+}
+
+const othersEnd = 5 * time.Second // until the sessions of a stack that has just ended are gone
+
+// refuseSecond refuses a database in which the gateway of another stack is at work: the new passwords would lock it out.
+func refuseSecond(ctx context.Context, server *pgx.Conn, n names) error {
+	const sqlSession = "SELECT pid FROM pg_stat_activity WHERE usename = $1 ORDER BY backend_start LIMIT 1"
+	for began := time.Now(); ; {
+		var pid int
+		err := server.QueryRow(ctx, sqlSession, n.gateway).Scan(&pid)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			return nil
+		case err != nil:
+			return err
+		case time.Since(began) > othersEnd:
+			return fmt.Errorf("another dev works with it (the login %s has a session, pid %d): end it, or use --ephemeral", n.gateway, pid)
+		}
+		pause := time.NewTimer(100 * time.Millisecond)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return ctx.Err()
+		}
+	}
 }
 
 // letSQLWrite grants the login of SQL over HTTP its rights on the tables of the database's owner.
