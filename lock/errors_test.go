@@ -63,15 +63,20 @@ func TestNoQuorumNamesEachNodesCause(t *testing.T) {
 	must(t, servers[0].Kill())
 	freeze(t, servers[1])
 	must(t, client(t, servers[2].Addr).FlushAll(t.Context()).Err())
-	_, err := l.TryAcquire(t.Context(), "r")
-	var quorum *lock.QuorumError
-	if !errors.As(err, &quorum) || quorum.Operation != "acquire" || quorum.Resource != "r" || quorum.Nodes != 5 || quorum.Quorum != 3 {
-		t.Fatalf("%v (%+v)", err, quorum)
-	}
+	var err error
 	causes := make(map[string]error)
-	for _, c := range quorum.Causes {
-		causes[c.Node] = c.Err
-	}
+	eventually(t, 30*time.Second, "the node without data answers in time", func() bool { // a round has a second
+		_, err = l.TryAcquire(t.Context(), "r")
+		var quorum *lock.QuorumError
+		if !errors.As(err, &quorum) || quorum.Operation != "acquire" || quorum.Resource != "r" || quorum.Nodes != 5 || quorum.Quorum != 3 {
+			t.Fatalf("%v (%+v)", err, quorum)
+		}
+		clear(causes)
+		for _, c := range quorum.Causes {
+			causes[c.Node] = c.Err
+		}
+		return !errors.Is(causes["node-3"], lock.ErrNodeTimeout)
+	})
 	switch {
 	case len(causes) < 3:
 		t.Errorf("causes %v", causes)
@@ -99,20 +104,28 @@ func TestNodesThatSomebodyHasToAdmitAreNotTriedAgain(t *testing.T) {
 	cfg, armed := shared(t, 3), shared(t, 3)
 	cfg.Epochs = &epochs{}
 	armed.Armer = &register{}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
 	for name, c := range map[string]struct {
 		cfg  lock.Config
 		want bool
 	}{"without an Armer": {cfg, false}, "armed": {armed, true}} {
 		l := locker(t, c.cfg)
-		_, try := l.TryAcquire(ctx, "r")
-		short, end := context.WithTimeout(ctx, time.Second)
-		_, wait := l.Acquire(short, "r")
-		if end(); errors.Is(wait, context.DeadlineExceeded) != c.want {
-			t.Errorf("%s: whether it waited: %v", name, wait)
-		}
-		for _, err := range []error{try, wait, l.Ping(ctx)} {
+		_, try := tryAcquire(t, l, "r")
+		var wait error
+		paced(t, time.Second, func(pace time.Duration) error {
+			short, end := context.WithTimeout(t.Context(), pace)
+			defer end()
+			_, wait = l.Acquire(short, "r")
+			switch waited := errors.Is(wait, context.DeadlineExceeded); {
+			case waited && !c.want:
+				return fmt.Errorf("%s: it waited, or the nodes were late: %w", name, wait)
+			case !waited && c.want:
+				t.Errorf("%s: it did not wait: %v", name, wait)
+			case !errors.Is(wait, lock.ErrQuarantined):
+				return fmt.Errorf("%s: no node said that it is quarantined: %w", name, wait)
+			}
+			return nil
+		})
+		for _, err := range []error{try, wait, ping(t, l)} {
 			var quorum *lock.QuorumError
 			if !errors.As(err, &quorum) || !errors.Is(err, lock.ErrQuarantined) || quorum.NeedsAdmission == c.want || lock.Retryable(err) != c.want {
 				t.Errorf("%s: %v; want retryable %v", name, err, c.want)
@@ -128,21 +141,27 @@ func TestNodesThatSomebodyHasToAdmitAreNotTriedAgain(t *testing.T) {
 // not at the deadline.
 func TestRenewalsEndWithTheNodesAdmission(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	l := started(t, cfg)
-	ended := make(chan error, 1)
-	acquire(t, l, "r", lock.WithTTL(6*time.Second), lock.WithKeepAlive(lock.KeepAlive{For: time.Hour, Ended: func(err error) { ended <- err }}))
-	for _, s := range servers {
-		must(t, client(t, s.Addr).FlushAll(t.Context()).Err())
-	}
-	select {
-	case err := <-ended:
-		if lock.Retryable(err) || !errors.Is(err, lock.ErrQuarantined) {
-			t.Error(err)
+	paced(t, 5*time.Second, func(ttl time.Duration) error {
+		cfg, servers := own(t, 3, redisserver.Config{})
+		l := started(t, cfg)
+		ended := make(chan error, 1)
+		acquire(t, l, "r", lock.WithTTL(ttl), lock.WithKeepAlive(lock.KeepAlive{For: time.Hour, Ended: func(err error) { ended <- err }}))
+		for _, s := range servers {
+			must(t, client(t, s.Addr).FlushAll(t.Context()).Err())
 		}
-	case <-time.After(20 * time.Second):
-		t.Error("it goes on renewing")
-	}
+		select {
+		case err := <-ended:
+			if errors.Is(err, lock.ErrLost) && !errors.Is(err, lock.ErrQuarantined) {
+				return err // no renewal was in time
+			}
+			if lock.Retryable(err) || !errors.Is(err, lock.ErrQuarantined) {
+				t.Error(err)
+			}
+		case <-time.After(ttl + 20*time.Second):
+			t.Error("it goes on renewing")
+		}
+		return nil
+	})
 }
 
 func TestErrorsOfTheContextAreJoined(t *testing.T) {
