@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -28,9 +29,10 @@ func TestAShorterExtensionShortensNoLock(t *testing.T) {
 			}
 			return err // the TTL may have run out
 		})
-		ins, err := l.Inspect(t.Context(), "r")
-		if err != nil || !ins.Locked || ins.TTL < lock.DefaultMaxTTL/2 {
-			t.Errorf("%+v, %v", ins, err)
+		var ins leasing.Inspection
+		must(t, patiently(t.Context(), func() (err error) { ins, err = l.Inspect(t.Context(), "r"); return err }))
+		if !ins.Locked || ins.TTL < lock.DefaultMaxTTL/2 {
+			t.Errorf("%+v", ins)
 		}
 		token(t, lease)
 		release(t, lease)
@@ -175,7 +177,7 @@ func TestInitLeavesTheEmptyNodeOfAGroupThatWasSweptIntoANewEpochAlone(t *testing
 	if l.Status(t.Context())[0].Admitted {
 		t.Error("admitted without quarantine")
 	}
-	release(t, lease)
+	lease.ReleaseAsync() // the emptied node may have been needed for its quorum
 }
 
 // steps is a Tracer that is called at the end of steps.
