@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -111,43 +112,54 @@ func (h *hook) Failed(operation, cause string) { h.failed(operation, cause) }
 // The last lock is granted at the moment at which another one turns out to be lost.
 func TestAcquireAllFailsWhenOneWasLostMeanwhile(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 3)
-	other := started(t, cfg)
-	held := acquire(t, other, "z", lock.WithTTL(time.Minute))
-	taken := make(chan struct{})
-	cfg.Tracer = steps(func(step lock.Step, err error) {
-		if step.Name == "attempt" && step.Resource == "z" && err == nil {
-			close(taken)
-		}
-	})
-	h := &hook{}
-	h.failed = func(operation, cause string) {
-		if operation == "extend" && cause == "lost" {
-			check(t, held.Release(t.Context()))
-			select {
-			case <-taken:
-			case <-time.After(20 * time.Second):
-				t.Error("the last one is not acquired")
+	paced(t, 6*time.Second, func(ttl time.Duration) error {
+		cfg := shared(t, 3)
+		other := started(t, cfg)
+		held := acquire(t, other, "z", lock.WithTTL(4*time.Minute))
+		taken := make(chan struct{})
+		cfg.Tracer = steps(func(step lock.Step, err error) {
+			if step.Name == "attempt" && step.Resource == "z" && err == nil {
+				close(taken)
+			}
+		})
+		h := &hook{}
+		h.failed = func(operation, cause string) {
+			if operation == "extend" && cause == "lost" {
+				check(t, held.Release(t.Context()))
+				select {
+				case <-taken:
+				case <-time.After(20 * time.Second):
+					t.Error("the last one is not acquired")
+				}
 			}
 		}
-	}
-	cfg.Metrics = h
-	l := locker(t, cfg)
-	done := make(chan error)
-	go func() {
-		leases, err := l.AcquireAll(t.Context(), []string{"a", "z"}, lock.WithTTL(6*time.Second))
-		for _, lease := range leases {
-			lease.ReleaseAsync()
+		cfg.Metrics = h
+		l := locker(t, cfg)
+		done := make(chan error, 1)
+		go func() {
+			leases, err := l.AcquireAll(t.Context(), []string{"a", "z"}, lock.WithTTL(ttl))
+			for _, lease := range leases {
+				lease.ReleaseAsync()
+			}
+			done <- err
+		}()
+		eventually(t, 20*time.Second, "it has a, and waits for z", func() bool { return l.Waiting("z") == 1 || len(done) > 0 })
+		for _, n := range cfg.Nodes {
+			dropAnyLock(t, n.Addr, cfg.KeyPrefix, "a") // a quorum sufficed
 		}
-		done <- err
-	}()
-	for _, n := range cfg.Nodes {
-		dropLock(t, n.Addr, cfg.KeyPrefix, "a")
-	}
-	if err := <-done; !errors.Is(err, lock.ErrLost) {
-		t.Errorf("got %v", err)
-	}
-	free(t, other, "z")
+		err := <-done
+		if !errors.Is(err, lock.ErrLost) {
+			t.Errorf("got %v", err)
+		}
+		select {
+		case <-taken:
+		default:
+			held.ReleaseAsync()
+			return fmt.Errorf("its TTL ended before it turned out to be lost: %w", err)
+		}
+		free(t, other, "z")
+		return nil
+	})
 }
 
 func TestAcquireAllTakesNothingWhereOneNameIsBad(t *testing.T) {
