@@ -295,7 +295,7 @@ func TestManyCallersOnManyResourcesShareTheirRoundTrips(t *testing.T) {
 func TestCallersOfOneProcessGetTheResourceInTheirOrder(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))
-	holder := acquire(t, l, "r")
+	holder := acquire(t, l, "r", lock.WithTTL(lock.DefaultMaxTTL))
 	const callers = 20
 	order := make(chan int, callers)
 	var done sync.WaitGroup
