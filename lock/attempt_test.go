@@ -41,7 +41,9 @@ func TestALeaseCountsFromBeforeItsFirstMessage(t *testing.T) {
 	validity := l.Validity(lock.WithTTL(ttl))
 	var first *lock.Lease
 	sent := delayed(func() (err error) {
-		first, err = l.TryAcquire(t.Context(), "r", lock.WithTTL(ttl))
+		if first, err = l.TryAcquire(t.Context(), "r", lock.WithTTL(ttl)); err != nil {
+			free(t, l, "r")
+		}
 		return err
 	})
 	lease = first

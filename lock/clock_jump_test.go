@@ -46,26 +46,32 @@ func TestAClockThatJumpsForwardEndsLocksEarlyAndTokensStillRise(t *testing.T) {
 // A clock that was set back by hours does not extend a quarantine by hours.
 func TestAQuarantineEndsThoughTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
-	cfg, server, clock := clocked(t)
-	cfg.MaxTTL = 300 * time.Millisecond
-	must(t, clock.Set(5*time.Hour))
-	l := started(t, cfg)
-	before := token(t, acquire(t, l, "r"))
-	must(t, client(t, server.Addr).FlushAll(t.Context()).Err())
-	begun, err := admitBegin(t, l, "node-1")
-	must(t, err)
-	must(t, clock.Set(0))
-	if err := admitEnd(t, l, begun); !errors.Is(err, lock.ErrQuarantined) {
-		t.Fatalf("admit: %v", err)
-	}
-	again := time.Now()
-	readmit(t, locker(t, cfg), "node-1")
-	if took := time.Since(again); took < cfg.MaxTTL {
-		t.Errorf("admitted after %v, without a whole quarantine", took)
-	}
-	if after := token(t, acquire(t, l, "r")); after <= before {
-		t.Errorf("token %d after %d", after, before)
-	}
+	paced(t, 300*time.Millisecond, func(quarantine time.Duration) error {
+		cfg, server, clock := clocked(t)
+		cfg.MaxTTL = quarantine
+		must(t, clock.Set(5*time.Hour))
+		l := started(t, cfg)
+		before := token(t, acquire(t, l, "r"))
+		must(t, client(t, server.Addr).FlushAll(t.Context()).Err())
+		begun, err := admitBegin(t, l, "node-1")
+		must(t, err)
+		must(t, clock.Set(0))
+		switch err := admitEnd(t, l, begun); {
+		case err == nil:
+			return errors.New("the quarantine was over when the clock was set back")
+		case !errors.Is(err, lock.ErrQuarantined):
+			t.Fatalf("admit: %v", err)
+		}
+		again := time.Now()
+		readmit(t, locker(t, cfg), "node-1")
+		if took := time.Since(again); took < cfg.MaxTTL {
+			t.Errorf("admitted after %v, without a whole quarantine", took)
+		}
+		if after := token(t, acquire(t, l, "r")); after <= before {
+			t.Errorf("token %d after %d", after, before)
+		}
+		return nil
+	})
 }
 
 // A clock that jumps forward ends a quarantine on the node, but the admitting process also waits by its own clock.

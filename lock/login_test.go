@@ -58,7 +58,7 @@ func TestANodeThatNeedsAPasswordIsSaidSo(t *testing.T) {
 	cfg, servers := own(t, 1, redisserver.Config{})
 	must(t, client(t, servers[0].Addr).ConfigSet(t.Context(), "requirepass", "secret").Err())
 	l := locker(t, cfg)
-	if err := l.Init(t.Context()); !errors.Is(err, lock.ErrNoPassword) || !strings.Contains(err.Error(), "--redis-password-file") {
+	if err := patiently(t.Context(), func() error { return l.Init(t.Context()) }); !errors.Is(err, lock.ErrNoPassword) || !strings.Contains(err.Error(), "--redis-password-file") {
 		t.Errorf("init: %v", err)
 	}
 	if st := status(t, l)[0]; !errors.Is(st.Err, lock.ErrNoPassword) {
