@@ -126,38 +126,47 @@ func TestASourceSaysThatCloseLeftAnArmingUnknown(t *testing.T) {
 // A release that has begun ends as it would without Close. What begins later is refused.
 func TestCloseWaitsForARelease(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 3)
-	other := started(t, cfg)
-	asked, gate := make(chan struct{}), make(chan struct{})
-	cfg.Armer = &ender{end: func(_ context.Context, e fence.Ending) error {
-		if e.Resource == "r" {
-			close(asked)
-			<-gate
+	paced(t, 2*time.Second, func(time.Duration) error {
+		cfg := shared(t, 3)
+		other := started(t, cfg)
+		asked, gate := make(chan struct{}), make(chan struct{})
+		cfg.Armer = &ender{end: func(_ context.Context, e fence.Ending) error {
+			if e.Resource == "r" {
+				close(asked)
+				<-gate
+			}
+			return nil
+		}}
+		l := locker(t, cfg)
+		lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
+		later := acquire(t, l, "later", lock.WithTTL(time.Minute))
+		released, closed := make(chan error, 1), make(chan error, 1)
+		go func() { released <- lease.Release(t.Context()) }()
+		<-asked
+		begun := time.Now()
+		go func() { closed <- l.Close() }()
+		eventually(t, 20*time.Second, "the Locker is being closed", func() bool {
+			_, err := l.TryAcquire(t.Context(), "new")
+			return errors.Is(err, lock.ErrClosed)
+		})
+		close(gate) // before Close's patience ends
+		err := ended(t, released)
+		if took := time.Since(begun); took > 1900*time.Millisecond {
+			must(t, <-closed)
+			return errors.Join(fmt.Errorf("the release took %v, and Close may not have waited for it", took), err)
 		}
+		must(t, err)
+		must(t, <-closed)
+		for name, err := range map[string]error{
+			"extend": later.Extend(t.Context(), time.Minute), "release": l.Release(t.Context(), later.Ref()),
+		} {
+			if !errors.Is(err, lock.ErrClosed) || errors.Is(err, fence.ErrUnknown) {
+				t.Errorf("%s: %v; want ErrClosed", name, err)
+			}
+		}
+		freed(t, other, "r")
 		return nil
-	}}
-	l := locker(t, cfg)
-	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
-	later := acquire(t, l, "later", lock.WithTTL(time.Minute))
-	released, closed := make(chan error, 1), make(chan error, 1)
-	go func() { released <- lease.Release(t.Context()) }()
-	<-asked
-	go func() { closed <- l.Close() }()
-	eventually(t, 20*time.Second, "the Locker is being closed", func() bool {
-		_, err := l.TryAcquire(t.Context(), "new")
-		return errors.Is(err, lock.ErrClosed)
 	})
-	close(gate) // before Close's patience ends
-	must(t, ended(t, released))
-	must(t, <-closed)
-	for name, err := range map[string]error{
-		"extend": later.Extend(t.Context(), time.Minute), "release": l.Release(t.Context(), later.Ref()),
-	} {
-		if !errors.Is(err, lock.ErrClosed) || errors.Is(err, fence.ErrUnknown) {
-			t.Errorf("%s: %v; want ErrClosed", name, err)
-		}
-	}
-	freed(t, other, "r")
 }
 
 // deaf ignores its context.

@@ -28,7 +28,8 @@ func TestAnAcquisitionThatIsCancelledAnywhereLeavesNoLock(t *testing.T) {
 					try = l.Acquire
 				}
 				lease, err := try(ctx, "r", lock.WithTTL(5*time.Minute))
-				ended := ctx.Err() != nil
+				deadline, _ := ctx.Deadline()
+				ended := !time.Now().Before(deadline) // its timer may be late
 				cancel()
 				switch {
 				case err == nil:
