@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -69,10 +70,10 @@ func TestARedisClusterIsRefusedAtFirstContactWithTheReason(t *testing.T) {
 	t.Parallel()
 	cfg, _ := own(t, 1, redisserver.Config{Args: []string{"--cluster-enabled", "yes"}})
 	l := locker(t, cfg)
-	if err := l.Init(t.Context()); !errors.Is(err, lock.ErrCluster) {
+	if err := patiently(t.Context(), func() error { return l.Init(t.Context()) }); !errors.Is(err, lock.ErrCluster) {
 		t.Errorf("init: %v", err)
 	}
-	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrCluster) {
+	if _, err := tryAcquire(t, l, "r"); !errors.Is(err, lock.ErrCluster) {
 		t.Errorf("acquire: %v", err)
 	}
 }
@@ -87,11 +88,14 @@ func TestMetricsHearOfSeveralLeasesAtOnce(t *testing.T) {
 	if !m.has("acquired") {
 		t.Error("nothing of what was acquired")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if _, err := l.AcquireAll(ctx, []string{"b", "c"}); !errors.Is(err, lock.ErrHeld) {
-		t.Error(err)
-	}
+	paced(t, 100*time.Millisecond, func(patience time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if _, err := l.AcquireAll(ctx, []string{"b", "c"}); !errors.Is(err, lock.ErrHeld) {
+			return fmt.Errorf("it had not found that one is held: %w", err)
+		}
+		return nil
+	})
 	if !m.has("failed acquire held") {
 		t.Error("nothing of what was held")
 	}

@@ -15,8 +15,14 @@ func parked(t *testing.T, cfg lock.Config) (l *lock.Locker, lease *lock.Lease) {
 	t.Helper()
 	l = started(t, cfg)
 	lease = acquire(t, l, "r", lock.WithTTL(time.Minute))
-	must(t, l.Park(t.Context(), "node-1"))
+	park(t, l)
 	return l, lease
+}
+
+// park parks the only node, patiently.
+func park(t *testing.T, l *lock.Locker) {
+	t.Helper()
+	must(t, patiently(t.Context(), func() error { return l.Park(t.Context(), "node-1") }))
 }
 
 // The parked only node grants nothing. After a restart with all data it is admitted at once, and not after five
@@ -122,7 +128,7 @@ func TestWhatIsNotAdmittedIsNotParked(t *testing.T) {
 	}
 	cfg.Epochs = &epochs{}
 	l := locker(t, cfg)
-	must(t, l.Park(t.Context(), "node-1"))
+	park(t, l)
 	if err := l.Park(t.Context(), "node-1"); err == nil {
 		t.Error("parked twice")
 	}
