@@ -20,8 +20,8 @@ func TestAQuarantineEndsWithTheLastLeaseThatTheOthersKnow(t *testing.T) {
 	cfg, servers := own(t, 3, redisserver.Config{})
 	cfg.Epochs = &epochs{}
 	l := started(t, cfg)
-	lease := acquire(t, l, "r", lock.WithTTL(6*time.Second))
-	dropLock(t, servers[0].Addr, cfg.KeyPrefix, "r") // as if it had never arrived: a minority of the others has it
+	lease := acquireEverywhere(t, l, "r", lock.WithTTL(6*time.Second))
+	dropAnyLock(t, servers[0].Addr, cfg.KeyPrefix, "r") // as if it had never arrived: a minority of the others has it
 	restart(t, servers[1], nil)
 	readmit(t, l, "node-2")
 	if left := time.Until(lease.Deadline()); left > 0 {
@@ -42,26 +42,42 @@ func TestAQuarantineIsWholeWhereTheOthersCannotTell(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg, servers := own(t, 3, redisserver.Config{AppendOnly: redisserver.Always})
-			cfg.Epochs = &epochs{}
-			l := started(t, cfg)
-			acquire(t, l, "r")
-			restart(t, servers[1], nil)
-			begun, err := admitBegin(t, l, "node-2")
-			must(t, err)
-			if err := admitEnd(t, l, begun); !errors.Is(err, lock.ErrQuarantined) || status(t, l)[1].Quarantine < 4*time.Minute {
-				t.Errorf("asked at once: %v, %v left", err, status(t, l)[1].Quarantine)
-			}
-			spoil(t, cfg, servers)
-			l.Aged(&begun)
-			if err := admitEnd(t, l, begun); !errors.Is(err, lock.ErrQuarantined) {
-				t.Errorf("admit: %v", err)
-			}
-			if left := status(t, l)[1].Quarantine; left < 4*time.Minute {
-				t.Errorf("only %v are left of the quarantine", left)
+			for tries := 1; !quarantinedWhole(t, spoil); tries++ {
+				if tries == 6 {
+					t.Fatal("the others were never asked at once")
+				}
 			}
 		})
 	}
+}
+
+// quarantinedWhole reports false if the machine was so slow that the others' answers did not come too early.
+func quarantinedWhole(t *testing.T, spoil func(t *testing.T, cfg lock.Config, servers []*redisserver.Server)) bool {
+	t.Helper()
+	cfg, servers := own(t, 3, redisserver.Config{AppendOnly: redisserver.Always})
+	cfg.Epochs = &epochs{}
+	l := started(t, cfg)
+	acquireEverywhere(t, l, "r", lock.WithTTL(time.Minute))
+	restart(t, servers[1], nil)
+	asked := time.Now()
+	begun, err := admitBegin(t, l, "node-2")
+	must(t, err)
+	err = admitEnd(t, l, begun)
+	if time.Since(asked) >= time.Second {
+		return false
+	}
+	if left := status(t, l)[1].Quarantine; !errors.Is(err, lock.ErrQuarantined) || left < 4*time.Minute {
+		t.Errorf("asked at once: %v, %v left", err, left)
+	}
+	spoil(t, cfg, servers)
+	l.Aged(&begun)
+	if err := admitEnd(t, l, begun); !errors.Is(err, lock.ErrQuarantined) {
+		t.Errorf("admit: %v", err)
+	}
+	if left := status(t, l)[1].Quarantine; left < 4*time.Minute {
+		t.Errorf("only %v are left of the quarantine", left)
+	}
+	return true
 }
 
 // An admission ends with the node's run. Its quarantine is in the append-only file, and does not prevent a new
@@ -91,11 +107,12 @@ func TestARoundCountsNoLateAnswer(t *testing.T) {
 	lease := acquire(t, l, "held", lock.WithTTL(time.Minute))
 	release(t, acquire(t, l, "r")) // connects
 	freeze(t, servers[0])
-	begun, failed := time.Now(), make(chan error, 1)
+	begun, failed, before := time.Now(), make(chan error, 1), l.Attempts()
 	go func() {
 		_, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(time.Minute))
 		failed <- err
 	}()
+	eventually(t, 20*time.Second, "the round has begun", func() bool { return l.Attempts() > before })
 	thaw := time.After(1200 * time.Millisecond)
 	for failed != nil {
 		select {
@@ -113,6 +130,18 @@ func TestARoundCountsNoLateAnswer(t *testing.T) {
 	release(t, lease)
 }
 
+// readmitAmong is readmit where the nodes keep the epoch. All of them must answer a query, which has a second.
+func readmitAmong(t *testing.T, l *lock.Locker, node string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := l.Readmit(ctx, node)
+	for err != nil && ctx.Err() == nil {
+		err = l.Readmit(ctx, node)
+	}
+	must(t, err)
+}
+
 // Without a database the nodes keep the epoch themselves: they may be restarted one after another, and tokens rise.
 func TestNodesKeepTheEpochWhereNoStoreDoes(t *testing.T) {
 	t.Parallel()
@@ -122,7 +151,7 @@ func TestNodesKeepTheEpochWhereNoStoreDoes(t *testing.T) {
 	release(t, last)
 	for i, s := range servers {
 		restart(t, s, nil)
-		readmit(t, l, cfg.Nodes[i].Name)
+		readmitAmong(t, l, cfg.Nodes[i].Name)
 		for j, other := range servers {
 			promised, err := client(t, other.Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "@epoch").Int()
 			if j != i && (err != nil || promised != i+1) {
@@ -241,18 +270,21 @@ func TestANodeIsNotGivenALockThatLastsLongerThanALease(t *testing.T) {
 	cfg, servers := own(t, 3, redisserver.Config{})
 	cfg.Epochs, cfg.MaxTTL = &epochs{}, 3*time.Second
 	l := started(t, cfg)
-	lease := acquire(t, l, "r")
-	key := cfg.KeyPrefix + ":lock:r"
-	must(t, client(t, servers[0].Addr).PExpire(t.Context(), key, 10*time.Hour).Err())
-	dropLock(t, servers[1].Addr, cfg.KeyPrefix, "r")
-	dropLock(t, servers[2].Addr, cfg.KeyPrefix, "r")
+	var lease *lock.Lease
+	key, first := cfg.KeyPrefix+":lock:r", client(t, servers[0].Addr)
+	eventually(t, 20*time.Second, "the lock lasts for hours on one node", func() bool { // before it ends
+		lease = acquireEverywhere(t, l, "r")
+		return first.PExpire(t.Context(), key, 10*time.Hour).Val()
+	})
+	dropAnyLock(t, servers[1].Addr, cfg.KeyPrefix, "r")
+	dropAnyLock(t, servers[2].Addr, cfg.KeyPrefix, "r")
 	restart(t, servers[1], nil)
 	readmit(t, l, "node-2")
 	if left := client(t, servers[1].Addr).PTTL(t.Context(), key).Val(); left > 0 {
 		t.Errorf("node-2 was given a lock of %v", left)
 	}
 	again := acquire(t, l, "r")
-	must(t, client(t, servers[0].Addr).Del(t.Context(), key).Err())
+	must(t, first.Del(t.Context(), key).Err())
 	release(t, again)
 	lease.ReleaseAsync()
 }
@@ -261,23 +293,27 @@ func TestANodeIsNotGivenALockThatLastsLongerThanALease(t *testing.T) {
 func TestANodeIsGivenTheLockThatMostOthersHold(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 5, redisserver.Config{})
-	cfg.Epochs, cfg.MaxTTL = &epochs{}, 8*time.Second
+	cfg.Epochs = &epochs{}
 	l := started(t, cfg)
-	restart(t, servers[0], nil)
-	begun, err := admitBegin(t, l, "node-1")
-	must(t, err)
-	must(t, l.EndQuarantine(t.Context(), "node-1"))
 	key := cfg.KeyPrefix + ":lock:r"
 	most, one := fmt.Sprintf("%032xmost", 1), fmt.Sprintf("%032xone", 2)
-	for i, s := range servers[1:] {
-		value, left := most, 6*time.Second
-		if i == 2 {
-			value, left = one, 7*time.Second
+	var given string
+	for tries := 0; given == "" && tries < 6; tries++ { // nothing is given if the others answer too late
+		restart(t, servers[0], nil)
+		begun, err := admitBegin(t, l, "node-1")
+		must(t, err)
+		must(t, l.EndQuarantine(t.Context(), "node-1"))
+		for i, s := range servers[1:] {
+			value, left := most, time.Minute
+			if i == 2 {
+				value, left = one, 2*time.Minute
+			}
+			must(t, client(t, s.Addr).Set(t.Context(), key, value, left).Err())
 		}
-		must(t, client(t, s.Addr).Set(t.Context(), key, value, left).Err())
+		must(t, admitEnd(t, l, begun))
+		given = client(t, servers[0].Addr).Get(t.Context(), key).Val()
 	}
-	must(t, admitEnd(t, l, begun))
-	if given := client(t, servers[0].Addr).Get(t.Context(), key).Val(); given != most {
+	if given != most {
 		t.Errorf("node-1 was given %q", given)
 	}
 }
