@@ -31,14 +31,15 @@ func TestALostNodeIsAdmittedThoughNobodyAsksForLeases(t *testing.T) {
 				watchers := []*lock.Locker{started(t, cfg), locker(t, cfg), locker(t, cfg)}
 				before := acquire(t, watchers[0], "r")
 				release(t, before)
-				<-time.After(2 * time.Second) // each has checked the nodes once
-				loss.lose(t, servers[0], client(t, servers[0].Addr))
-				lost := time.Now()
+				<-time.After(4 * time.Second) // each has checked the nodes
+				c := client(t, servers[0].Addr)
+				incarnation := func() string { return c.HGet(t.Context(), cfg.KeyPrefix+":h", "@incarnation").Val() }
+				old, lost := incarnation(), time.Now()
+				loss.lose(t, servers[0], c)
 				sight := stranger(t, cfg)
-				if status(t, sight)[0].Admitted {
-					t.Fatal("the loss is not seen")
-				}
-				eventually(t, 30*time.Second, "the node is admitted again", func() bool { return status(t, sight)[0].Admitted })
+				eventually(t, 30*time.Second, "the node is admitted anew", func() bool {
+					return status(t, sight)[0].Admitted && incarnation() != old
+				})
 				if took := time.Since(lost); took < cfg.MaxTTL {
 					t.Errorf("admitted after %v; the quarantine is %v", took, cfg.MaxTTL)
 				} else {
@@ -74,15 +75,22 @@ func TestAnIdleLockerAsksANodeOnceASecondAtTheMost(t *testing.T) {
 	l := started(t, cfg)
 	asked := client(t, servers[0].Addr)
 	<-time.After(3 * time.Second) // the first check uses more commands
-	before := commands(t, asked)
 	const quiet = 6
-	<-time.After(quiet * time.Second)
-	const each = 2 // in one message
-	if n := commands(t, asked) - before - 1; n < each*quiet/3 || n > each*(quiet+2) {
-		t.Errorf("%d commands in %d s", n, quiet)
+	const each = 2              // in one message
+	for tries := 0; ; tries++ { // on a busy machine the first check, or one of these, is late
+		before := commands(t, asked)
+		<-time.After(quiet * time.Second)
+		n := commands(t, asked) - before - 1
+		if n >= each*quiet/3 && n <= each*(quiet+2) {
+			break
+		}
+		if tries == 4 {
+			t.Fatalf("%d commands in %d s", n, quiet)
+		}
+		t.Logf("%d commands in %d s", n, quiet)
 	}
 	must(t, l.Close())
-	before = commands(t, asked)
+	before := commands(t, asked)
 	<-time.After(3 * time.Second)
 	if n := commands(t, asked) - before - 1; n != 0 {
 		t.Errorf("%d commands after Close", n)
