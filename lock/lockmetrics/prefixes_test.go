@@ -27,9 +27,7 @@ func TestHeldLeasesAreToldByTheLongestPrefix(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.WatchHeldByPrefix(prefixes, l.EachHeld)
-	if err := l.Init(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	initialise(t, l)
 	var leases []*lock.Lease
 	for _, resource := range []string{"jobs/1", "jobs/2", "jobs/nightly/1", "elsewhere", "jobs"} {
 		lease, err := l.Acquire(t.Context(), resource, lock.WithTTL(time.Minute))
