@@ -81,9 +81,7 @@ func TestACopyBesideTheFirstDatabaseTakesNothingFromIt(t *testing.T) {
 		t.Fatalf("the copy has the prefix %s, the first one %s", prefix(t, copied), own)
 	}
 	first := g.open(t, g.pool, lock.Config{KeyPrefix: own})
-	if err := first.locker.Init(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	first.initialise(t)
 	lease, held := first.acquire(t, "orders/7")
 	if err := first.Check(t.Context()); err != nil {
 		t.Fatal(err)

@@ -113,10 +113,20 @@ type program struct {
 func (g *group) program(t *testing.T) program {
 	t.Helper()
 	p := g.open(t, g.pool, lock.Config{})
-	if err := p.locker.Init(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	p.initialise(t)
 	return p
+}
+
+// initialise admits the nodes of a new group. It repeats what comes too late, because a query of the nodes has a second.
+func (p program) initialise(t *testing.T) {
+	t.Helper()
+	testenv.Eventually(t, "the nodes answer in time", func() bool {
+		err := p.locker.Init(t.Context())
+		if err != nil && !errors.Is(err, lock.ErrNodeTimeout) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 }
 
 // open opens a program that the nodes have not admitted yet.

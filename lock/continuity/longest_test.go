@@ -22,9 +22,7 @@ var briefLeases = lock.Config{DefaultTTL: 2 * time.Second}
 func (g *group) brief(t *testing.T) program {
 	t.Helper()
 	p := g.open(t, g.pool, briefLeases)
-	if err := p.locker.Init(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	p.initialise(t)
 	return p
 }
 
@@ -95,7 +93,11 @@ func TestPostgreSQLRemembersHowLongLeasesMayLastThatAllNodesHaveForgotten(t *tes
 	if _, err := p.try(t, "orders/2"); !errors.Is(err, lock.ErrNotRecorded) {
 		t.Errorf("a lease of %v without PostgreSQL: %v", lock.DefaultMaxTTL, err)
 	}
-	if ins, err := p.locker.Inspect(t.Context(), "orders/2"); err != nil || ins.Token != 0 || ins.Locked {
+	ins, err := p.locker.Inspect(t.Context(), "orders/2")
+	for tries := 0; errors.Is(err, lock.ErrNodeTimeout) && tries < 20; tries++ { // a query of the nodes has a second
+		ins, err = p.locker.Inspect(t.Context(), "orders/2")
+	}
+	if err != nil || ins.Token != 0 || ins.Locked {
 		t.Errorf("%+v, %v: a node granted what was not recorded", ins, err)
 	}
 }

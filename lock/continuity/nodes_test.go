@@ -5,6 +5,7 @@ package continuity
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,6 +35,17 @@ func open(t *testing.T, addrs ...string) *Nodes {
 
 func says(s Seen) func(context.Context) (Seen, error) {
 	return func(context.Context) (Seen, error) { return s, nil }
+}
+
+// look is [Nodes.Look], repeated while nodes answer too late, for which they have a second.
+func look(t *testing.T, w *Nodes, s Seen) (err error) {
+	t.Helper()
+	for tries := 0; tries < 20; tries++ {
+		if err = w.Look(t.Context(), says(s)); err == nil || Refused(err) {
+			break
+		}
+	}
+	return err
 }
 
 func TestWhatIsTakenForTheSameHistory(t *testing.T) {
@@ -73,7 +85,7 @@ func TestAQuorumRemembersWhatAMinorityMissed(t *testing.T) {
 	nodes := testenv.OwnRedis(t, 3)
 	w := open(t, nodes[0].Addr, nodes[1].Addr, nodes[2].Addr)
 	first := Seen{Identity: "s/1/o", Written: 100}
-	if err := w.Look(t.Context(), says(first)); err != nil {
+	if err := look(t, w, first); err != nil {
 		t.Fatalf("the first look: %v", err)
 	}
 	// Two nodes record the promotion and its invalidation. The third is frozen.
@@ -82,11 +94,11 @@ func TestAQuorumRemembersWhatAMinorityMissed(t *testing.T) {
 	}
 	var e *ForgottenError
 	promoted := Seen{Identity: "s/2/o", Written: 50}
-	if err := w.Look(t.Context(), says(promoted)); !errors.As(err, &e) || !strings.HasSuffix(err.Error(), "invalidate-all --yes") {
+	if err := look(t, w, promoted); !errors.As(err, &e) || !strings.HasSuffix(err.Error(), "invalidate-all --yes") {
 		t.Fatalf("promoted: %v", err)
 	}
 	promoted.Invalidations = []string{"b"}
-	if err := w.Look(t.Context(), says(promoted)); err != nil {
+	if err := look(t, w, promoted); err != nil {
 		t.Fatalf("invalidated: %v", err)
 	}
 	// The third returns with the older record, while one of the two is away.
@@ -96,15 +108,15 @@ func TestAQuorumRemembersWhatAMinorityMissed(t *testing.T) {
 	if err := nodes[0].Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Look(t.Context(), says(promoted)); err != nil {
+	if err := look(t, w, promoted); err != nil {
 		t.Errorf("with a node that missed it: %v", err)
 	}
 	back := promoted
 	back.Written = 40
-	if err := w.Look(t.Context(), says(back)); !errors.As(err, &e) || !strings.HasSuffix(err.Error(), "--again") {
+	if err := look(t, w, back); !errors.As(err, &e) || !strings.HasSuffix(err.Error(), "--again") {
 		t.Errorf("set back to after its invalidation: %v", err)
 	}
-	if err := w.Look(t.Context(), says(first)); !errors.As(err, &e) {
+	if err := look(t, w, first); !errors.As(err, &e) {
 		t.Errorf("the former primary: %v", err)
 	}
 	if err := nodes[1].Kill(); err != nil {
@@ -145,32 +157,42 @@ func TestTheKeysOfAnotherDatabaseAreLeftAsTheyAre(t *testing.T) {
 	older := Seen{Identity: "s/1/o", Written: 90, Invalidations: []string{}} // as a program without groups reports it
 	first := Seen{Identity: "s/1/o", Written: 100, Invalidations: []string{}, Group: "g1", Database: 5}
 	for _, seen := range []Seen{older, first} {
-		if err := w.Look(t.Context(), says(seen)); err != nil {
+		if err := look(t, w, seen); err != nil {
 			t.Fatal(err)
 		}
 	}
+	testenv.Eventually(t, "all nodes have the record", func() bool { // a quorum suffices for a look
+		records, err := w.recall(t.Context())
+		if err == nil && !slices.ContainsFunc(records, func(r record) bool { return r.err != nil || r.seen.Group != "g1" }) {
+			return true
+		}
+		_ = w.Look(t.Context(), says(first))
+		return false
+	})
 	for name, neighbour := range map[string]Seen{
 		"another server":           {Identity: "x/1/o", Written: 100, Group: "g2", Database: 5},
 		"the same one":             {Identity: "s/1/p", Written: 200, Group: "g2", Database: 6},
 		"one that was invalidated": {Identity: "s/1/p", Written: 200, Invalidations: []string{"b"}, Group: "g2", Database: 6},
 	} {
-		err := w.Look(t.Context(), says(neighbour))
+		err := look(t, w, neighbour)
 		if !errors.As(err, new(*OtherDatabaseError)) || !Refused(err) {
 			t.Errorf("%s: %v; want an OtherDatabaseError", name, err)
 		} else if text := err.Error(); strings.Contains(text, "invalidate") || !strings.Contains(text, "--redis-prefix") || !strings.Contains(text, "continuity-test:") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	records, err := w.recall(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	var records []record
+	testenv.Eventually(t, "all nodes answer in time", func() (all bool) {
+		var err error
+		records, err = w.recall(t.Context())
+		return err == nil && !slices.ContainsFunc(records, func(r record) bool { return r.err != nil })
+	})
 	for i, r := range records {
 		if r.seen.Group != "g1" || r.seen.Identity != first.Identity {
 			t.Errorf("node %d remembers %s", i, r.text)
 		}
 	}
-	if err := w.Look(t.Context(), says(first)); err != nil {
+	if err := look(t, w, first); err != nil {
 		t.Errorf("the first database after that: %v", err)
 	}
 }
