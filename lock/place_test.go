@@ -3,6 +3,7 @@
 package lock_test
 
 import (
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -26,6 +27,9 @@ func TestAWaiterThatStandsStillIsPassedOver(t *testing.T) {
 	stopped := startTortureClient(t, c)
 	defer stopped.end(t)
 	eventually(t, 20*time.Second, "it waits", func() bool { return queued(t, cfg, home, "r") == 1 })
+	admin := client(t, cfg.Nodes[home].Addr)
+	queue := func() []string { return admin.ZRange(t.Context(), cfg.KeyPrefix+":wait:r", 0, -1).Val() }
+	first := queue()
 	must(t, child.Freeze(stopped.cmd.Process.Pid))
 	defer func() { _ = stopped.cmd.Process.Signal(syscall.SIGCONT) }()
 	waiter := locker(t, cfg)
@@ -35,8 +39,12 @@ func TestAWaiterThatStandsStillIsPassedOver(t *testing.T) {
 		check(t, err)
 		got <- next
 	}()
-	eventually(t, 10*time.Second, "both wait", func() bool { return queued(t, cfg, home, "r") == 2 })
-	eventually(t, 20*time.Second, "the one that stands is passed over", func() bool { return queued(t, cfg, home, "r") == 1 })
+	other := func(id string) bool { return !slices.Contains(first, id) }
+	eventually(t, 20*time.Second, "the other waits, too", func() bool { return slices.ContainsFunc(queue(), other) })
+	eventually(t, 20*time.Second, "the one that stands is passed over", func() bool {
+		all := queue()
+		return len(all) == 1 && other(all[0])
+	})
 	handOff(t, lease, waiter, got)
 	again := acquire(t, holder, "r", lock.WithTTL(time.Minute))
 	must(t, stopped.cmd.Process.Signal(syscall.SIGCONT))
