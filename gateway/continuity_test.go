@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -134,7 +135,7 @@ func TestWhatWasAwayIsTrustedWhenItIsBack(t *testing.T) {
 	server := startCluster(t)
 	cfg := server.gateway(t)
 	nodes := testenv.OwnRedis(t, 3)
-	cfg.RedisNodes = nil
+	cfg.RedisNodes, cfg.NodeTimeout = nil, 2*time.Second
 	for _, n := range nodes {
 		cfg.RedisNodes = append(cfg.RedisNodes, lock.Node{Addr: n.Addr})
 	}

@@ -5,6 +5,7 @@ package gateway_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net/http"
 	"os"
 	"strings"
@@ -31,11 +32,15 @@ func TestStaticCredentialsEndWhenTheLeaseRunsOut(t *testing.T) {
 	pg := testenv.Postgres(t)
 	guarded(t, pg)
 	c := start(t, config(t, pg))
-	l := c.acquire("orders/1001", "2s", "0s")
-	creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle})
-	if err := c.put(creds, "1001/a", "held"); err != nil {
-		t.Fatal(err)
-	}
+	var l lease
+	var creds answer
+	paced(t, 2*time.Second, func(ttl time.Duration) (err error) {
+		l = c.acquire("orders/1001", ttl.String(), "30s")
+		if creds, err = c.expect(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle}); err == nil {
+			err = c.put(creds, "1001/a", "held")
+		}
+		return err
+	})
 	testenv.Eventually(t, "the lease ran out", func() bool {
 		return c.want(http.StatusOK, "GET", "/v1/resources/orders/1001", nil).Body["locked"] == false
 	})
@@ -60,14 +65,20 @@ func TestStaticCredentialsOfARenewedLeaseGoOn(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
 	c := start(t, config(t, pg))
-	l := c.acquire("orders/1001", "2s", "0s")
-	creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle})
-	if err := c.put(creds, "1001/a", "held"); err != nil {
-		t.Fatal(err)
-	}
-	c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "1m"})
-	begun := time.Now()
-	testenv.Eventually(t, "its first deadline is over", func() bool { return time.Since(begun) > 2500*time.Millisecond })
+	var creds answer
+	var first time.Time // when the lease ends if it is not renewed
+	paced(t, 2*time.Second, func(ttl time.Duration) (err error) {
+		l := c.acquire("orders/1001", ttl.String(), "30s")
+		first = time.Now().Add(ttl)
+		if creds, err = c.expect(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle}); err == nil {
+			err = c.put(creds, "1001/a", "held")
+		}
+		if err == nil {
+			_, err = c.expect(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "1m"})
+		}
+		return err
+	})
+	testenv.Eventually(t, "its first deadline is over", func() bool { return time.Since(first) > 500*time.Millisecond })
 	if err := c.put(creds, "1001/a", "renewed"); err != nil {
 		t.Errorf("under the renewed lease: %v", err)
 	}
@@ -78,25 +89,39 @@ func TestRefreshingCredentialsAreBoundedByTheLease(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
 	c := start(t, config(t, pg))
-	l := c.acquire("orders/1001", "3s", "0s")
-	refresh := func() (answer, time.Time) {
+	var l lease
+	refresh := func() (answer, time.Time, error) {
 		t.Helper()
-		a := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]any{"handle": l.handle, "refreshing": true})
+		a, err := c.expect(http.StatusOK, "POST", "/v1/leases/credentials", map[string]any{"handle": l.handle, "refreshing": true})
+		if err != nil {
+			return a, time.Time{}, err
+		}
 		at, err := time.Parse(time.RFC3339Nano, a.text("expires_at"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return a, at
+		return a, at, nil
 	}
-	first, end := refresh()
-	if left := time.Until(end); left > 3*time.Second {
-		t.Fatalf("they are good for %v of a lease of 3s", left)
-	}
-	if err := c.put(first, "1001/a", "first"); err != nil {
+	var first answer
+	var end time.Time
+	paced(t, 3*time.Second, func(ttl time.Duration) (err error) {
+		l = c.acquire("orders/1001", ttl.String(), "30s")
+		if first, end, err = refresh(); err != nil {
+			return err
+		}
+		if left := time.Until(end); left > ttl {
+			t.Fatalf("they are good for %v of a lease of %v", left, ttl)
+		}
+		if err := c.put(first, "1001/a", "first"); err != nil {
+			return err
+		}
+		_, err = c.expect(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "1m"})
+		return err
+	})
+	second, later, err := refresh()
+	if err != nil {
 		t.Fatal(err)
 	}
-	c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "1m"})
-	second, later := refresh()
 	if left := time.Until(later); left < 30*time.Second || left > time.Minute {
 		t.Errorf("after the renewal they are good for %v", left)
 	}
@@ -130,20 +155,25 @@ func TestWhatRefreshingCredentialsDidIsSaidAfterTheirEnd(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
 	c := start(t, config(t, pg))
-	for name, after := range map[string]func(resource string){"run out": func(string) {}, "another's": func(resource string) { c.acquire(resource, "30s", "20s") }} {
+	for name, after := range map[string]func(resource string){"run out": func(string) {}, "another's": func(resource string) { c.acquire(resource, "30s", "30s") }} {
 		key := strings.ReplaceAll(name, " ", "-") + "/a"
 		resource, _, _ := strings.Cut(key, "/")
 		resource = "orders/" + resource
-		l := c.acquire(resource, "2s", "0s")
-		creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]any{"handle": l.handle, "refreshing": true})
-		end, err := time.Parse(time.RFC3339Nano, creds.text("expires_at"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		one, another := attempt("one"), attempt("another")
-		if err := c.put(creds, key, "x", one); err != nil {
-			t.Fatal(err)
-		}
+		var creds answer
+		var end time.Time
+		var one func(*awss3.Options)
+		another := attempt("another")
+		paced(t, 2*time.Second, func(ttl time.Duration) (err error) {
+			l := c.acquire(resource, ttl.String(), "30s")
+			if creds, err = c.expect(http.StatusOK, "POST", "/v1/leases/credentials", map[string]any{"handle": l.handle, "refreshing": true}); err != nil {
+				return err
+			}
+			if end, err = time.Parse(time.RFC3339Nano, creds.text("expires_at")); err != nil {
+				t.Fatal(err)
+			}
+			one = attempt("one-" + ttl.String())
+			return c.put(creds, key, "x", one)
+		})
 		testenv.Eventually(t, "they have expired", func() bool { return !time.Now().Before(end) })
 		after(resource)
 		if err := c.put(creds, key, "x", one); err != nil {
@@ -202,15 +232,17 @@ func TestAnSDKRefreshesItsCredentialsUnderRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out bytes.Buffer
-	const ttl = 3 * time.Second
-	result, err := runner.Run(context.WithoutCancel(t.Context()), runner.Config{
-		Client: api, Acquire: httpapi.AcquireRequest{Resource: "orders/1001", TTL: ttl},
-		Command: []string{os.Args[0], "-test.run=^TestTheSDKThatRefreshes$", "-test.count=1"},
-		Environ: append(os.Environ(), sdkVariable+"="+time.Now().Add(2*ttl).Format(time.RFC3339Nano), "AWS_ACCESS_KEY_ID=other", "AWS_SECRET_ACCESS_KEY=other"),
-		Stdout:  &out, Stderr: &out, Say: t.Logf,
+	paced(t, 3*time.Second, func(ttl time.Duration) error { // each renewal must come before the lease ends
+		var out bytes.Buffer
+		result, err := runner.Run(context.WithoutCancel(t.Context()), runner.Config{
+			Client: api, Acquire: httpapi.AcquireRequest{Resource: "orders/1001", TTL: ttl, Wait: 30 * time.Second},
+			Command: []string{os.Args[0], "-test.run=^TestTheSDKThatRefreshes$", "-test.count=1"},
+			Environ: append(os.Environ(), sdkVariable+"="+time.Now().Add(2*ttl).Format(time.RFC3339Nano), "AWS_ACCESS_KEY_ID=other", "AWS_SECRET_ACCESS_KEY=other"),
+			Stdout:  &out, Stderr: &out, Say: t.Logf,
+		})
+		if err != nil || result.ExitCode != 0 || result.Lost != nil {
+			return fmt.Errorf("%+v, %v: %s", result, err, out.String())
+		}
+		return nil
 	})
-	if err != nil || result.ExitCode != 0 || result.Lost != nil {
-		t.Errorf("%+v, %v: %s", result, err, out.String())
-	}
 }

@@ -100,7 +100,7 @@ func TestSeveralDatabasesShareTheNodes(t *testing.T) {
 		c.acquire("orders/1001", "30s", "0s")
 	}
 	for _, c := range []*client{first, second, start(t, sharing(t, one.GatewayURL, nodes))} {
-		c.want(http.StatusOK, "GET", "/readyz", nil)
+		untilReady(c)
 		c.want(http.StatusConflict, "POST", "/v1/leases", map[string]string{"resource": "orders/1001", "ttl": "30s"})
 	}
 }
@@ -135,7 +135,7 @@ func TestAnotherDatabaseUnderTheSameKeysIsNamedAndTheFirstGoesOn(t *testing.T) {
 	if said := refusedBeside(second, "are another database's", "one:*", "--redis-prefix"); strings.Contains(said, "invalidate") || strings.Contains(said, "--yes") {
 		t.Errorf("destructive advice: %s", said)
 	}
-	first.want(http.StatusOK, "GET", "/readyz", nil)
+	untilReady(first)
 	first.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": held.handle})
 	first.acquire("orders/3", "30s", "0s") // the refused ones hold no lock
 }
@@ -151,7 +151,7 @@ func TestACopyOfADatabaseLeavesTheFirstOneAloneUntilItHasItsOwnKeys(t *testing.T
 	refusedBeside(second, "this database is a copy", "fencegate fence new-group --yes", "fencegate fence invalidate-all --yes")
 	goesOn := func() {
 		t.Helper()
-		first.want(http.StatusOK, "GET", "/readyz", nil)
+		untilReady(first)
 		first.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": held.handle})
 		l := first.acquire("orders/3", "30s", "0s")
 		first.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
@@ -167,10 +167,10 @@ func TestACopyOfADatabaseLeavesTheFirstOneAloneUntilItHasItsOwnKeys(t *testing.T
 		t.Fatal(err)
 	}
 	refusedBeside(second, "given a new group", "start again")
-	beside.MaxTTL = time.Second // also the quarantine of nodes that are new to a database with fences
+	beside.MaxTTL = 2 * time.Second // also the quarantine of nodes that are new to a database with fences
 	third := start(t, beside)
 	untilReady(third)
-	third.acquire("orders/1001", "1s", "10s")
+	third.acquire("orders/1001", "2s", "30s")
 	goesOn()
 }
 

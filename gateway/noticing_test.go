@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/gateway"
@@ -29,18 +30,32 @@ func (c *client) told(resource string) string {
 func TestALeaseThatRunsOutIsTold(t *testing.T) {
 	t.Parallel()
 	c := start(t, config(t, testenv.Postgres(t)))
-	first := c.acquire("r", "1s", "0s")
-	testenv.Eventually(t, "the lease ran out", func() bool { return strings.Contains(c.told("r"), "expired") })
-	second := c.acquire("r", "30s", "20s")
+	var first lease
+	paced(t, time.Second, func(ttl time.Duration) (err error) { // an acquisition that fails may raise the fence
+		first, err = c.tryAcquire("r"+ttl.String(), ttl, "0s")
+		return err
+	})
+	testenv.Eventually(t, "the lease ran out", func() bool { return strings.Contains(c.told(first.resource), "expired") })
+	second := c.acquire(first.resource, "30s", "20s")
 	want := fmt.Sprintf("acquired 0/%[1]s, expired %[1]s/0, superseded %[1]s/%[2]s, acquired 0/%[2]s", first.token, second.token)
-	if got := c.told("r"); got != want {
+	if got := c.told(first.resource); got != want {
 		t.Errorf("told %s; want %s", got, want)
 	}
-	released := c.acquire("quiet", "1s", "0s")
-	c.want(204, "POST", "/v1/leases/release", map[string]string{"handle": released.handle})
-	last := c.acquire("quiet", "1s", "0s")
-	testenv.Eventually(t, "the last lease ran out", func() bool { return strings.Contains(c.told("quiet"), "expired "+last.token) })
-	if got := c.told("quiet"); strings.Contains(got, "superseded") || strings.Contains(got, "expired "+released.token) {
+	var released, last lease
+	paced(t, time.Second, func(ttl time.Duration) (err error) {
+		begun := time.Now()
+		if released, err = c.tryAcquire("quiet"+ttl.String(), ttl, "0s"); err != nil {
+			return err
+		}
+		c.want(204, "POST", "/v1/leases/release", map[string]string{"handle": released.handle})
+		if took := time.Since(begun); took > ttl*9/10 {
+			return fmt.Errorf("released after %v", took)
+		}
+		last, err = c.tryAcquire(released.resource, ttl, "0s")
+		return err
+	})
+	testenv.Eventually(t, "the last lease ran out", func() bool { return strings.Contains(c.told(last.resource), "expired "+last.token) })
+	if got := c.told(last.resource); strings.Contains(got, "superseded") || strings.Contains(got, "expired "+released.token) {
 		t.Errorf("told %s", got)
 	}
 }
@@ -50,12 +65,27 @@ func TestALeaseThatAnotherGatewayLooksAfterHasNotRunOut(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, testenv.Postgres(t))
 	a, b := start(t, cfg), start(t, cfg)
-	kept, freed := a.acquire("kept", "2s", "0s"), a.acquire("freed", "2s", "0s")
-	b.want(200, "POST", "/v1/leases/renew", map[string]string{"handle": kept.handle, "ttl": "30s"})
-	b.want(204, "POST", "/v1/leases/release", map[string]string{"handle": freed.handle})
-	marker := a.acquire("marker", "2500ms", "0s")
-	testenv.Eventually(t, "a later lease ran out", func() bool { return strings.Contains(a.told("marker"), "expired "+marker.token) })
-	if got := a.told("kept") + a.told("freed"); strings.Contains(got, "expired") {
+	var kept, freed, marker lease
+	paced(t, 2*time.Second, func(ttl time.Duration) (err error) {
+		begun := time.Now()
+		if kept, err = a.tryAcquire("kept"+ttl.String(), ttl, "0s"); err != nil {
+			return err
+		}
+		if freed, err = a.tryAcquire("freed"+ttl.String(), ttl, "0s"); err != nil {
+			return err
+		}
+		if _, err = b.expect(200, "POST", "/v1/leases/renew", map[string]string{"handle": kept.handle, "ttl": "1m"}); err != nil {
+			return err
+		}
+		b.want(204, "POST", "/v1/leases/release", map[string]string{"handle": freed.handle})
+		if took := time.Since(begun); took > ttl*9/10 {
+			return fmt.Errorf("renewed and released after %v", took)
+		}
+		marker, err = a.tryAcquire("marker"+ttl.String(), ttl*5/4, "0s")
+		return err
+	})
+	testenv.Eventually(t, "a later lease ran out", func() bool { return strings.Contains(a.told(marker.resource), "expired "+marker.token) })
+	if got := a.told(kept.resource) + a.told(freed.resource); strings.Contains(got, "expired") {
 		t.Errorf("told %s", got)
 	}
 }
@@ -72,13 +102,23 @@ func TestALeaseThatAnotherGatewayReleasedIsNotSuperseded(t *testing.T) {
 			cfg := config(t, testenv.Postgres(t))
 			change(&cfg)
 			a, b := start(t, cfg), start(t, cfg)
-			for resource, ttl := range map[string]string{"early": "30s", "late": "3s"} {
-				first := a.acquire(resource, ttl, "0s")
-				b.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": first.handle})
-			}
-			marker := a.acquire("marker", "4s", "0s")
-			testenv.Eventually(t, "a later lease ran out", func() bool { return strings.Contains(a.told("marker"), "expired "+marker.token) })
-			for _, resource := range []string{"early", "late"} {
+			early := a.acquire("early", "1m", "0s")
+			b.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": early.handle})
+			var late, marker lease
+			paced(t, 3*time.Second, func(ttl time.Duration) (err error) {
+				begun := time.Now()
+				if late, err = a.tryAcquire("late"+ttl.String(), ttl, "0s"); err != nil {
+					return err
+				}
+				b.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": late.handle})
+				if took := time.Since(begun); took > ttl*9/10 {
+					return fmt.Errorf("released after %v", took)
+				}
+				marker, err = a.tryAcquire("marker"+ttl.String(), ttl+time.Second, "0s")
+				return err
+			})
+			testenv.Eventually(t, "a later lease ran out", func() bool { return strings.Contains(a.told(marker.resource), "expired "+marker.token) })
+			for _, resource := range []string{early.resource, late.resource} {
 				a.acquire(resource, "30s", "0s")
 				if got := a.told(resource); strings.Contains(got, "superseded") {
 					t.Errorf("told %s", got)
@@ -93,29 +133,32 @@ func TestTheStatusNamesNodesAndPostgreSQL(t *testing.T) {
 	pg := testenv.Postgres(t)
 	guarded(t, pg)
 	c := start(t, config(t, pg))
-	l := c.acquire("orders/1001", "30s", "0s")
+	l := c.acquire("orders/1001", "1m", "0s")
 	if err := c.upload(l, "1001/a.txt", "x"); err != nil {
 		t.Fatal(err)
 	}
 	c.connect(pg, l)
-	status, err := c.api().Status(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(status.Lock.Nodes) != 3 || status.Lock.Kind != "redis" || status.Postgres.State != wire.PartOK || status.Postgres.Identity == "" || !status.Ready {
-		t.Errorf("%+v", status)
-	}
-	for _, n := range status.Lock.Nodes {
-		if n.State != wire.NodeAdmitted || n.Name == "" {
-			t.Errorf("%+v", n)
+	testenv.Eventually(t, "all parts answer in time", func() error {
+		status, err := c.api().Status(t.Context())
+		if err != nil {
+			return err
 		}
-	}
-	for name, count := range map[string]*int64{"held": status.Held, "sessions": status.Sessions, "objects": status.Objects} {
-		if count == nil || *count != 1 {
-			t.Errorf("%s: %v", name, count)
+		if len(status.Lock.Nodes) != 3 || status.Lock.Kind != "redis" || status.Postgres.State != wire.PartOK || status.Postgres.Identity == "" || !status.Ready {
+			return fmt.Errorf("%+v", status)
 		}
-	}
-	if status.Waiters == nil || *status.Waiters != 0 {
-		t.Errorf("waiters: %v", status.Waiters)
-	}
+		for _, n := range status.Lock.Nodes {
+			if n.State != wire.NodeAdmitted || n.Name == "" {
+				return fmt.Errorf("%+v", n)
+			}
+		}
+		for name, count := range map[string]*int64{"held": status.Held, "sessions": status.Sessions, "objects": status.Objects} {
+			if count == nil || *count != 1 {
+				return fmt.Errorf("%s: %v", name, count)
+			}
+		}
+		if status.Waiters == nil || *status.Waiters != 0 {
+			return fmt.Errorf("waiters: %v", status.Waiters)
+		}
+		return nil
+	})
 }

@@ -152,7 +152,7 @@ func TestAPoolsSecondConnectionIsToldThatItsOwnPoolHoldsTheLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	patience, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	patience, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, wait := range []string{"", ";wait=1h"} {
 		_, err = c.login(patience, pg, "-c fence.lease=orders/1001;once="+runA+wait)

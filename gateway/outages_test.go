@@ -71,7 +71,7 @@ func TestWithoutPostgreSQLNothingIsHalfDone(t *testing.T) {
 	c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle})
 	// The failed acquisitions left no lock and no fence.
 	healthy.want(http.StatusNotFound, "GET", "/v1/resources/r", nil)
-	healthy.acquire("r", "30s", "5s")
+	healthy.acquire("r", "30s", "30s")
 }
 
 func TestWithoutARedisQuorumNothingIsHalfDone(t *testing.T) {
@@ -87,9 +87,7 @@ func TestWithoutARedisQuorumNothingIsHalfDone(t *testing.T) {
 	c := start(t, cfg)
 	l := c.acquire("orders/1001", "30s", "0s")
 	conn := c.connect(pg, l)
-	if a := c.want(http.StatusOK, "GET", "/readyz", nil); a.Body["degraded"] != nil {
-		t.Errorf("all nodes serve: %v", a.Body)
-	}
+	untilAnswered(c, func(a answer) bool { return a.Status == http.StatusOK && a.Body["degraded"] == nil }) // all nodes serve
 	for i, n := range nodes[:2] {
 		if err := n.Kill(); err != nil {
 			t.Fatal(err)
@@ -98,8 +96,13 @@ func TestWithoutARedisQuorumNothingIsHalfDone(t *testing.T) {
 			continue
 		}
 		// One node is away and a quorum is left: ready, and the answer says so without the node's address.
-		degraded, _ := c.want(http.StatusOK, "GET", "/readyz", nil).Body["degraded"].(map[string]any)
-		if text, _ := degraded["redis"].(string); !strings.Contains(text, "1 of 3 Redis nodes") || strings.Contains(text, n.Addr) {
+		var text string
+		untilAnswered(c, func(a answer) bool {
+			degraded, _ := a.Body["degraded"].(map[string]any)
+			text, _ = degraded["redis"].(string)
+			return a.Status == http.StatusOK && strings.Contains(text, "1 of 3 Redis nodes")
+		})
+		if strings.Contains(text, n.Addr) {
 			t.Errorf("one node is away: %q", text)
 		}
 	}
@@ -132,7 +135,7 @@ func TestAWaitGoesOnWithoutARedisQuorum(t *testing.T) {
 	pg := testenv.Postgres(t)
 	nodes := testenv.OwnRedis(t, 3)
 	cfg := config(t, pg)
-	cfg.RedisNodes = nil
+	cfg.RedisNodes, cfg.NodeTimeout = nil, 2*time.Second
 	for _, n := range nodes {
 		cfg.RedisNodes = append(cfg.RedisNodes, lock.Node{Addr: n.Addr})
 	}
@@ -186,9 +189,9 @@ func TestIdleGatewaysAdmitANodeThatLostItsRun(t *testing.T) {
 	pg := testenv.Postgres(t)
 	nodes := testenv.OwnRedisWith(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
 	cfg := config(t, pg)
-	cfg.RedisNodes, cfg.MaxTTL = []lock.Node{{Addr: nodes[0].Addr}}, time.Second
+	cfg.RedisNodes, cfg.MaxTTL = []lock.Node{{Addr: nodes[0].Addr}}, 2*time.Second
 	c, other := start(t, cfg), start(t, cfg)
-	c.acquire("r", "1s", "0s")
+	c.acquire("r", "2s", "0s")
 	sight, err := lock.New(lock.Config{Nodes: cfg.RedisNodes, KeyPrefix: cfg.KeyPrefix}) // as `nodes status` sees it
 	if err != nil {
 		t.Fatal(err)
@@ -199,8 +202,8 @@ func TestIdleGatewaysAdmitANodeThatLostItsRun(t *testing.T) {
 	}
 	testenv.Eventually(t, "a quorum of nodes answers", func() error { return sight.Ping(t.Context()) })
 	for _, c := range []*client{c, other} {
-		c.want(http.StatusOK, "GET", "/readyz", nil)
-		c.acquire("r", "1s", "5s")
+		untilReady(c)
+		c.acquire("r", "2s", "30s")
 	}
 }
 

@@ -43,7 +43,7 @@ const rowsForLong = `SELECT repeat('x', 100000) FROM generate_series(1, 100000)`
 // A dead machine sends nothing, so only its silence reveals it.
 func TestALeaseEndsATTLAfterItsClientsMachineIsGone(t *testing.T) {
 	t.Parallel()
-	const ttl = 5 * time.Second
+	const ttl = 8 * time.Second
 	for name, work := range map[string]func(t *testing.T, conn *pgx.Conn){
 		"idle": func(*testing.T, *pgx.Conn) {},
 		"idle in a transaction": func(t *testing.T, conn *pgx.Conn) {
@@ -90,7 +90,7 @@ func TestALeaseEndsATTLAfterItsClientsMachineIsGone(t *testing.T) {
 func TestASlowReaderThatLivesKeepsItsLease(t *testing.T) {
 	t.Parallel()
 	c, pg := leasingGateway(t, nil)
-	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;ttl=6s")
+	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;ttl=9s")
 	if err != nil {
 		t.Fatal(err)
 	}

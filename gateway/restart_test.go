@@ -157,7 +157,7 @@ func TestADrillOfPostgreSQL(t *testing.T) {
 			if _, err := c.connect(d.writer(), held).Exec(t.Context(), updateOrder, "after it"); err != nil {
 				t.Errorf("under the grant from before: %v", err)
 			}
-			c.acquire("orders/2", "5s", "5s")
+			c.acquire("orders/2", "5s", "30s")
 			d.wantStatus(t, "after it")
 		})
 	}

@@ -225,7 +225,7 @@ func TestWithoutARedisQuorumGrantsAreJudgedAllTheSame(t *testing.T) {
 	t.Parallel()
 	p, nodes := startPair(t), testenv.OwnRedis(t, 3)
 	cfg := p.gateway("")
-	cfg.PG.Rules, cfg.RedisNodes = grantRequired, nil
+	cfg.PG.Rules, cfg.RedisNodes, cfg.NodeTimeout = grantRequired, nil, 2*time.Second
 	for _, n := range nodes {
 		cfg.RedisNodes = append(cfg.RedisNodes, lock.Node{Addr: n.Addr})
 	}
