@@ -26,7 +26,11 @@ func TestWithBestEffortTwoMayHoldAndTheNewestWrites(t *testing.T) {
 	cfg := config(t, pg)
 	cfg.RedisNodes, cfg.BestEffort, cfg.MaxTTL = []lock.Node{{Addr: node.Addr}}, true, 5*time.Minute
 	c := start(t, cfg)
-	notes, _ := c.want(http.StatusOK, "GET", "/readyz", nil).Body["notes"].(map[string]any)
+	var notes map[string]any
+	untilAnswered(c, func(a answer) bool {
+		notes, _ = a.Body["notes"].(map[string]any)
+		return a.Status == http.StatusOK
+	})
 	if text, _ := notes["redis"].(string); !strings.Contains(text, "best effort") {
 		t.Errorf("readyz says %v", notes)
 	}

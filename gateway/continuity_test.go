@@ -192,7 +192,7 @@ func TestAServerThatWasSetBackGetsNoLeasesUntilItsFencesAreInvalidatedAgain(t *t
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": a.handle})
 	b := c.acquire("orders/1001", "30s", "10s")
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": b.handle})
-	c.want(http.StatusOK, "GET", "/readyz", nil) // what is written so far is recorded
+	untilReady(c) // what is written so far is recorded
 
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)

@@ -73,7 +73,7 @@ func TestARepeatThatWaitsAtAnotherGatewayIsTheSameLease(t *testing.T) {
 	}
 	first := ask(one, "30s")
 	wait(1)
-	repeat := ask(other, "3s")
+	repeat := ask(other, "8s")
 	wait(2)
 	one.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]any{"handle": before.handle})
 	got, again := <-first, <-repeat

@@ -23,7 +23,7 @@ import (
 func TestLimitsHold(t *testing.T) {
 	t.Parallel()
 	// Also for the first rows of a large result.
-	w := setup(t, func(c *fencedsql.Config) { c.MaxResultBytes, c.StatementTimeout = 1000, 4*time.Second })
+	w := setup(t, func(c *fencedsql.Config) { c.MaxResultBytes, c.StatementTimeout = 1000, 7*time.Second })
 	insert := st("INSERT INTO items (id) VALUES (1)")
 	var tooLarge *api.TooLargeError
 	if err := w.fails(insert, st("SELECT repeat('x', 100), generate_series(1, 1000000000)")); !errors.As(err, &tooLarge) || tooLarge.Limit != 1000 {
@@ -81,7 +81,7 @@ func TestAnswerThatIsNoJSONCommitsNothing(t *testing.T) {
 
 func TestStatementsMayNotLiftTheRequestsLimit(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *fencedsql.Config) { c.RequestTimeout = 5 * time.Second }) // all but the last statement must finish within it
+	w := setup(t, func(c *fencedsql.Config) { c.RequestTimeout = 8 * time.Second }) // all but the last statement must finish within it
 	var failed *api.StatementError
 	err := w.fails(st("INSERT INTO items (id) VALUES (1)"), st("SET LOCAL statement_timeout = 0"), st("SELECT pg_sleep(60)"))
 	if !errors.As(err, &failed) || failed.SQLState != "57014" || failed.Index != 2 {

@@ -69,7 +69,7 @@ func TestWhoHasLoggedInCountsNotAmongTheStrangersOfItsAddress(t *testing.T) {
 func TestTheFirstByteIsWaitedForForAShorterTime(t *testing.T) {
 	t.Parallel()
 	r := start(t, "tcp", letsIn(t), "shop", func(c *pgwire.Config) {
-		c.FirstByteTimeout, c.LoginTimeout = 2*time.Second, time.Hour
+		c.FirstByteTimeout, c.LoginTimeout = 5*time.Second, time.Hour
 	})
 	begun := r.dial()
 	if _, err := begun.Write([]byte{0}); err != nil { // now it has the time of a login

@@ -20,7 +20,7 @@ import (
 
 func TestIdleSessionsEndAndBusyOnesDoNot(t *testing.T) {
 	t.Parallel()
-	const limit = 2 * time.Second // each session reaches its state well within it, also on a busy machine
+	const limit = 4 * time.Second // each session reaches its state well within it, also on a busy machine
 	w := setup(t, func(c *pgwire.Config) { c.IdleTimeout, c.IdleInTransactionTimeout = limit, limit })
 	w.shop()
 	idle, open := w.carrying(""), w.carrying("")
@@ -37,7 +37,7 @@ func TestIdleSessionsEndAndBusyOnesDoNot(t *testing.T) {
 	}
 	// A statement runs without a Sync after it: PostgreSQL is silent for longer than the limit.
 	front := pipelined.PgConn().Frontend()
-	front.SendParse(&pgproto3.Parse{Query: "SELECT pg_sleep(5)"})
+	front.SendParse(&pgproto3.Parse{Query: "SELECT pg_sleep(8)"})
 	front.SendBind(&pgproto3.Bind{})
 	front.SendExecute(&pgproto3.Execute{})
 	front.Send(&pgproto3.Flush{})
@@ -45,7 +45,7 @@ func TestIdleSessionsEndAndBusyOnesDoNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	busy := w.carrying("")
-	if got := w.exec(busy, "SELECT pg_sleep(5)"); got != "" {
+	if got := w.exec(busy, "SELECT pg_sleep(8)"); got != "" {
 		t.Errorf("a session whose statement runs: %s", got)
 	}
 	for {

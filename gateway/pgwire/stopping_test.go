@@ -29,7 +29,7 @@ func TestSessionsThatAStopWaitsForEndForTheOtherReasonsToo(t *testing.T) {
 			func(c *pgwire.Config) { c.Fences, c.FencesEvery = f.read, 5*time.Millisecond },
 			func() { f.set("r", 35, nil) }, "ZF001",
 		},
-		"idle in its transaction": {func(c *pgwire.Config) { c.IdleInTransactionTimeout = 2 * time.Second }, func() {}, "25P03"},
+		"idle in its transaction": {func(c *pgwire.Config) { c.IdleInTransactionTimeout = 5 * time.Second }, func() {}, "25P03"},
 	} {
 		r := start(t, "tcp", upstream(t, func(conn net.Conn) {
 			readStartup(conn)

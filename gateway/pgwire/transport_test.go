@@ -235,7 +235,7 @@ func TestAClientThatLeavesItsLoginIsNoWarning(t *testing.T) {
 
 func TestTLSTowardsPostgreSQLMayBeginDirectlyAndOutlivesTheDialling(t *testing.T) {
 	t.Parallel()
-	const timeout = 4 * time.Second
+	const timeout = 7 * time.Second
 	server, client := certificate(t)
 	server.NextProtos = []string{"postgresql"}
 	protocol := make(chan string, 1)

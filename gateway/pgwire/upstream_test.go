@@ -292,7 +292,7 @@ func TestLoginIsBounded(t *testing.T) {
 		}
 	}
 	// Within this time PostgreSQL must be reached, also on a busy machine.
-	conn := start(t, "tcp", addr, "shop", func(c *pgwire.Config) { c.LoginTimeout = 3 * time.Second }).dial()
+	conn := start(t, "tcp", addr, "shop", func(c *pgwire.Config) { c.LoginTimeout = 6 * time.Second }).dial()
 	send(t, conn, startup)
 	if code, message := farewell(t, conn); code != "08006" || !strings.Contains(message, "login took too long") {
 		t.Errorf("a login without an end: %s %s", code, message)
