@@ -4,6 +4,7 @@ package gateway_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"net/http"
@@ -105,21 +106,27 @@ func TestEachMetricIsOnThePageAndNoLabelNamesAResource(t *testing.T) {
 	c.want(http.StatusNoContent, "POST", "/v1/sessions/"+id+"/end", map[string]string{"by": "ops"})
 	testenv.Eventually(t, "the end is counted", func() bool { return c.scraped()[`fencegate_pg_ended_total{sqlstate="57P01"}`] == "1" })
 
-	status, text := c.raw(http.MethodGet, "http://"+c.g.Addrs().Metrics+"/metrics", nil)
-	if status != http.StatusOK {
-		t.Fatalf("%d %s", status, text)
-	}
-	page, there := metricsPage(t), exposed(text)
+	page := metricsPage(t)
 	delete(page, "fencegate_principals_last_reload_successful")           // only with principals: TestARefusedReloadKeepsTheRightsAndIsMeasured
 	delete(page, "fencegate_tls_certificate_not_after_timestamp_seconds") // only with TLS: TestTheEndOfACertificateIsLoggedAndAMetric
+	var text string
+	var there map[string]string
+	testenv.Eventually(t, "each metric of the page is there", func() error { // a query may take too long for one scrape
+		var status int
+		if status, text = c.raw(http.MethodGet, "http://"+c.g.Addrs().Metrics+"/metrics", nil); status != http.StatusOK {
+			return fmt.Errorf("%d %s", status, text)
+		}
+		there = exposed(text)
+		for name := range page {
+			if there[name] == "" {
+				return fmt.Errorf("docs/reference/metrics.md has %s, and the gateway does not", name)
+			}
+		}
+		return nil
+	})
 	for name, says := range there {
 		if page[name] != says {
 			t.Errorf("%s is a %q; docs/reference/metrics.md has %q", name, says, page[name])
-		}
-	}
-	for name := range page {
-		if there[name] == "" {
-			t.Errorf("docs/reference/metrics.md has %s, and the gateway does not", name)
 		}
 	}
 	for _, secret := range []string{"orders", "1001", "invoice", "fence_writer", "checkout", pg.GatewayURL} {

@@ -49,7 +49,7 @@ func TestARoleLeasesWhatItsPrincipalMayNow(t *testing.T) {
 	if _, err := c.login(t.Context(), pg, "-c fence.lease=users/1;fresh"); fatal(err).Code != "42501" {
 		t.Errorf("a lease that no rule allows: %v", err)
 	}
-	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1;fresh;ttl=1s;wait=10s")
+	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1;fresh;ttl=9s;wait=10s")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -106,12 +107,15 @@ func (c *client) text(method, path string, body any) (int, string) {
 
 func (c *client) wantMetrics(want map[string]string) {
 	c.t.Helper()
-	_, text := c.text("GET", "/metrics", nil)
-	for name, value := range want {
-		if !strings.Contains(text, "\n"+name+" "+value+"\n") {
-			c.t.Errorf("metrics lack %s %s:\n%s", name, value, filtered(text, "fencegate_s3"))
+	testenv.Eventually(c.t, "the metrics are right", func() error { // a request may be counted after its answer
+		_, text := c.text("GET", "/metrics", nil)
+		for name, value := range want {
+			if !strings.Contains(text, "\n"+name+" "+value+"\n") {
+				return fmt.Errorf("metrics lack %s %s:\n%s", name, value, filtered(text, "fencegate_s3"))
+			}
 		}
-	}
+		return nil
+	})
 }
 
 func filtered(text, part string) string {
