@@ -147,7 +147,7 @@ func (c *client) acquire(resource, ttl, wait string) lease {
 		if err == nil {
 			return l
 		}
-		if lost, ok := errors.AsType[*unwanted](err); !ok || lost.Status != http.StatusGone || time.Since(begun) < valid*9/10 || tries == 10 {
+		if lost, ok := errors.AsType[*unwantedError](err); !ok || lost.Status != http.StatusGone || time.Since(begun) < valid*9/10 || tries == 10 {
 			c.t.Fatal(err)
 		}
 		wait = "30s" // what it left behind
@@ -165,19 +165,19 @@ func (c *client) expect(status int, method, path string, body any) (answer, erro
 	c.t.Helper()
 	a := c.do(method, path, body)
 	if a.Status != status {
-		return a, &unwanted{answer: a, call: method + " " + path}
+		return a, &unwantedError{answer: a, call: method + " " + path}
 	}
 	return a, nil
 }
 
-// unwanted is an answer with another status than the expected one.
-type unwanted struct {
+// unwantedError is an answer with another status than the expected one.
+type unwantedError struct {
 	answer
 
 	call string
 }
 
-func (u *unwanted) Error() string { return fmt.Sprintf("%s: %d %v", u.call, u.Status, u.Body) }
+func (u *unwantedError) Error() string { return fmt.Sprintf("%s: %d %v", u.call, u.Status, u.Body) }
 
 // paced repeats a try with a TTL that doubles, because on a busy machine a short lease may end before its work.
 func paced(t *testing.T, ttl time.Duration, try func(ttl time.Duration) error) {

@@ -141,13 +141,13 @@ func TestAnotherDatabaseUnderTheSameKeysIsNamedAndTheFirstGoesOn(t *testing.T) {
 		cfg.DatabaseKeys, cfg.KeyPrefix = false, "one"
 	}
 	first := start(t, mine)
-	held := first.acquire("orders/1001", "30s", "0s")
+	held := first.acquire("orders/1001", "60s", "0s")
 	second := start(t, theirs)
 	if said := refusedBeside(second, "are another database's", "one:*", "--redis-prefix"); strings.Contains(said, "invalidate") || strings.Contains(said, "--yes") {
 		t.Errorf("destructive advice: %s", said)
 	}
 	untilReady(first)
-	first.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": held.handle})
+	first.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": held.handle, "ttl": "60s"})
 	first.acquire("orders/3", "30s", "0s") // the refused ones hold no lock
 }
 
@@ -156,14 +156,14 @@ func TestACopyOfADatabaseLeavesTheFirstOneAloneUntilItHasItsOwnKeys(t *testing.T
 	nodes, pg := testenv.OwnRedis(t, 3), testenv.Postgres(t)
 	name := copyOf(t, pg)
 	first := start(t, sharing(t, pg.GatewayURL, nodes))
-	held := first.acquire("orders/1001", "30s", "0s")
+	held := first.acquire("orders/1001", "60s", "0s")
 	beside := sharing(t, inDatabase(t, pg.GatewayURL, name), nodes)
 	second := start(t, beside)
 	refusedBeside(second, "this database is a copy", "fencegate fence new-group --yes", "fencegate fence invalidate-all --yes")
 	goesOn := func() {
 		t.Helper()
 		untilReady(first)
-		first.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": held.handle})
+		first.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": held.handle, "ttl": "60s"})
 		l := first.acquire("orders/3", "30s", "0s")
 		first.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
 	}

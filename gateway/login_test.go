@@ -96,6 +96,7 @@ func TestALoginCanTakeALeaseForTheLifeOfItsConnection(t *testing.T) {
 			return err
 		}
 		if holder, locked := c.locked("orders/1001"); !locked || !strings.Contains(holder, conn.Config().User) {
+			_ = conn.Close(t.Context())
 			return fmt.Errorf("held by %q (%v)", holder, locked)
 		}
 		// Longer than the lease lasts without a renewal.

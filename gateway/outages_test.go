@@ -44,7 +44,7 @@ func TestWithoutPostgreSQLNothingIsHalfDone(t *testing.T) {
 	broken.PostgresURL, broken.SQLURL = "postgres://u:hunter2@"+gone+"/d", "postgres://u:hunter2@"+gone+"/d"
 	broken.BlobDir, broken.Buckets = t.TempDir(), nil
 	c := start(t, broken)
-	l := healthy.acquire("held", "30s", "0s")
+	l := healthy.acquire("held", "60s", "0s")
 
 	for _, call := range []struct {
 		method, path string
