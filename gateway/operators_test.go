@@ -91,7 +91,7 @@ func TestRenewalDoesNotWaitForAPostgreSQLThatHangs(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
 	cfg := config(t, pg)
-	l := start(t, cfg).acquire("r", "30s", "0s")
+	l := start(t, cfg).acquire("r", "60s", "0s")
 	ln, err := net.Listen("tcp", "127.0.0.1:0") // connections wait in its backlog
 	if err != nil {
 		t.Fatal(err)
