@@ -80,12 +80,12 @@ func TestWithoutARedisQuorumNothingIsHalfDone(t *testing.T) {
 	guarded(t, pg)
 	nodes := testenv.OwnRedis(t, 3)
 	cfg := config(t, pg)
-	cfg.RedisNodes = nil
+	cfg.RedisNodes, cfg.NodeTimeout = nil, 2*time.Second // a renewal is tried for twice as long
 	for _, n := range nodes {
 		cfg.RedisNodes = append(cfg.RedisNodes, lock.Node{Addr: n.Addr})
 	}
 	c := start(t, cfg)
-	l := c.acquire("orders/1001", "30s", "0s")
+	l := c.acquire("orders/1001", "60s", "0s")
 	conn := c.connect(pg, l)
 	untilAnswered(c, func(a answer) bool { return a.Status == http.StatusOK && a.Body["degraded"] == nil }) // all nodes serve
 	for i, n := range nodes[:2] {

@@ -95,6 +95,7 @@ func TestADrillOfAQuorumOfRedisNodes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := startDrill(t, nodes)
+			d.cfg.NodeTimeout = 2 * time.Second // a renewal is tried for twice as long
 			c := start(t, d.cfg)
 			held := c.acquire("orders/1001", "5s", "0s")
 			conn := c.connect(d.writer(), held)
