@@ -16,7 +16,7 @@ import (
 func TestAReadBeyondTheConnectionsIsToldThatTheyAreInUse(t *testing.T) {
 	t.Parallel()
 	const size = 8 << 20 // more than the socket buffers hold
-	s := openS3(t, s3posix.Start(t).URL(), func(c *blob.S3Config) { c.Connections, c.Stall = 1, 3*time.Second })
+	s := openS3(t, s3posix.Start(t).URL(), func(c *blob.S3Config) { c.Connections, c.Stall = 1, 30*time.Second })
 	id := blob.NewID()
 	if err := s.Put(t.Context(), id, bytes.NewReader(make([]byte, size)), size); err != nil {
 		t.Fatal(err)

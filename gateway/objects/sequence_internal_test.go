@@ -22,7 +22,7 @@ func TestAReadKeepsItsConnectionFromPartToPart(t *testing.T) {
 	store, err := blob.OpenS3(t.Context(), blob.S3Config{
 		Bucket: s3posix.Bucket, Prefix: "parts", Endpoint: s3posix.Start(t).URL(), Region: "us-east-1", PathStyle: true,
 		Credentials: credentials.NewStaticCredentialsProvider(s3posix.Access, s3posix.Secret, ""),
-		Connections: 1, Stall: 3 * time.Second,
+		Connections: 1, Stall: 30 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)
