@@ -32,13 +32,20 @@ func TestTheOutcomeIsNotToldBeforeTheStandbyHasIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.SynchronousStandby(w.t, w.admin, "missing")
-	soon, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	if err := tx.Commit(soon); err == nil {
+	pid := tx.Conn().PgConn().PID()
+	committing, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	committed := make(chan error, 1)
+	go func() { committed <- tx.Commit(committing) }()
+	testenv.Eventually(t, "COMMIT waits for the standby", func() bool {
+		return len(committed) > 0 || w.count("SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'", pid) == 1
+	})
+	giveUp()
+	if err := <-committed; err == nil {
 		t.Fatal("COMMIT did not wait for the standby: this test shows nothing")
 	}
 	testenv.Eventually(t, "it is published here", func() bool { return w.count("SELECT count(*) FROM objects.versions") == 1 })
-	soon, cancel = context.WithTimeout(t.Context(), time.Second)
+	soon, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	wantErr(t, "before the standby has it", s3fence.Outcome(soon, w.writer, staged), fence.ErrUnknown)
 	testenv.SynchronousStandby(w.t, w.admin, "")
