@@ -61,7 +61,7 @@ func TestAnUploadThatIsCutShortLeavesNoObject(t *testing.T) {
 
 func TestAStalledUploadIsCutOff(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *config) { c.StallTimeout = 3 * time.Second })
+	w := setup(t, func(c *config) { c.StallTimeout = 6 * time.Second })
 	w.bucket()
 	w.arm("orders/1001", 5)
 	slow := newHalf(3 << 20)

@@ -221,7 +221,7 @@ func (w *world) trickle(head string, within time.Duration) {
 func TestBytesNowAndThenKeepNoConnection(t *testing.T) {
 	t.Parallel()
 	w := setup(t, func(c *config) {
-		c.HeaderTimeout, c.UploadTimeout, c.StallTimeout = 2*time.Second, 4*time.Second, time.Minute
+		c.HeaderTimeout, c.UploadTimeout, c.StallTimeout = 5*time.Second, 6*time.Second, time.Minute
 	})
 	bucket := w.bucket()
 	w.trickle("GET / HTTP/1.1\r\nX: ", 30*time.Second)
@@ -237,28 +237,34 @@ func TestBytesNowAndThenKeepNoConnection(t *testing.T) {
 		t.Fatal("the server still waits for the upload")
 	}
 	testenv.Eventually(t, "the upload is given up", func() bool { return w.count("SELECT count(*) FROM objects.blobs WHERE state = 'condemned'") == 1 })
-	put(t, w.holder("orders/1001", 5), bucket, invoice, "and the next one goes through")
+	testenv.Eventually(t, "the next one goes through", func() error { // on a busy machine it may be too slow, too
+		_, err := tryPut(t, w.holder("orders/1001", 5), bucket, invoice, "the next one")
+		return err
+	})
 }
 
 // Clients keep idle connections ready: an answer on one would not belong to any request.
 func TestAConnectionThatSaysNothingIsEndedWithoutAWord(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *config) { c.HeaderTimeout = 2 * time.Second })
+	w := setup(t, func(c *config) { c.HeaderTimeout = 6 * time.Second })
 	for head, want := range map[string]string{"": "", "GET / HT": "RequestTimeout"} {
-		var d net.Dialer
-		conn, err := d.DialContext(t.Context(), "tcp", w.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
-		if _, err := io.WriteString(conn, head); err != nil {
-			t.Fatal(err)
-		}
-		got, err := io.ReadAll(conn)
-		if err != nil || want == "" && len(got) > 0 || !strings.Contains(string(got), want) {
-			t.Errorf("after %q: %q, %v", head, got, err)
-		}
-		_ = conn.Close()
+		t.Run("after "+head, func(t *testing.T) {
+			t.Parallel()
+			var d net.Dialer
+			conn, err := d.DialContext(t.Context(), "tcp", w.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+			if _, err := io.WriteString(conn, head); err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(conn)
+			if err != nil || want == "" && len(got) > 0 || !strings.Contains(string(got), want) {
+				t.Errorf("after %q: %q, %v", head, got, err)
+			}
+			_ = conn.Close()
+		})
 	}
 }
 

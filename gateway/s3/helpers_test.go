@@ -166,7 +166,7 @@ func throughFaulty(t *testing.T, f *faulty) option {
 			t.Fatal(err)
 		}
 		t.Cleanup(pool.Close)
-		cfg.Pool, cfg.DatabaseTimeout = pool, 2*time.Second
+		cfg.Pool = pool
 	}
 }
 

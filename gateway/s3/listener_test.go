@@ -246,7 +246,7 @@ func TestTheS3PortsCertificateIsReplacedWithoutARestart(t *testing.T) {
 		if cfg.TLS, err = files.Load(tlsfiles.Use{Port: "the S3 port"}, cfg.Logger); err != nil {
 			t.Fatal(err)
 		}
-		cfg.HeaderTimeout = 2 * time.Second
+		cfg.HeaderTimeout = 8 * time.Second
 	})
 	bucket := w.bucket()
 	w.arm("orders/1001", 5)

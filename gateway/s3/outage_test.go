@@ -136,7 +136,8 @@ func TestAStuckDatabaseIsNotFloodedWithConnections(t *testing.T) {
 			t.Errorf("got %+v", a)
 		}
 	}
-	if n := most.Load(); n > 12 { // two of the pool, two outside it, and those that cancel statements
+	// Two of the pool, two outside it, and those that cancel statements. On a busy machine those of one turn last into the next.
+	if n := most.Load(); n > requests/2 {
 		t.Errorf("%d connections were open at a time", n)
 	}
 }
