@@ -67,6 +67,8 @@ func TestAMigrationSaysForWhomItWaits(t *testing.T) {
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("%s, cancelled: %v", name, err)
 		}
+		waitFor(t, pg, "its session waits no longer", `SELECT NOT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+			WHERE l.locktype = 'advisory' AND NOT l.granted AND d.datname = current_database())`)
 		exec(freeLock)
 		if err := call(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
