@@ -266,11 +266,23 @@ func TestRacesBetweenGroupsAndWriters(t *testing.T) {
 
 func TestTheRaceCatchesAGroupWithoutTheKey(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	mutateFunction(t, w, "fence.arm_group", `pg_try_advisory_xact_lock(fence.key(f.resource, f.token, f.seal))`, `true`)
-	if late := race(t, w, 60, 9, 6); late == 0 {
-		t.Error("60 arms did not catch it")
+	late := caught(t, 60, 6, func() world {
+		w := setup(t)
+		mutateFunction(t, w, "fence.arm_group", `pg_try_advisory_xact_lock(fence.key(f.resource, f.token, f.seal))`, `true`)
+		return w
+	})
+	if late == 0 {
+		t.Error("ten times 60 arms did not catch it")
 	}
+}
+
+// caught races in new worlds until writes landed late: on a busy machine one side may stand still during a race.
+func caught(t *testing.T, arms, beside int, mutant func() world) (late int) {
+	t.Helper()
+	for tries := 0; tries < 10 && late == 0; tries++ {
+		late = race(t, mutant(), arms, 9, beside)
+	}
+	return late
 }
 
 func TestTheRaceCatchesMutants(t *testing.T) {
@@ -278,10 +290,13 @@ func TestTheRaceCatchesMutants(t *testing.T) {
 	for name, m := range mutants {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
-			mutate(t, w, m.old, m.replacement)
-			if late := race(t, w, 60, 9, 0); late == 0 {
-				t.Error("60 arms did not catch it")
+			late := caught(t, 60, 0, func() world {
+				w := setup(t)
+				mutate(t, w, m.old, m.replacement)
+				return w
+			})
+			if late == 0 {
+				t.Error("ten times 60 arms did not catch it")
 			} else {
 				t.Logf("%d late writes", late)
 			}
