@@ -261,7 +261,7 @@ func TestArmGivesUpWithItsContext(t *testing.T) {
 	}
 
 	// With a deadline the drain answers before it, even if the grace period is longer.
-	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel = context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
 	if err := w.fence.Arm(ctx, fence.Arming{Resource: orders, Token: 36, SealHash: fence.NewSeal().Hash()}); err != nil {
 		t.Error(err)

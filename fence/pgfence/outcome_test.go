@@ -39,7 +39,7 @@ func TestTheDrainAnswersBeforeAStatementTimeout(t *testing.T) {
 	w := setup(t)
 	tx := paused(t, w, pgx.ReadCommitted, w.acquire(t, orders, 34))
 	f := pgfence.New(poolWith(t, w.pg.GatewayURL, func(c *pgxpool.Config) {
-		c.ConnConfig.RuntimeParams["statement_timeout"] = "8s"
+		c.ConnConfig.RuntimeParams["statement_timeout"] = "12s"
 	}), pgfence.WithGrace(time.Minute), pgfence.WithDrainLimit(time.Minute))
 	if err := f.Arm(t.Context(), fence.Arming{Resource: orders, Token: 35, SealHash: fence.NewSeal().Hash()}); err != nil {
 		t.Error(err)

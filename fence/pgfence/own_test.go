@@ -187,7 +187,7 @@ func TestATakeThatCouldNotDrainIsTakenByTheNextTry(t *testing.T) {
 	}
 	newer := fence.NewSeal().Hash()
 	lock := w.taker(t)
-	if _, err := lock.Exec(t.Context(), `SET statement_timeout = '2s'`); err != nil {
+	if _, err := lock.Exec(t.Context(), `SET statement_timeout = '10s'`); err != nil {
 		t.Fatal(err)
 	}
 	_, err = lock.Exec(t.Context(), take, orders, 35, newer, "")
