@@ -18,7 +18,7 @@ import (
 func waitFor(t *testing.T, pg testenv.PG, what, sql string) {
 	t.Helper()
 	pool := pg.Pool(t)
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for tick := time.NewTicker(2 * time.Millisecond); ; {
 		var yes bool
 		if err := pool.QueryRow(t.Context(), sql).Scan(&yes); err != nil {
