@@ -45,7 +45,11 @@ func TestTheRestOfAChunkedBodyIsNoRequest(t *testing.T) {
 		if err := req.Header.Write(&head); err != nil {
 			t.Fatal(err)
 		}
-		if n, status := w.answers(head.String() + "\r\n" + c.body); n != c.n || status != c.status {
+		n, status := w.answers(head.String() + "\r\n" + c.body)
+		for tries := 0; tries < 4 && n < c.n; tries++ { // on a busy machine the rest may be read too late
+			n, status = w.answers(head.String() + "\r\n" + c.body)
+		}
+		if n != c.n || status != c.status {
 			t.Errorf("%s: %d answers, the first %d, want %d, %d", name, n, status, c.n, c.status)
 		}
 	}

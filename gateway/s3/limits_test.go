@@ -4,6 +4,8 @@ package s3_test
 
 import (
 	"bufio"
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
 
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
@@ -25,7 +28,26 @@ import (
 // wantSlowDown checks that a request was answered with 503 and Retry-After.
 func (w *world) wantSlowDown(r raw) {
 	w.t.Helper()
-	res, text := w.send(r)
+	var data []byte
+	if r.body != nil {
+		var err error
+		if data, err = io.ReadAll(r.body); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	var res *http.Response
+	for tries := 0; ; tries++ { // on a busy machine a body may be sent for longer than a refused one is heard
+		if r.body != nil {
+			r.body = bytes.NewReader(data)
+		}
+		var err error
+		if res, err = httpClient(w.t).Do(w.request(r)); err == nil {
+			break
+		} else if tries == 4 {
+			w.t.Fatal(err)
+		}
+	}
+	text := readAll(w.t, res.Body)
 	if res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, "SlowDown") || res.Header.Get("Retry-After") == "" {
 		w.t.Errorf("%s: got %d, Retry-After %q, %s", r.method, res.StatusCode, res.Header.Get("Retry-After"), text)
 	}
@@ -135,7 +157,14 @@ func TestConnectionsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
 				ListBuckets(t.Context(), &awss3.ListBucketsInput{})
 			return err
 		}
-		wantRefused(t, list(), 503, "SlowDown")
+		refusal := list()
+		for tries := 0; tries < 4; tries++ { // on a busy machine a surplus connection may be closed before it is used
+			if _, said := errors.AsType[smithy.APIError](refusal); said {
+				break
+			}
+			refusal = list()
+		}
+		wantRefused(t, refusal, 503, "SlowDown")
 		testenv.Eventually(t, "the surplus is closed", func() bool { return w.srv.Stats().Connections == 2 })
 		_ = idle[0].Close()
 		testenv.Eventually(t, "one is gone", func() bool { return w.srv.Stats().Connections == 1 })
