@@ -3,6 +3,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,11 +18,11 @@ import (
 )
 
 // over is a gateway whose lease of r is lost at the first renewal, with this answer.
-func over(t *testing.T, answer string) (url string) {
+func over(t *testing.T, ttl time.Duration, answer string) (url string) {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/leases", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte(`{"resource":"r","token":"7","grant":"7.0123456789abcdef0123456789abcdef","handle":"h","ttl_ms":1500,"valid_ms":1500}`))
+		_, _ = fmt.Fprintf(w, `{"resource":"r","token":"7","grant":"7.0123456789abcdef0123456789abcdef","handle":"h","ttl_ms":%d,"valid_ms":%[1]d}`, ttl.Milliseconds())
 	})
 	mux.HandleFunc("/v1/leases/renew", func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusGone)
@@ -46,14 +48,18 @@ func TestRunSaysWhyItsLeaseWasLostAndHowTheCommandEnded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cmd := command(t, t.TempDir(), "run", "--gateway", over(t, tc.answer), "--resource", "r", "--ttl", "1500ms", "--", "sh", "-c", tc.script)
-			var stderr strings.Builder
-			cmd.Stderr = &stderr
-			_ = cmd.Run()
-			want := `fencegate: lost the lease on "r" (token 7): ` + tc.why + "; " + tc.end + "\nhint: " + tc.hint
-			if got := stderr.String(); cmd.ProcessState.ExitCode() != exitLost || !strings.Contains(got, want) {
-				t.Errorf("exit code %d, want %d and %q in:\n%s", cmd.ProcessState.ExitCode(), exitLost, want, got)
-			}
+			// The command must start before a third of the TTL, and may have a quarter of it to end.
+			paced(t, 1500*time.Millisecond, func(ttl time.Duration) error {
+				cmd := command(t, t.TempDir(), "run", "--gateway", over(t, ttl, tc.answer), "--resource", "r", "--ttl", ttl.String(), "--", "sh", "-c", tc.script)
+				var stderr strings.Builder
+				cmd.Stderr = &stderr
+				_ = cmd.Run()
+				want := `fencegate: lost the lease on "r" (token 7): ` + tc.why + "; " + tc.end + "\nhint: " + tc.hint
+				if got := stderr.String(); cmd.ProcessState.ExitCode() != exitLost || !strings.Contains(got, want) {
+					return fmt.Errorf("exit code %d, want %d and %q in:\n%s", cmd.ProcessState.ExitCode(), exitLost, want, got)
+				}
+				return nil
+			})
 		})
 	}
 }
@@ -62,29 +68,33 @@ func TestRunSaysWhyItsLeaseWasLostAndHowTheCommandEnded(t *testing.T) {
 // either order, the message says that the command had ended by itself.
 func TestARunThatWasStoppedPastItsLeaseSaysThatTheCommandHadEnded(t *testing.T) {
 	t.Parallel()
-	gateway := over(t, `{"code":"lease_lost","detail":"the lease is lost: it ran out","status":410}`)
+	const ranOut = `{"code":"lease_lost","detail":"the lease is lost: it ran out","status":410}`
 	for range 8 {
 		t.Run("", func(t *testing.T) {
 			t.Parallel()
-			dir := t.TempDir()
-			cmd := command(t, dir, "run", "--gateway", gateway, "--resource", "r", "--ttl", "1500ms", "--", "sh", "-c", "kill -STOP $PPID; >stopped")
-			var stderr strings.Builder
-			cmd.Dir, cmd.Stderr = dir, &stderr
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			testenv.Eventually(t, "the command stops it", func() bool {
-				_, err := os.Stat(filepath.Join(dir, "stopped"))
-				return err == nil
+			paced(t, 1500*time.Millisecond, func(ttl time.Duration) error {
+				dir := t.TempDir()
+				cmd := command(t, dir, "run", "--gateway", over(t, ttl, ranOut), "--resource", "r", "--ttl", ttl.String(), "--", "sh", "-c", "kill -STOP $PPID; >stopped")
+				var stderr strings.Builder
+				cmd.Dir, cmd.Stderr = dir, &stderr
+				ended := started(t, cmd)
+				testenv.Eventually(t, "the command stops it, or comes too late for that", func() bool {
+					_, err := os.Stat(filepath.Join(dir, "stopped"))
+					return err == nil || ended()
+				})
+				if ended() {
+					return errors.New("it was not stopped")
+				}
+				<-time.After(ttl + 100*time.Millisecond) // past the lease's deadline
+				if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+				testenv.Eventually(t, "it ends", ended)
+				if got := stderr.String(); cmd.ProcessState.ExitCode() != exitLost || !strings.Contains(got, "the command had ended by itself, with exit code 0") {
+					return fmt.Errorf("exit code %d, %s", cmd.ProcessState.ExitCode(), got)
+				}
+				return nil
 			})
-			<-time.After(1600 * time.Millisecond) // past the lease's deadline
-			if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
-			_ = cmd.Wait()
-			if got := stderr.String(); cmd.ProcessState.ExitCode() != exitLost || !strings.Contains(got, "the command had ended by itself, with exit code 0") {
-				t.Errorf("exit code %d, %s", cmd.ProcessState.ExitCode(), got)
-			}
 		})
 	}
 }

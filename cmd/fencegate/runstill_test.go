@@ -9,6 +9,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fencegate/fencegate/internal/testenv"
 )
@@ -83,7 +84,7 @@ func TestAReaderThatStandsStillHoldsNoRunUp(t *testing.T) {
 func TestAReaderThatStandsStillDoesNotDelayTheEndAfterALoss(t *testing.T) {
 	t.Parallel()
 	const revoked = `{"code":"lease_lost","detail":"the lease is lost: its resource was revoked","recorded":"8","status":410}`
-	cmd := command(t, t.TempDir(), "run", "--gateway", over(t, revoked), "--resource", "r", "--ttl", "1500ms", "--", "sleep", "60")
+	cmd := command(t, t.TempDir(), "run", "--gateway", over(t, 1500*time.Millisecond, revoked), "--resource", "r", "--ttl", "1500ms", "--", "sleep", "60")
 	cmd.Stderr = fullPipe(t)
 	testenv.Eventually(t, "run ends", started(t, cmd))
 	if got := cmd.ProcessState.ExitCode(); got != exitLost {
