@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fencegate/fencegate/internal/testenv"
 )
@@ -22,7 +23,7 @@ func TestNothingGoesOnWhenRunIsKilled(t *testing.T) {
 	t.Parallel()
 	url, _, renewed := leasingGateway(t, 0)
 	tmp := t.TempDir()
-	cmd := command(t, tmp, "run", "--gateway", url, "--resource", "r", "--ttl", "6s", "--", "sh", "-c",
+	cmd := command(t, tmp, "run", "--gateway", url, "--resource", "r", "--ttl", "12s", "--", "sh", "-c",
 		"trap '' TERM; sh -c \"trap '' TERM; echo \\$\\$; while :; do sleep 0.1; done\" & wait")
 	cmd.Stderr = nil // otherwise Wait would wait for the command's processes
 	out, err := cmd.StdoutPipe()
@@ -65,18 +66,27 @@ func leasingGateway(t *testing.T, held int32) (url string, given *atomic.Int32, 
 	var asked atomic.Int32
 	given, renewed = new(atomic.Int32), make(chan struct{}, 100)
 	mux := http.NewServeMux()
-	mux.HandleFunc("/v1/leases", func(w http.ResponseWriter, _ *http.Request) {
+	asksFor := func(r *http.Request) int64 { // the TTL in milliseconds
+		var body struct{ TTL string }
+		_ = json.NewDecoder(r.Body).Decode(&body)
+		ttl, err := time.ParseDuration(body.TTL)
+		if err != nil {
+			t.Errorf("the TTL: %v", err)
+		}
+		return ttl.Milliseconds()
+	}
+	mux.HandleFunc("/v1/leases", func(w http.ResponseWriter, r *http.Request) {
 		if asked.Add(1) <= held {
 			w.WriteHeader(http.StatusConflict)
 			_, _ = w.Write([]byte(`{"code":"held","detail":"r is held by web-1","status":409}`))
 			return
 		}
 		n := given.Add(1)
-		_, _ = fmt.Fprintf(w, `{"resource":"r","token":"%d","grant":"%[1]d.0123456789abcdef0123456789abcdef","handle":"h","ttl_ms":6000,"valid_ms":6000}`, n)
+		_, _ = fmt.Fprintf(w, `{"resource":"r","token":"%d","grant":"%[1]d.0123456789abcdef0123456789abcdef","handle":"h","ttl_ms":%d,"valid_ms":%[2]d}`, n, asksFor(r))
 	})
-	mux.HandleFunc("/v1/leases/renew", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("/v1/leases/renew", func(w http.ResponseWriter, r *http.Request) {
 		renewed <- struct{}{}
-		_, _ = w.Write([]byte(`{"valid_ms":6000}`))
+		_, _ = fmt.Fprintf(w, `{"valid_ms":%d}`, asksFor(r))
 	})
 	mux.HandleFunc("/v1/leases/release", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("/v1/endpoints", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) })

@@ -109,20 +109,21 @@ var (
 func TestAJobWritesUnderAllOfItsGrantsAndEndsWithOneOfThem(t *testing.T) {
 	t.Parallel()
 	s := accounts(t)
-	if err := s.runBoth(t, both, "sh", "-c", `exec psql -v ON_ERROR_STOP=1 -d "$DATABASE_URL" -c "`+moves+`"`).Run(); err != nil {
+	patient := append([]string{"--wait=30s"}, both...)
+	if err := s.runBoth(t, patient, "sh", "-c", `exec psql -v ON_ERROR_STOP=1 -d "$DATABASE_URL" -c "`+moves+`"`).Run(); err != nil {
 		t.Errorf("by the address: %v", err)
 	}
 	cfg, err := pgx.ParseConfig(s.postgres)
 	if err != nil {
 		t.Fatal(err)
 	}
-	byOptions := s.runBoth(t, both, "psql", "-v", "ON_ERROR_STOP=1", "-c", moves)
+	byOptions := s.runBoth(t, patient, "psql", "-v", "ON_ERROR_STOP=1", "-c", moves)
 	byOptions.Env = append(byOptions.Env, "PGUSER="+cfg.User, "PGPASSWORD="+cfg.Password, "PGDATABASE="+cfg.Database)
 	if err := byOptions.Run(); err != nil {
 		t.Errorf("by PGOPTIONS: %v", err)
 	}
 
-	job := s.runBoth(t, append([]string{"--json", "--ttl=6s"}, both...), "sh", "-c", `echo "$DATABASE_URL"; while :; do sleep 0.1; done`)
+	job := s.runBoth(t, append([]string{"--json", "--ttl=12s"}, patient...), "sh", "-c", `echo "$DATABASE_URL"; while :; do sleep 0.1; done`)
 	var said strings.Builder
 	job.Stderr = &said
 	out, err := job.StdoutPipe()
@@ -217,14 +218,20 @@ func (s stack) wantFree(t *testing.T, resource string) {
 func TestAllAreHeldOrNone(t *testing.T) {
 	t.Parallel()
 	s := accounts(t)
-	held, err := s.client(t).Acquire(t.Context(), client.AcquireRequest{Resource: credits, TTL: time.Minute})
+	held, err := s.client(t).Acquire(t.Context(), client.AcquireRequest{Resource: credits, TTL: 5 * time.Minute, Wait: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for flag, want := range map[string]int{"--wait=0s": exitHeld, "--wait=300ms": exitHeld, "--on-held=skip": 0} {
-		cmd := s.runBoth(t, append([]string{flag}, otherwise...), "sh", "-c", "exit 9")
-		_ = cmd.Run()
-		if got := cmd.ProcessState.ExitCode(); got != want {
+		got := exitUnavailable
+		for range 5 { // on a busy machine too few nodes may answer in time
+			cmd := s.runBoth(t, append([]string{flag}, otherwise...), "sh", "-c", "exit 9")
+			_ = cmd.Run()
+			if got = cmd.ProcessState.ExitCode(); got != exitUnavailable {
+				break
+			}
+		}
+		if got != want {
 			t.Errorf("%s: exit code %d while one is another's, want %d", flag, got, want)
 		}
 		s.wantFree(t, debits)
