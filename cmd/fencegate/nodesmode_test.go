@@ -15,7 +15,7 @@ func TestNodesAreMarkedForAModeFromTheCommandLine(t *testing.T) {
 	flags := []string{"--redis", nodes.Addrs[0], "--redis-prefix", nodes.Prefix}
 	run := func(args ...string) (int, string) {
 		t.Helper()
-		code, out, stderr := cli(t, nil, append(append([]string{"nodes"}, args...), flags...)...)
+		code, out, stderr := patiently(t, nil, append(append([]string{"nodes"}, args...), flags...)...)
 		return code, out + stderr
 	}
 	if code, said := run("mode", "best-effort"); code != exitUnavailable || !strings.Contains(said, "no node was admitted yet") {

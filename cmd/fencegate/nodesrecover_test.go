@@ -33,20 +33,20 @@ func TestAParkedNodeIsAdmittedAtOnceFromTheCommandLine(t *testing.T) {
 	}
 	before := tokenOf(t, l, "r")
 	vars := map[string]string{"FENCEGATE_REDIS": server.Addr, "FENCEGATE_POSTGRES_URL": pg.GatewayURL}
-	if code, _, stderr := cli(t, vars, "nodes", "park", server.Addr); code != exitOK || !strings.Contains(stderr, "is parked: restart its server") {
+	if code, _, stderr := patiently(t, vars, "nodes", "park", server.Addr); code != exitOK || !strings.Contains(stderr, "is parked: restart its server") {
 		t.Fatalf("park: %d %q", code, stderr)
 	}
-	if code, _, stderr := cli(t, vars, "nodes", "park", server.Addr); code != exitUnavailable || !strings.Contains(stderr, "parked already") {
+	if code, _, stderr := patiently(t, vars, "nodes", "park", server.Addr); code != exitUnavailable || !strings.Contains(stderr, "parked already") {
 		t.Errorf("park again: %d %q", code, stderr)
 	}
-	if code, out, _ := cli(t, vars, "nodes", "status"); code != exitUnavailable || !strings.Contains(out, `"parked": true`) {
+	if code, out, _ := patiently(t, vars, "nodes", "status"); code != exitUnavailable || !strings.Contains(out, `"parked": true`) {
 		t.Errorf("status: %d %q", code, out)
 	}
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	begun := time.Now()
-	code, _, stderr := cli(t, vars, "nodes", "admit", server.Addr)
+	code, _, stderr := patiently(t, vars, "nodes", "admit", server.Addr)
 	if passed := time.Since(begun); code != exitOK || passed > 20*time.Second { // less than the default TTL, too
 		t.Fatalf("admit: %d %q, after %v", code, stderr, passed)
 	}
@@ -71,7 +71,7 @@ func TestAGroupWithoutPostgreSQLIsRecoveredFromTheCommandLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	recovery := func(flags ...string) (int, string) {
-		code, _, stderr := cli(t, nil, append([]string{"nodes", "recover", "--redis", server.Addr, "--max-ttl", "1s"}, flags...)...)
+		code, _, stderr := patiently(t, nil, append([]string{"nodes", "recover", "--redis", server.Addr, "--max-ttl", "1s"}, flags...)...)
 		return code, stderr
 	}
 	for want, flags := range map[string][]string{

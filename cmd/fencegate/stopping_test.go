@@ -29,7 +29,7 @@ func startServe(t *testing.T, pg testenv.PG, args ...string) (cmd *exec.Cmd, lin
 		t.Fatal(err)
 	}
 	cmd = command(t, dir, append([]string{
-		"serve", "--postgres-url", pg.GatewayURL, "--redis", nodes[0].Addr, "--init", "--node-timeout", "1s", "--master-key-file", key,
+		"serve", "--postgres-url", pg.GatewayURL, "--redis", nodes[0].Addr, "--init", "--node-timeout", "20s", "--master-key-file", key,
 		"--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0",
 	}, args...)...)
 	cmd.Stderr = nil
@@ -50,16 +50,28 @@ func startServe(t *testing.T, pg testenv.PG, args ...string) (cmd *exec.Cmd, lin
 	return cmd, lines, "postgres://" + cfg.User + ":" + cfg.Password + "@127.0.0.1:" + port[1] + "/" + cfg.Database + "?sslmode=disable"
 }
 
-// awaitLine returns the log's next line with these words.
-func awaitLine(t *testing.T, lines *bufio.Scanner, words string) string {
+// awaitLine returns the log's next line with these words. After a minute it fails the test, which kills the gateway.
+func awaitLine(t *testing.T, lines *bufio.Scanner, words string) (line string) {
 	t.Helper()
-	for lines.Scan() {
-		if strings.Contains(lines.Text(), words) {
-			return lines.Text()
+	found := make(chan bool, 1)
+	go func() {
+		for lines.Scan() {
+			if line = lines.Text(); strings.Contains(line, words) {
+				found <- true
+				return
+			}
 		}
+		found <- false
+	}()
+	select {
+	case is := <-found:
+		if !is {
+			t.Fatalf("the log ends without %q", words)
+		}
+	case <-time.After(time.Minute):
+		t.Fatalf("within a minute the log has no %q", words)
 	}
-	t.Fatalf("the log ends without %q", words)
-	return ""
+	return line
 }
 
 func TestASecondSignalEndsAGatewayThatDrains(t *testing.T) {
