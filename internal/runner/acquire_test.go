@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,8 +86,8 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 		"a wait longer than a request":  {first: []func(http.ResponseWriter){held}, wait: 20 * time.Minute, asked: 2},
 		"skip":                          {first: []func(http.ResponseWriter){held}, hold: runner.Skip, asked: 1, want: runner.ErrSkipped},
 		"skip is not for what is away":  {first: []func(http.ResponseWriter){away}, hold: runner.Skip, asked: 1, want: errAny},
-		"skip, of another's":            {first: []func(http.ResponseWriter){away, held, held, held}, hold: runner.Skip, wait: 400 * time.Millisecond, want: runner.ErrSkipped},
-		"skip is not for its own lease": {first: []func(http.ResponseWriter){away, own, own, own}, hold: runner.Skip, wait: 400 * time.Millisecond, want: errHeld},
+		"skip, of another's":            {first: append([]func(http.ResponseWriter){away}, slices.Repeat([]func(http.ResponseWriter){held}, 200)...), hold: runner.Skip, wait: 400 * time.Millisecond, want: runner.ErrSkipped},
+		"skip is not for its own lease": {first: append([]func(http.ResponseWriter){away}, slices.Repeat([]func(http.ResponseWriter){own}, 200)...), hold: runner.Skip, wait: 400 * time.Millisecond, want: errHeld},
 		"wait without end":              {first: []func(http.ResponseWriter){held, away, held}, hold: runner.Wait, asked: 4},
 		"a TTL that ran out on the way": {first: []func(http.ResponseWriter){problem(410, "lease_lost", "the TTL ran out")}, wait: time.Minute, asked: 2},
 		"no endpoints at first":         {asked: 1, ports: []func(http.ResponseWriter){away, cut}},
@@ -94,25 +95,28 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := &answers{gateway: gateway{ttl: time.Minute}, first: tc.first, ports: tc.ports}
-			var stdout strings.Builder
-			_, err := runner.Run(t.Context(), runner.Config{
-				Client: clientOf(t, a), Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute, Wait: tc.wait, Holder: "me"}, OnHeld: tc.hold,
-				Command: []string{"echo", "ran"}, Environ: []string{"PATH=/usr/bin:/bin"}, Stdout: &stdout, Stderr: &stdout, Say: t.Logf,
-			})
-			switch {
-			case tc.want == nil && (err != nil || stdout.String() != "ran\n"), tc.want != nil && (err == nil || stdout.String() != ""),
-				errors.Is(err, runner.ErrSkipped) != errors.Is(tc.want, runner.ErrSkipped):
-				t.Errorf("got %v and %q, want %v", err, stdout.String(), tc.want)
-			}
-			if tc.asked > 0 && len(a.waits) != tc.asked {
-				t.Errorf("asked %d times, want %d", len(a.waits), tc.asked)
-			}
-			for _, text := range a.waits {
-				if d, err := time.ParseDuration(text); text != "" && (err != nil || d > 5*time.Minute) {
-					t.Errorf("asked to wait %q", text)
+			paced(t, tc.wait, func(wait time.Duration) error { // a short wait may be over before the first answer
+				a := &answers{gateway: gateway{ttl: time.Minute}, first: tc.first, ports: tc.ports}
+				var stdout strings.Builder
+				_, err := runner.Run(t.Context(), runner.Config{
+					Client: clientOf(t, a), Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute, Wait: wait, Holder: "me"}, OnHeld: tc.hold,
+					Command: []string{"echo", "ran"}, Environ: []string{"PATH=/usr/bin:/bin"}, Stdout: &stdout, Stderr: &stdout, Say: t.Logf,
+				})
+				switch {
+				case tc.want == nil && (err != nil || stdout.String() != "ran\n"), tc.want != nil && (err == nil || stdout.String() != ""),
+					errors.Is(err, runner.ErrSkipped) != errors.Is(tc.want, runner.ErrSkipped):
+					return fmt.Errorf("got %v and %q, want %v", err, stdout.String(), tc.want)
 				}
-			}
+				if tc.asked > 0 && len(a.waits) != tc.asked {
+					t.Errorf("asked %d times, want %d", len(a.waits), tc.asked)
+				}
+				for _, text := range a.waits {
+					if d, err := time.ParseDuration(text); text != "" && (err != nil || d > 5*time.Minute) {
+						t.Errorf("asked to wait %q", text)
+					}
+				}
+				return nil
+			})
 		})
 	}
 }
@@ -121,47 +125,51 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 func TestRunSaysAtOnceAndAtLastWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	const general, cause = "No quorum of Redis nodes serves the gateway now.", "No quorum of Redis nodes serves the gateway now: quarantine, 300 s left."
-	a := &answers{gateway: gateway{ttl: time.Minute}}
-	began := time.Now()
-	var patient atomic.Int32
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var body struct{ Wait string }
-		if r.URL.Path == "/v1/leases" {
-			_ = json.NewDecoder(r.Body).Decode(&body)
+	paced(t, time.Second, func(wait time.Duration) error {
+		a := &answers{gateway: gateway{ttl: time.Minute}}
+		var patient atomic.Int32
+		var waited atomic.Bool
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			var body struct{ Wait string }
+			if r.URL.Path == "/v1/leases" {
+				_ = json.NewDecoder(r.Body).Decode(&body)
+			}
+			switch asked, _ := time.ParseDuration(body.Wait); {
+			case r.URL.Path != "/v1/leases":
+				a.ServeHTTP(w, r)
+			case asked > 0:
+				patient.Add(1)
+				<-time.After(asked)
+				waited.Store(true)
+				problem(503, "unavailable", general)(w)
+			default:
+				problem(503, "unavailable", cause)(w)
+			}
+		}))
+		defer server.Close()
+		c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
+		if err != nil {
+			t.Fatal(err)
 		}
-		switch wait, _ := time.ParseDuration(body.Wait); {
-		case r.URL.Path != "/v1/leases":
-			a.ServeHTTP(w, r)
-		case wait > 0:
-			patient.Add(1)
-			<-time.After(wait)
-			problem(503, "unavailable", general)(w)
-		default:
-			problem(503, "unavailable", cause)(w)
+		said := make(chan string, 10)
+		_, err = runner.Run(t.Context(), runner.Config{
+			Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute, Wait: wait}, Command: []string{"true"}, Environ: []string{"PATH=/usr/bin:/bin"},
+			Say: func(format string, a ...any) {
+				said <- fmt.Sprintf("%v ", !waited.Load()) + fmt.Sprintf(format, a...)
+			},
+		})
+		if err == nil || err.Error() != cause || patient.Load() != 1 {
+			return fmt.Errorf("got %v after %d waits, want the cause after one", err, patient.Load())
 		}
-	}))
-	defer server.Close()
-	c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := make(chan string, 10)
-	_, err = runner.Run(t.Context(), runner.Config{
-		Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute, Wait: time.Second}, Command: []string{"true"}, Environ: []string{"PATH=/usr/bin:/bin"},
-		Say: func(format string, a ...any) {
-			said <- fmt.Sprintf("%v ", time.Since(began) < 500*time.Millisecond) + fmt.Sprintf(format, a...)
-		},
+		close(said)
+		if first := <-said; first != "true waiting: "+cause {
+			return fmt.Errorf("said %q, want the cause, at once", first)
+		}
+		if second, more := <-said; more {
+			return fmt.Errorf("said %q, too", second)
+		}
+		return nil
 	})
-	if err == nil || err.Error() != cause || patient.Load() != 1 {
-		t.Errorf("got %v after %d waits, want the cause after one", err, patient.Load())
-	}
-	close(said)
-	if first := <-said; first != "true waiting: "+cause {
-		t.Errorf("said %q, want the cause, at once", first)
-	}
-	if second, more := <-said; more {
-		t.Errorf("said %q, too", second)
-	}
 }
 
 var (

@@ -114,6 +114,31 @@ type outcome struct {
 
 func run(t *testing.T, g *gateway, onLost runner.OnLost, script string, inherited ...string) outcome {
 	t.Helper()
+	got, err := tryRun(t, g, onLost, script, inherited...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// paced makes a try whose steps must keep up with a TTL or another clock. If the try returns an error, because the
+// machine was too busy, paced repeats it at half the pace.
+func paced(t *testing.T, pace time.Duration, try func(pace time.Duration) error) {
+	t.Helper()
+	var err error
+	for range 5 {
+		if err = try(pace); err == nil {
+			return
+		}
+		t.Logf("at a pace of %v: %v", pace, err)
+		pace *= 2
+	}
+	t.Fatalf("at any pace: %v", err)
+}
+
+// tryRun is run, with the error of a command that was not started.
+func tryRun(t *testing.T, g *gateway, onLost runner.OnLost, script string, inherited ...string) (outcome, error) {
+	t.Helper()
 	var stdout bytes.Buffer
 	var mu sync.Mutex
 	var said strings.Builder
@@ -131,10 +156,7 @@ func run(t *testing.T, g *gateway, onLost runner.OnLost, script string, inherite
 	}
 	begin := time.Now()
 	result, err := runner.Run(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return outcome{Result: result, stdout: stdout.String(), said: said.String(), took: time.Since(begin)}
+	return outcome{Result: result, stdout: stdout.String(), said: said.String(), took: time.Since(begin)}, err
 }
 
 // busy is how late a process may end on a busy machine.
