@@ -105,7 +105,7 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 				switch {
 				case tc.want == nil && (err != nil || stdout.String() != "ran\n"), tc.want != nil && (err == nil || stdout.String() != ""),
 					errors.Is(err, runner.ErrSkipped) != errors.Is(tc.want, runner.ErrSkipped):
-					return fmt.Errorf("got %v and %q, want %v", err, stdout.String(), tc.want)
+					return fmt.Errorf("got %s and %q, want %s", fmt.Sprint(err), stdout.String(), fmt.Sprint(tc.want))
 				}
 				if tc.asked > 0 && len(a.waits) != tc.asked {
 					t.Errorf("asked %d times, want %d", len(a.waits), tc.asked)
@@ -159,7 +159,7 @@ func TestRunSaysAtOnceAndAtLastWhatItWaitsFor(t *testing.T) {
 			},
 		})
 		if err == nil || err.Error() != cause || patient.Load() != 1 {
-			return fmt.Errorf("got %v after %d waits, want the cause after one", err, patient.Load())
+			return fmt.Errorf("got %s after %d waits, want the cause after one", fmt.Sprint(err), patient.Load())
 		}
 		close(said)
 		if first := <-said; first != "true waiting: "+cause {
