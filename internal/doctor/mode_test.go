@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -34,7 +35,7 @@ func group(t *testing.T, n int, bestEffort, durable bool) (*lock.Locker, []lock.
 		list[i] = lock.Node{Addr: s.Addr, Durable: durable}
 	}
 	kept := &everything{}
-	l, err := lock.New(lock.Config{Nodes: list, Armer: kept, Epochs: kept, BestEffort: bestEffort})
+	l, err := lock.New(lock.Config{Nodes: list, Armer: kept, Epochs: kept, BestEffort: bestEffort, NodeTimeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func group(t *testing.T, n int, bestEffort, durable bool) (*lock.Locker, []lock.
 
 func examined(t *testing.T, list []lock.Node) []Finding {
 	t.Helper()
-	return Examine(t.Context(), Config{RedisNodes: list, KeyPrefix: lock.DefaultKeyPrefix})
+	return patiently(t, Config{RedisNodes: list, KeyPrefix: lock.DefaultKeyPrefix})
 }
 
 // unsaid fails if a finding concerns the mode.

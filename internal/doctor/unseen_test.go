@@ -141,7 +141,7 @@ func TestANodeThatIsWarnedOfCountsForTheQuorum(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedisWith(t, 1, redisserver.Config{AppendOnly: redisserver.Always})[0]
 	watched := []lock.Node{{Name: "watched", MasterName: "main", Sentinels: []string{namesPrimary(t, server.Addr)}}}
-	locker, err := lock.New(lock.Config{Nodes: watched})
+	locker, err := lock.New(lock.Config{Nodes: watched, NodeTimeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestANodeThatIsWarnedOfCountsForTheQuorum(t *testing.T) {
 	if err := locker.Init(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	findings := Examine(t.Context(), Config{RedisNodes: watched, KeyPrefix: lock.DefaultKeyPrefix})
+	findings := patiently(t, Config{RedisNodes: watched, KeyPrefix: lock.DefaultKeyPrefix})
 	want(t, findings, "redis.admitted", Warn, "min-replicas-to-write")
 	want(t, findings, "redis.quorum", OK, "1 of 1")
 }
