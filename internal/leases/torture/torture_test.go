@@ -3,6 +3,7 @@ package torture
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -32,14 +33,17 @@ func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 	} {
 		t.Run(broken, func(t *testing.T) {
 			t.Parallel()
-			b := &board{broken: broken, held: make(map[string]entry)}
-			v := run(t, Config{
-				Open: func([]string) leasing.Source { return toy{b} },
-				TTL:  100 * time.Millisecond, For: 2 * time.Second, patience: time.Second,
+			atAnyPace(t, func(slower int) string {
+				b := &board{broken: broken, held: make(map[string]entry)}
+				v := run(t, Config{
+					Open: func([]string) leasing.Source { return toy{b} },
+					TTL:  time.Duration(slower*100) * time.Millisecond, For: time.Duration(slower*2) * time.Second, patience: time.Duration(slower) * time.Second,
+				})
+				if t.Log(v); !seen(v) {
+					return fmt.Sprintf("%q was not seen: %q", broken, v.wrong(0))
+				}
+				return ""
 			})
-			if t.Log(v); !seen(v) {
-				t.Errorf("%q was not seen: %q", broken, v.wrong(0))
-			}
 		})
 	}
 }
@@ -47,16 +51,32 @@ func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 // A source that relies on a server's wall clock ends leases early when that clock jumps.
 func TestTheJudgeCatchesASourceThatBelievesAJumpingClock(t *testing.T) {
 	t.Parallel()
-	b := &board{held: make(map[string]entry)}
 	nothing := func() error { return nil }
-	v := run(t, Config{
-		Servers: []Server{{Addr: "127.0.0.1:1", Freeze: nothing, Thaw: nothing, Kill: nothing, Start: nothing, Jump: b.jump}},
-		Open:    func([]string) leasing.Source { return toy{b} },
-		TTL:     100 * time.Millisecond, For: 6 * time.Second, patience: time.Second,
+	atAnyPace(t, func(slower int) string {
+		b := &board{held: make(map[string]entry)}
+		v := run(t, Config{
+			Servers: []Server{{Addr: "127.0.0.1:1", Freeze: nothing, Thaw: nothing, Kill: nothing, Start: nothing, Jump: b.jump}},
+			Open:    func([]string) leasing.Source { return toy{b} },
+			TTL:     time.Duration(slower*100) * time.Millisecond, For: time.Duration(slower*6) * time.Second, patience: time.Duration(slower) * time.Second,
+		})
+		if t.Log(v); v.jumps == 0 || len(v.overlaps)+v.early == 0 {
+			return fmt.Sprintf("it was not seen: %q", v.wrong(0))
+		}
+		return ""
 	})
-	if t.Log(v); v.jumps == 0 || len(v.overlaps)+v.early == 0 {
-		t.Errorf("it was not seen: %q", v.wrong(0))
+}
+
+// atAnyPace repeats a run that ended wrong at half the pace, because the machine may have been too busy for it.
+func atAnyPace(t *testing.T, try func(slower int) (wrong string)) {
+	t.Helper()
+	var wrong string
+	for _, slower := range []int{1, 2, 4, 8} {
+		if wrong = try(slower); wrong == "" {
+			return
+		}
+		t.Log(wrong)
 	}
+	t.Error(wrong)
 }
 
 // Two may hold a resource at one time for as long as the source promises, and no longer.
