@@ -145,7 +145,7 @@ func tmpFolder(t *testing.T) string {
 }
 
 func listens(addr string) bool {
-	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	conn, err := net.DialTimeout("tcp", addr, 20*time.Second)
 	if err != nil {
 		return false
 	}
