@@ -243,7 +243,7 @@ func loginOf(t *testing.T, address, login string) string {
 func untilFound(t *testing.T, url, check string, status Status, words ...string) {
 	t.Helper()
 	var findings []Finding
-	for range 20 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		findings = examine(t, url)
 		for _, f := range findings {
 			if f.Check == check && f.Status == status && (len(words) == 0 || strings.Contains(f.Found+" "+f.Do, words[0])) {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -41,7 +42,13 @@ func TestADatabaseThatStopsAnsweringFails(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	findings := Examine(t.Context(), Config{PostgresURL: pg.URL, Patience: 5 * time.Second})
+	var findings []Finding
+	for _, patience := range []time.Duration{5 * time.Second, 30 * time.Second} { // a busy machine needs the second
+		findings = Examine(t.Context(), Config{PostgresURL: pg.URL, Patience: patience})
+		if slices.ContainsFunc(findings, func(f Finding) bool { return f.Check == "postgresql.schema" }) {
+			break
+		}
+	}
 	want(t, findings, "postgresql.schema", Fail, "could not be checked", "--patience")
 }
 
