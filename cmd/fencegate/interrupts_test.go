@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -62,18 +63,19 @@ func TestATypedInterruptIsLeftToTheCommand(t *testing.T) {
 	t.Parallel()
 	const script = `over=; trap 'over=1; echo a query was cancelled' INT; echo ready
 while [ -z "$over" ]; do sleep 0.05; done; read -r line; echo "read $line"`
-	url, _, _ := leasingGateway(t, 0)
-	cmd := command(t, t.TempDir(), "run", "--gateway", url, "--resource", "r", "--", "sh", "-c", script)
-	keys := onTerminal(t, cmd)
-	out := bufio.NewReader(keys)
-	saying(t, out, "ready")
-	_, _ = keys.WriteString("\x03")
-	saying(t, out, "a query was cancelled")
-	_, _ = keys.WriteString("on it goes\n")
-	saying(t, out, "read on it goes")
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("it ended with %v", err)
-	}
+	paced(t, 200*time.Millisecond, func(pause time.Duration) error { // until run has received the INT, too
+		url, _, _ := leasingGateway(t, 0)
+		cmd := command(t, t.TempDir(), "run", "--gateway", url, "--resource", "r", "--", "sh", "-c", script)
+		keys := onTerminal(t, cmd)
+		out := bufio.NewReader(keys)
+		saying(t, out, "ready")
+		_, _ = keys.WriteString("\x03")
+		saying(t, out, "a query was cancelled")
+		<-time.After(pause)
+		_, _ = keys.WriteString("on it goes\n")
+		saying(t, out, "read on it goes")
+		return cmd.Wait()
+	})
 }
 
 func TestATypedInterruptEndsACommandThatHeedsIt(t *testing.T) {
