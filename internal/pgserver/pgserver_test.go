@@ -28,7 +28,7 @@ func folder(t *testing.T) string {
 
 func start(t *testing.T, cfg Config) *Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	s, err := Start(ctx, cfg)
 	if err != nil {
