@@ -28,9 +28,7 @@ func TestAParkedNodeIsAdmittedAtOnceFromTheCommandLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	if err := l.Init(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Eventually(t, "the nodes are admitted", func() error { return l.Init(t.Context()) }) // a node may answer too late
 	before := tokenOf(t, l, "r")
 	vars := map[string]string{"FENCEGATE_REDIS": server.Addr, "FENCEGATE_POSTGRES_URL": pg.GatewayURL}
 	if code, _, stderr := patiently(t, vars, "nodes", "park", server.Addr); code != exitOK || !strings.Contains(stderr, "is parked: restart its server") {
@@ -63,9 +61,7 @@ func TestAGroupWithoutPostgreSQLIsRecoveredFromTheCommandLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	if err := l.Init(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Eventually(t, "the nodes are admitted", func() error { return l.Init(t.Context()) }) // a node may answer too late
 	tokenOf(t, l, "r")
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
