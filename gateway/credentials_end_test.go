@@ -34,7 +34,7 @@ func TestStaticCredentialsEndWhenTheLeaseRunsOut(t *testing.T) {
 	c := start(t, config(t, pg))
 	var l lease
 	var creds answer
-	paced(t, 2*time.Second, func(ttl time.Duration) (err error) {
+	testenv.Paced(t, 2*time.Second, func(ttl time.Duration) (err error) {
 		l = c.acquire("orders/1001", ttl.String(), "30s")
 		if creds, err = c.expect(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle}); err == nil {
 			err = c.put(creds, "1001/a", "held")
@@ -67,7 +67,7 @@ func TestStaticCredentialsOfARenewedLeaseGoOn(t *testing.T) {
 	c := start(t, config(t, pg))
 	var creds answer
 	var first time.Time // when the lease ends if it is not renewed
-	paced(t, 2*time.Second, func(ttl time.Duration) (err error) {
+	testenv.Paced(t, 2*time.Second, func(ttl time.Duration) (err error) {
 		l := c.acquire("orders/1001", ttl.String(), "30s")
 		first = time.Now().Add(ttl)
 		if creds, err = c.expect(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle}); err == nil {
@@ -104,7 +104,7 @@ func TestRefreshingCredentialsAreBoundedByTheLease(t *testing.T) {
 	}
 	var first answer
 	var end time.Time
-	paced(t, 3*time.Second, func(ttl time.Duration) (err error) {
+	testenv.Paced(t, 3*time.Second, func(ttl time.Duration) (err error) {
 		l = c.acquire("orders/1001", ttl.String(), "30s")
 		if first, end, err = refresh(); err != nil {
 			return err
@@ -163,7 +163,7 @@ func TestWhatRefreshingCredentialsDidIsSaidAfterTheirEnd(t *testing.T) {
 		var end time.Time
 		var one func(*awss3.Options)
 		another := attempt("another")
-		paced(t, 2*time.Second, func(ttl time.Duration) (err error) {
+		testenv.Paced(t, 2*time.Second, func(ttl time.Duration) (err error) {
 			l := c.acquire(resource, ttl.String(), "30s")
 			if creds, err = c.expect(http.StatusOK, "POST", "/v1/leases/credentials", map[string]any{"handle": l.handle, "refreshing": true}); err != nil {
 				return err
@@ -232,7 +232,7 @@ func TestAnSDKRefreshesItsCredentialsUnderRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	paced(t, 3*time.Second, func(ttl time.Duration) error { // each renewal must come before the lease ends
+	testenv.Paced(t, 3*time.Second, func(ttl time.Duration) error { // each renewal must come before the lease ends
 		var out bytes.Buffer
 		result, err := runner.Run(context.WithoutCancel(t.Context()), runner.Config{
 			Client: api, Acquire: httpapi.AcquireRequest{Resource: "orders/1001", TTL: ttl, Wait: 30 * time.Second},

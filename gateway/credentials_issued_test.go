@@ -77,7 +77,7 @@ func TestStaticCredentialsOfATokenThatExpiresReadNothingOnceTheLeaseIsOver(t *te
 			begin := map[bool]time.Duration{true: 3 * time.Second, false: 30 * time.Second}[name == "another's" || name == "run out"]
 			var l lease
 			var creds answer
-			paced(t, begin, func(ttl time.Duration) (err error) {
+			testenv.Paced(t, begin, func(ttl time.Duration) (err error) {
 				l = c.acquire("orders/"+key, min(ttl, time.Minute).String(), "60s")
 				if creds, err = c.expect(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle}); err == nil {
 					err = errors.Join(c.put(creds, key+"/a", "x"), c.get(creds, key+"/a"))

@@ -179,20 +179,6 @@ type unwantedError struct {
 
 func (u *unwantedError) Error() string { return fmt.Sprintf("%s: %d %v", u.call, u.Status, u.Body) }
 
-// paced repeats a try with a TTL that doubles, because on a busy machine a short lease may end before its work.
-func paced(t *testing.T, ttl time.Duration, try func(ttl time.Duration) error) {
-	t.Helper()
-	var err error
-	for range 4 {
-		if err = try(ttl); err == nil {
-			return
-		}
-		t.Logf("with a TTL of %v: %v", ttl, err)
-		ttl *= 2
-	}
-	t.Fatalf("with any TTL: %v", err)
-}
-
 // initialise admits the nodes. A query of them has a second, which is too short on a busy machine.
 func initialise(ctx context.Context, l *lock.Locker) error {
 	err := l.Init(ctx)
@@ -278,7 +264,7 @@ func TestStaleWriterIsRefusedOnEveryFace(t *testing.T) {
 		var aConn *pgx.Conn
 		var aCreds answer
 		begin := map[string]time.Duration{"released": 30 * time.Second, "expired": 5 * time.Second}[name]
-		paced(t, begin, func(ttl time.Duration) (err error) { // it must still be held when it is used
+		testenv.Paced(t, begin, func(ttl time.Duration) (err error) { // it must still be held when it is used
 			a = c.acquire("orders/1001", min(ttl, time.Minute).String(), "60s")
 			aConn = c.connect(pg, a)
 			if _, err := aConn.Exec(t.Context(), updateOrder, "by a"); err != nil {

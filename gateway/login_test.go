@@ -91,7 +91,7 @@ func TestALoginCanTakeALeaseForTheLifeOfItsConnection(t *testing.T) {
 		cfg.PG.Rules = grantRequired
 	})
 	var conn *pgx.Conn
-	paced(t, 6*time.Second, func(ttl time.Duration) (err error) { // each renewal must come before the lease ends
+	testenv.Paced(t, 6*time.Second, func(ttl time.Duration) (err error) { // each renewal must come before the lease ends
 		if conn, err = c.login(t.Context(), pg, fmt.Sprintf("-c fence.lease=orders/1001;fresh;ttl=%v;wait=1m", ttl)); err != nil {
 			return err
 		}

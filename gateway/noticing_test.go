@@ -31,7 +31,7 @@ func TestALeaseThatRunsOutIsTold(t *testing.T) {
 	t.Parallel()
 	c := start(t, config(t, testenv.Postgres(t)))
 	var first lease
-	paced(t, time.Second, func(ttl time.Duration) (err error) { // an acquisition that fails may raise the fence
+	testenv.Paced(t, time.Second, func(ttl time.Duration) (err error) { // an acquisition that fails may raise the fence
 		first, err = c.tryAcquire("r"+ttl.String(), ttl, "0s")
 		return err
 	})
@@ -42,7 +42,7 @@ func TestALeaseThatRunsOutIsTold(t *testing.T) {
 		t.Errorf("told %s; want %s", got, want)
 	}
 	var released, last lease
-	paced(t, time.Second, func(ttl time.Duration) (err error) {
+	testenv.Paced(t, time.Second, func(ttl time.Duration) (err error) {
 		begun := time.Now()
 		if released, err = c.tryAcquire("quiet"+ttl.String(), ttl, "0s"); err != nil {
 			return err
@@ -66,7 +66,7 @@ func TestALeaseThatAnotherGatewayLooksAfterHasNotRunOut(t *testing.T) {
 	cfg := config(t, testenv.Postgres(t))
 	a, b := start(t, cfg), start(t, cfg)
 	var kept, freed, marker lease
-	paced(t, 2*time.Second, func(ttl time.Duration) (err error) {
+	testenv.Paced(t, 2*time.Second, func(ttl time.Duration) (err error) {
 		begun := time.Now()
 		if kept, err = a.tryAcquire("kept"+ttl.String(), ttl, "0s"); err != nil {
 			return err
@@ -105,7 +105,7 @@ func TestALeaseThatAnotherGatewayReleasedIsNotSuperseded(t *testing.T) {
 			early := a.acquire("early", "1m", "0s")
 			b.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": early.handle})
 			var late, marker lease
-			paced(t, 3*time.Second, func(ttl time.Duration) (err error) {
+			testenv.Paced(t, 3*time.Second, func(ttl time.Duration) (err error) {
 				begun := time.Now()
 				if late, err = a.tryAcquire("late"+ttl.String(), ttl, "0s"); err != nil {
 					return err

@@ -103,7 +103,7 @@ func TestSeveralResourcesAreArmedInOneTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := []fence.Token{recorded("orders/1"), recorded("orders/2")}
-	paced(t, 2*time.Second, func(within time.Duration) error { // a try must end within it
+	testenv.Paced(t, 2*time.Second, func(within time.Duration) error { // a try must end within it
 		if _, err := acquire(within); !errors.Is(err, lock.ErrHeld) {
 			return fmt.Errorf("got %v", err)
 		}

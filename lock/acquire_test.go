@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -183,7 +184,7 @@ func TestWaitEndsWithTheCallersContext(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))
 	defer release(t, acquire(t, l, "r", lock.WithHolder("worker-a")))
-	paced(t, 500*time.Millisecond, func(patience time.Duration) error {
+	testenv.Paced(t, 500*time.Millisecond, func(patience time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		_, err := l.Acquire(ctx, "r")

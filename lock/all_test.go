@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -45,7 +46,7 @@ func TestAcquireAllLeavesNothingWhenOneIsHeld(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))
 	held := acquire(t, l, "b")
-	paced(t, 500*time.Millisecond, func(patience time.Duration) error {
+	testenv.Paced(t, 500*time.Millisecond, func(patience time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		_, err := l.AcquireAll(ctx, []string{"c", "b", "a"})
@@ -96,7 +97,7 @@ func TestCallersOfAcquireAllNeverWaitForEachOther(t *testing.T) {
 func TestAcquireAllKeepsWhatItHasWhileItWaits(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))
-	paced(t, 600*time.Millisecond, func(ttl time.Duration) error {
+	testenv.Paced(t, 600*time.Millisecond, func(ttl time.Duration) error {
 		held := acquire(t, l, "z", lock.WithTTL(2*ttl+ttl/2))
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
@@ -123,7 +124,7 @@ func TestAcquireAllKeepsWhatItHasOverSeveralShortWaits(t *testing.T) {
 	cfg := shared(t, 1)
 	l, other := started(t, cfg), locker(t, cfg)
 	names := []string{"a", "b", "c", "d", "e", "f", "g"}
-	paced(t, 1500*time.Millisecond, func(ttl time.Duration) error {
+	testenv.Paced(t, 1500*time.Millisecond, func(ttl time.Duration) error {
 		held := make([]*lock.Lease, len(names))
 		for i, name := range names {
 			held[i] = acquire(t, other, name, lock.WithTTL(4*time.Minute))
@@ -175,7 +176,7 @@ func (r *allRegister) ArmAll(_ context.Context, all []fence.Arming) error {
 
 func TestAcquireAllArmsOnceInOneOrder(t *testing.T) {
 	t.Parallel()
-	paced(t, time.Second, func(time.Duration) error {
+	testenv.Paced(t, time.Second, func(time.Duration) error {
 		cfg := shared(t, 3)
 		fences := &allRegister{register: register{tokens: map[string]fence.Token{"b": 70, "c": 90}}}
 		cfg.Armer = fences

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -104,7 +105,7 @@ func TestArmingThatOutlastsTheLeaseLosesIt(t *testing.T) {
 	cfg := shared(t, 3)
 	cfg.Armer = slowArmer{}
 	l := started(t, cfg)
-	paced(t, 300*time.Millisecond, func(ttl time.Duration) error {
+	testenv.Paced(t, 300*time.Millisecond, func(ttl time.Duration) error {
 		_, err := tryAcquire(t, l, "r", lock.WithTTL(ttl))
 		if errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrHeld) {
 			return err // before it was armed, or not given back yet

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -63,7 +64,7 @@ func TestALeaseThatARepeatHasReturnedIsNotGivenBack(t *testing.T) {
 			if cfg.Armer = armer; c.all {
 				cfg.Armer = stuckAllArmer{armer}
 			}
-			paced(t, time.Second, func(ttl time.Duration) error {
+			testenv.Paced(t, time.Second, func(ttl time.Duration) error {
 				first := locker(t, cfg).Source()
 				ctx, disconnect := context.WithCancel(t.Context())
 				defer disconnect()

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -54,7 +55,7 @@ func TestALeaseCountsFromBeforeItsFirstMessage(t *testing.T) {
 	if longer := lease.Deadline().Sub(sent.Add(validity)); longer > 0 {
 		t.Errorf("extended for %v too long", longer)
 	}
-	paced(t, late, func(time.Duration) error {
+	testenv.Paced(t, late, func(time.Duration) error {
 		var valid time.Duration
 		var returned time.Time
 		sent = delayed(func() (err error) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -66,7 +67,7 @@ func TestKeptLeasesOutlastABusyMachine(t *testing.T) {
 		must(t, outlast(t, *busyLeases, 9*time.Second, *busyFor, *busyLoops*runtime.NumCPU()))
 		return
 	}
-	paced(t, 3*time.Second, func(ttl time.Duration) error {
+	testenv.Paced(t, 3*time.Second, func(ttl time.Duration) error {
 		return outlast(t, 400, ttl, ttl+time.Second, runtime.NumCPU())
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/internal/testenv/clockshim"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -46,7 +47,7 @@ func TestAClockThatJumpsForwardEndsLocksEarlyAndTokensStillRise(t *testing.T) {
 // A clock that was set back by hours does not extend a quarantine by hours.
 func TestAQuarantineEndsThoughTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
-	paced(t, 300*time.Millisecond, func(quarantine time.Duration) error {
+	testenv.Paced(t, 300*time.Millisecond, func(quarantine time.Duration) error {
 		cfg, server, clock := clocked(t)
 		cfg.MaxTTL = quarantine
 		must(t, clock.Set(5*time.Hour))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -126,7 +127,7 @@ func TestASourceSaysThatCloseLeftAnArmingUnknown(t *testing.T) {
 // A release that has begun ends as it would without Close. What begins later is refused.
 func TestCloseWaitsForARelease(t *testing.T) {
 	t.Parallel()
-	paced(t, 2*time.Second, func(time.Duration) error {
+	testenv.Paced(t, 2*time.Second, func(time.Duration) error {
 		cfg := shared(t, 3)
 		other := started(t, cfg)
 		asked, gate := make(chan struct{}), make(chan struct{})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -37,7 +38,7 @@ func (f *fences) List(_ context.Context, _, after string, _ int) ([]fence.Record
 // once, each time.
 func TestADurableNodeIsAdmittedAtOnceAfterItsRestart(t *testing.T) {
 	t.Parallel()
-	paced(t, time.Minute, func(time.Duration) error {
+	testenv.Paced(t, time.Minute, func(time.Duration) error {
 		cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
 		kept := &fences{}
 		cfg.Epochs, cfg.Nodes[0].Durable = kept, true

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -105,7 +106,7 @@ func TestAReleaseGivesTheFenceHalfASecond(t *testing.T) {
 	l := started(t, cfg)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	paced(t, 500*time.Millisecond, func(time.Duration) error {
+	testenv.Paced(t, 500*time.Millisecond, func(time.Duration) error {
 		left = 0
 		if err := acquire(t, l, "r").Release(over); err != nil {
 			t.Error(err)

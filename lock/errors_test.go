@@ -11,6 +11,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -111,7 +112,7 @@ func TestNodesThatSomebodyHasToAdmitAreNotTriedAgain(t *testing.T) {
 		l := locker(t, c.cfg)
 		_, try := tryAcquire(t, l, "r")
 		var wait error
-		paced(t, time.Second, func(pace time.Duration) error {
+		testenv.Paced(t, time.Second, func(pace time.Duration) error {
 			short, end := context.WithTimeout(t.Context(), pace)
 			defer end()
 			_, wait = l.Acquire(short, "r")
@@ -141,7 +142,7 @@ func TestNodesThatSomebodyHasToAdmitAreNotTriedAgain(t *testing.T) {
 // not at the deadline.
 func TestRenewalsEndWithTheNodesAdmission(t *testing.T) {
 	t.Parallel()
-	paced(t, 5*time.Second, func(ttl time.Duration) error {
+	testenv.Paced(t, 5*time.Second, func(ttl time.Duration) error {
 		cfg, servers := own(t, 3, redisserver.Config{})
 		l := started(t, cfg)
 		ended := make(chan error, 1)

@@ -13,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -23,7 +24,7 @@ func TestAShorterExtensionShortensNoLock(t *testing.T) {
 	backends(t, []int{1, 3}, func(t *testing.T, cfg lock.Config) {
 		l := started(t, cfg)
 		lease := acquire(t, l, "r", lock.WithTTL(lock.DefaultMaxTTL))
-		paced(t, 100*time.Millisecond, func(short time.Duration) error {
+		testenv.Paced(t, 100*time.Millisecond, func(short time.Duration) error {
 			valid, err := locker(t, cfg).Extend(t.Context(), lease.Ref(), short)
 			if err == nil && valid > short {
 				t.Errorf("valid for %v; want at most %v", valid, short)
@@ -112,7 +113,7 @@ func (h *hook) Failed(operation, cause string) { h.failed(operation, cause) }
 // The last lock is granted at the moment at which another one turns out to be lost.
 func TestAcquireAllFailsWhenOneWasLostMeanwhile(t *testing.T) {
 	t.Parallel()
-	paced(t, 6*time.Second, func(ttl time.Duration) error {
+	testenv.Paced(t, 6*time.Second, func(ttl time.Duration) error {
 		cfg := shared(t, 3)
 		other := started(t, cfg)
 		held := acquire(t, other, "z", lock.WithTTL(4*time.Minute))

@@ -10,6 +10,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -121,7 +122,7 @@ func TestAUsedGroupIsNotLeftToItsFirstStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			paced(t, 8*time.Second, func(time.Duration) error {
+			testenv.Paced(t, 8*time.Second, func(time.Duration) error {
 				cfg, _ := own(t, 3, redisserver.Config{})
 				kept := &recording{}
 				cfg.Armer, cfg.Epochs = kept, &epochs{}

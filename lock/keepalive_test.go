@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
 func TestKeepAliveRenewsUntilItsCap(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))
-	paced(t, 600*time.Millisecond, func(ttl time.Duration) error {
+	testenv.Paced(t, 600*time.Millisecond, func(ttl time.Duration) error {
 		ended := make(chan error, 1)
 		begun := time.Now()
 		lease := acquire(t, l, "r", lock.WithTTL(ttl), lock.WithKeepAlive(lock.KeepAlive{
@@ -43,7 +44,7 @@ func TestAStuckWorkerIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))
 	stuck := errors.New("no item done since the last renewal")
-	paced(t, 300*time.Millisecond, func(ttl time.Duration) error {
+	testenv.Paced(t, 300*time.Millisecond, func(ttl time.Duration) error {
 		ended := make(chan error, 1)
 		var asked atomic.Int32
 		lease := acquire(t, l, "r", lock.WithTTL(ttl), lock.WithKeepAlive(lock.KeepAlive{
@@ -75,7 +76,7 @@ func TestReleaseEndsRenewalsQuietly(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))
 	var quiet *atomic.Pointer[error]
-	paced(t, 200*time.Millisecond, func(ttl time.Duration) error {
+	testenv.Paced(t, 200*time.Millisecond, func(ttl time.Duration) error {
 		var ended atomic.Pointer[error]
 		quiet = &ended
 		lease := acquire(t, l, "r", lock.WithTTL(ttl), lock.WithKeepAlive(lock.KeepAlive{

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -226,7 +227,7 @@ func TestALongerTTLIsRecordedBeforeANodeGrantsIt(t *testing.T) {
 // short.
 func TestARecordThatNoNodeHeardOfIsMadeGoodByTheNextAcquisition(t *testing.T) {
 	t.Parallel()
-	paced(t, 2*time.Second, func(time.Duration) error {
+	testenv.Paced(t, 2*time.Second, func(time.Duration) error {
 		cfg, _, kept := brief(t, 3, redisserver.Config{})
 		cfg.Armer = nil // the nodes are not admitted automatically
 		l := started(t, cfg)
@@ -263,7 +264,7 @@ func TestAQuarantineWithoutARecordLastsTheLongestTTLThatIsAllowed(t *testing.T) 
 			var cfg lock.Config
 			var servers []*redisserver.Server
 			var kept *records
-			paced(t, 2*time.Second, func(time.Duration) error {
+			testenv.Paced(t, 2*time.Second, func(time.Duration) error {
 				cfg, servers, kept = brief(t, 1, redisserver.Config{})
 				cfg.Armer = nil
 				release(t, acquire(t, started(t, cfg), "r"))
@@ -286,7 +287,7 @@ func TestAQuarantineWithoutARecordLastsTheLongestTTLThatIsAllowed(t *testing.T) 
 // it.
 func TestARecordCountsOnceEveryNodeWasAdmittedUnderIt(t *testing.T) {
 	t.Parallel()
-	paced(t, 2*time.Second, func(time.Duration) error {
+	testenv.Paced(t, 2*time.Second, func(time.Duration) error {
 		cfg, servers, kept := brief(t, 3, redisserver.Config{})
 		cfg.Armer, cfg.Epochs = nil, &epochs{}
 		if all := maxTTLs(t, started(t, cfg)); all[0] != lock.DefaultMaxTTL {
@@ -314,7 +315,7 @@ func TestARecordCountsOnceEveryNodeWasAdmittedUnderIt(t *testing.T) {
 // A Locker without a record can't raise it, so a node that it admits grants what the others do.
 func TestALockerWithoutARecordKeepsToTheOthersMaximum(t *testing.T) {
 	t.Parallel()
-	paced(t, 2*time.Second, func(time.Duration) error {
+	testenv.Paced(t, 2*time.Second, func(time.Duration) error {
 		cfg, servers, kept := brief(t, 3, redisserver.Config{})
 		cfg.Armer = nil
 		started(t, cfg)
@@ -360,7 +361,7 @@ func TestARecordCountsNoLongerOnceANodeWasAdmittedWithoutIt(t *testing.T) {
 // nodes.
 func TestANodeThatIsAdmittedWhileTheRecordRisesHearsOfIt(t *testing.T) {
 	t.Parallel()
-	paced(t, 2*time.Second, func(time.Duration) error {
+	testenv.Paced(t, 2*time.Second, func(time.Duration) error {
 		cfg, servers, _ := brief(t, 3, redisserver.Config{})
 		cfg.Armer = nil
 		l := started(t, cfg)
@@ -400,7 +401,7 @@ func TestARecordThatTheNodesContradictCountsForNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			paced(t, 2*time.Second, func(time.Duration) error {
+			testenv.Paced(t, 2*time.Second, func(time.Duration) error {
 				cfg, servers, kept := brief(t, 3, redisserver.Config{AppendOnly: redisserver.Always})
 				cfg.Armer = nil
 				kept.is.Record = 7

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -173,7 +174,7 @@ func TestArmedLockersAdmitLostNodesByThemselves(t *testing.T) {
 	l := started(t, cfg)
 	first := acquire(t, l, "r")
 	release(t, first)
-	paced(t, cfg.MaxTTL, func(time.Duration) error {
+	testenv.Paced(t, cfg.MaxTTL, func(time.Duration) error {
 		for _, s := range servers {
 			must(t, client(t, s.Addr).FlushAll(t.Context()).Err())
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -88,7 +89,7 @@ func TestMetricsHearOfSeveralLeasesAtOnce(t *testing.T) {
 	if !m.has("acquired") {
 		t.Error("nothing of what was acquired")
 	}
-	paced(t, 100*time.Millisecond, func(patience time.Duration) error {
+	testenv.Paced(t, 100*time.Millisecond, func(patience time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		if _, err := l.AcquireAll(ctx, []string{"b", "c"}); !errors.Is(err, lock.ErrHeld) {

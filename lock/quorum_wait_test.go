@@ -10,6 +10,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -47,7 +48,7 @@ func TestTheEndOfAWaitForAQuorumSaysWhyItWaited(t *testing.T) {
 	l := locker(t, cfg)
 	must(t, servers[0].Kill())
 	must(t, servers[1].Kill())
-	paced(t, 2*time.Second, func(patience time.Duration) error {
+	testenv.Paced(t, 2*time.Second, func(patience time.Duration) error {
 		before := l.Attempts()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()

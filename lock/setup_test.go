@@ -163,21 +163,6 @@ func eventually(t *testing.T, within time.Duration, what string, ok func() bool)
 	}
 }
 
-// paced makes a try whose steps must keep up with a TTL or another clock. If the try returns an error, because the
-// machine was too busy, paced repeats it at half the pace.
-func paced(t *testing.T, pace time.Duration, try func(pace time.Duration) error) {
-	t.Helper()
-	var err error
-	for range 6 {
-		if err = try(pace); err == nil {
-			return
-		}
-		t.Logf("at a pace of %v: %v", pace, err)
-		pace *= 2
-	}
-	t.Fatalf("at any pace: %v", err)
-}
-
 // acquire takes a lease that must be available. It retries only if its TTL ran out during the acquisition, as a short
 // one may on a busy machine.
 func acquire(t *testing.T, l *lock.Locker, resource string, opts ...lock.AcquireOption) *lock.Lease {

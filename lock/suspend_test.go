@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -66,7 +67,7 @@ func TestAStoppedProcessWakesUpWithoutItsLease(t *testing.T) {
 		c.Addrs = append(c.Addrs, n.Addr)
 	}
 	for range 3 {
-		paced(t, 400*time.Millisecond, func(ttl time.Duration) error {
+		testenv.Paced(t, 400*time.Millisecond, func(ttl time.Duration) error {
 			c.Suspend = ttl
 			p := startTortureClient(t, c)
 			defer p.end(t)
@@ -130,7 +131,7 @@ func TestAStoppedProcessFindsItsAnswers(t *testing.T) {
 	started(t, cfg)
 	c := clientConfig{Prefix: cfg.KeyPrefix, MaxTTL: 5 * time.Minute, Authority: newAuthority(t).path, Addrs: []string{relays[0].addr}}
 	for range 2 {
-		paced(t, 1200*time.Millisecond, func(least time.Duration) error {
+		testenv.Paced(t, 1200*time.Millisecond, func(least time.Duration) error {
 			c.Interrupt = least
 			p := startTortureClient(t, c)
 			defer p.end(t)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -85,7 +86,7 @@ func TestEachStepOfAnOperationIsTraced(t *testing.T) {
 	if _, err := tryAcquire(t, l, "r"); !errors.Is(err, lock.ErrHeld) {
 		t.Fatal(err)
 	}
-	paced(t, 50*time.Millisecond, func(patience time.Duration) error {
+	testenv.Paced(t, 50*time.Millisecond, func(patience time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		if _, err := l.Acquire(ctx, "r"); !errors.Is(err, lock.ErrHeld) {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // onTerminal starts the command on a terminal of its own, and returns the side at which a person sits.
@@ -63,7 +65,7 @@ func TestATypedInterruptIsLeftToTheCommand(t *testing.T) {
 	t.Parallel()
 	const script = `over=; trap 'over=1; echo a query was cancelled' INT; echo ready
 while [ -z "$over" ]; do sleep 0.05; done; read -r line; echo "read $line"`
-	paced(t, 200*time.Millisecond, func(pause time.Duration) error { // until run has received the INT, too
+	testenv.Paced(t, 200*time.Millisecond, func(pause time.Duration) error { // until run has received the INT, too
 		url, _, _ := leasingGateway(t, 0)
 		cmd := command(t, t.TempDir(), "run", "--gateway", url, "--resource", "r", "--", "sh", "-c", script)
 		keys := onTerminal(t, cmd)

@@ -51,21 +51,6 @@ func commandOf(ctx context.Context, t *testing.T, tmp string, args ...string) *e
 	return cmd
 }
 
-// paced makes a try whose steps must keep up with a TTL or another clock. If the try returns an error, because the
-// machine was too busy, paced repeats it at half the pace.
-func paced(t *testing.T, pace time.Duration, try func(pace time.Duration) error) {
-	t.Helper()
-	var err error
-	for range 5 {
-		if err = try(pace); err == nil {
-			return
-		}
-		t.Logf("at a pace of %v: %v", pace, err)
-		pace *= 2
-	}
-	t.Fatalf("at any pace: %v", err)
-}
-
 // acquired matches the demo's line about a token. The next holder's token is higher, but not by one if one of its
 // attempts reached too few nodes.
 var acquired = regexp.MustCompile(`acquired orders/1001: token (\d)\b`)

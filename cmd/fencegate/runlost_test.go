@@ -49,7 +49,7 @@ func TestRunSaysWhyItsLeaseWasLostAndHowTheCommandEnded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			// The command must start before a third of the TTL, and may have a quarter of it to end.
-			paced(t, 1500*time.Millisecond, func(ttl time.Duration) error {
+			testenv.Paced(t, 1500*time.Millisecond, func(ttl time.Duration) error {
 				cmd := command(t, t.TempDir(), "run", "--gateway", over(t, ttl, tc.answer), "--resource", "r", "--ttl", ttl.String(), "--", "sh", "-c", tc.script)
 				var stderr strings.Builder
 				cmd.Stderr = &stderr
@@ -72,7 +72,7 @@ func TestARunThatWasStoppedPastItsLeaseSaysThatTheCommandHadEnded(t *testing.T) 
 	for range 8 {
 		t.Run("", func(t *testing.T) {
 			t.Parallel()
-			paced(t, 1500*time.Millisecond, func(ttl time.Duration) error {
+			testenv.Paced(t, 1500*time.Millisecond, func(ttl time.Duration) error {
 				dir := t.TempDir()
 				cmd := command(t, dir, "run", "--gateway", over(t, ttl, ranOut), "--resource", "r", "--ttl", ttl.String(), "--", "sh", "-c", "kill -STOP $PPID; >stopped")
 				var stderr strings.Builder

@@ -16,6 +16,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // provider verifies tokens "jwt.of.NAME", which expire after it; "jwt.of.away" cannot be verified.
@@ -43,20 +44,6 @@ func shortly(t *testing.T, verbs ...access.Verb) *access.Principals {
 	return expiring(t, 500*time.Millisecond, verbs...)
 }
 
-// paced repeats a try with a longer validity, because on a busy machine a short one may end too early.
-func paced(t *testing.T, validity time.Duration, try func(validity time.Duration) error) {
-	t.Helper()
-	var err error
-	for range 3 {
-		if err = try(validity); err == nil {
-			return
-		}
-		t.Logf("valid for %v: %v", validity, err)
-		validity *= 4
-	}
-	t.Fatalf("however long it is valid: %v", err)
-}
-
 // expiring returns the principal "me", known by tokens that are valid for so long.
 func expiring(t *testing.T, validity time.Duration, verbs ...access.Verb) *access.Principals {
 	t.Helper()
@@ -72,7 +59,7 @@ func TestAStreamEndsWithTheToken(t *testing.T) {
 	t.Parallel()
 	feed := activity.New(activity.Config{})
 	defer feed.Close()
-	paced(t, 500*time.Millisecond, func(validity time.Duration) error {
+	testenv.Paced(t, 500*time.Millisecond, func(validity time.Duration) error {
 		s := newServer(t, newFakes(), func(c *api.Config) { c.Principals, c.Events = expiring(t, validity, access.Inspect), feed })
 		began := time.Now()
 		a := request(t, s, "GET", "/v1/events", "", "Authorization", "Bearer jwt.of.me")
@@ -91,7 +78,7 @@ func TestAWaitEndsWithTheToken(t *testing.T) {
 		<-ctx.Done()
 		return leasing.Lease{}, ctx.Err()
 	}
-	paced(t, 500*time.Millisecond, func(validity time.Duration) error {
+	testenv.Paced(t, 500*time.Millisecond, func(validity time.Duration) error {
 		s := newServer(t, f, func(c *api.Config) { c.Principals = expiring(t, validity, access.Acquire) })
 		began := time.Now()
 		a := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1","wait":"60s"}`, "Authorization", "Bearer jwt.of.me")
@@ -110,7 +97,7 @@ func TestAWaitThatEndsWithTheTokenSaysWhatIsUnknown(t *testing.T) {
 		<-ctx.Done()
 		return leasing.Lease{}, errors.Join(ctx.Err(), fence.ErrUnknown)
 	}
-	paced(t, 500*time.Millisecond, func(validity time.Duration) error {
+	testenv.Paced(t, 500*time.Millisecond, func(validity time.Duration) error {
 		s := newServer(t, f, func(c *api.Config) { c.Principals = expiring(t, validity, access.Acquire) })
 		a := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1","wait":"60s"}`, "Authorization", "Bearer jwt.of.me", wire.IdempotencyKey, aKey)
 		if a.status != http.StatusForbidden || a.str("code") != wire.CodeDenied || !strings.HasPrefix(a.str("hint"), "Whether the lease was acquired is unknown") {
@@ -143,7 +130,7 @@ func TestASessionOfThePageEndsWithTheToken(t *testing.T) {
 	feed := activity.New(activity.Config{})
 	defer feed.Close()
 	me := access.Definition{Name: "me", Issued: claiming("me"), Rules: []access.Rule{{Resources: "*", Verbs: []access.Verb{access.Inspect}}}}
-	paced(t, 2*time.Second, func(validity time.Duration) error {
+	testenv.Paced(t, 2*time.Second, func(validity time.Duration) error {
 		all, err := access.New([]access.Definition{me}, access.VerifiedBy(once(time.Now().Add(validity))))
 		if err != nil {
 			t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/runner"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // answers is a gateway with special answers to the first acquisitions.
@@ -95,7 +96,7 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			paced(t, tc.wait, func(wait time.Duration) error { // a short wait may be over before the first answer
+			testenv.Paced(t, tc.wait, func(wait time.Duration) error { // a short wait may be over before the first answer
 				a := &answers{gateway: gateway{ttl: time.Minute}, first: tc.first, ports: tc.ports}
 				var stdout strings.Builder
 				_, err := runner.Run(t.Context(), runner.Config{
@@ -125,7 +126,7 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 func TestRunSaysAtOnceAndAtLastWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	const general, cause = "No quorum of Redis nodes serves the gateway now.", "No quorum of Redis nodes serves the gateway now: quarantine, 300 s left."
-	paced(t, time.Second, func(wait time.Duration) error {
+	testenv.Paced(t, time.Second, func(wait time.Duration) error {
 		a := &answers{gateway: gateway{ttl: time.Minute}}
 		var patient atomic.Int32
 		var waited atomic.Bool

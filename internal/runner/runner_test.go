@@ -14,6 +14,7 @@ import (
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/runner"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 func TestTheExitCodeIsPassedOn(t *testing.T) {
@@ -28,7 +29,7 @@ func TestTheExitCodeIsPassedOn(t *testing.T) {
 func TestTheLeaseIsRenewedWhileTheCommandRuns(t *testing.T) {
 	t.Parallel()
 	// The command runs until the fourth renewal, longer than the lease would last without one.
-	paced(t, 6*time.Second, func(ttl time.Duration) error {
+	testenv.Paced(t, 6*time.Second, func(ttl time.Duration) error {
 		renewed := filepath.Join(t.TempDir(), "renewed")
 		g := &gateway{ttl: ttl}
 		g.renew = func(w http.ResponseWriter, n int32) {
@@ -59,7 +60,7 @@ func TestACommandWhoseLeaseCannotBeRenewedEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			paced(t, 4*time.Second, func(ttl time.Duration) error {
+			testenv.Paced(t, 4*time.Second, func(ttl time.Duration) error {
 				got, err := tryRun(t, &gateway{ttl: ttl, renew: unavailable}, runner.Kill, script)
 				if err != nil {
 					return err
@@ -88,7 +89,7 @@ func TestACommandIsEndedAtOnceWhenItsLeaseIsAnothers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			paced(t, 6*time.Second, func(ttl time.Duration) error {
+			testenv.Paced(t, 6*time.Second, func(ttl time.Duration) error {
 				got, err := tryRun(t, &gateway{ttl: ttl, renew: lost}, runner.Kill, c.script)
 				var problem *client.Problem
 				if err != nil {
@@ -121,7 +122,7 @@ func TestWarnLetsTheCommandRun(t *testing.T) {
 func TestWhatTheCommandStartedEndsWithItsLease(t *testing.T) {
 	t.Parallel()
 	// The command obeys TERM. Its child ignores it, and holds the output open.
-	paced(t, 4*time.Second, func(ttl time.Duration) error {
+	testenv.Paced(t, 4*time.Second, func(ttl time.Duration) error {
 		got, err := tryRun(t, &gateway{ttl: ttl, renew: unavailable}, runner.Kill,
 			`sh -c "trap '' TERM; while :; do sleep 0.05; done" & wait`)
 		if err != nil {

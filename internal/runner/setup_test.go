@@ -121,21 +121,6 @@ func run(t *testing.T, g *gateway, onLost runner.OnLost, script string, inherite
 	return got
 }
 
-// paced makes a try whose steps must keep up with a TTL or another clock. If the try returns an error, because the
-// machine was too busy, paced repeats it at half the pace.
-func paced(t *testing.T, pace time.Duration, try func(pace time.Duration) error) {
-	t.Helper()
-	var err error
-	for range 5 {
-		if err = try(pace); err == nil {
-			return
-		}
-		t.Logf("at a pace of %v: %v", pace, err)
-		pace *= 2
-	}
-	t.Fatalf("at any pace: %v", err)
-}
-
 // tryRun is run, with the error of a command that was not started.
 func tryRun(t *testing.T, g *gateway, onLost runner.OnLost, script string, inherited ...string) (outcome, error) {
 	t.Helper()
