@@ -241,7 +241,7 @@ func TestAnSDKRefreshesItsCredentialsUnderRun(t *testing.T) {
 			Stdout:  &out, Stderr: &out, Say: t.Logf,
 		})
 		if err != nil || result.ExitCode != 0 || result.Lost != nil {
-			return fmt.Errorf("%+v, %v: %s", result, err, out.String())
+			return fmt.Errorf("%+v, %s: %s", result, fmt.Sprint(err), out.String())
 		}
 		return nil
 	})

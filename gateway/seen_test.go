@@ -80,7 +80,7 @@ func TestStaleWritesAreSeenOnEachSurface(t *testing.T) {
 	}
 	testenv.Eventually(t, "the nodes answer the check in time", func() error {
 		if checked, err := c.api().Check(t.Context(), currentGrant); err != nil || checked.Token != currentGrant.Token || checked.Locked == nil || !*checked.Locked {
-			return fmt.Errorf("the current grant: %+v, %v", checked, err)
+			return fmt.Errorf("the current grant: %+v, %s", checked, fmt.Sprint(err))
 		}
 		return nil
 	})

@@ -105,7 +105,7 @@ func TestSeveralResourcesAreArmedInOneTransaction(t *testing.T) {
 	before := []fence.Token{recorded("orders/1"), recorded("orders/2")}
 	testenv.Paced(t, 2*time.Second, func(within time.Duration) error { // a try must end within it
 		if _, err := acquire(within); !errors.Is(err, lock.ErrHeld) {
-			return fmt.Errorf("got %v", err)
+			return fmt.Errorf("got %s", fmt.Sprint(err))
 		}
 		return nil
 	})

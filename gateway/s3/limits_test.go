@@ -158,7 +158,7 @@ func TestConnectionsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
 			return err
 		}
 		refusal := list()
-		for tries := 0; tries < 4; tries++ { // on a busy machine a surplus connection may be closed before it is used
+		for range 4 { // on a busy machine a surplus connection may be closed before it is used
 			if _, said := errors.AsType[smithy.APIError](refusal); said {
 				break
 			}

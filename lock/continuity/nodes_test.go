@@ -40,7 +40,7 @@ func says(s Seen) func(context.Context) (Seen, error) {
 // look is [Nodes.Look], repeated while nodes answer too late, for which they have a second.
 func look(t *testing.T, w *Nodes, s Seen) (err error) {
 	t.Helper()
-	for tries := 0; tries < 20; tries++ {
+	for range 20 {
 		if err = w.Look(t.Context(), says(s)); err == nil || Refused(err) {
 			break
 		}

@@ -104,6 +104,9 @@ type verifier struct {
 	begun  time.Time
 	buffer []byte
 	failed int // consecutive
+
+	last    recorded // the version that was read last
+	current [16]byte // the current version that was read last
 }
 
 // recorded is a version as PostgreSQL records it.
@@ -120,20 +123,14 @@ type recorded struct {
 
 // pages reads all versions, a page at a time.
 func (v *verifier) pages(ctx context.Context) error {
-	last, current := recorded{bucket: v.Bucket, key: v.After}, [16]byte{}
+	v.last = recorded{bucket: v.Bucket, key: v.After}
 	for {
-		page, err := v.page(ctx, last, current)
+		page, err := v.page(ctx)
 		if err != nil {
 			return fmt.Errorf("verify: %w", err)
 		}
 		for _, r := range page {
-			if r.bucket != last.bucket || r.key != last.key {
-				v.passed(last)
-			}
-			if r.order == math.MaxInt64 {
-				current = r.id
-			}
-			last = r
+			v.comesTo(r)
 			if v.Sample == 0 || rand.Float64() < v.Sample {
 				if err := v.version(ctx, r); err != nil {
 					return err
@@ -147,20 +144,31 @@ func (v *verifier) pages(ctx context.Context) error {
 			}
 		}
 		if len(page) < verifyPage {
-			v.passed(last)
+			v.passed(v.last)
 			return nil
 		}
 	}
 }
 
+// comesTo notes the version that is read next.
+func (v *verifier) comesTo(r recorded) {
+	if r.bucket != v.last.bucket || r.key != v.last.key {
+		v.passed(v.last)
+	}
+	if r.order == math.MaxInt64 {
+		v.current = r.id
+	}
+	v.last = r
+}
+
 // passed notes that every version of a key has been examined: a later run may begin after it.
 func (v *verifier) passed(last recorded) { v.done.Bucket, v.done.Key = last.bucket, last.key }
 
-// page lists the versions after the last one. current is the current version that was read last.
-func (v *verifier) page(ctx context.Context, last recorded, current [16]byte) (page []recorded, err error) {
-	sql, args := sqlVerifyCurrent, []any{last.bucket, last.key, v.Bucket, v.Prefix, verifyPage}
+// page lists the versions after the last one.
+func (v *verifier) page(ctx context.Context) (page []recorded, err error) {
+	sql, args := sqlVerifyCurrent, []any{v.last.bucket, v.last.key, v.Bucket, v.Prefix, verifyPage}
 	if v.Kept {
-		sql, args = sqlVerifyAll, append(args, last.order, objects.UUID(current))
+		sql, args = sqlVerifyAll, append(args, v.last.order, objects.UUID(v.current))
 	}
 	err = v.db.Once(ctx, func(ctx context.Context, q objects.Querier) error {
 		rows, err := q.Query(ctx, sql, args...)
