@@ -212,7 +212,7 @@ func (c *Client) Renew(ctx context.Context, handle string, ttl time.Duration) (D
 }
 
 // Release ends the lease. Releasing twice is not an error, nor is releasing a lease that was lost: [Client.Renew] tells
-// whether it is held.
+// whether it is held. If ctx has ended, nothing is sent: a deferred Release needs [context.WithoutCancel].
 func (c *Client) Release(ctx context.Context, handle string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

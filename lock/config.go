@@ -124,7 +124,8 @@ type Config struct {
 	// DriftFactor is the share of the TTL by which clocks may drift apart, 0 to 0.5. The margin is TTL × DriftFactor
 	// + 2 ms. Default 0.01.
 	DriftFactor float64
-	// KeyPrefix is the prefix of each key. Default "fencegate".
+	// KeyPrefix is the prefix of each key. Lockers with different prefixes do not exclude each other. With an Armer use
+	// pgfence.KeyPrefix of its database, as gateways do. Default "fencegate".
 	KeyPrefix string
 	// Holder is the display name of this process. Default host:pid.
 	Holder string

@@ -6,7 +6,12 @@
 // resource has only one holder at a time as long as clocks run at nearly the same speed, as with every lease; the
 // fence makes the exception harmless.
 //
-//	l, err := lock.New(lock.Config{Nodes: nodes, Armer: fence, Epochs: fence})
+//	fence := pgfence.New(pool)
+//	prefix, err := pgfence.KeyPrefix(ctx, pool) // each database has its own
+//	if err != nil {
+//		return err
+//	}
+//	l, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: prefix, Armer: fence, Epochs: fence})
 //	if err != nil {
 //		return err
 //	}

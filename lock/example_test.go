@@ -129,6 +129,9 @@ func ExampleWithTries() {
 	if errors.Is(err, lock.ErrHeld) {
 		return // like redsync's ErrTaken and redislock's ErrNotObtained
 	}
+	if err != nil {
+		panic(err)
+	}
 	defer lease.Release(ctx)
 }
 

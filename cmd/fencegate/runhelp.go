@@ -41,7 +41,7 @@ started; 75 if another holds the resource.`
 
 const runExample = `  fencegate run --resource reports/q3 --ttl 30s -- ./nightly-report.sh
   fencegate run --resource orders/1001 --wait 1m -- psql -c "UPDATE orders SET status = 'paid' WHERE id = 1001"
-  fencegate run --resource accounts/7 --resource accounts/9 --wait 1m -- psql -f transfer.sql
+  fencegate run --resource accounts/7 --resource accounts/9 --wait 1m -- psql -1 -v ON_ERROR_STOP=1 -f transfer.sql
   fencegate run --resource accounts/7 --resource reports/q3 --s3-resource reports/q3 ./statement.sh
   fencegate run --resource reports/q3 --on-held skip ./nightly-report.sh --month 9
   fencegate run --resource leaders/mailer --forever --holder 10.0.0.7:8080 ./mailer`

@@ -100,6 +100,8 @@ func newLocker(ctx context.Context, arming *sql.DB) (*lock.Locker, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Beside gateways that lease over Redis nodes which outlive them, use pgfence.New on a pgxpool.Pool, as Armer and as
+	// Epochs: all Lockers of a group have Epochs, or none has. The nodes of fencegate dev end with it.
 	return lock.New(lock.Config{
 		Nodes: nodes(), KeyPrefix: prefix, Armer: sqlfence.New(arming),
 		NodeTimeout: time.Second, // generous: these nodes run on a busy machine

@@ -71,6 +71,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	defer b.release(context.WithoutCancel(ctx))
 	theirs, err := b.stage(ctx, "lines by B\n")
 	if err != nil {
 		return err
@@ -103,11 +104,12 @@ func run() error {
 
 // reporter has a lease: its grant for PostgreSQL, and its credentials for the S3 port.
 type reporter struct {
-	name  string
-	db    *pgxpool.Pool
-	grant fence.Grant
-	files *s3fence.Client
-	s3    *s3.Client
+	name   string
+	db     *pgxpool.Pool
+	handle string
+	grant  fence.Grant
+	files  *s3fence.Client
+	s3     *s3.Client
 }
 
 func newReporter(ctx context.Context, db *pgxpool.Pool, name, ttl string) (*reporter, error) {
@@ -133,7 +135,7 @@ func newReporter(ctx context.Context, db *pgxpool.Pool, name, ttl string) (*repo
 		Endpoint: creds.EndpointURL, Region: creds.Region,
 		AccessKeyID: creds.AccessKeyID, SecretAccessKey: creds.SecretAccessKey, SessionToken: creds.SessionToken,
 	})
-	return &reporter{name: name, db: db, grant: grant, files: files, s3: s3.New(s3.Options{
+	return &reporter{name: name, db: db, handle: lease.Handle, grant: grant, files: files, s3: s3.New(s3.Options{
 		Region: creds.Region, BaseEndpoint: aws.String(creds.EndpointURL), UsePathStyle: true,
 		Credentials: credentials.NewStaticCredentialsProvider(creds.AccessKeyID, creds.SecretAccessKey, creds.SessionToken),
 	})}, err
@@ -179,7 +181,14 @@ func createTable(ctx context.Context, db *pgxpool.Pool) error {
 	return nil
 }
 
-// call posts JSON to the gateway's HTTP API and reads its JSON reply.
+// release ends the lease, so that the next one need not wait for its TTL.
+func (r *reporter) release(ctx context.Context) {
+	if err := call(ctx, "/v1/leases/release", map[string]string{"handle": r.handle}, nil); err != nil {
+		log.Print(err)
+	}
+}
+
+// call posts JSON to the gateway's HTTP API and reads its JSON reply, unless that is nil.
 func call(ctx context.Context, path string, body, reply any) error {
 	b, err := json.Marshal(body)
 	if err != nil {
@@ -198,6 +207,9 @@ func call(ctx context.Context, path string, body, reply any) error {
 	if resp.StatusCode >= http.StatusBadRequest {
 		problem, _ := io.ReadAll(resp.Body)
 		return fmt.Errorf("%s: %s: %s", path, resp.Status, problem)
+	}
+	if reply == nil {
+		return nil
 	}
 	return json.NewDecoder(resp.Body).Decode(reply)
 }

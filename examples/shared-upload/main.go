@@ -53,6 +53,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	defer second.release(context.WithoutCancel(ctx))
 	if err := second.upload(ctx, "written by uploader 2"); err != nil {
 		return err
 	}
@@ -76,8 +77,8 @@ func run() error {
 
 // uploader is an S3 client under a lease.
 type uploader struct {
-	token  string
-	client *s3.Client
+	token, handle string
+	client        *s3.Client
 }
 
 func newUploader(ctx context.Context, ttl string) (*uploader, error) {
@@ -95,7 +96,7 @@ func newUploader(ctx context.Context, ttl string) (*uploader, error) {
 	if err := call(ctx, "/v1/leases/credentials", map[string]string{"handle": lease.Handle}, &creds); err != nil {
 		return nil, err
 	}
-	return &uploader{token: lease.Token, client: s3.New(s3.Options{
+	return &uploader{token: lease.Token, handle: lease.Handle, client: s3.New(s3.Options{
 		Region: creds.Region, BaseEndpoint: aws.String(creds.EndpointURL), UsePathStyle: true,
 		Credentials: credentials.NewStaticCredentialsProvider(creds.AccessKeyID, creds.SecretAccessKey, creds.SessionToken),
 	})}, nil
@@ -116,7 +117,14 @@ func (u *uploader) download(ctx context.Context) (string, error) {
 	return string(b), err
 }
 
-// call posts JSON to the gateway's HTTP API and reads its JSON reply.
+// release ends the lease, so that the next one need not wait for its TTL.
+func (u *uploader) release(ctx context.Context) {
+	if err := call(ctx, "/v1/leases/release", map[string]string{"handle": u.handle}, nil); err != nil {
+		log.Print(err)
+	}
+}
+
+// call posts JSON to the gateway's HTTP API and reads its JSON reply, unless that is nil.
 func call(ctx context.Context, path string, body, reply any) error {
 	b, err := json.Marshal(body)
 	if err != nil {
@@ -135,6 +143,9 @@ func call(ctx context.Context, path string, body, reply any) error {
 	if resp.StatusCode >= http.StatusBadRequest {
 		problem, _ := io.ReadAll(resp.Body)
 		return fmt.Errorf("%s: %s: %s", path, resp.Status, problem)
+	}
+	if reply == nil {
+		return nil
 	}
 	return json.NewDecoder(resp.Body).Decode(reply)
 }

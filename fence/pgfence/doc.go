@@ -6,12 +6,12 @@
 // the transaction that it protects, in triggers that fence.protect puts on tables. [InTx] also covers what the
 // transaction writes to other tables, because it presents the grant at the beginning.
 //
-//	f := pgfence.New(pool)                            // a login that is fence_gateway
+//	f := pgfence.New(arming) // a pool of logins in the role fence_gateway
 //	seal := fence.NewSeal()
 //	err := f.Arm(ctx, fence.Arming{Resource: "orders/1001", Token: 34, SealHash: seal.Hash(), Holder: "worker-a"})
 //
 //	grant := fence.Grant{Resource: "orders/1001", Token: 34, Seal: seal}
-//	err = pgfence.InTx(ctx, pool, grant, func(tx pgx.Tx) error { // a login that is fence_writer
+//	err = pgfence.InTx(ctx, writers, grant, func(tx pgx.Tx) error { // a pool of logins in fence_writer
 //		_, err := tx.Exec(ctx, "UPDATE orders SET status = 'paid' WHERE id = 1001")
 //		return err
 //	})

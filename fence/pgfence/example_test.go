@@ -56,8 +56,11 @@ func ExampleUse() {
 		_, err := tx.Exec(ctx, `DELETE FROM drafts WHERE order_id = 1001`)
 		return pgfence.Translate(err)
 	}
-	if err := pgx.BeginFunc(ctx, pool, archive); errors.Is(err, fence.ErrStale) {
+	switch err := pgx.BeginFunc(ctx, pool, archive); {
+	case errors.Is(err, fence.ErrStale):
 		fmt.Println("a newer holder took over; nothing was written")
+	case err != nil:
+		log.Print(err) // if it is an error of COMMIT, the rows may be gone
 	}
 }
 

@@ -57,8 +57,18 @@ func ExampleUse() {
 		log.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	if err := sqlfence.Use(ctx, tx, grant); errors.Is(err, fence.ErrStale) {
+	err = sqlfence.Use(ctx, tx, grant)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `DELETE FROM drafts WHERE order_id = 1001`)
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	switch err = sqlfence.Translate(err); {
+	case errors.Is(err, fence.ErrStale):
 		fmt.Println("a newer holder took over")
+	case err != nil:
+		log.Print(err) // if it is an error of Commit, the rows may be gone
 	}
 }
 

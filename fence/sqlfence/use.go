@@ -29,7 +29,8 @@ var (
 // refusals, see [Translate], and fails the transaction. From here to its end, the grants cover everything that the
 // transaction writes; a guarded table uses the one that it needs.
 //
-// After ROLLBACK TO a savepoint from before Use, present them again.
+// After ROLLBACK TO a savepoint from before Use, present them again. An error of the caller's own COMMIT may mean that it
+// is committed: it is not [fence.ErrUnknown], and [Outcome] can't resolve it.
 func Use(ctx context.Context, tx Tx, grants ...fence.Grant) (err error) {
 	if err := core.ValidateGrants(grants); err != nil {
 		return err

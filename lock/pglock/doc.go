@@ -5,7 +5,7 @@
 // has ended is never extended. After a failover or a restore, when fences may have been lost, no lease is given until
 // `fencegate fence invalidate-all` has run.
 //
-//	source, err := pglock.New(pglock.Config{Pool: pool}) // a login in the role fence_locker
+//	source, err := pglock.New(pglock.Config{Pool: lockers}) // logins in the role fence_locker
 //	if err != nil {
 //		return err
 //	}
@@ -15,7 +15,7 @@
 //		return err
 //	}
 //	defer source.Release(ctx, lease.Ref())
-//	err = pgfence.InTx(ctx, pool, lease.Grant, func(tx pgx.Tx) error { … })
+//	err = pgfence.InTx(ctx, writers, lease.Grant, func(tx pgx.Tx) error { … }) // logins in fence_writer
 //
 // Concurrent requests of a process are grouped, by kind: taking, extending and releasing. A group is one transaction of
 // at most 64 leases, which waits for no lock. The functions are in migrations/fence/code/leases.sql.

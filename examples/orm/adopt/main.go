@@ -54,7 +54,7 @@ func run(ctx context.Context, fenced bool) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = gateway.Release(ctx, lease.Handle) }()
+		defer func() { _ = gateway.Release(context.WithoutCancel(ctx), lease.Handle) }()
 		grant, err := lease.Grant()
 		if err != nil {
 			return err
