@@ -250,8 +250,8 @@ func (c *Client) Resource(ctx context.Context, resource string) (json.RawMessage
 	return raw, err
 }
 
-// Inspect is [Client.Resource] with decoded fields. For a name that was never held the error is a [*Problem] with
-// code "not_found".
+// Inspect is [Client.Resource] with decoded fields. For a name that has no fence, because it was never held or the
+// fence was retired, the error is a [*Problem] with code "not_found".
 func (c *Client) Inspect(ctx context.Context, resource string) (wire.Resource, error) {
 	var known wire.Resource
 	raw, err := c.Resource(ctx, resource)

@@ -26,7 +26,7 @@ type ResourcesRequest struct {
 	Limit  int    // maximum, up to 1000; zero takes the gateway's default
 }
 
-// Resources returns a page of the resources that were ever acquired, with their holders.
+// Resources returns a page of the resources that have a fence, with their holders.
 func (c *Client) Resources(ctx context.Context, r ResourcesRequest) (wire.Resources, error) {
 	query := url.Values{}
 	for name, value := range map[string]string{"prefix": r.Prefix, "after": r.After} {

@@ -39,7 +39,7 @@ type modeError struct{ bestEffort bool } // the node's mark
 func (e *modeError) Error() string {
 	if e.bestEffort {
 		return "the node is marked best effort and this process is strict: use --redis-best-effort (Config.BestEffort) in all processes of the group, " +
-			"or end it with: fencegate nodes mode strict"
+			"or end it with: fencegate nodes mode strict; a gateway admits a best-effort node at once, so it needs no nodes admit and no nodes park"
 	}
 	return "the node is marked strict and this process is best effort: do without --redis-best-effort (Config.BestEffort), " +
 		"or change the group with: fencegate nodes mode best-effort"

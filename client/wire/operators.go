@@ -41,7 +41,7 @@ const (
 	StateExpired  = "expired"  // its last lease expired
 	StateRevoked  = "revoked"  // it was revoked; holder says by whom
 	StateUnknown  = "unknown"  // too few of the lock's servers answered
-	StateNever    = "never"    // it was never held; not used in lists
+	StateNever    = "never"    // no fence is recorded: it was never held, or the fence was retired; not used in lists
 )
 
 // StateOf is the state of a resource that has a fence. locked says whether its lock is held; nil: unknown.

@@ -185,14 +185,14 @@ func classifyPostgreSQL(err error) (code int, hint string) {
 	switch {
 	case errors.As(err, &malformed):
 		return exitUsage, check + "; it reads postgres://user@host:port/database, with the password in PGPASSWORD or percent-encoded behind the user"
+	case errors.Is(err, fence.ErrUnknown) && !errors.As(err, new(*client.UnreachableError)): // whatever a later try got
+		return exitUnavailable, "PostgreSQL may have done it: check before you repeat it"
 	case errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28"): // invalid authorization
 		return exitForbidden, check
 	case refused != nil && refused.Code == "42501": // insufficient_privilege, possibly already to connect
 		return exitForbidden, cmp.Or(refused.Hint, "use the login that the command's --help names at --postgres-url")
 	case errors.As(err, &connect):
 		return exitUnavailable, check
-	case errors.Is(err, fence.ErrUnknown) && !errors.As(err, new(*client.UnreachableError)):
-		return exitUnavailable, "PostgreSQL may have done it: check before you repeat it"
 	case refused == nil:
 		return 0, ""
 	case refused.Code == "22023": // invalid_parameter_value: an argument of the command

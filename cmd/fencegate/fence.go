@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,7 +40,8 @@ func newFence(_ env) *cobra.Command {
 type database struct {
 	url     string
 	json    bool
-	notices io.Writer // receives PostgreSQL's notices about a change; nil: discarded
+	notices io.Writer     // receives PostgreSQL's notices about a change; nil: discarded
+	limit   time.Duration // of what changes nothing; 0: readLimit
 }
 
 func (d *database) register(cmd *cobra.Command, login string) {
@@ -61,6 +63,26 @@ func checkPassfile(url string) error {
 	return nil
 }
 
+const (
+	connectLimit = 20 * time.Second // unless the address has a connect_timeout
+	readLimit    = time.Minute
+)
+
+// read calls f with a pool for the database. f must end with its context, which bounds what changes nothing: a server that
+// stands still would hold a cron job without end.
+func (d *database) read(ctx context.Context, f func(context.Context, *pgxpool.Pool) error) error {
+	limit := cmp.Or(d.limit, readLimit)
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := d.with(bounded, func(pool *pgxpool.Pool) error { return f(bounded, pool) })
+	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
+		return withHint(fmt.Errorf("%w within %v: %w", errNoAnswer, limit, err), exitUnavailable, "is PostgreSQL overloaded, or stopped? nothing was changed")
+	}
+	return err
+}
+
+var errNoAnswer = errors.New("PostgreSQL has not answered")
+
 // with calls f with a pool for the database.
 func (d *database) with(ctx context.Context, f func(*pgxpool.Pool) error) error {
 	if d.url == "" {
@@ -77,6 +99,7 @@ func (d *database) with(ctx context.Context, f func(*pgxpool.Pool) error) error 
 		config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { _, _ = fmt.Fprintln(d.notices, oneLine(n.Message)) }
 	}
 	pgfence.Configure(config)
+	config.ConnConfig.ConnectTimeout = cmp.Or(config.ConnConfig.ConnectTimeout, connectLimit)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return err
@@ -127,8 +150,8 @@ func newFenceList() *cobra.Command {
 			if limit < 1 {
 				return usage(fmt.Errorf("--limit %d: it must be 1 or more", limit))
 			}
-			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				records, err := pgfence.New(pool).List(cmd.Context(), prefix, after, limit)
+			return d.read(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+				records, err := pgfence.New(pool).List(ctx, prefix, after, limit)
 				if err != nil {
 					return err
 				}
@@ -150,8 +173,8 @@ func newFenceShow() *cobra.Command {
 		Example: `  fencegate fence show orders/1001 --json`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				record, err := pgfence.New(pool).Inspect(cmd.Context(), args[0])
+			return d.read(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+				record, err := pgfence.New(pool).Inspect(ctx, args[0])
 				if err != nil {
 					return err
 				}
@@ -212,8 +235,8 @@ func newFenceUncovered() *cobra.Command {
 		Example: `  fencegate fence uncovered || echo "somebody took a guard off"`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				rows, _ := pool.Query(cmd.Context(), sqlUncovered) // rows returns the error again
+			return d.read(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+				rows, _ := pool.Query(ctx, sqlUncovered) // rows returns the error again
 				list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[uncovered])
 				if err != nil {
 					return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"text/tabwriter"
@@ -36,8 +37,8 @@ connection; those that refuse most come first. In report mode: how many it would
 		Example: `  fencegate fence tables --json`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				rows, _ := pool.Query(cmd.Context(), sqlTables)
+			return d.read(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+				rows, _ := pool.Query(ctx, sqlTables)
 				tables, err := pgx.CollectRows(rows, pgx.RowToStructByPos[protectedTable])
 				if err != nil {
 					return err

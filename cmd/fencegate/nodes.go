@@ -136,7 +136,10 @@ func newNodesAdmit(e env) *cobra.Command {
 Use this when no gateway runs, or to watch it.
 
 It takes as long as the quarantine: as long as a lease that the node has forgotten may still be
-held. Its tokens continue above everything that was lost, by an epoch that PostgreSQL keeps.`,
+held. Its tokens continue above everything that was lost, by an epoch that PostgreSQL keeps.
+
+It is for a strict group. A gateway with --redis-best-effort admits its nodes at once: a node that
+this command admitted is strict, and such gateways refuse it until "nodes mode best-effort".`,
 		Example: `  fencegate nodes admit r2:6379 --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -123,7 +123,7 @@ under way is refused at its end. The database records the longest --sweep-grace 
 	}
 	s.register(cmd)
 	f := cmd.Flags()
-	f.BoolVar(&o.DryRun, "dry-run", false, "only count what it would do")
+	f.BoolVar(&o.DryRun, "dry-run", false, "delete nothing: say what a run would do")
 	f.IntVar(&o.Rate, "rate", 0, "delete at most this many blobs per second (default: as many as the store can)")
 	f.BoolVar(&o.Store, "unknown", false, "also search the whole store for blobs that the database does not know: their grace begins now")
 	f.DurationVar(&o.PendingAge, "pending-age", 24*time.Hour, "of uploads that were begun and never completed")
@@ -160,17 +160,24 @@ const leastRecordAge = 24*time.Hour + 12*time.Hour + 15*time.Minute
 
 func printSwept(w io.Writer, swept maintenance.Swept, dry, asJSON bool) error {
 	if asJSON {
-		return printJSON(w, map[string]any{
+		all := map[string]any{
 			"dry_run": dry, "adopted": swept.Adopted, "named": swept.Named, "pruned": swept.Pruned, "forgotten": swept.Forgotten,
-			"condemned": swept.Condemned, "deleted": swept.Deleted,
-		})
+			"condemned": swept.Condemned,
+		}
+		if !dry {
+			all["deleted"] = swept.Deleted
+		}
+		return printJSON(w, all)
 	}
-	did := ""
+	did, end := "", fmt.Sprintf("deleted the bytes of %d", swept.Deleted)
 	if dry {
-		did = "would have "
+		did, end = "would have ", "deleted their bytes, and those of blobs that were condemned before"
 	}
-	_, err := fmt.Fprintf(w, "%sadopted %d unknown blobs, let %d old versions go, forgot %d records of writes, condemned %d blobs, deleted the bytes of %d\n",
-		did, swept.Adopted, swept.Pruned, swept.Forgotten, swept.Condemned, swept.Deleted)
+	_, err := fmt.Fprintf(w, "%sadopted %d unknown blobs, let %d old versions go, forgot %d records of writes, condemned %d blobs, %s\n",
+		did, swept.Adopted, swept.Pruned, swept.Forgotten, swept.Condemned, end)
+	if most := max(swept.Forgotten, swept.Condemned); dry && err == nil && most >= maintenance.DryLimit {
+		_, err = fmt.Fprintf(w, "it counted no further than %d records and blobs: there may be more\n", maintenance.DryLimit)
+	}
 	return err
 }
 

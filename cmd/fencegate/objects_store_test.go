@@ -30,7 +30,7 @@ func sweepsAndVerifications(folder string) []storeStep {
 		{[]string{"sweep"}, exitOK, "condemned 0 blobs, deleted the bytes of 0"},
 		{[]string{"sweep", "--superseded-age", "1us"}, exitOK, "stay for 168h0m0s, the grace that is recorded; --shorten-grace changes it"},
 		{[]string{"sweep", "--shorten-grace"}, exitUsage, "--shorten-grace needs --superseded-age"},
-		{[]string{"sweep", "--superseded-age", "1us", "--shorten-grace", "--dry-run"}, exitOK, "condemned 1 blobs"},
+		{[]string{"sweep", "--superseded-age", "1us", "--shorten-grace", "--dry-run"}, exitOK, "condemned 1 blobs, deleted their bytes, and those of blobs that were condemned before"},
 		{[]string{"sweep", "--superseded-age", "1us", "--shorten-grace", "--rate", "50", "--unknown", "--json"}, exitOK, `"deleted": 1`},
 		{[]string{"verify"}, exitOK, "verified 2 versions, 0 MiB, 0 wrong"},
 		{[]string{"verify", "orders", "1001/", "--kept", "--rate", "1", "--json"}, exitOK, `"findings": []`},

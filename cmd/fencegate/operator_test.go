@@ -16,8 +16,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -240,6 +243,35 @@ func TestDoctorWaitsForATimeThatPasses(t *testing.T) {
 	for _, patience := range []string{"0s", "-1s"} {
 		if code, stdout, stderr := cli(t, nil, "doctor", "--blobs", t.TempDir(), "--patience", patience); code != exitUsage || stdout != "" || !strings.Contains(stderr, "--patience") {
 			t.Errorf("%s: %d %q %q", patience, code, stdout, stderr)
+		}
+	}
+}
+
+func TestALookThatIsNotAnsweredEnds(t *testing.T) {
+	t.Parallel()
+	d := database{url: testenv.PostgresEmpty(t).URL, limit: 300 * time.Millisecond}
+	err := d.read(t.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+		_, err := pool.Exec(ctx, "SELECT pg_sleep(60)")
+		return err
+	})
+	if code, hint := classify(err); code != exitUnavailable || !strings.Contains(err.Error(), "has not answered within 300ms") || !strings.Contains(hint, "nothing was changed") {
+		t.Errorf("%v, %d %q", err, code, hint)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := d.read(ctx, func(ctx context.Context, _ *pgxpool.Pool) error { return ctx.Err() }); !errors.Is(err, context.Canceled) || errors.Is(err, errNoAnswer) {
+		t.Errorf("interrupted: %v", err)
+	}
+}
+
+// What a later try got does not tell the outcome of the first.
+func TestAnUnknownOutcomeIsToldWhateverALaterTryGot(t *testing.T) {
+	t.Parallel()
+	for name, later := range map[string]error{
+		"no connection": &pgconn.ConnectError{}, "a login that is refused": &pgconn.PgError{Code: "28P01"}, "a right that is missing": &pgconn.PgError{Code: "42501"},
+	} {
+		if code, hint := classifyPostgreSQL(errors.Join(fence.ErrUnknown, later)); code != exitUnavailable || !strings.Contains(hint, "may have done it") {
+			t.Errorf("%s: %d %q", name, code, hint)
 		}
 	}
 }

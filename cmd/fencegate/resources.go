@@ -85,10 +85,10 @@ func newResourcesLs(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [PREFIX]",
 		Short: "List resources and who holds them, in the order of their names",
-		Long: `List resources that were ever acquired, in the order of their names: live (somebody holds the
+		Long: `List resources that have a fence, in the order of their names: live (somebody holds the
 lease), released, expired (the lease ran out; a late write is refused once somebody acquires),
-revoked (HOLDER says by whom), or unknown (the lock does not answer). A name that was never acquired is not
-listed; "fencegate lease show" says so of one.`,
+revoked (HOLDER says by whom), or unknown (the lock does not answer). A name that was never acquired, or
+whose fence was retired, is not listed; "fencegate lease show" says so of one.`,
 		Example: `  fencegate resources ls --held
   fencegate resources ls orders/ --json | jq -r .resource`,
 		Args: cobra.MaximumNArgs(1),
@@ -173,7 +173,7 @@ func newLeaseShow(e env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "show RESOURCE",
-		Short: "Show whether somebody holds a resource, whether its lease is over, or nobody ever held it",
+		Short: "Show whether somebody holds a resource, whether its lease is over, or that it has no fence",
 		Example: `  fencegate lease show orders/1001
   fencegate lease show orders/1001 --json | jq -r .state`,
 		Args: cobra.ExactArgs(1),
@@ -198,7 +198,7 @@ func newLeaseShow(e env) *cobra.Command {
 	return cmd
 }
 
-// leaseOf returns a resource's list entry, also if it was never held.
+// leaseOf returns a resource's list entry, also if it has no fence.
 func leaseOf(ctx context.Context, c *client.Client, resource string) (wire.Listed, error) {
 	known, err := c.Inspect(ctx, resource)
 	if problem, ok := errors.AsType[*client.Problem](err); ok && problem.Status == http.StatusNotFound && problem.Code == wire.CodeNotFound {
@@ -221,7 +221,7 @@ func leaseLine(one wire.Listed) string {
 	name, holder := oneLine(one.Resource), oneLine(one.Holder)
 	switch one.State {
 	case wire.StateNever:
-		return name + ": never held"
+		return name + ": no fence is recorded: it was never held, or its fence was retired"
 	case wire.StateLive:
 		return fmt.Sprintf("%s: held by %s with token %s, for another %s unless it is renewed; %d waiting", name, holder, one.Token, leftOf(one), one.Waiters)
 	case wire.StateReleased:

@@ -129,7 +129,7 @@ func resourceRoutes() []Route {
 	inspect := []access.Verb{access.Inspect}
 	return []Route{
 		{
-			Method: http.MethodGet, Path: "/v1/resources", ID: "list", Does: "lists the resources that were ever acquired and that the principal may inspect, in the order of their names' bytes",
+			Method: http.MethodGet, Path: "/v1/resources", ID: "list", Does: "lists the resources that have a fence and that the principal may inspect, in the order of their names' bytes",
 			Rights: inspect, Query: []Parameter{{Name: "prefix", Meaning: "of the names"}, after, limit, {Name: "held", Meaning: "`true`: only those that somebody holds, so a page may have few and yet a next one", Kind: "boolean"}},
 			Answer: wire.Resources{}, Status: []int{http.StatusOK}, serve: (*Server).list,
 		},

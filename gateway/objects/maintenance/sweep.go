@@ -33,8 +33,7 @@ const (
 	adoptBatch   = 50_000    // blobs without a row: for each batch PostgreSQL reads all versions once
 	adoptLimit   = time.Hour // for that, however many versions there are
 	pruneBatch   = 100       // keys; each may have many versions
-	dryLimit     = 100_000
-	maxFailures  = 500 // reported at most, about
+	maxFailures  = 500       // reported at most, about
 	defaultGrace = 24 * time.Hour
 )
 
@@ -48,8 +47,11 @@ type Sweep struct {
 	Store         bool          // also scan the whole store for blobs that the database does not list
 	UnknownAge    time.Duration // of unlisted blobs, by the store's clock; then they count as superseded. Default 24h
 	Rate          int           // blobs deleted per second. Default 0: no limit
-	DryRun        bool          // only count; condemned and forgotten rows up to 100,000
+	DryRun        bool          // only count; condemned and forgotten rows up to [DryLimit]
 }
+
+// DryLimit is how far a dry run counts records and blobs.
+const DryLimit = 100_000
 
 // DefaultRecordAge is how long records of writes stay. They say who wrote what, and answer a repeated request that was
 // carried out. So they stay longer than credentials last and an upload takes.
@@ -137,7 +139,7 @@ func (s *sweeper) mark(ctx context.Context) error {
 	}
 	limit := sweepBatch
 	if s.DryRun {
-		limit = dryLimit
+		limit = DryLimit
 	}
 	for _, step := range []struct {
 		doing, sql string
