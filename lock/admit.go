@@ -142,16 +142,21 @@ func (l *Locker) mayBegin(n *node, a *Admission, states []nodeState, patient boo
 
 // write begins an admission on its node. After an error the node may have it all the same.
 func (l *Locker) write(ctx context.Context, n *node, states []nodeState) (Admission, error) {
-	// The longest TTL that any process may have used, as far as it is known.
-	longest := max(l.cfg.MaxTTL, time.Duration(l.longest.seen.Load()))
-	for _, other := range states {
-		longest = max(longest, other.maxTTL)
-	}
+	longest := l.longestKnown(states)
 	if l.cfg.Embedded || l.cfg.BestEffort {
 		longest = 0
 	}
 	a := Admission{Node: n.name, Nonce: l.newNonce(), Quarantine: longest}
 	return a, n.admitBegin(ctx, a.Nonce, longest, states[n.index])
+}
+
+// longestKnown is the longest TTL that any process may have used, as far as it is known.
+func (l *Locker) longestKnown(states []nodeState) time.Duration {
+	longest := max(l.cfg.MaxTTL, time.Duration(l.longest.seen.Load()))
+	for _, st := range states {
+		longest = max(longest, st.maxTTL)
+	}
+	return longest
 }
 
 // keepsEpoch reports whether the nodes themselves keep the epoch.

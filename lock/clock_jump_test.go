@@ -75,6 +75,49 @@ func TestAQuarantineEndsThoughTheClockIsSetBack(t *testing.T) {
 	})
 }
 
+// The same where an operator recovers the group: the clock is set back while Recover waits, or before it is repeated.
+func TestARecoveryEndsThoughTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	for name, interrupted := range map[string]bool{"during the wait": false, "between two runs": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, server, clock := clocked(t)
+			cfg.Epochs, cfg.KeyPrefix, cfg.MaxTTL = nil, lock.DefaultKeyPrefix, 5*time.Second
+			must(t, clock.Set(5*time.Hour))
+			l := started(t, cfg)
+			must(t, client(t, server.Addr).FlushAll(t.Context()).Err())
+			ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+			defer cancel()
+			first, stop := context.WithCancel(ctx)
+			defer stop()
+			done := make(chan error, 1)
+			go func() {
+				_, err := l.Recover(first, 100)
+				done <- err
+			}()
+			eventually(t, 20*time.Second, "the quarantine has begun", func() bool {
+				return client(t, server.Addr).HExists(t.Context(), cfg.KeyPrefix+":h", "@pending").Val()
+			})
+			if interrupted {
+				stop()
+				if err := <-done; !errors.Is(err, context.Canceled) {
+					t.Fatalf("interrupted: %v", err)
+				}
+			}
+			must(t, clock.Set(0))
+			back := time.Now()
+			if interrupted {
+				recovered(t, l, 100)
+			} else if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(back); took < cfg.MaxTTL {
+				t.Errorf("admitted after %v, without a whole quarantine", took)
+			}
+		})
+	}
+}
+
 // A clock that jumps forward ends a quarantine on the node, but the admitting process also waits by its own clock.
 func TestAQuarantineIsWaitedForThoughTheClockJumpsForward(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/fencegate/fencegate/fence"
 )
 
@@ -12,10 +14,10 @@ import (
 // others cannot tell which epochs were used. above replaces that knowledge: it must be at least the highest token
 // that was ever issued, and all later tokens are higher. Run one Recover at a time.
 //
-// It waits for MaxTTL, unless ctx ends first; called again, it continues. The error is a [*fence.InvalidError], and
-// nothing was changed, if above is not higher than the tokens on the nodes, if a quorum is admitted, or if the epoch
-// is kept elsewhere. A quorum must answer; nodes that do not are left to [Locker.Readmit]. The result is the nodes
-// that this call admitted.
+// It waits for MaxTTL, unless ctx ends first; called again, it continues, or waits anew if MaxTTL is longer now. The
+// error is a [*fence.InvalidError], and nothing was changed, if above is not higher than the tokens on the nodes, if a
+// quorum is admitted, or if the epoch is kept elsewhere. A quorum must answer; nodes that do not are left to
+// [Locker.Readmit]. The result is the nodes that this call admitted.
 func (l *Locker) Recover(ctx context.Context, above fence.Token) (admitted []string, err error) {
 	states, err := l.recoverable(ctx, above)
 	if err != nil {
@@ -33,9 +35,9 @@ func (l *Locker) Recover(ctx context.Context, above fence.Token) (admitted []str
 		a.Base = (int64(above)>>epochShift + 1) << epochShift
 		begun = append(begun, a)
 	}
-	for _, a := range begun {
-		if err := l.outlast(ctx, a); err != nil {
-			return admitted, err
+	for i := range begun {
+		if begun[i], err = l.outlast(ctx, begun[i]); err != nil {
+			return nil, err
 		}
 	}
 	// Nodes may have come back meanwhile with higher tokens.
@@ -106,33 +108,53 @@ func (n *node) below(ctx context.Context, st nodeState, above fence.Token) error
 	return nil
 }
 
-// recovery begins a lost node's admission, or continues one whose quarantine runs. (One without a quarantine may
-// belong to a first start.)
+// recovery begins a lost node's admission, or continues one whose quarantine runs and is long enough. (One without a
+// quarantine may belong to a first start.)
 func (l *Locker) recovery(ctx context.Context, n *node, states []nodeState) (Admission, error) {
-	if st := states[n.index]; st.pending != "" && !st.void && st.quarantine > 0 {
-		return Admission{Node: n.name, Nonce: st.pending, Quarantine: st.quarantine}, nil
+	st := &states[n.index]
+	if st.err != nil {
+		return Admission{}, st.err
+	}
+	if st.pending != "" && !st.void {
+		nonce, whole, err := n.underWay(ctx)
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return Admission{}, serverError(err)
+		}
+		// More left than there was at first: the clock was set back, perhaps by hours.
+		if nonce == st.pending && whole >= l.longestKnown(states) && st.quarantine <= whole {
+			return Admission{Node: n.name, Nonce: nonce, Quarantine: whole}, nil
+		}
+		st.void = true // replaced, though its quarantine may run: with a shorter MaxTTL it was begun in vain
 	}
 	return l.write(ctx, n, states)
 }
 
-// outlast waits until the quarantine of an admission is over.
-func (l *Locker) outlast(ctx context.Context, a Admission) error {
+// outlast waits until the quarantine of an admission is over. If the node's clock is set back meanwhile, the
+// quarantine starts over, and the result is the new admission.
+func (l *Locker) outlast(ctx context.Context, a Admission) (Admission, error) {
 	n, err := l.nodeNamed(a.Node)
 	if err != nil {
-		return err
+		return a, err
 	}
 	for {
 		left, err := n.inQuarantine(ctx)
-		if err == nil && left > 0 {
+		switch {
+		case err != nil:
+		case left > a.Quarantine:
+			base := a.Base
+			if a, err = l.recovery(ctx, n, l.states(ctx)); err == nil {
+				a.Base = base
+			}
+		case left > 0:
 			err = pause(ctx, min(left, askEvery)+jitter())
 			if errors.Is(err, context.DeadlineExceeded) {
 				err = errors.Join(err, &quarantineError{node: n.name, left: left})
 			}
-		} else if err == nil {
-			return nil
+		default:
+			return a, nil
 		}
 		if err != nil {
-			return fmt.Errorf("recover %s: %w", n.name, err)
+			return a, fmt.Errorf("recover %s: %w", n.name, err)
 		}
 	}
 }

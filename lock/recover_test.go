@@ -160,6 +160,45 @@ func TestARecoveryWaitsForAWholeQuarantineOnce(t *testing.T) {
 	}
 }
 
+// The first run was told of shorter leases than there are.
+func TestARecoveryThatIsToldOfLongerLeasesWaitsAnew(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	started(t, cfg)
+	restart(t, servers[0], nil)
+	run := func(maxTTL time.Duration) (left time.Duration) {
+		t.Helper()
+		cfg.MaxTTL = maxTTL
+		l := locker(t, cfg)
+		must(t, patiently(t.Context(), func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := l.Recover(ctx, 100)
+			if errors.Is(err, lock.ErrQuarantined) {
+				return nil
+			}
+			if errors.Is(err, context.DeadlineExceeded) {
+				err = lock.ErrNodeTimeout // it answered too late
+			}
+			return err
+		}))
+		return status(t, l)[0].Quarantine
+	}
+	if left := run(5 * time.Minute); left > 5*time.Minute || left < 4*time.Minute {
+		t.Errorf("the quarantine lasts %v", left)
+	}
+	if left := run(30 * time.Minute); left < 29*time.Minute {
+		t.Errorf("leases last up to 30m, and the quarantine ends in %v", left)
+	}
+	pending := func() string {
+		return client(t, servers[0].Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "@pending").Val()
+	}
+	begun := pending()
+	if left := run(5 * time.Minute); left < 28*time.Minute || pending() != begun {
+		t.Errorf("told of shorter leases, the quarantine ends in %v", left)
+	}
+}
+
 func TestAGroupWhoseEpochIsKeptElsewhereIsNotRecovered(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})

@@ -246,7 +246,13 @@ var admission = []mutant{
 	{
 		name: "recover-at-once", what: "an admission without a quarantine is taken for one that is over",
 		file: "lock/recover.go", test: "TestARecoveryWaitsForAWholeQuarantineOnce",
-		old: " && !st.void && st.quarantine > 0 {",
-		new: " && !st.void {",
+		old: "if nonce == st.pending && whole >= l.longestKnown(states) && st.quarantine <= whole {",
+		new: "if nonce = st.pending; true {",
+	},
+	{
+		name: "recover-short", what: "a recovery goes on with the quarantine of one that was told of shorter leases",
+		file: "lock/recover.go", test: "TestARecoveryThatIsToldOfLongerLeasesWaitsAnew",
+		old: " && whole >= l.longestKnown(states)",
+		new: "",
 	},
 }
