@@ -97,12 +97,13 @@ func (l *Locker) admission(ctx context.Context, n *node, patient bool) (a Admiss
 }
 
 // longestFor reads the longest TTL in use for an admission whose nonce is written: by then, every lease that the node
-// lost is covered by the record. If the quarantine is too short for it, because longer leases were allowed earlier,
-// the quarantine starts over.
+// lost is covered by the record. If the quarantine is too short for it, because longer leases were allowed earlier or
+// elsewhere, the quarantine starts over. A record that is not kept may be too low, so it shortens no quarantine, but
+// it lengthens one: a TTL that it has may be in use.
 func (l *Locker) longestFor(ctx context.Context, a Admission, states []nodeState) (fence.LongestTTL, error) {
 	longest, err := l.recorded(ctx, l.cfg.DefaultTTL)
 	longest.Kept = longest.Kept && !doubts(states, longest)
-	if err == nil && longest.Kept && longest.TTL > a.Quarantine && !l.cfg.BestEffort {
+	if err == nil && longest.TTL > a.Quarantine && !l.cfg.BestEffort {
 		err = errRace
 	}
 	if err != nil {

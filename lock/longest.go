@@ -34,7 +34,7 @@ type LongestStore interface {
 type longest struct {
 	store  LongestStore // nil: not recorded
 	group  string       // identifies the nodes and their keys in the record
-	seen   atomic.Int64 // TTL of the last valid record, ns
+	seen   atomic.Int64 // TTL of the last valid record, ns; since then the highest of those that may be too low
 	uneven atomic.Bool  // the nodes may grant less than the record
 	turn   chan struct{}
 	last   leveling
@@ -85,7 +85,7 @@ func (l *Locker) recorded(ctx context.Context, ttl time.Duration) (fence.Longest
 	if err != nil {
 		return fence.LongestTTL{}, err
 	}
-	if record.Kept {
+	if record.Kept || int64(record.TTL) > l.longest.seen.Load() {
 		l.longest.seen.Store(int64(record.TTL))
 	}
 	return record, nil
