@@ -17,12 +17,14 @@ import (
 // It waits for MaxTTL, unless ctx ends first; called again, it continues, or waits anew if MaxTTL is longer now. The
 // error is a [*fence.InvalidError], and nothing was changed, if above is not higher than the tokens on the nodes, if a
 // quorum is admitted, or if the epoch is kept elsewhere. A quorum must answer; nodes that do not are left to
-// [Locker.Readmit]. The result is the nodes that this call admitted.
+// [Locker.Readmit], and so are nodes that are lost again meanwhile, if a quorum is left. Otherwise none is admitted.
+// The result is the nodes that this call admitted, also with an error.
 func (l *Locker) Recover(ctx context.Context, above fence.Token) (admitted []string, err error) {
-	states, err := l.recoverable(ctx, above)
+	states, err := l.recoverable(ctx, above, above)
 	if err != nil {
 		return nil, err
 	}
+	base := (int64(above)>>epochShift + 1) << epochShift
 	begun := make([]Admission, 0, len(states))
 	for i, st := range states {
 		if st.err != nil || st.admitted {
@@ -32,7 +34,7 @@ func (l *Locker) Recover(ctx context.Context, above fence.Token) (admitted []str
 		if err != nil {
 			return nil, fmt.Errorf("recover %s: %w", l.nodes[i].name, err)
 		}
-		a.Base = (int64(above)>>epochShift + 1) << epochShift
+		a.Base = base
 		begun = append(begun, a)
 	}
 	for i := range begun {
@@ -40,21 +42,49 @@ func (l *Locker) Recover(ctx context.Context, above fence.Token) (admitted []str
 			return nil, err
 		}
 	}
-	// Nodes may have come back meanwhile with higher tokens.
-	if _, err := l.recoverable(ctx, above); err != nil {
+	// Nodes may have come back meanwhile with higher tokens. What programs counted in vain on a node that was not lost
+	// is below the base.
+	if states, err = l.recoverable(ctx, above, fence.Token(base)); err != nil {
 		return nil, err
 	}
-	for _, a := range begun {
-		if err := l.Admit(ctx, a); err != nil {
-			return admitted, err
+	ready, errs := l.ready(begun, states)
+	for _, a := range ready {
+		if err := l.Admit(ctx, a); err != nil { // the others can do without it
+			errs = append(errs, err)
+			continue
 		}
 		admitted = append(admitted, a.Node)
 	}
-	return admitted, nil
+	return admitted, errors.Join(errs...)
 }
 
-// recoverable asks all nodes whether the group may be recovered above a token.
-func (l *Locker) recoverable(ctx context.Context, above fence.Token) ([]nodeState, error) {
+// ready returns the admissions that can end, and errors of the others; none if they make no quorum: a part of the
+// nodes would be of no use, and their base would be above the token with which Recover is repeated.
+func (l *Locker) ready(begun []Admission, states []nodeState) (ready []Admission, errs []error) {
+	for _, a := range begun {
+		st := nodeState{}
+		if n, err := l.nodeNamed(a.Node); err == nil {
+			st = states[n.index]
+		}
+		err := st.err
+		if err == nil && (st.pending != a.Nonce || st.void) {
+			err = errRestarted
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("recover %s: %w", a.Node, err))
+			continue
+		}
+		ready = append(ready, a)
+	}
+	if left := admitted(states) + len(ready); left < l.quorum {
+		return nil, append(errs, fmt.Errorf("%d nodes would be admitted, and %d are needed: none was; repeat it", left, l.quorum))
+	}
+	return ready, errs
+}
+
+// recoverable asks all nodes whether the group may be recovered above a token. Everything that they remember has to be
+// below limit.
+func (l *Locker) recoverable(ctx context.Context, above, limit fence.Token) ([]nodeState, error) {
 	if !l.keepsEpoch() {
 		return nil, &fence.InvalidError{Field: "epochs", Reason: "are kept outside of the nodes: admit each node, no token is needed"}
 	}
@@ -72,9 +102,6 @@ func (l *Locker) recoverable(ctx context.Context, above fence.Token) ([]nodeStat
 			return nil, &fence.InvalidError{Field: "epochs", Reason: fmt.Sprintf(
 				"are kept by PostgreSQL, as %s remembers: admit each node, no token is needed", l.nodes[i].name)}
 		}
-		if err := l.nodes[i].below(ctx, st, above); err != nil {
-			return nil, err
-		}
 	}
 	switch {
 	case admitted(states) >= l.quorum:
@@ -82,7 +109,7 @@ func (l *Locker) recoverable(ctx context.Context, above fence.Token) ([]nodeStat
 	case answered < l.quorum:
 		return nil, l.unanswered(states)
 	}
-	return states, nil
+	return states, l.below(ctx, states, above, limit)
 }
 
 func (l *Locker) unanswered(states []nodeState) error {
@@ -95,15 +122,28 @@ func (l *Locker) unanswered(states []nodeState) error {
 	return l.quorumError("recover", l.cfg.KeyPrefix, causes)
 }
 
-// below checks that everything on a node is below a token: its counters, its base, and the epoch that it was
-// promised.
-func (n *node) below(ctx context.Context, st nodeState, above fence.Token) error {
-	all, err := n.pages(ctx, "look", unlimited)
-	if err != nil {
-		return &NodeError{Node: n.name, Err: serverError(err)}
+// below checks that everything on the nodes is below a limit: their counters, their bases, and the epochs that they
+// were promised. Its error names the last token of the highest epoch: while an admitted node counts attempts that come
+// to nothing, a lower one would soon be too low.
+func (l *Locker) below(ctx context.Context, states []nodeState, above, limit fence.Token) error {
+	var top int64
+	var at string
+	for i, n := range l.nodes {
+		st := states[i]
+		if st.err != nil {
+			continue
+		}
+		all, err := n.pages(ctx, "look", unlimited)
+		if err != nil {
+			return &NodeError{Node: n.name, Err: serverError(err)}
+		}
+		if here := max(all.top, st.base, st.promised<<epochShift); here > top {
+			top, at = here, n.name
+		}
 	}
-	if top := max(all.top, st.base, st.promised<<epochShift); int64(above) <= top {
-		return &fence.InvalidError{Field: "above", Reason: fmt.Sprintf("is %d; %s remembers %d, and it must be higher", above, n.name, top)}
+	if int64(limit) <= top {
+		return &fence.InvalidError{Field: "above", Reason: fmt.Sprintf(
+			"is %d; %s remembers %d, and it must be higher: repeat with %d, if nobody was given a higher token", above, at, top, top|(1<<epochShift-1))}
 	}
 	return nil
 }

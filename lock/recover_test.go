@@ -3,11 +3,15 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -197,6 +201,163 @@ func TestARecoveryThatIsToldOfLongerLeasesWaitsAnew(t *testing.T) {
 	if left := run(5 * time.Minute); left < 28*time.Minute || pending() != begun {
 		t.Errorf("told of shorter leases, the quarantine ends in %v", left)
 	}
+}
+
+// recovering runs Recover, and calls during once the quarantines of the first nodes, the lost ones, run.
+func recovering(t *testing.T, cfg lock.Config, lost int, l *lock.Locker, above fence.Token, during func()) ([]string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var nodes []string
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		nodes, err = l.Recover(ctx, above)
+		done <- err
+	}()
+	eventually(t, 20*time.Second, "the quarantines have begun", func() bool {
+		for _, n := range cfg.Nodes[:lost] {
+			if !client(t, n.Addr).HExists(ctx, cfg.KeyPrefix+":h", "@pending").Val() {
+				return false
+			}
+		}
+		return true
+	})
+	during()
+	err := <-done
+	return nodes, err
+}
+
+// forgets is the loss of a node that keeps its connections.
+func forgets(t *testing.T, n lock.Node) {
+	t.Helper()
+	must(t, client(t, n.Addr).FlushAll(t.Context()).Err())
+	must(t, client(t, n.Addr).ScriptFlush(t.Context()).Err())
+}
+
+// A node is lost again during the wait. The others are a quorum.
+func TestARecoveryAdmitsTheNodesAfterOneThatFails(t *testing.T) {
+	t.Parallel()
+	testenv.Paced(t, 2*time.Second, func(maxTTL time.Duration) error {
+		cfg, servers := own(t, 3, redisserver.Config{})
+		cfg.MaxTTL, cfg.DefaultTTL = maxTTL, time.Second
+		l := started(t, cfg)
+		for _, s := range servers {
+			restart(t, s, nil)
+		}
+		admitted, err := recovering(t, cfg, 3, l, 100, func() { forgets(t, cfg.Nodes[1]) })
+		if len(admitted) == 3 || errors.Is(err, lock.ErrNodeTimeout) {
+			return fmt.Errorf("admitted %q: %w", admitted, err) // the loss came too late, or an answer
+		}
+		if err == nil || !strings.Contains(err.Error(), "node-2") || !slices.Equal(admitted, []string{"node-1", "node-3"}) {
+			t.Fatalf("admitted %q: %v", admitted, err)
+		}
+		release(t, acquire(t, l, "r"))
+		readmitAmong(t, l, "node-2")
+		return nil
+	})
+}
+
+// Two nodes are lost again during the wait. The third one alone would be of no use, and remember more than the token.
+func TestARecoveryAdmitsNoNodesOrAQuorum(t *testing.T) {
+	t.Parallel()
+	testenv.Paced(t, 2*time.Second, func(maxTTL time.Duration) error {
+		cfg, servers := own(t, 3, redisserver.Config{})
+		cfg.MaxTTL, cfg.DefaultTTL = maxTTL, time.Second
+		l := started(t, cfg)
+		for _, s := range servers {
+			restart(t, s, nil)
+		}
+		const above = 100
+		admitted, err := recovering(t, cfg, 3, l, above, func() {
+			forgets(t, cfg.Nodes[1])
+			forgets(t, cfg.Nodes[2])
+		})
+		if len(admitted) > 1 || errors.Is(err, lock.ErrNodeTimeout) {
+			return fmt.Errorf("admitted %q: %w", admitted, err)
+		}
+		if err == nil || len(admitted) != 0 {
+			t.Errorf("admitted %q: %v", admitted, err)
+		}
+		if again := recovered(t, l, above); len(again) != 3 {
+			t.Errorf("the same again: admitted %q", again)
+		}
+		return nil
+	})
+}
+
+// Programs that try in vain during the wait count up on the node that was not lost.
+func TestARecoveryIsNotRefusedForWhatIsCountedMeanwhile(t *testing.T) {
+	t.Parallel()
+	testenv.Paced(t, 2*time.Second, func(maxTTL time.Duration) error {
+		cfg, servers := own(t, 3, redisserver.Config{})
+		cfg.MaxTTL, cfg.DefaultTTL = maxTTL, time.Second
+		l := started(t, cfg)
+		lease := acquire(t, l, "r")
+		above := token(t, lease) + 3
+		release(t, lease)
+		restart(t, servers[0], nil)
+		restart(t, servers[1], nil)
+		counted := func() fence.Token {
+			n, _ := client(t, servers[2].Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "c:r").Int64()
+			return fence.Token(n)
+		}
+		admitted, err := recovering(t, cfg, 2, l, above, func() {
+			for range 20 {
+				if _, err := l.TryAcquire(t.Context(), "r"); err == nil {
+					t.Error("granted by one of three nodes")
+				}
+			}
+		})
+		most := counted()
+		if most <= above || errors.Is(err, lock.ErrNodeTimeout) {
+			return fmt.Errorf("node-3 has counted to %d: this test shows nothing: %w", most, err)
+		}
+		if err != nil || len(admitted) != 2 {
+			t.Fatalf("admitted %q: %v", admitted, err)
+		}
+		next := acquire(t, l, "r")
+		if token(t, next) <= most {
+			t.Errorf("token %d above %d", token(t, next), most)
+		}
+		release(t, next)
+		return nil
+	})
+}
+
+// A node was admitted by an earlier recovery. It cannot tell whether that one was cut short, or others were admitted
+// as well and are lost again.
+func TestARecoveryThatIsRefusedNamesATokenThatIsHighEnough(t *testing.T) {
+	t.Parallel()
+	cfg, _ := own(t, 3, redisserver.Config{})
+	cfg.MaxTTL, cfg.DefaultTTL = 2*time.Second, time.Second
+	l := started(t, cfg)
+	for _, n := range cfg.Nodes {
+		forgets(t, n)
+	}
+	recovered(t, l, 100)
+	lease := acquire(t, l, "r")
+	last := token(t, lease)
+	release(t, lease)
+	forgets(t, cfg.Nodes[1])
+	forgets(t, cfg.Nodes[2])
+	var err error
+	must(t, patiently(t.Context(), func() error {
+		if _, err = l.Recover(t.Context(), 100); errors.Is(err, lock.ErrNodeTimeout) {
+			return err
+		}
+		return nil
+	}))
+	const named = 2<<32 - 1
+	if !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprintf("repeat with %d", int64(named))) {
+		t.Fatalf("recover: %v", err)
+	}
+	recovered(t, l, named)
+	next := acquire(t, l, "r")
+	if token(t, next) <= last || token(t, next) <= named {
+		t.Errorf("token %d after %d", token(t, next), last)
+	}
+	release(t, next)
 }
 
 func TestAGroupWhoseEpochIsKeptElsewhereIsNotRecovered(t *testing.T) {

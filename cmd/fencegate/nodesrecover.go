@@ -59,8 +59,12 @@ ever given, as the systems that check tokens recorded it. All later tokens are h
 
 It is refused where TOKEN is not higher than what a node remembers, where a majority is admitted
 (they admit the others), and where PostgreSQL keeps the epoch (see "fencegate nodes admit"). It
-waits for --max-ttl, the longest time for which a lease may still be held. Interrupted, it goes on
-when it is run again. A majority of the nodes has to answer.
+waits for --max-ttl, the longest time for which a lease may still be held. Interrupted in its wait,
+it goes on when it is run again. A majority of the nodes has to answer.
+
+It admits all that it can, or none where they are no majority. Where it ends in the middle of that,
+the repeat is refused and names a token that is high enough: take that one as TOKEN, if nobody was
+given a higher one.
 
 --redis-prefix is the KeyPrefix of the programs' lock.Config, "fencegate" where they set none.`,
 		Example: `  fencegate nodes recover --above 8589934600 --redis r1:6379,r2:6379,r3:6379 --redis-prefix fencegate`,

@@ -228,7 +228,7 @@ var admission = []mutant{
 	{
 		name: "recover-below", what: "a group is recovered below what its nodes remember",
 		file: "lock/recover.go", test: "TestAGroupThatLostItsMajorityIsRecoveredAboveAToken",
-		old: "int64(above) <= top",
+		old: "int64(limit) <= top",
 		new: "top < 0",
 	},
 	{
@@ -248,6 +248,12 @@ var admission = []mutant{
 		file: "lock/recover.go", test: "TestARecoveryWaitsForAWholeQuarantineOnce",
 		old: "if nonce == st.pending && whole >= l.longestKnown(states) && st.quarantine <= whole {",
 		new: "if nonce = st.pending; true {",
+	},
+	{
+		name: "recover-part", what: "a recovery admits fewer nodes than a quorum",
+		file: "lock/recover.go", test: "TestARecoveryAdmitsNoNodesOrAQuorum",
+		old: "left < l.quorum {",
+		new: "left < 0 {",
 	},
 	{
 		name: "recover-short", what: "a recovery goes on with the quarantine of one that was told of shorter leases",
