@@ -1,0 +1,246 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
+)
+
+func TestMain(m *testing.M) {
+	testenv.VerifyMain(m)
+}
+
+var masterKey = "k1:" + strings.Repeat("5a", 32)
+
+// config returns the configuration of a gateway with services of its own.
+func config(t *testing.T, pg testenv.PG) gateway.Config {
+	t.Helper()
+	redis := testenv.Redis(t, 3)
+	cfg := gateway.Config{
+		PostgresURL: pg.GatewayURL, SQLURL: pg.WriterURL, KeyPrefix: redis.Prefix, InitNodes: true,
+		MasterKey: masterKey, APIListen: "127.0.0.1:0", PGListen: "127.0.0.1:0", S3Listen: "127.0.0.1:0",
+		BlobDir: t.TempDir(), Buckets: map[string]string{"orders": "prefix:1"}, MaxTTL: time.Minute,
+		NodeTimeout: 10 * time.Second, // the machine may be busy with other tests
+		Logger:      slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+	for _, addr := range redis.Addrs {
+		cfg.RedisNodes = append(cfg.RedisNodes, lock.Node{Addr: addr})
+	}
+	return cfg
+}
+
+func start(t *testing.T, cfg gateway.Config) *client {
+	t.Helper()
+	g, err := gateway.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Stop(); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &client{t: t, g: g, http: &http.Client{Transport: transport}}
+}
+
+// client calls a gateway's API.
+type client struct {
+	t     *testing.T
+	g     *gateway.Gateway
+	http  *http.Client
+	token string
+}
+
+type answer struct {
+	Status int
+	Body   map[string]any
+}
+
+func (a answer) text(name string) string { s, _ := a.Body[name].(string); return s }
+
+func (c *client) do(method, path string, body any, headers ...string) answer {
+	c.t.Helper()
+	payload, err := json.Marshal(body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(c.t.Context(), method, "http://"+c.g.Addrs().API+path, bytes.NewReader(payload))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	a := answer{Status: resp.StatusCode}
+	if resp.StatusCode != http.StatusNoContent {
+		if err := json.NewDecoder(resp.Body).Decode(&a.Body); err != nil {
+			c.t.Fatalf("%s %s: %d: %v", method, path, resp.StatusCode, err)
+		}
+	}
+	return a
+}
+
+// want makes a call that must be answered with status.
+func (c *client) want(status int, method, path string, body any, headers ...string) answer {
+	c.t.Helper()
+	a := c.do(method, path, body, headers...)
+	if a.Status != status {
+		c.t.Fatalf("%s %s: %d %v; want %d", method, path, a.Status, a.Body, status)
+	}
+	return a
+}
+
+type lease struct{ resource, token, grant, handle string }
+
+// acquire takes a lease that must be available. It asks again only if the TTL ended during the acquisition, as a short
+// one may on a busy machine.
+func (c *client) acquire(resource, ttl, wait string) lease {
+	c.t.Helper()
+	valid, err := time.ParseDuration(ttl)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for tries := 0; ; tries++ {
+		begun := time.Now()
+		l, err := c.tryAcquire(resource, valid, wait)
+		if err == nil {
+			return l
+		}
+		if lost, ok := errors.AsType[*unwantedError](err); !ok || lost.Status != http.StatusGone || time.Since(begun) < valid*9/10 || tries == 10 {
+			c.t.Fatal(err)
+		}
+		wait = "30s" // what it left behind
+	}
+}
+
+func (c *client) tryAcquire(resource string, ttl time.Duration, wait string) (lease, error) {
+	c.t.Helper()
+	a, err := c.expect(http.StatusCreated, "POST", "/v1/leases", map[string]string{"resource": resource, "ttl": ttl.String(), "wait": wait, "holder": "test"})
+	return lease{resource: resource, token: a.text("token"), grant: a.text("grant"), handle: a.text("handle")}, err
+}
+
+// expect is want for a call that the test may repeat.
+func (c *client) expect(status int, method, path string, body any) (answer, error) {
+	c.t.Helper()
+	a := c.do(method, path, body)
+	if a.Status != status {
+		return a, &unwantedError{answer: a, call: method + " " + path}
+	}
+	return a, nil
+}
+
+// unwantedError is an answer with another status than the expected one.
+type unwantedError struct {
+	answer
+
+	call string
+}
+
+func (u *unwantedError) Error() string { return fmt.Sprintf("%s: %d %v", u.call, u.Status, u.Body) }
+
+// initialise admits the nodes. A query of them has a second, which is too short on a busy machine.
+func initialise(ctx context.Context, l *lock.Locker) error {
+	err := l.Init(ctx)
+	for tries := 0; errors.Is(err, lock.ErrNodeTimeout) && tries < 20; tries++ {
+		err = l.Init(ctx)
+	}
+	return err
+}
+
+// connect opens a session through the PostgreSQL port with the grant in its startup options, as PGOPTIONS does.
+func (c *client) connect(pg testenv.PG, l lease) *pgx.Conn {
+	c.t.Helper()
+	cfg, err := pgx.ParseConfig(pg.WriterURL)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	host, port, _ := net.SplitHostPort(c.g.Addrs().PG)
+	number, _ := strconv.ParseUint(port, 10, 16)
+	cfg.Host, cfg.Port = host, uint16(number)
+	cfg.RuntimeParams["options"] = fmt.Sprintf("-c fence.resource=%s -c fence.token=%s", fence.EscapeResource(l.resource), l.grant)
+	conn, err := pgx.ConnectConfig(c.t.Context(), cfg)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(c.t.Context())) })
+	return conn
+}
+
+// upload puts an object with the lease's own credentials.
+func (c *client) upload(l lease, key, body string) error {
+	c.t.Helper()
+	creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle})
+	return c.put(creds, key, body)
+}
+
+func (c *client) put(creds answer, key, body string, o ...func(*awss3.Options)) error {
+	s3 := awss3.New(awss3.Options{
+		Region: creds.text("region"), BaseEndpoint: aws.String(creds.text("endpoint_url")), UsePathStyle: true, HTTPClient: c.http,
+		Credentials: credentials.NewStaticCredentialsProvider(creds.text("access_key_id"), creds.text("secret_access_key"), creds.text("session_token")),
+	})
+	_, err := s3.PutObject(c.t.Context(), &awss3.PutObjectInput{Bucket: aws.String("orders"), Key: aws.String(key), Body: strings.NewReader(body)}, o...)
+	return err
+}
+
+// guarded creates the table orders, whose writes need the resource orders/1001.
+func guarded(t *testing.T, pg testenv.PG) {
+	t.Helper()
+	pool := pg.Pool(t)
+	for _, sql := range []string{
+		"CREATE TABLE orders (id int PRIMARY KEY, status text NOT NULL)",
+		"INSERT INTO orders VALUES (1001, 'new')",
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON orders TO fence_writer",
+		"SELECT fence.protect('orders', resource => 'orders/1001')",
+	} {
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+}
+
+const updateOrder = "UPDATE orders SET status = $1 WHERE id = 1001"
+
+func sqlState(err error) string {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgErr.Code
+	}
+	return fmt.Sprint(err)
+}
