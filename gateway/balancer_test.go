@@ -32,10 +32,10 @@ func TestWithoutRedisOnlyLeasesAreNotReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	for surface, status := range map[string]int{"lease": 503, "pg": 200, "sql": 200, "s3": 200} {
-		testenv.Eventually(t, surface+" is told alone", func() error { // a check may take too long
+		testenv.Eventually(t, fmt.Sprintf("/readyz?for=%s answers %d", surface, status), func() error { // a check may take too long
 			a := c.do("GET", "/readyz?for="+surface, nil)
 			if strings.Contains(a.text("detail"), nodes[0].Addr) {
-				t.Fatalf("%s: an address is told: %v", surface, a.Body)
+				t.Fatalf("/readyz?for=%s names a node: %v", surface, a.Body)
 			}
 			if a.Status != status {
 				return fmt.Errorf("%d %v; want %d", a.Status, a.Body, status)

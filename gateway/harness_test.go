@@ -185,8 +185,8 @@ func initialise(ctx context.Context, l *lock.Locker) error {
 	return err
 }
 
-// connect opens a session through the PostgreSQL port with the grant in its startup options, as PGOPTIONS does.
-func (c *client) connect(pg testenv.PG, l lease) *pgx.Conn {
+// portConfig is a configuration of the PostgreSQL port with these startup options.
+func (c *client) portConfig(pg testenv.PG, options string) *pgx.ConnConfig {
 	c.t.Helper()
 	cfg, err := pgx.ParseConfig(pg.WriterURL)
 	if err != nil {
@@ -195,8 +195,15 @@ func (c *client) connect(pg testenv.PG, l lease) *pgx.Conn {
 	host, port, _ := net.SplitHostPort(c.g.Addrs().PG)
 	number, _ := strconv.ParseUint(port, 10, 16)
 	cfg.Host, cfg.Port = host, uint16(number)
-	cfg.RuntimeParams["options"] = fmt.Sprintf("-c fence.resource=%s -c fence.token=%s", fence.EscapeResource(l.resource), l.grant)
-	conn, err := pgx.ConnectConfig(c.t.Context(), cfg)
+	cfg.RuntimeParams["options"] = options
+	return cfg
+}
+
+// connect opens a session through the PostgreSQL port with the grant in its startup options, as PGOPTIONS does.
+func (c *client) connect(pg testenv.PG, l lease) *pgx.Conn {
+	c.t.Helper()
+	options := fmt.Sprintf("-c fence.resource=%s -c fence.token=%s", fence.EscapeResource(l.resource), l.grant)
+	conn, err := pgx.ConnectConfig(c.t.Context(), c.portConfig(pg, options))
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,14 +26,8 @@ import (
 // login opens a session through the PostgreSQL port with these startup options.
 func (c *client) login(ctx context.Context, pg testenv.PG, options string) (*pgx.Conn, error) {
 	c.t.Helper()
-	cfg, err := pgx.ParseConfig(pg.WriterURL)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	host, port, _ := net.SplitHostPort(c.g.Addrs().PG)
-	number, _ := strconv.ParseUint(port, 10, 16)
-	cfg.Host, cfg.Port = host, uint16(number)
-	cfg.RuntimeParams["options"], cfg.RuntimeParams["application_name"] = options, "checkout"
+	cfg := c.portConfig(pg, options)
+	cfg.RuntimeParams["application_name"] = "checkout"
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err == nil {
 		c.t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(ctx)) })
@@ -62,7 +54,7 @@ func leasingGateway(t *testing.T, change func(*gateway.Config)) (*client, testen
 	return start(t, cfg), pg
 }
 
-// locked returns whether the resource is held, and by whom. It asks until the nodes have answered in time.
+// locked returns the holder of a resource, and whether it is held. It repeats the request until the nodes answer in time.
 func (c *client) locked(resource string) (holder string, locked bool) {
 	c.t.Helper()
 	testenv.Eventually(c.t, "it is known whether "+resource+" is held", func() (known bool) {

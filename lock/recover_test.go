@@ -239,9 +239,7 @@ func forgets(t *testing.T, n lock.Node) {
 func TestARecoveryAdmitsTheNodesAfterOneThatFails(t *testing.T) {
 	t.Parallel()
 	testenv.Paced(t, 2*time.Second, func(maxTTL time.Duration) error {
-		cfg, servers := own(t, 3, redisserver.Config{})
-		cfg.MaxTTL, cfg.DefaultTTL = maxTTL, time.Second
-		l := started(t, cfg)
+		cfg, servers, l := recoverable(t, maxTTL)
 		for _, s := range servers {
 			restart(t, s, nil)
 		}
@@ -258,13 +256,19 @@ func TestARecoveryAdmitsTheNodesAfterOneThatFails(t *testing.T) {
 	})
 }
 
+// recoverable starts a group of three nodes whose quarantine lasts maxTTL.
+func recoverable(t *testing.T, maxTTL time.Duration) (lock.Config, []*redisserver.Server, *lock.Locker) {
+	t.Helper()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.MaxTTL, cfg.DefaultTTL = maxTTL, time.Second
+	return cfg, servers, started(t, cfg)
+}
+
 // Two nodes are lost again during the wait. The third one alone would be of no use, and remember more than the token.
 func TestARecoveryAdmitsNoNodesOrAQuorum(t *testing.T) {
 	t.Parallel()
 	testenv.Paced(t, 2*time.Second, func(maxTTL time.Duration) error {
-		cfg, servers := own(t, 3, redisserver.Config{})
-		cfg.MaxTTL, cfg.DefaultTTL = maxTTL, time.Second
-		l := started(t, cfg)
+		cfg, servers, l := recoverable(t, maxTTL)
 		for _, s := range servers {
 			restart(t, s, nil)
 		}
@@ -290,9 +294,7 @@ func TestARecoveryAdmitsNoNodesOrAQuorum(t *testing.T) {
 func TestARecoveryIsNotRefusedForWhatIsCountedMeanwhile(t *testing.T) {
 	t.Parallel()
 	testenv.Paced(t, 2*time.Second, func(maxTTL time.Duration) error {
-		cfg, servers := own(t, 3, redisserver.Config{})
-		cfg.MaxTTL, cfg.DefaultTTL = maxTTL, time.Second
-		l := started(t, cfg)
+		cfg, servers, l := recoverable(t, maxTTL)
 		lease := acquire(t, l, "r")
 		above := token(t, lease) + 3
 		release(t, lease)

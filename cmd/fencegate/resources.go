@@ -87,8 +87,8 @@ func newResourcesLs(e env) *cobra.Command {
 		Short: "List resources and who holds them, in the order of their names",
 		Long: `List resources that have a fence, in the order of their names: live (somebody holds the
 lease), released, expired (the lease ran out; a late write is refused once somebody acquires),
-revoked (HOLDER says by whom), or unknown (the lock does not answer). A name that was never acquired, or
-whose fence was retired, is not listed; "fencegate lease show" says so of one.`,
+revoked (HOLDER names who did it), or unknown (the lock does not answer). A resource that was never
+acquired, or whose fence was retired, is not listed; "fencegate lease show" describes it.`,
 		Example: `  fencegate resources ls --held
   fencegate resources ls orders/ --json | jq -r .resource`,
 		Args: cobra.MaximumNArgs(1),

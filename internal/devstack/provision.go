@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencegate/fencegate/internal/leases"
 	"github.com/fencegate/fencegate/migrate"
 )
 
@@ -105,13 +106,7 @@ func refuseSecond(ctx context.Context, server *pgx.Conn, n names) error {
 		case time.Since(began) > othersEnd:
 			return fmt.Errorf("another dev works with it (the login %s has a session, pid %d): end it, or use --ephemeral", n.gateway, pid)
 		}
-		pause := time.NewTimer(100 * time.Millisecond)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return ctx.Err()
-		}
+		leases.Pause(ctx, 100*time.Millisecond) // the next query fails if ctx has ended
 	}
 }
 
