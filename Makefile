@@ -100,9 +100,9 @@ bench-lock: ## Measure leases against redsync, redislock, rueidislock, and over 
 	@scripts/need --local postgres redis etcd zookeeper
 	cd bench && $(GO) run ./lock
 
-bench-fence: ## Measure the fence in PostgreSQL against no fence and what is written by hand
+bench-fence: ## Measure the fence in PostgreSQL against no fence and what is written by hand (FENCE="-base COMMIT": against a commit's SQL)
 	@scripts/need --local postgres
-	cd bench && $(GO) run ./fence
+	cd bench && $(GO) run ./fence $(FENCE)
 
 bench-api: ## Measure leases over HTTP against the library
 	@scripts/need --local postgres redis

@@ -15,12 +15,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/fencegate/fencegate/bench/internal/commit"
 	"github.com/fencegate/fencegate/internal/child"
 )
 
@@ -71,7 +71,7 @@ func (p plan) run(ctx context.Context) (slower int, err error) {
 		err = errors.Join(err, os.RemoveAll(dir))
 		child.Removed(dir)
 	}()
-	old, tree, err := build(ctx, dir, p.base)
+	old, tree, err := commit.Build(ctx, dir, p.base)
 	if err != nil {
 		return 0, err
 	}
@@ -91,30 +91,6 @@ func (p plan) run(ctx context.Context) (slower int, err error) {
 		}
 	}
 	return p.measure(ctx, sides)
-}
-
-// build builds fencegate at the commit and in the tree.
-func build(ctx context.Context, dir, base string) (old, tree string, err error) {
-	top, err := exec.CommandContext(ctx, "git", "rev-parse", "--show-toplevel").Output()
-	if err != nil {
-		return "", "", fmt.Errorf("git rev-parse: %w", err)
-	}
-	root, source := strings.TrimSpace(string(top)), filepath.Join(dir, "source")
-	old, tree = filepath.Join(dir, "fencegate-base"), filepath.Join(dir, "fencegate-tree")
-	unpack := exec.CommandContext(ctx, "sh", "-c", `mkdir "$2" && git archive "$1" | tar -x -C "$2" && test -e "$2/go.mod"`, "sh", base, source)
-	unpack.Dir = root
-	if out, err := unpack.CombinedOutput(); err != nil {
-		return "", "", fmt.Errorf("unpack %s: %w: %s", base, err, out)
-	}
-	for _, b := range []struct{ from, to string }{{source, old}, {root, tree}} {
-		cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", b.to, "./cmd/fencegate")
-		cmd.Dir = b.from
-		cmd.Env = append(os.Environ(), "GOWORK=off")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", "", fmt.Errorf("go build in %s: %w: %s", b.from, err, out)
-		}
-	}
-	return old, tree, os.RemoveAll(source)
 }
 
 // orders are the orders in which the sides take their turns, pair by pair.

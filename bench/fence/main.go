@@ -5,6 +5,8 @@
 // group commit sleeps before its fsync while it holds the lock, as with a slower disk).
 //
 // It prints one line for each goal. With -strict it exits with 1 if a goal is missed.
+//
+// With -base COMMIT it compares the server's processor time with that of the commit's SQL instead.
 package main
 
 import (
@@ -30,6 +32,7 @@ type plan struct {
 	rounds  int
 	delay   time.Duration
 	data    string
+	base    string
 }
 
 func main() {
@@ -42,6 +45,7 @@ func main() {
 	flag.IntVar(&p.rounds, "rounds", 7, "how often each contender has its slice")
 	flag.DurationVar(&p.delay, "delay", 1500*time.Microsecond, "what a slow commit takes longer")
 	flag.StringVar(&p.data, "data", "", "folder below which the server's files are made; default: the system's temporary folder")
+	flag.StringVar(&p.base, "base", "", "compare the server's processor time with that of this commit's SQL")
 	strict := flag.Bool("strict", false, "exit with 1 when a goal is missed")
 	flag.Parse()
 	p.parts, p.commits = strings.Split(*parts, ","), strings.Split(*commits, ",")
@@ -58,7 +62,11 @@ func main() {
 	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	met, err := p.run(ctx)
+	run := p.run
+	if p.base != "" {
+		run = p.runAgainstBase
+	}
+	met, err := run(ctx)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench-fence:", err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -76,6 +77,30 @@ func start(ctx context.Context, below string, clients int) (w *world, err error)
 		return w, err
 	}
 	return w, w.arm(ctx, clients)
+}
+
+// beside creates another world in a database of the same server, which up migrates.
+func (w *world) beside(ctx context.Context, database string, clients int, up func(address string) error) (*world, error) {
+	if err := w.exec(ctx, "CREATE DATABASE "+database); err != nil {
+		return nil, err
+	}
+	if err := up(w.server.URL(database)); err != nil {
+		return nil, err
+	}
+	other := &world{}
+	for login, address := range map[**url.URL]*url.URL{&other.writer: w.writer, &other.gateway: w.gateway} {
+		u := *address
+		u.Path = "/" + database
+		*login = &u
+	}
+	var err error
+	if other.admin, err = pgx.Connect(ctx, w.server.URL(database)); err != nil {
+		return nil, err
+	}
+	if err := other.exec(ctx, sqlPeers); err != nil {
+		return other, err
+	}
+	return other, other.arm(ctx, clients)
 }
 
 // sqlPeers are the tables of the hand-written patterns: one row for each resource.
@@ -169,23 +194,26 @@ func (w *world) table(ctx context.Context, name, protection string) error {
 	return w.exec(ctx, fmt.Sprintf("SELECT fence.protect('%s', %s)", name, protection))
 }
 
-// client is one client, with three sessions of which it uses one at a time.
+// client is one client, with sessions of which it uses one at a time.
 type client struct {
-	id     int
-	plain  *pgx.Conn // presents no grant
-	shared *pgx.Conn // presents the shared grant in its connection's settings
-	own    *pgx.Conn // presents its own grant in its connection's settings
-	grant  fence.Grant
+	id      int
+	plain   *pgx.Conn // presents no grant
+	shared  *pgx.Conn // presents the shared grant in its connection's settings
+	own     *pgx.Conn // presents its own grant in its connection's settings
+	gateway *pgx.Conn // as who arms; nil until it is needed
+	grant   fence.Grant
+}
+
+func (c *client) sessions() []*pgx.Conn {
+	return slices.DeleteFunc([]*pgx.Conn{c.plain, c.shared, c.own, c.gateway}, func(conn *pgx.Conn) bool { return conn == nil })
 }
 
 // clients connects n clients; end disconnects them.
 func (w *world) clients(ctx context.Context, n int) (all []*client, end func(), err error) {
 	end = func() {
 		for _, c := range all {
-			for _, conn := range []*pgx.Conn{c.plain, c.shared, c.own} {
-				if conn != nil {
-					_ = conn.Close(ctx)
-				}
+			for _, conn := range c.sessions() {
+				_ = conn.Close(ctx)
 			}
 		}
 	}

@@ -83,7 +83,7 @@ func insertInto(table string) string {
 
 // insertPart measures one row, one round trip, one commit.
 func (p plan) insertPart(ctx context.Context, w *world, in cell) ([]goal, error) {
-	tables, err := w.tables(ctx, in.part)
+	contenders, err := w.insertContenders(ctx, in.part)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,18 @@ func (p plan) insertPart(ctx context.Context, w *world, in cell) ([]goal, error)
 		return nil, err
 	}
 	defer end()
+	results, err := p.measure(ctx, clients, in, contenders, 0, nil)
+	if err != nil {
+		return nil, err
+	}
+	return append(p.relative(results, in, 0.85, 0.75), overByHand(results, in)...), nil
+}
 
+func (w *world) insertContenders(ctx context.Context, part string) ([]contender, error) {
+	tables, err := w.tables(ctx, part)
+	if err != nil {
+		return nil, err
+	}
 	contenders := []contender{{name: "unfenced", op: func(ctx context.Context, c *client) error { return insert(ctx, c, c.plain, tables["unfenced"]) }}}
 	for _, peer := range peers {
 		guard := peer.sql
@@ -116,19 +127,14 @@ func (p plan) insertPart(ctx context.Context, w *world, in cell) ([]goal, error)
 	if tables["per-row"] != "" {
 		contenders = append(contenders, contender{name: "per-row", op: func(ctx context.Context, c *client) error { return insert(ctx, c, c.own, tables["per-row"]) }})
 	}
-	contenders = append(contenders,
+	return append(contenders,
 		contender{name: "unfenced-tx", op: func(ctx context.Context, c *client) error {
 			return pgx.BeginFunc(ctx, c.plain, func(pgx.Tx) error { return insert(ctx, c, c.plain, tables["unfenced-tx"]) })
 		}},
 		contender{name: "in-tx", peer: "unfenced-tx", op: func(ctx context.Context, c *client) error {
 			return pgfence.InTx(ctx, c.plain, w.grant, func(pgx.Tx) error { return insert(ctx, c, c.plain, tables["in-tx"]) })
 		}},
-	)
-	results, err := p.measure(ctx, clients, in, contenders, 0, nil)
-	if err != nil {
-		return nil, err
-	}
-	return append(p.relative(results, in, 0.85, 0.75), overByHand(results, in)...), nil
+	), nil
 }
 
 func insert(ctx context.Context, c *client, conn *pgx.Conn, table string) error {
@@ -171,7 +177,7 @@ func overByHand(results map[string]*result, in cell) (goals []goal) {
 
 // txPart measures BEGIN, ten statements with a round trip each, COMMIT. Five rows are inserted, and updated.
 func (p plan) txPart(ctx context.Context, w *world, in cell) ([]goal, error) {
-	tables, err := w.tables(ctx, in.part)
+	contenders, err := w.txContenders(ctx, in.part)
 	if err != nil {
 		return nil, err
 	}
@@ -180,6 +186,18 @@ func (p plan) txPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 		return nil, err
 	}
 	defer end()
+	results, err := p.measure(ctx, clients, in, contenders, 0, nil)
+	if err != nil {
+		return nil, err
+	}
+	return append(p.relative(results, in, 0.85, 0.75), overByHand(results, in)...), nil
+}
+
+func (w *world) txContenders(ctx context.Context, part string) ([]contender, error) {
+	tables, err := w.tables(ctx, part)
+	if err != nil {
+		return nil, err
+	}
 	ten := func(ctx context.Context, c *client, conn *pgx.Conn, table string) error {
 		for range 5 {
 			var id int64
@@ -219,14 +237,9 @@ func (p plan) txPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 	if tables["per-row"] != "" {
 		contenders = append(contenders, plainly("per-row", func(c *client) *pgx.Conn { return c.own }))
 	}
-	contenders = append(contenders, contender{name: "in-tx", op: func(ctx context.Context, c *client) error {
+	return append(contenders, contender{name: "in-tx", op: func(ctx context.Context, c *client) error {
 		return pgfence.InTx(ctx, c.plain, w.grant, func(pgx.Tx) error { return ten(ctx, c, c.plain, tables["in-tx"]) })
-	}})
-	results, err := p.measure(ctx, clients, in, contenders, 0, nil)
-	if err != nil {
-		return nil, err
-	}
-	return append(p.relative(results, in, 0.85, 0.75), overByHand(results, in)...), nil
+	}}), nil
 }
 
 // copyPart measures COPY of 100,000 rows into an empty table, with at most 16 clients.
