@@ -49,7 +49,8 @@ WITH ours AS (
                 ' DEFAULT ' || pg_get_expr(d.adbin, d.adrelid),
                 CASE WHEN a.attcompression <> '' THEN ' COMPRESSION ' || a.attcompression::text END,
                 CASE WHEN a.attstorage <> y.typstorage THEN ' STORAGE ' || a.attstorage::text END,
-                ' OPTIONS ' || array_to_string(a.attoptions, ', '), ' ACL ' || a.attacl::text)
+                -- PostgreSQL 15.20 notes a version of its own among the options.
+                ' OPTIONS ' || (SELECT string_agg(o, ', ') FROM unnest(a.attoptions) o WHERE o NOT LIKE 'pg_attver=%'), ' ACL ' || a.attacl::text)
     FROM things t JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped
     JOIN pg_type y ON y.oid = a.atttypid LEFT JOIN pg_collation o ON o.oid = a.attcollation
     LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
