@@ -213,7 +213,7 @@ func TestTheObjectsNeedAFenceThatIsNewEnough(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := newer(t, func(files fstest.MapFS) {
-		edit(t, files, "objects/code/manifest.txt", "\nneeds fence state 2 revision 3\n", fmt.Sprintf("\nneeds fence state 2 revision %d\n", revisionOf(t, "fence")+1))
+		edit(t, files, "objects/code/manifest.txt", "\nneeds fence state 2 revision 25\n", fmt.Sprintf("\nneeds fence state 2 revision %d\n", revisionOf(t, "fence")+1))
 	})
 	var need *migrate.NeedError
 	if err := k.Up(t.Context(), pg.URL, migrate.Objects); !errors.As(err, &need) || need.Need.Revision != revisionOf(t, "fence")+1 {

@@ -48,7 +48,7 @@ func neverEnds(t *testing.T, files fstest.MapFS) {
 	edit(t, files, "fence/code/manifest.txt", "file end.sql\nfile nonces.sql\nfile retire.sql\nfile leases.sql\nfile source.sql\nfile own.sql\n", "")
 	edit(t, files, "fence/code/manifest.txt", "file longest.sql\nfile lockgroup.sql\n", "")
 	edit(t, files, "fence/code/check.sql", "      p_token := fence.token_of(p_resource, p_token, p_seal_hash);\n", "")
-	edit(t, files, "objects/code/manifest.txt", "\nneeds fence state 2 revision 3\n", "\nneeds fence state 1 revision 3\n")
+	edit(t, files, "objects/code/manifest.txt", "\nneeds fence state 2 revision 25\n", "\nneeds fence state 1 revision 25\n")
 	edit(t, files, "fence/code/identity.sql", "UPDATE fence.floors o SET floor = o.floor + CASE WHEN o.floor < 4503599627370496 THEN 4294967296 ELSE 1048576 END;", "")
 	without := strings.NewReplacer(", ended_at = NULL", "", ", ended_at = now()", "", "fence.floor_of(p_resource)", "0", "fence.floor_of(x.r)", "0",
 		"fence.floor_of_unsealed(p_resource)", "0", " UNION ALL SELECT o.floor FROM fence.floors o", "", "AS undrained, ended_at", "AS undrained", "undrained, ended_at INTO", "undrained INTO", "seal, ended_at, xmax", "seal, xmax",

@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 24 9ced74fe3fb3'
+  COMMENT 'fencegate fence state 8, code 25 d5b34d8bc724'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -228,7 +228,7 @@ VIEW fence.protected
           CASE c.relkind
               WHEN 'v'::"char" THEN ((t.tgenabled = 'O'::"char") AND (t.tgtype = 30) AND (pg_relation_is_updatable((c.oid)::regclass, false) = 0))
               ELSE ((t.tgenabled = 'A'::"char") AND (t.tgtype = 62))
-          END AND ((g.per_row IS NULL) OR COALESCE(((r.complete = 3) AND ((r.number)::text = g.number) AND (r.mode = g.mode) AND (r.needed IS NULL)), false)) AND ((g.per_row IS NOT NULL) OR (r.complete IS NULL) OR ((r.complete = 2) AND (NOT (r.needed IS DISTINCT FROM COALESCE(g.resource, (g.under || '*'::text)))))) AND ((r.number IS NULL) OR fence.sees_moves((c.oid)::regclass, r.number, (r.needed IS NULL))) AND ((r.stamp IS NULL) OR (c.relkind <> 'r'::"char") OR (EXISTS ( SELECT
+          END AND ((g.per_row IS NULL) OR COALESCE(((r.complete = 3) AND ((r.number)::text = g.number) AND (r.mode = g.mode) AND (r.needed IS NULL)), false)) AND ((g.per_row IS NOT NULL) OR (r.complete IS NULL) OR ((r.complete = 2) AND (NOT (r.needed IS DISTINCT FROM COALESCE(g.resource, (g.under || '*'::text)))))) AND ((r.number IS NULL) OR fence.judges_each((c.oid)::regclass, r.number, (r.needed IS NULL), r.mode)) AND ((r.stamp IS NULL) OR (c.relkind <> 'r'::"char") OR (EXISTS ( SELECT
              FROM (pg_trigger s
                JOIN pg_proc f ON ((f.oid = s.tgfoid)))
             WHERE ((s.tgrelid = t.tgrelid) AND (f.pronamespace = ('fence'::regnamespace)::oid) AND (f.proname = ('stamp_'::text || r.number)) AND (s.tgenabled = 'A'::"char") AND (s.tgtype = 23) AND (s.tgqual IS NULL) AND ((s.tgattr)::text = ''::text)))))) AS complete,
@@ -389,7 +389,7 @@ FUNCTION fence.arguments(p_bytes bytea) RETURNS text[]
 
 FUNCTION fence.arm(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '00:00:05'::interval) RETURNS boolean
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body 1f1760d09a5e6f4f10b065894e17bff1
+  body 7432e4ac158398c82a785e36d531d7e9
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -400,14 +400,14 @@ FUNCTION fence.arm_group(p_resources text[], p_tokens bigint[], p_seal_hashes by
   SET enable_seqscan=off
   SET enable_hashjoin=off
   SET enable_mergejoin=off
-  body 0a1c7ade06c40eeb3e02c06094e023c9
+  body 17b11c0017d9099c32b1dd7d48e6f6bc
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION fence.arm_otherwise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval) RETURNS boolean
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body cc2bf4b68533d76739da542b342fdd79
+  body fb8edc708a130b8e6ba25068868e39b6
   OWNER fence_owner
 
 FUNCTION fence.arming_named(p_resource text) RETURNS text
@@ -435,10 +435,17 @@ FUNCTION fence.call_next(p_resource text) RETURNS void
   body af4a645d636ba62faeb41a564eef825e
   OWNER fence_owner
 
+FUNCTION fence.can_stop() RETURNS boolean
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 61a383dc6af1e9971a5ff5175f48249c
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
 FUNCTION fence.change_source(p_source text, p_end boolean) RETURNS bigint
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body d1c7591a282c55e942b1231bc6a2120a
+  body 5514d65aaa4c8bd3bee5e5f478f17758
   OWNER fence_owner
 
 FUNCTION fence.check_issued(resource text, token bigint) RETURNS bigint
@@ -490,7 +497,7 @@ FUNCTION fence.disallow_unsealed(p_pattern text) RETURNS void
 FUNCTION fence.drain(p_resource text, p_token bigint, p_seal_hash bytea, p_grace interval DEFAULT '00:00:00.2'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT ours boolean, OUT recorded bigint, OUT ended integer) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 14a24d2473a9640f01a0930551056ed3
+  body 3e5b9e88887f019194bd78a6f9182295
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker
@@ -542,7 +549,7 @@ FUNCTION fence.end_group(p_resources text[], p_tokens bigint[], p_seal_hashes by
 FUNCTION fence.end_holders(p_key bigint, OUT told integer, OUT held_by text) RETURNS record
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 47431343fdbabb0dd5e4ee6fa7f06f60
+  body 701c36fedfcc60db1b124b5309221bad
   OWNER fence_owner
 
 FUNCTION fence.end_leases() RETURNS void
@@ -600,7 +607,7 @@ FUNCTION fence.family(p_relation regclass) RETURNS SETOF regclass
 
 FUNCTION fence.fast_check(r text, g text, plain boolean DEFAULT false) RETURNS bigint
   plpgsql VOLATILE COST 100
-  body 6d1de05de0c2385c318987f4559f3026
+  body f8327ca0ac62c2601cf8e1cc8495619a
   OWNER fence_owner
 
 FUNCTION fence.fast_list(p_listed text, p_needed text) RETURNS bigint
@@ -617,14 +624,13 @@ FUNCTION fence.find_uncovered() RETURNS TABLE(relation regclass, reason text)
   sql STABLE COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
   SET jit=off
-  body 6c43e5c00559e0c65e7580692867f450
+  body 5e875f3f1218b1890e5d6c47ecb67785
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.first_turn(p_resource text) RETURNS boolean
   sql VOLATILE COST 100
-  SET search_path=pg_catalog, pg_temp
-  body c023458076a44291d107497a075d39cc
+  body cd88bbcae7d405e25218a18c4b70d7b5
   OWNER fence_owner
 
 FUNCTION fence.fits(p_resource text, p_pattern text) RETURNS boolean
@@ -672,13 +678,13 @@ FUNCTION fence.generation() RETURNS integer
 
 FUNCTION fence.guard() RETURNS trigger
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body 14f22bddc4027490802b6a16b666b38f
+  body b975f154c7a6308da7437014c36d7292
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
 
 FUNCTION fence.guard_rows() RETURNS trigger
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body f77301ce1ecc5d56cd63a18e86d59dab
+  body bc427f1e5809ec380482d625a33417ca
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
 
@@ -704,13 +710,13 @@ FUNCTION fence.highest_floor() RETURNS bigint
 FUNCTION fence.holders(p_key bigint) RETURNS TABLE(pid integer, gid text, writer boolean)
   sql VOLATILE COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
-  body 07ecf4895e18c7ea182c2c9b815225b5
+  body 484776d1e0fb1317194d1f7ba9b40fb9
   OWNER fence_owner
 
 FUNCTION fence.holders_named(p_key bigint) RETURNS text
   sql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body bb24235e3820af20b706c5e0c5c28a31
+  body 1d9e805705a3af2ec2f2f4bdf1867503
   OWNER fence_owner
 
 FUNCTION fence.identity(OUT identity text, OUT written pg_lsn, OUT beats bigint, OUT invalidations text[]) RETURNS record
@@ -738,13 +744,13 @@ FUNCTION fence.intact(p_relation regclass) RETURNS boolean
 FUNCTION fence.invalidate_all(p_again boolean DEFAULT false, p_limit interval DEFAULT '00:00:05'::interval, OUT id uuid, OUT identity text, OUT raised bigint, OUT unsealed bigint, OUT already boolean) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body ce8b213d5c4e1ee12cbbad465922caba
+  body 69d52f3e40c26bbd24410b935c07702d
   OWNER fence_owner
 
 FUNCTION fence.is_newest(p_resource text) RETURNS boolean
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body a34a76cf11079942b252e8287016c95c
+  body 5dbd2d7ad5cc8b538f8de20a107248da
   OWNER fence_owner
 
 FUNCTION fence.is_source(p_source text) RETURNS boolean
@@ -753,9 +759,15 @@ FUNCTION fence.is_source(p_source text) RETURNS boolean
   body edc72be914c9d91d5c615a5d632f74fe
   OWNER fence_owner
 
+FUNCTION fence.is_uncommitted(p_xmin xid) RETURNS boolean
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body ded50042a5c9b9cfdf49a6efd7d1a4c8
+  OWNER fence_owner
+
 FUNCTION fence.judge(needed text) RETURNS bigint
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body 34dd5cfa990094fb9fe11f098f0abc08
+  body f5ac3a9880b1917b0d9fd12f36912922
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -775,6 +787,13 @@ FUNCTION fence.judge_rows(p_relation text, p_olds text[], p_news text[], p_token
 FUNCTION fence.judge_stamp(needed text) RETURNS bigint
   plpgsql VOLATILE SECURITY DEFINER COST 100
   body 19e3461ebd73a065ab7c3bc2b3127526
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.judges_each(p_relation regclass, p_number integer, p_per_row boolean, p_mode text) RETURNS boolean
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 6107b7d6beb3e71c020ce8461b11e621
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -846,6 +865,11 @@ FUNCTION fence.leave_line(p_resource text, p_waiter text) RETURNS void
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker
 
+FUNCTION fence.lock(p_key bigint) RETURNS void
+  plpgsql VOLATILE COST 100
+  body 3e789f6b681d71d513c41b00bae24f82
+  OWNER fence_owner
+
 FUNCTION fence.lock_group(OUT id uuid, OUT database oid) RETURNS record
   plpgsql STABLE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
@@ -903,7 +927,7 @@ FUNCTION fence.make_judging(p_number integer, p_resource text, p_stamp text) RET
 FUNCTION fence.make_moved(p_number integer, p_stamp text) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body d0657c5c465899712a0623eee712c258
+  body 4e1e2ee7d6ba0f8969a9567abecf4d20
   OWNER fence_owner
 
 FUNCTION fence.make_number(p_relation regclass, p_per_row text, p_mode text, p_stamp name) RETURNS integer
@@ -998,7 +1022,7 @@ FUNCTION fence.nonce(p_resource text, p_nonce bytea, OUT armed bigint, OUT recor
 FUNCTION fence.other_guards(p_relation regclass, p_per_row text, p_mode text, p_stamp name) RETURNS TABLE(member regclass, guard name)
   sql STABLE COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
-  body 13fe5e72e4d0340afef2b3b1bb4c0706
+  body 7a18dbfd91ef18e5ced190577db8ac20
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -1026,7 +1050,7 @@ FUNCTION fence.probe(p_relation regclass, p_expression text) RETURNS regclass
 FUNCTION fence.protect(relation regclass, resource text DEFAULT NULL::text, under text DEFAULT NULL::text, per_row text DEFAULT NULL::text, mode text DEFAULT 'enforce'::text, stamp name DEFAULT NULL::name) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 57bca0a38020ee7b2a54f3b80c806925
+  body 5d53ecf36cc25c0547593b2a2657d955
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -1067,14 +1091,14 @@ FUNCTION fence.publish_all(stages uuid[]) RETURNS TABLE(stage uuid, bucket text,
 FUNCTION fence.put_guards(p_relation regclass, p_resource text, p_under text, p_per_row text, p_mode text, p_stamp name, p_number integer) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 9bcb172cd09be5fc85be5fefb48a40ac
+  body 37029d035b47da04652e1c0ee6f81bdb
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
 
 FUNCTION fence.raise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT recorded bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 80fc2d60fcbd84641b6e79098b8cb506
+  body 9a6b488443ac34702cd17dbefdc35010
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1109,14 +1133,14 @@ FUNCTION fence.raise_once(p_resource text, p_token bigint, p_seal_hash bytea, p_
 FUNCTION fence.raise_own(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body c49a7d5f7fb6ee4c1087676b5d0461bb
+  body 74e7b51c5ae37a1cfceec7b454c17805
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION fence.raise_unsealed(p_resource text, p_token bigint) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 8c8ab674995ca0659c3ce83c1cda10a6
+  body bde4427cad1a3d53ebe36c1217ad22a3
   OWNER fence_owner
 
 FUNCTION fence.record_history() RETURNS text
@@ -1192,7 +1216,7 @@ FUNCTION fence.resource_fault(p_resource text) RETURNS text
 FUNCTION fence.retire(p_unused interval, p_after text DEFAULT ''::text, p_limit integer DEFAULT 200, OUT last text, OUT retired integer, OUT unended text[]) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 41f3796bc6e8332f4ccde12c96a9ea1d
+  body 2301edb86577bb20cbfb84d18179bae5
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1214,13 +1238,6 @@ FUNCTION fence.row_token(p_stamp text) RETURNS text
   SET search_path=pg_catalog, pg_temp
   body 23693949be46cfaf20cde556b9d2f850
   OWNER fence_owner
-
-FUNCTION fence.sees_moves(p_relation regclass, p_number integer, p_per_row boolean) RETURNS boolean
-  sql STABLE COST 100
-  SET search_path=pg_catalog, pg_temp
-  body a3132a3043b7e80db16608add5d75a9c
-  OWNER fence_owner
-  GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.server_identity() RETURNS text
   plpgsql VOLATILE COST 100
@@ -1283,7 +1300,7 @@ FUNCTION fence.take_leases(p_resources text[], p_owners text[], p_ttls bigint[],
   SET enable_seqscan=off
   SET enable_hashjoin=off
   SET enable_mergejoin=off
-  body b4374202c871c9d3bb0d8301693e037c
+  body 99e7591b22fc68b097c4b6e3609ea2b5
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker
@@ -1320,6 +1337,11 @@ FUNCTION fence.told_of(v fence.verdict, p_relation oid) RETURNS text
   body b0a5bc52b83fd30660900dbc019d79b7
   OWNER fence_owner
 
+FUNCTION fence.try_lock(p_key bigint, p_exclusive boolean) RETURNS boolean
+  plpgsql VOLATILE COST 100
+  body 2613dccd617039cfb8644645f8163639
+  OWNER fence_owner
+
 FUNCTION fence.try_settings(p_needed text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
@@ -1349,7 +1371,7 @@ FUNCTION fence.uninstall_event_triggers() RETURNS void
 FUNCTION fence.unprotect(relation regclass) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 42d3b31ccd9b9fcdfdd06e7c520d7c76
+  body 533923b80312c45b97e34beaac31657e
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -1387,7 +1409,7 @@ FUNCTION fence.verdict_of(p_relation text, p_resources text[], p_tokens bigint[]
 FUNCTION fence.verify(p_resource text, p_token bigint, p_seal_hash bytea, p_kind text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 9440daebb0cb019d4293c80058245ece
+  body 6a4908779ef351195c657c99424acdbc
   OWNER fence_owner
 
 FUNCTION fence.verify_presented(p_resource text, p_presented text) RETURNS fence.verdict
@@ -1474,7 +1496,7 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 5, code 11 38e2cdfe5ab0'
+  COMMENT 'fencegate objects state 5, code 12 2d9f2638c472'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner
@@ -1791,7 +1813,7 @@ FUNCTION objects.commit_deletion(p_version uuid, p_bucket text, p_key text, p_re
 FUNCTION objects.commit_deletion_if(p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_size bigint, p_modified timestamp with time zone) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body e47e4197f781c233eb8891e6aa32ab1e
+  body dba779123b70ab9b08e1677dade3f48b
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1859,7 +1881,7 @@ FUNCTION objects.condemn(p_pending interval, p_superseded interval, p_limit inte
   SET enable_hashjoin=off
   SET enable_mergejoin=off
   SET enable_sort=off
-  body da998731ed7898458648b1fe2dbea049
+  body 68c2e0d85432682ba14963cd3813b401
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1892,7 +1914,7 @@ FUNCTION objects.delete_bucket(p_bucket text) RETURNS void
 FUNCTION objects.delete_key(p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_size bigint, p_modified timestamp with time zone) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 00df78ae22ed896b9761f71bef0ac443
+  body 00b91905dd5f75c63c84eaa07522afa2
   OWNER fence_owner
 
 FUNCTION objects.drop_multipart(p_upload uuid) RETURNS uuid[]
@@ -1966,13 +1988,13 @@ FUNCTION objects.grace_for(p_given interval, p_shorten boolean, p_dry boolean) R
 FUNCTION objects.hold_rules(p_bucket text) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body e9b4a2e6ea05f2a8d248be955aa38e4f
+  body d790cdf0fa6a1e0aa9213190db68e429
   OWNER fence_owner
 
 FUNCTION objects.hold_upload(p_upload uuid) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 29c9c440c623e07eb92637b99efc5fff
+  body 682351bb6ac5abc27ee263e61fbbe80d
   OWNER fence_owner
 
 FUNCTION objects.holder_of(p_resource text) RETURNS text
@@ -2105,7 +2127,7 @@ FUNCTION objects.put_part(p_upload uuid, p_bucket text, p_key text, p_number int
 FUNCTION objects.put_tags(p_change uuid, p_bucket text, p_key text, p_version uuid, p_tags jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text) RETURNS uuid
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 91c2f7974092adb0da49dd46b4ed9b42
+  body de2b5bddff2721f378333283a3827e04
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -2151,7 +2173,7 @@ FUNCTION objects.resource_of(p_bucket text, p_depth integer, p_key text) RETURNS
 FUNCTION objects.restore_version(p_version uuid, p_bucket text, p_key text, p_source uuid, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 1d0321d81718685ba9d5588de13516cf
+  body e3ae4ee1f74df77b9c18b72949ef1109
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -2253,12 +2275,12 @@ FUNCTION objects.swept(p_deleted uuid[], p_failed uuid[], p_forget interval) RET
 FUNCTION objects.take_turn(p_bucket text, p_key text, p_invocation text) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 2fb6fcc15e475f0493171836ecc6bca2
+  body bc7b75928118780f30fd3eb8bcee4c5c
   OWNER fence_owner
 
 FUNCTION objects.try_put(p_version uuid, p_bucket text, p_key text, p_blob uuid, p_size bigint, p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_patient boolean, OUT modified timestamp with time zone, OUT kept boolean) RETURNS record
   plpgsql VOLATILE COST 100
-  body 61809db7dc6af92e82bae591f206de76
+  body 390cd2e19b2fa7073459f3a489260b08
   OWNER fence_owner
 
 FUNCTION objects.verify_presented(p_needed text, p_mode text) RETURNS fence.verdict

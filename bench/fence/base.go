@@ -120,7 +120,7 @@ func (p plan) partAgainstBase(ctx context.Context, sides []*world, part string) 
 	return nil
 }
 
-// inTurns measures each side once a round, in another order each time. The first round warms up and does not count.
+// inTurns measures each side once a round; each round begins with the next side. The first round warms up and does not count.
 func (p plan) inTurns(sides int, measure func(side int) (time.Duration, error)) ([][]float64, error) {
 	costs := make([][]float64, sides)
 	for round := range p.rounds + 1 {

@@ -281,3 +281,36 @@ func TestCheckIssuedIsForATokenAuthenticatedElsewhere(t *testing.T) {
 		t.Error("it committed after arm had returned")
 	}
 }
+
+// At REPEATABLE READ a lock_timeout that ends the look at the fence's row says nothing about the row.
+func TestALockTimeoutMakesNoGrantCurrent(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	g := w.acquire(t, orders, 34)
+	tx := begin(t, w.session(t, "-c lock_timeout=20ms"), pgx.RepeatableRead, g) // takes the snapshot
+	w.acquire(t, orders, 35)
+	holder := connect(t, w.pg.URL)
+	if _, err := holder.Exec(t.Context(), `BEGIN; LOCK TABLE fence.resources IN EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, write(t.Context(), tx, 34), "55P03")
+}
+
+// The subtransaction around the check's lock writes nothing, so it has no number.
+func TestAHundredChecksTakeNoTransactionID(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.exec(t, `CREATE TABLE docs (id int); GRANT ALL ON docs TO PUBLIC; SELECT fence.protect('docs', per_row => $$'orders/' || id$$)`)
+	tx := begin(t, w.session(t), pgx.ReadCommitted, w.acquire(t, orders, 34))
+	for range 100 {
+		for _, sql := range []string{`UPDATE work SET note = '' WHERE false`, `DELETE FROM docs`, `SELECT fence.check()`} {
+			if _, err := tx.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var id *string
+	if err := tx.QueryRow(t.Context(), `SELECT pg_current_xact_id_if_assigned()::text`).Scan(&id); err != nil || id != nil {
+		t.Errorf("transaction %v, %v", id, err)
+	}
+}

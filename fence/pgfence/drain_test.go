@@ -322,3 +322,51 @@ func TestADrainIsTold(t *testing.T) {
 		t.Errorf("nobody was in the way, and a drain was told: %+v", <-drains)
 	}
 }
+
+// A raise that nobody else sees yet keeps no writer out.
+func TestADrainRefusesARaiseOfItsOwnTransaction(t *testing.T) {
+	t.Parallel()
+	for name, around := range map[string][2]string{"": {}, "in a savepoint": {"SAVEPOINT s"}, "in a savepoint that was released": {"SAVEPOINT s", "RELEASE s"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.acquire(t, orders, 34)
+			conn, hash := connect(t, w.pg.URL), fence.NewSeal().Hash()
+			for _, sql := range []string{"BEGIN", around[0], fmt.Sprintf(`SELECT fence.raise('%s', 35, '\x%x', '')`, orders, hash), around[1]} {
+				if _, err := conn.Exec(t.Context(), sql); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := conn.Exec(t.Context(), `SELECT fence.drain($1, 35, $2)`, orders, hash)
+			wantCode(t, err, "25000")
+		})
+	}
+}
+
+// A session's own locks are never in its way, so a drain looks for them, whether a write or pg_advisory_lock_shared took them.
+func TestADrainNamesItsOwnSession(t *testing.T) {
+	t.Parallel()
+	for name, take := range map[string]string{"a write": `INSERT INTO work (token) VALUES (34)`, "a lock of the session": `SELECT pg_advisory_lock_shared(fence.key($1, 34, $2))`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			g := w.acquire(t, orders, 34)
+			conn := connect(t, w.pg.URL)
+			tx := begin(t, conn, pgx.ReadCommitted, g)
+			var args []any
+			if strings.Contains(take, "$1") {
+				args = []any{orders, g.Seal.Hash()}
+			}
+			if _, err := tx.Exec(t.Context(), take, args...); err != nil {
+				t.Fatal(err)
+			}
+			hash := fence.NewSeal().Hash()
+			w.exec(t, `SELECT fence.raise($1, 35, $2, '')`, orders, hash)
+			_, err := tx.Exec(t.Context(), `SELECT fence.drain($1, 35, $2)`, orders, hash)
+			wantCode(t, err, "ZF005")
+			if want := fmt.Sprintf("process %d, which is this session", conn.PgConn().PID()); !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		})
+	}
+}

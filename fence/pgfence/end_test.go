@@ -305,7 +305,7 @@ func TestNoWriteLandsAfterTheEndAndTheNextArm(t *testing.T) {
 		gate   string
 		passes bool // the check had already read the fence
 	}{
-		"before the lock":       {`IF (plain OR pg_catalog.strpos(r`, false},
+		"before the lock":       {`IF plain OR pg_catalog.strpos(r`, false},
 		"between lock and read": {`SELECT f.token`, false},
 		"after the read":        {`RETURN recorded`, true},
 	} {

@@ -178,7 +178,7 @@ func TestNoWriteLandsAfterArmReturnedHoweverItPresentsItsGrant(t *testing.T) {
 	}{
 		{"stopped before COMMIT", "", stoppedBeforeCommit, "without the lock"},
 		{"stopped after the snapshot", "", stoppedAfterSnapshot, "without the xmax test"},
-		{"stopped before the lock", `IF (plain OR`, stoppedInTheGuard, ""},
+		{"stopped before the lock", `IF plain OR`, stoppedInTheGuard, ""},
 		{"stopped between lock and read", `SELECT f.token`, stoppedInTheGuard, ""},
 		{"stopped after the read", `RETURN recorded`, stoppedInTheGuard, "without the lock"},
 	}

@@ -53,6 +53,7 @@ func TestTheSQLOfThePageRuns(t *testing.T) {
 		before func()
 	}{
 		{"SELECT fence.protect(", owner, strings.NewReplacer(), func() {}},
+		{"SELECT 'process '", superuser, strings.NewReplacer("<time>", "now"), func() {}},
 		{"SELECT relation, refused", writer, strings.NewReplacer(), func() {}},
 		{"SELECT * FROM fence.end_grants", gateway, strings.NewReplacer("<seal hash>", pgBytes(hash)), func() {}},
 		{"SELECT * FROM fence.retire", gateway, strings.NewReplacer(), func() {}},
@@ -69,7 +70,7 @@ func TestTheSQLOfThePageRuns(t *testing.T) {
 			run(t, c.as, c.with.Replace(line))
 		}
 	}
-	if len(blocks) != 6 {
+	if len(blocks) != 7 {
 		t.Errorf("the page has %d SQL blocks: tell this test who runs the others", len(blocks))
 	}
 	if !value[bool](t, w, `SELECT ended_at IS NOT NULL FROM fence.fences WHERE resource = $1`, orders) {
@@ -113,6 +114,10 @@ var stands = []standing{
 	{"`TRUNCATE`, partitions and inheritance children written directly", "TestProtectCoversPartitionsAndChildren"},
 	{"subscriptions (`uncovered_test.go`, `stamp_test.go`)", "TestASubscriptionPassesTheGuard"},
 	{"Messages show a name that looks like a seal as `[seal]`", "TestNoRefusalRepeatsASealThatWasGivenAsAName"},
+	{"each row of a table with a resource per row or a stamp is judged by itself", "TestRowsOfAStatementThatIsStoppedAreJudged"},
+	{"`fence.uncovered` lists the tables that were protected before the language came", "TestALanguageThatComesLaterIsNamed"},
+	{"A write keeps the lock of its grant until its transaction ends, whatever fails after it", "TestALockStaysWithWhatWasWrittenUnderIt"},
+	{"That transaction may commit without a grant after `fence.protect` has returned", "TestAnUnguardedWriteOfACursorOutlivesProtecting"},
 	{"the right to protect is apart from the right to write", "TestAWriterDoesNotProtectAndAProtectorDoesNotWrite"},
 	{"Both the old and the new version of a row must be covered", "TestEachRowNeedsTheGrantOfItsOwnResource"},
 	{"after `BEFORE` triggers and generated columns", "TestTheStoredRowIsJudged"},

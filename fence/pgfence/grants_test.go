@@ -281,3 +281,34 @@ func TestUseOfSeveralDoesNotDeadlock(t *testing.T) {
 		t.Errorf("the fences stand at %d tokens", got)
 	}
 }
+
+// A grant in fence.resource and others in fence.grants, which fit the same table: each must be current, and keeps its lock.
+func TestAGrantBesideAListIsNoShortWay(t *testing.T) {
+	t.Parallel()
+	for _, table := range []string{"below", "stamped", "each"} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			w := setupMany(t)
+			w.exec(t, `CREATE TABLE stamped (token bigint); GRANT ALL ON stamped TO PUBLIC; SELECT fence.protect('stamped', under => 'team/', stamp => 'token')`)
+			w.exec(t, `CREATE TABLE each (token bigint); GRANT ALL ON each TO PUBLIC; SELECT fence.protect('each', per_row => $$'team/' || token / 3$$)`)
+			a, b := w.acquire(t, "team/1", 3), w.acquire(t, "team/2", 4)
+			conn := w.session(t, "-c fence.resource=team/1", "-c fence.token="+a.Presented(), "-c fence.grants=team/2="+b.Presented())
+			tx, err := conn.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := insertInto(t.Context(), tx, table, 3); err != nil {
+				t.Fatal(err)
+			}
+			if value[bool](t, w, `SELECT fence.arm('team/2', 5, $1, '')`, fence.NewSeal().Hash()) {
+				t.Error("the other grant was superseded beside an uncommitted write")
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.acquire(t, "team/2", 5)
+			_, err = conn.Exec(t.Context(), `INSERT INTO `+table+` (token) VALUES (3)`)
+			wantCode(t, err, "ZF001")
+		})
+	}
+}

@@ -195,7 +195,7 @@ func TestAStrangerDoesNotHoldUpAGroup(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	stranger := connect(t, w.pg.WriterURL)
-	if _, err := stranger.Exec(t.Context(), `SELECT pg_advisory_lock(1717920357, hashtext('many/001'))`); err != nil {
+	if _, err := stranger.Exec(t.Context(), `SELECT pg_advisory_lock(hashtextextended('many/001', 1717920357))`); err != nil {
 		t.Fatal(err)
 	}
 	for i, told := range w.together(t, w.fence, next(3, 1)...) {

@@ -84,3 +84,70 @@ func TestWithoutMovingAMergeGoesUnjudged(t *testing.T) {
 	w.exec(t, `CREATE OR REPLACE FUNCTION fence.moving() RETURNS boolean LANGUAGE sql VOLATILE RETURN false`)
 	wantUnder(t, conn, two, merge, "")
 }
+
+// A function of another language, such as PL/Perl, can stop INSERT ... RETURNING behind a row: no trigger after the statement
+// fires, and the row stays. Here the language is one by name only, and the triggers after the statement are dropped instead.
+func TestRowsOfAStatementThatIsStoppedAreJudged(t *testing.T) {
+	t.Parallel()
+	const stopped = `DROP TRIGGER fence_insert ON %[1]s; DROP TRIGGER fence_update ON %[1]s; DROP TRIGGER fence_delete ON %[1]s`
+	for _, table := range []string{"docs", "m1"} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.exec(t, `CREATE LANGUAGE stops HANDLER plpgsql_call_handler; CREATE TABLE docs (id int); INSERT INTO docs VALUES (1);
+				CREATE TABLE m (id int) PARTITION BY LIST (id); CREATE TABLE m1 PARTITION OF m FOR VALUES IN (1, 2); INSERT INTO m VALUES (1);
+				SELECT fence.protect('docs', per_row => $$'docs/' || id$$), fence.protect('m', per_row => $$'docs/' || id$$)`)
+			w.exec(t, fmt.Sprintf(stopped, table))
+			one, two := w.acquire(t, "docs/1", 1), w.acquire(t, "docs/2", 1)
+			for _, sql := range []string{`INSERT INTO %s VALUES (1)`, `UPDATE %s SET id = 2`, `UPDATE %s SET id = 1`, `DELETE FROM %s`} {
+				sql = fmt.Sprintf(sql, table)
+				wantUnder(t, connect(t, w.pg.URL), two, sql, "ZF004")
+			}
+			wantUnder(t, connect(t, w.pg.URL), one, fmt.Sprintf(`UPDATE %s SET id = 1`, table), "")
+		})
+	}
+}
+
+// A stamp is verified for each row, too: another trigger may have written to the column.
+func TestStampsOfAStatementThatIsStoppedAreJudged(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.exec(t, `CREATE LANGUAGE stops HANDLER plpgsql_call_handler; CREATE TABLE docs (id int, token bigint); SELECT fence.protect('docs', under => 'docs/', stamp => 'token');
+		CREATE FUNCTION forges() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN new.token := new.id; RETURN new; END';
+		CREATE TRIGGER forges BEFORE INSERT OR UPDATE ON docs FOR EACH ROW EXECUTE FUNCTION forges(); DROP TRIGGER fence_insert ON docs; DROP TRIGGER fence_update ON docs`)
+	g := w.acquire(t, "docs/1", 34)
+	wantUnder(t, connect(t, w.pg.URL), g, `INSERT INTO docs VALUES (34)`, "")
+	wantUnder(t, connect(t, w.pg.URL), g, `INSERT INTO docs VALUES (33)`, "ZF003")
+}
+
+// fence.uncovered names a language that was added after the protection. Protecting again adds the missing trigger.
+func TestALanguageThatComesLaterIsNamed(t *testing.T) {
+	t.Parallel()
+	for _, events := range []string{"", "SELECT fence.install_event_triggers()"} {
+		t.Run(events, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			const protect = `SELECT fence.protect('docs', per_row => $$'docs/' || id$$, stamp => 'token'), fence.protect('notes', under => 'docs/', stamp => 'token')`
+			w.exec(t, `CREATE TABLE docs (id int, token bigint); CREATE TABLE notes (id int, token bigint); `+protect)
+			w.exec(t, events)
+			w.exec(t, `CREATE LANGUAGE stops HANDLER plpgsql_call_handler`)
+			const reason = ": guard fence_guard is disabled or does not cover every kind of write, or another language was added, which can stop a statement: protect it again"
+			want := "docs" + reason + "; notes" + reason
+			if got := uncovered(t, w); got != want {
+				t.Errorf("uncovered: %s", got)
+			}
+			w.exec(t, protect)
+			if got := uncovered(t, w); got != "" {
+				t.Errorf("protected again, uncovered: %s", got)
+			}
+			w.exec(t, `DROP LANGUAGE stops`)
+			if got := uncovered(t, w); got != "" {
+				t.Errorf("without the language, uncovered: %s", got)
+			}
+			w.exec(t, protect)
+			if n := value[int](t, w, `SELECT count(*) FROM pg_trigger WHERE tgname = 'fence_moved'`); n != 0 {
+				t.Errorf("%d triggers for each row stay", n)
+			}
+		})
+	}
+}

@@ -136,3 +136,34 @@ CREATE TRIGGER fence_guard AFTER INSERT ON mine EXECUTE FUNCTION mine()`)
 		t.Errorf("got %v", err)
 	}
 }
+
+// PostgreSQL releases the locks of a portal that fails inside a savepoint, its table's too. docs/fence.md has the query that
+// lists such transactions.
+func TestAnUnguardedWriteOfACursorOutlivesProtecting(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.exec(t, `CREATE TABLE plain (n int CHECK (n < 2)); GRANT ALL ON plain TO PUBLIC;
+		CREATE FUNCTION writes(n int) RETURNS int LANGUAGE plpgsql AS 'BEGIN INSERT INTO plain VALUES (n); RETURN n; END'`)
+	session := dial(t, w.pg.WriterURL)
+	session.script(t, failing(`DECLARE c CURSOR FOR SELECT writes(g) FROM generate_series(1, 2) g; FETCH c`, `FETCH c`), `SELECT 1`)
+
+	owner := connect(t, w.pg.URL, "-c lock_timeout=2s")
+	run(t, owner, `SELECT fence.protect('plain', resource => 'orders/1001')`)
+	var query string
+	for _, block := range sqlBlock.FindAllStringSubmatch(page(t, "fence.md"), -1) {
+		if strings.HasPrefix(block[1], "SELECT 'process '") {
+			query = strings.Replace(strings.TrimRight(block[1], ";\n"), "<time>", value[string](t, w, `SELECT now()::text`), 1)
+		}
+	}
+	before := value[[]string](t, w, `SELECT ARRAY(`+query+`)`)
+	if want := fmt.Sprintf("process %d", session.conn.PID); !slices.Contains(before, want) {
+		t.Errorf("after protecting the query lists %q, want %q", before, want)
+	}
+	session.script(t, []string{"COMMIT", "!INSERT INTO plain VALUES (1)"}, `SELECT 1`)
+	if n := value[int](t, w, `SELECT count(*) FROM plain`); n != 1 {
+		t.Errorf("%d rows", n)
+	}
+	if after := value[[]string](t, w, `SELECT ARRAY(`+query+`)`); slices.Contains(after, fmt.Sprintf("process %d", session.conn.PID)) {
+		t.Errorf("after COMMIT the query lists %q", after)
+	}
+}

@@ -23,7 +23,7 @@ var mutants = map[string]struct {
 	old, replacement string
 	levels           []pgx.TxIsoLevel // where it makes a difference
 }{
-	"without the lock": {`AND pg_catalog.pg_try_advisory_xact_lock_shared(`, `AND 0 OPERATOR(pg_catalog.<>) (`, levels},
+	"without the lock": {`locked := pg_catalog.pg_try_advisory_xact_lock_shared(`, `locked := 0 OPERATOR(pg_catalog.<>) (`, levels},
 	"without the xmax test": {
 		`OPERATOR(pg_catalog.=) '0'::pg_catalog.xid
             OR`, `OPERATOR(pg_catalog.=) f.xmax
@@ -38,9 +38,10 @@ func mutate(t testing.TB, w world, old, replacement string) {
 	mutateFunction(t, w, "fence.fast_check", old, replacement)
 }
 
+// mutateFunction does the same in any function. A name that has overloads needs its types.
 func mutateFunction(t testing.TB, w world, name, old, replacement string) {
 	t.Helper()
-	definition := value[string](t, w, `SELECT pg_get_functiondef($1::regproc)`, name)
+	definition := value[string](t, w, `SELECT pg_get_functiondef(CASE WHEN $1 LIKE '%(%' THEN to_regprocedure($1) ELSE to_regproc($1) END)`, name)
 	if strings.Count(definition, old) != 1 {
 		t.Fatalf("%s has %q %d times", name, old, strings.Count(definition, old))
 	}
@@ -119,7 +120,7 @@ func stoppedInTheGuard(t *testing.T, w world, level pgx.TxIsoLevel) bool {
 
 func TestNoWriteLandsAfterArmReturned(t *testing.T) {
 	t.Parallel()
-	const beforeLock = `IF (plain OR`
+	const beforeLock = `IF plain OR`
 	const beforeRead = `SELECT f.token`
 	const afterRead = `RETURN recorded`
 	cases := []struct {
@@ -268,7 +269,7 @@ func TestTheRaceCatchesAGroupWithoutTheKey(t *testing.T) {
 	t.Parallel()
 	late := caught(t, 60, 6, func() world {
 		w := setup(t)
-		mutateFunction(t, w, "fence.arm_group", `pg_try_advisory_xact_lock(fence.key(f.resource, f.token, f.seal))`, `true`)
+		mutateFunction(t, w, "fence.arm_group", `fence.try_lock(fence.key(f.resource, f.token, f.seal), true)`, `true`)
 		return w
 	})
 	if late == 0 {

@@ -250,7 +250,7 @@ func TestArmIsFairAgainst32BusyWriters(t *testing.T) {
 func TestTheFairnessOfArmsCatchesRowLocks(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	mutate(t, w, `IF (plain OR pg_catalog.strpos(r`, "PERFORM FROM fence.resources x WHERE x.resource OPERATOR(pg_catalog.=) r FOR SHARE;\n  IF (plain OR pg_catalog.strpos(r")
+	mutate(t, w, `IF plain OR pg_catalog.strpos(r`, "PERFORM FROM fence.resources x WHERE x.resource OPERATOR(pg_catalog.=) r FOR SHARE;\n  IF plain OR pg_catalog.strpos(r")
 	if passed, fair := armsAmong(t, w, busyWriters, 5); fair {
 		t.Errorf("guards that lock the fence's row do not hold arms up: %v", passed)
 	}

@@ -30,7 +30,7 @@ func TestNoRowLandsAfterArmReturned(t *testing.T) {
 		{"stopped before COMMIT", "", stoppedBeforeCommit, []string{"without the lock"}},
 		{"stopped inside COMMIT", "", stoppedInsideCommit, []string{"without the lock"}},
 		{"stopped after the snapshot", "", stoppedAfterSnapshot, []string{"without the xmax test"}},
-		{"stopped behind its write, before the lock", `IF (plain OR`, stoppedInTheGuard, nil},
+		{"stopped behind its write, before the lock", `IF plain OR`, stoppedInTheGuard, nil},
 		{"stopped between lock and read", `SELECT f.token`, stoppedInTheGuard, nil},
 		{"stopped after the read", `RETURN recorded`, stoppedInTheGuard, []string{"without the lock"}},
 	}

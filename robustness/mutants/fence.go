@@ -37,10 +37,9 @@ var fenceMutants = []Mutant{
 			"before COMMIT until past its lease is enough.",
 		Functions: []Replace{{
 			File: checkSQL, Function: "fence.fast_check",
-			Old: `
-     AND pg_catalog.pg_try_advisory_xact_lock_shared(
-           pg_catalog.hashtextextended(pg_catalog.encode(h, 'hex'), pg_catalog.hashtextextended(r, 0)))`,
-			New: "",
+			Old: `pg_catalog.pg_try_advisory_xact_lock_shared(
+        pg_catalog.hashtextextended(pg_catalog.encode(h, 'hex'), pg_catalog.hashtextextended(r, 0)))`,
+			New: "true",
 		}},
 		Surfaces: direct, Faults: []string{"client-stop"}, MaxTTL: short, Expect: stale, Within: tries,
 	},
@@ -83,7 +82,7 @@ var fenceMutants = []Mutant{
 			"lease is enough.",
 		Functions: []Replace{{
 			File: armSQL, Function: "fence.drain",
-			Old: "WHILE NOT pg_try_advisory_xact_lock(k) AND EXISTS", New: "WHILE false AND EXISTS",
+			Old: "WHILE held_by IS NULL AND NOT fence.try_lock(k, true) AND EXISTS", New: "WHILE false AND EXISTS",
 		}},
 		Surfaces: direct, Faults: []string{"client-stop"}, MaxTTL: short, Expect: stale, Within: tries,
 	},

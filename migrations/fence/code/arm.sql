@@ -84,7 +84,7 @@ BEGIN
   -- else INSERT, because ON CONFLICT DO UPDATE locks first and so leaves xmax <> 0 in the new version.
   UPDATE fence.resources
      SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = now(), ended_at = NULL,
-         undrained = ARRAY(SELECT k FROM unnest(undrained) k WHERE NOT pg_try_advisory_xact_lock(k))
+         undrained = ARRAY(SELECT k FROM unnest(undrained) k WHERE NOT fence.try_lock(k, true))
                      || fence.key(resource, token, seal)
    WHERE resource = p_resource AND token < p_token;
   IF NOT FOUND THEN
@@ -97,15 +97,27 @@ END $$;
 REVOKE ALL ON FUNCTION fence.raise(text, bigint, bytea, text, interval) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.raise(text, bigint, bytea, text, interval) TO fence_gateway;
 
--- Ends the sessions that hold one superseded key. Returns in `told` how many were signalled, and in `held_by` which could not
--- be, and why. Waits for a holder that has just ended, such as a prepared transaction that is being committed.
+-- p_xmin is of a row that the current transaction sees. Returns whether this transaction, or a subtransaction of it, wrote the
+-- row. Otherwise it is committed. The numbers of subtransactions follow that of their transaction.
+CREATE OR REPLACE FUNCTION fence.is_uncommitted(p_xmin xid) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  own bigint := pg_current_xact_id_if_assigned()::text;
+BEGIN
+  RETURN coalesce(pg_xact_status((own + ((p_xmin::text::bigint - own) & 4294967295))::text::xid8) = 'in progress', false);
+EXCEPTION WHEN invalid_parameter_value THEN   -- in the future: so the version is very old, and frozen
+  RETURN false;
+END $$;
+REVOKE ALL ON FUNCTION fence.is_uncommitted(xid) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Ends the other sessions that hold one superseded key. Returns in `told` how many were signalled, and in `held_by` which could
+-- not be, and why. Waits for a holder that has just ended, such as a prepared transaction that is being committed.
 CREATE OR REPLACE FUNCTION fence.end_holders(p_key bigint, OUT told int, OUT held_by text) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   h record;
 BEGIN
   told := 0;
-  FOR h IN SELECT * FROM fence.holders(p_key) x WHERE x.writer AND (x.pid IS NOT NULL OR x.gid IS NOT NULL) LOOP
+  FOR h IN SELECT * FROM fence.holders(p_key) x WHERE x.writer AND (x.pid IS NOT NULL OR x.gid IS NOT NULL) AND x.pid IS DISTINCT FROM pg_backend_pid() LOOP
     IF h.pid IS NULL THEN
       held_by := format('prepared transaction %L; ROLLBACK PREPARED or COMMIT PREPARED it', h.gid);
     ELSE
@@ -125,7 +137,8 @@ REVOKE ALL ON FUNCTION fence.end_holders(bigint) FROM PUBLIC, fence_writer, fenc
 -- and their sessions are ended. (pg_blocking_pids does not help: it also names waiting arms.) A signal ends a session, not a
 -- transaction, and a pooled session may just have moved on to other work: therefore the grace. ours = false: the fence holds
 -- another grant, which `recorded` names, and nothing was drained. `ended` counts the signals sent. Raises ZF005 if a holder
--- can't be ended, or p_limit has passed.
+-- can't be ended, or p_limit has passed, or this session is a holder: PostgreSQL never makes a session wait for its own lock, so
+-- that is looked up. Raises 25000 if this transaction has changed the fence: nobody else sees the change yet.
 CREATE OR REPLACE FUNCTION fence.drain(p_resource text, p_token bigint, p_seal_hash bytea,
                             p_grace interval DEFAULT '200 ms', p_limit interval DEFAULT '5 s',
                             OUT ours boolean, OUT recorded bigint, OUT ended int)
@@ -140,35 +153,38 @@ DECLARE
   f record;
   k bigint;
   e record;
+  held_by text;
   v fence.verdict;
 BEGIN
   PERFORM fence.need_read_committed();
-  SELECT token, seal, undrained INTO f FROM fence.resources WHERE resource = p_resource;
+  SELECT token, seal, undrained, xmin INTO f FROM fence.resources WHERE resource = p_resource;
   recorded := f.token;
   ours := coalesce(f.token = p_token AND f.seal IS NOT DISTINCT FROM p_seal_hash, false);
   ended := 0;
   IF NOT ours THEN
     RETURN;
+  ELSIF fence.is_uncommitted(f.xmin) THEN
+    RAISE EXCEPTION 'fence of "%" was changed by this transaction, so writers before token % can''t be drained yet', fence.shown(p_resource), p_token
+      USING ERRCODE = 'invalid_transaction_state', HINT = 'Commit the raise, then call fence.drain in a transaction of its own.';
   END IF;
   FOR k IN SELECT DISTINCT u FROM unnest(f.undrained) u ORDER BY u LOOP
     -- No writer holds it shared: drained, because the raise is committed and a writer that locks the key later is refused. An
     -- unrelated session's exclusive lock does no harm: it keeps writers out.
-    WHILE NOT pg_try_advisory_xact_lock(k) AND EXISTS (SELECT FROM fence.holders(k) h WHERE h.writer) LOOP
+    held_by := (SELECT format('process %s, which is this session', h.pid) FROM fence.holders(k) h WHERE h.writer AND h.pid = pg_backend_pid());
+    WHILE held_by IS NULL AND NOT fence.try_lock(k, true) AND EXISTS (SELECT FROM fence.holders(k) h WHERE h.writer) LOOP
       patience := greatest(1, CASE WHEN waited < grace THEN grace - waited ELSE 100 END);
       EXIT WHEN fence.lock_within(k, true, patience);
       waited := waited + patience;
       e := fence.end_holders(k);
       ended := ended + e.told;
-      IF e.held_by IS NULL AND waited > most THEN
-        e.held_by := format('%s session(s) were told to end and have not', ended);
-      END IF;
-      IF e.held_by IS NOT NULL THEN
-        v := fence.refusal('ZF005',
-          format('fence of "%s" is raised to %s, but stale transactions still hold it: %s', p_resource, p_token, e.held_by),
-          p_resource, NULL, p_token, NULL, NULL, e.held_by);
-        RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
-      END IF;
+      held_by := coalesce(e.held_by, CASE WHEN waited > most THEN
+        (SELECT string_agg(format('process %s', h.pid), ', ') || ', told to end and still there' FROM fence.holders(k) h WHERE h.writer AND h.pid IS NOT NULL) END);
     END LOOP;
+    IF held_by IS NOT NULL THEN
+      v := fence.refusal('ZF005', format('fence of "%s" is raised to %s, but stale transactions still hold it: %s', p_resource, p_token, held_by),
+                         p_resource, NULL, p_token, NULL, NULL, held_by);
+      RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+    END IF;
   END LOOP;
 END $$;
 REVOKE ALL ON FUNCTION fence.drain(text, bigint, bytea, interval, interval) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
@@ -227,7 +243,7 @@ BEGIN
          AND f.resource OPERATOR(pg_catalog.=) p_resource
          AND CASE WHEN f.token OPERATOR(pg_catalog.<) p_token AND f.undrained OPERATOR(pg_catalog.=) '{}'::pg_catalog.int8[]
                    AND f.seal OPERATOR(pg_catalog.<>) p_seal_hash
-                  THEN pg_catalog.pg_try_advisory_xact_lock(fence.key(f.resource, f.token, f.seal)) END;
+                  THEN fence.try_lock(fence.key(f.resource, f.token, f.seal), true) END;
       IF FOUND THEN
         RETURN true;
       END IF;
@@ -251,7 +267,7 @@ BEGIN
        SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = now(), ended_at = NULL, undrained = '{}'
      WHERE f.resource = p_resource
        AND CASE WHEN f.token < p_token AND fence.key(p_resource, p_token, p_seal_hash) <> ALL (f.undrained || fence.key(f.resource, f.token, f.seal))
-                THEN NOT EXISTS (SELECT FROM unnest(f.undrained || fence.key(f.resource, f.token, f.seal)) k WHERE NOT pg_try_advisory_xact_lock(k))
+                THEN NOT EXISTS (SELECT FROM unnest(f.undrained || fence.key(f.resource, f.token, f.seal)) k WHERE NOT fence.try_lock(k, true))
                 ELSE false END;
     RETURN FOUND;
   END IF;

@@ -1,7 +1,7 @@
 -- The check: is the presented grant the one that the fence records? It runs inside the transaction that it protects.
 --
--- The rule. A writer LOCKS its grant's advisory key (shared, to the end of the transaction), then READS the fence, in a
--- new statement. Arming PUBLISHES the new token (commit), then locks the superseded key exclusively. So either the
+-- The rule. A writer LOCKS its grant's advisory key (shared, for as long as its write may be committed), then READS the fence,
+-- in a new statement. Arming PUBLISHES the new token (commit), then locks the superseded key exclusively. So either the
 -- writer sees the new token and is refused, or draining sees the writer and waits for it or ends it.
 --
 -- The same read refuses a grant that has ended because its lease was released. A writer that locked and read before that is
@@ -13,23 +13,14 @@
 --    says: a raise that has not committed yet finds the lock when it drains. REPEATABLE READ and SERIALIZABLE keep their
 --    snapshot. There xmax = 0 proves that the row is the newest version; otherwise a row lock decides, which fails if it is not.
 --    A raise that was rolled back leaves xmax <> 0 until the next raise.
---  * ROLLBACK TO a savepoint releases a lock taken after it, so every statement checks again. No setting of the client may
---    remember "already checked".
+--  * ROLLBACK TO a savepoint releases a lock taken after it, and undoes the writes made after it. So every statement checks
+--    again. No setting of the client may remember "already checked".
+--  * A cursor may write, then fail inside a savepoint, and its write stays. So does the lock: see locks.sql.
 --  * Row locks in the hot path starve arming and double the WAL. Advisory locks touch no table.
 --
 -- Settings: fence.resource (percent-encoded; a value without '%' is itself) and fence.token ('34.<seal>', '0.<seal>', '34').
 -- They come with the connection, with SET, or with fence.use. After SET LOCAL ends a setting reads '', not NULL.
 -- No message, DETAIL or CONTEXT in here may show a seal, nor any part of a malformed token.
-
--- The advisory lock of one grant: shared for writers that passed the check under it, exclusive for the session that drains them.
--- The key is per seal hash, because a writer may know its seal before its token. For unsealed grants it is per token.
-CREATE OR REPLACE FUNCTION fence.key(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-  SELECT pg_catalog.hashtextextended(
-    coalesce(pg_catalog.encode(p_seal_hash, 'hex'), p_token::pg_catalog.text),
-    pg_catalog.hashtextextended(p_resource, 0))
-$$;
-REVOKE ALL ON FUNCTION fence.key(text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway;
 
 -- How long a writer waits for other sessions, in milliseconds, before it fails with ZF005. A session that only reports waits 1
 -- ms (see fence.try_settings). Any session may set the same: then only its own writes fail sooner.
@@ -38,31 +29,11 @@ CREATE OR REPLACE FUNCTION fence.patience() RETURNS numeric LANGUAGE sql STABLE 
 $$;
 REVOKE ALL ON FUNCTION fence.patience() FROM PUBLIC, fence_writer, fence_gateway;
 
--- Takes an advisory lock to the end of the transaction, or gives up after p_patience milliseconds. Any login can take any
--- advisory lock, so no session waits for one without a limit.
-CREATE OR REPLACE FUNCTION fence.lock_within(p_key bigint, p_exclusive boolean, p_patience numeric) RETURNS boolean LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-  before text := current_setting('lock_timeout');
-BEGIN
-  PERFORM set_config('lock_timeout', greatest(1, ceil(p_patience))::text, true);
-  IF p_exclusive THEN
-    PERFORM pg_advisory_xact_lock(p_key);
-  ELSE
-    PERFORM pg_advisory_xact_lock_shared(p_key);
-  END IF;
-  PERFORM set_config('lock_timeout', before, true);
-  RETURN true;
-EXCEPTION WHEN lock_not_available THEN
-  RETURN false;
-END $$;
-REVOKE ALL ON FUNCTION fence.lock_within(bigint, boolean, numeric) FROM PUBLIC, fence_writer, fence_gateway;
-
 -- Takes the lock that announces the first INSERT of a resource's row into fence.arms. Two INSERTs of one name wait for each
 -- other, and fence.arm_group must not wait. fence.take_turn inserts without the lock, too, and may wait: any login can take any
 -- advisory lock.
-CREATE OR REPLACE FUNCTION fence.first_turn(p_resource text) RETURNS boolean LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT pg_try_advisory_xact_lock(1717920357, hashtext(p_resource))
+CREATE OR REPLACE FUNCTION fence.first_turn(p_resource text) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+  SELECT fence.try_lock(pg_catalog.hashtextextended(p_resource, 1717920357), true)
 $$;
 REVOKE ALL ON FUNCTION fence.first_turn(text) FROM PUBLIC, fence_writer, fence_gateway;
 
@@ -99,8 +70,9 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.need_read_committed() FROM PUBLIC, fence_writer, fence_gateway;
 
--- Makes the COMMIT of the current transaction durable, whatever the session chose: with synchronous_commit = off a crash lost an
--- acknowledged raise. A SET clause does not help: PostgreSQL undoes it before COMMIT.
+-- Makes the COMMIT of the current transaction durable, whatever the session chose before: with synchronous_commit = off a crash
+-- lost an acknowledged raise. A SET clause does not help: PostgreSQL undoes it before COMMIT. A session that sets it again
+-- afterwards, as a writer can whose bare token has raised the fence, risks its raise and its writes together.
 CREATE OR REPLACE FUNCTION fence.commit_durably() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
@@ -108,30 +80,6 @@ BEGIN
   END IF;
 END $$;
 REVOKE ALL ON FUNCTION fence.commit_durably() FROM PUBLIC, fence_writer, fence_gateway;
-
--- The other holders of a grant's advisory lock. writer: the lock is shared, as for a writer that passed the check. A prepared
--- transaction has a gid and no pid. It is found by the lock on its own xid; its virtual xid is that of the session that prepared
--- it, or -1/xid after a restart.
-CREATE OR REPLACE FUNCTION fence.holders(p_key bigint) RETURNS TABLE (pid int, gid text, writer boolean) LANGUAGE sql VOLATILE
-SET search_path = pg_catalog, pg_temp AS $$
-  SELECT l.pid, (SELECT p.gid FROM pg_locks x JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
-                  WHERE l.pid IS NULL AND x.pid IS NULL AND x.virtualtransaction = l.virtualtransaction
-                    AND x.locktype = 'transactionid' LIMIT 1), l.mode = 'ShareLock'
-    FROM pg_locks l
-   WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
-     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-     AND l.classid = ((p_key >> 32) & 4294967295)::oid AND l.objid = (p_key & 4294967295)::oid
-     AND l.pid IS DISTINCT FROM pg_backend_pid()
-$$;
-REVOKE ALL ON FUNCTION fence.holders(bigint) FROM PUBLIC, fence_writer, fence_gateway;
-
--- Names the holders of one grant's lock for people. For a moment after COMMIT PREPARED or ROLLBACK PREPARED pg_locks shows locks
--- of a transaction that pg_prepared_xacts no longer lists. Those are left out.
-CREATE OR REPLACE FUNCTION fence.holders_named(p_key bigint) RETURNS text LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT coalesce(string_agg(CASE WHEN pid IS NULL THEN format('prepared transaction %L', gid) ELSE format('process %s', pid) END, ', '),
-                  'a transaction that has just ended') FROM fence.holders(p_key) WHERE pid IS NOT NULL OR gid IS NOT NULL
-$$;
-REVOKE ALL ON FUNCTION fence.holders_named(bigint) FROM PUBLIC, fence_writer, fence_gateway;
 
 -- Names the session that holds a resource's row in fence.arms: its transaction is the row's xmax. A session that waited for its
 -- turn, or inserted the row, did so in a subtransaction, whose number identifies no session; such a session is found by its lock
@@ -175,16 +123,23 @@ REVOKE ALL ON FUNCTION fence.accepts_unsealed(text) FROM PUBLIC, fence_writer, f
 -- At REPEATABLE READ and SERIALIZABLE: returns whether the version in this snapshot is the newest committed one. A row lock
 -- decides; serialization_failure means no. It is taken in a subtransaction that rolls back, because arming must never wait for
 -- it, and with NOWAIT: a raise that has not committed yet drains after its commit, and then finds the advisory lock that the
--- caller already holds.
+-- caller already holds. If another session has locked the table, a lock_timeout gives the same error, which says nothing about
+-- the row. So the table is locked before.
 CREATE OR REPLACE FUNCTION fence.is_newest(p_resource text) RETURNS boolean LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  PERFORM FROM fence.resources f WHERE f.resource = p_resource FOR SHARE NOWAIT;
-  RAISE EXCEPTION USING ERRCODE = 'ZF000';
-EXCEPTION
-  WHEN SQLSTATE 'ZF000' OR lock_not_available THEN RETURN true;
-  WHEN serialization_failure THEN RETURN false;
-  WHEN read_only_sql_transaction THEN RETURN false;   -- a read-only transaction can't tell
+  BEGIN
+    LOCK TABLE fence.resources IN ROW SHARE MODE;
+  EXCEPTION WHEN SQLSTATE 'ZF000' THEN NULL;   -- never: see locks.sql
+  END;
+  BEGIN
+    PERFORM FROM fence.resources f WHERE f.resource = p_resource FOR SHARE NOWAIT;
+    RAISE EXCEPTION USING ERRCODE = 'ZF000';
+  EXCEPTION
+    WHEN SQLSTATE 'ZF000' OR lock_not_available THEN RETURN true;
+    WHEN serialization_failure THEN RETURN false;
+    WHEN read_only_sql_transaction THEN RETURN false;   -- a read-only transaction can't tell
+  END;
 END $$;
 REVOKE ALL ON FUNCTION fence.is_newest(text) FROM PUBLIC, fence_writer, fence_gateway;
 
@@ -201,6 +156,10 @@ DECLARE
   held_by text;
 BEGIN
   PERFORM fence.commit_durably();
+  BEGIN
+    LOCK TABLE fence.arms IN ROW SHARE MODE;   -- fence.invalidate_all waits for it, within its limit
+  EXCEPTION WHEN SQLSTATE 'ZF000' THEN NULL;   -- never: see locks.sql
+  END;
   PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE SKIP LOCKED;
   IF NOT FOUND AND NOT fence.take_turn(p_resource, fence.patience()) THEN
     held_by := fence.arming_named(p_resource);
@@ -223,7 +182,7 @@ BEGIN
     RETURN NULL;
   END IF;
   FOR k IN SELECT DISTINCT u FROM unnest(f.undrained || fence.key(p_resource, f.token, f.seal)) u ORDER BY u LOOP
-    IF NOT pg_try_advisory_xact_lock(k) AND NOT fence.lock_within(k, true, fence.patience()) THEN
+    IF NOT fence.try_lock(k, true) AND NOT fence.lock_within(k, true, fence.patience()) THEN
       held_by := fence.holders_named(k);
       RETURN fence.refusal('ZF005', format('fence of "%s" was not raised to %s: an older writer has not ended: %s', p_resource, p_token, held_by),
                            p_resource, p_token, f.token, NULL, NULL, held_by);
@@ -292,7 +251,7 @@ BEGIN
     -- exclusively is about to supersede the grant, or is unrelated. So the loop reads again from time to time, up to a limit.
     wanted := fence.key(p_resource, f.token, f.seal);
     EXIT WHEN held = wanted;
-    IF pg_try_advisory_xact_lock_shared(wanted) OR fence.lock_within(wanted, false, 100) THEN
+    IF fence.try_lock(wanted, false) OR fence.lock_within(wanted, false, 100) THEN
       held := wanted;
       CONTINUE;
     END IF;
@@ -323,12 +282,17 @@ DECLARE
   h pg_catalog.bytea := pg_catalog.sha256(pg_catalog.convert_to(
     pg_catalog.substr(g, pg_catalog.strpos(g, '.') OPERATOR(pg_catalog.+) 1), 'UTF8'));
   recorded pg_catalog.int8;
+  locked pg_catalog.bool := false;
 BEGIN
-  -- 1. Lock: fence.key written out. Only a try: the slow path waits for a drain under way.
-  IF (plain OR pg_catalog.strpos(r, '%') OPERATOR(pg_catalog.=) 0)
-     AND pg_catalog.pg_try_advisory_xact_lock_shared(
-           pg_catalog.hashtextextended(pg_catalog.encode(h, 'hex'), pg_catalog.hashtextextended(r, 0)))
-  THEN
+  -- 1. Lock: fence.try_lock of fence.key, both written out. Only a try: the slow path waits for a drain under way.
+  IF plain OR pg_catalog.strpos(r, '%') OPERATOR(pg_catalog.=) 0 THEN
+    BEGIN
+      locked := pg_catalog.pg_try_advisory_xact_lock_shared(
+        pg_catalog.hashtextextended(pg_catalog.encode(h, 'hex'), pg_catalog.hashtextextended(r, 0)));
+    EXCEPTION WHEN SQLSTATE 'ZF000' THEN NULL;   -- never, as in fence.try_lock
+    END;
+  END IF;
+  IF locked THEN
     -- 2. Read, in a new statement, which at READ COMMITTED (and READ UNCOMMITTED) has a new snapshot.
     SELECT f.token INTO recorded FROM fence.resources f
      WHERE f.resource OPERATOR(pg_catalog.=) r AND f.seal OPERATOR(pg_catalog.=) h
@@ -375,7 +339,9 @@ DECLARE
   v fence.verdict;
 BEGIN
   -- IS TRUE: a constant resource has no tg_argv[1], and NULL AND would continue below.
+  -- A list may hold more grants that fit, of which each must be current.
   IF (tg_argv[0] OPERATOR(pg_catalog.=) r OR pg_catalog.starts_with(r, tg_argv[1])) IS TRUE
+     AND coalesce(pg_catalog.current_setting('fence.grants', true), '') OPERATOR(pg_catalog.=) ''
      AND fence.fast_check(r, pg_catalog.current_setting('fence.token', true)) IS NOT NULL THEN
     RETURN NULL;
   END IF;

@@ -17,6 +17,7 @@ DROP FUNCTION IF EXISTS fence.need_writer();
 DROP FUNCTION IF EXISTS fence.put_guards(fence.registry);
 DROP FUNCTION IF EXISTS fence.remember_schema(fence.schemas);
 DROP FUNCTION IF EXISTS fence.tidy();
+DROP FUNCTION IF EXISTS fence.sees_moves(regclass, integer, boolean);
 
 -- Event triggers that an earlier version installed call these. fence_owner owns them, so they must do nothing for a superuser.
 CREATE OR REPLACE FUNCTION fence.keep() RETURNS event_trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

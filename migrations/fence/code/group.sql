@@ -5,7 +5,7 @@
 -- It does what fence.arm does for each element, with the same proof (see arm.sql). No element can delay or fail another:
 -- - Nothing in it waits. A turn or key that is not free at once is left to fence.raise and fence.drain.
 -- - All that can fail comes before the first change of a fence. A raise that is rolled back leaves xmax <> 0, and sends checks
---   at REPEATABLE READ down the slow path. For the same reason it has no savepoint.
+--   at REPEATABLE READ down the slow path. For the same reason no fence changes in a savepoint.
 -- The caller passes at most 64 names, each once, in the order of their bytes: each takes one or two entries of PostgreSQL's lock
 -- table.
 
@@ -51,8 +51,8 @@ BEGIN
      WHERE coalesce(octet_length(p_seal_hashes[x.n]), 32) = 32
        AND CASE WHEN f.token < p_tokens[x.n] AND cardinality(f.undrained) <= 1
                  AND fence.key(f.resource, p_tokens[x.n], p_seal_hashes[x.n]) <> ALL (f.undrained || fence.key(f.resource, f.token, f.seal))
-                THEN pg_try_advisory_xact_lock(fence.key(f.resource, f.token, f.seal))
-                 AND (f.undrained = '{}' OR pg_try_advisory_xact_lock(f.undrained[1])) END;
+                THEN fence.try_lock(fence.key(f.resource, f.token, f.seal), true)
+                 AND (f.undrained = '{}' OR fence.try_lock(f.undrained[1], true)) END;
 
     WITH changed AS (
       UPDATE fence.resources f

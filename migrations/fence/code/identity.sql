@@ -73,7 +73,6 @@ BEGIN
   BEGIN
     PERFORM set_config('lock_timeout', greatest(1, ceil(1000 * extract(epoch FROM p_limit)))::text, true);
     LOCK TABLE fence.arms IN EXCLUSIVE MODE;
-    PERFORM set_config('lock_timeout', before, true);
   EXCEPTION WHEN lock_not_available THEN
     SELECT string_agg(DISTINCT CASE WHEN l.pid IS NULL THEN format('prepared transaction %L', p.gid) ELSE format('process %s', l.pid) END, ', ')
       INTO held_by
@@ -90,6 +89,7 @@ BEGIN
     FROM fence.invalidations i WHERE i.identity = invalidate_all.identity ORDER BY i.at DESC LIMIT 1;
   already := FOUND AND NOT p_again;
   IF already THEN
+    PERFORM set_config('lock_timeout', before, true);
     RETURN;
   END IF;
 
@@ -104,6 +104,7 @@ BEGIN
          holder = 'invalidated by ' || session_user, armed_at = now(), ended_at = now(),
          undrained = r.undrained || fence.key(r.resource, r.token, r.seal);
   GET DIAGNOSTICS raised = ROW_COUNT;
+  PERFORM set_config('lock_timeout', before, true);   -- a raise by a cursor that failed has lost its table's lock, not its row's
 
   UPDATE fence.floors o SET floor = o.floor + CASE WHEN o.floor < 4503599627370496 THEN 4294967296 ELSE 1048576 END;
 

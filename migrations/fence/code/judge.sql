@@ -23,7 +23,7 @@ DECLARE
   recorded pg_catalog.int8;
   v fence.verdict;
 BEGIN
-  IF r OPERATOR(pg_catalog.=) needed THEN
+  IF r OPERATOR(pg_catalog.=) needed AND coalesce(pg_catalog.current_setting('fence.grants', true), '') OPERATOR(pg_catalog.=) '' THEN
     recorded := fence.fast_check(r, pg_catalog.current_setting('fence.token', true));
     IF recorded IS NOT NULL THEN
       RETURN recorded;

@@ -154,8 +154,8 @@ BEGIN
        WHERE x.n = ANY (free)
          AND CASE WHEN greatest(f.token, p_above[x.n]) < 9223372036854775807 AND cardinality(f.undrained) <= 1
                    AND fence.key(f.resource, f.token, p_seal_hashes[x.n]) <> ALL (f.undrained || fence.key(f.resource, f.token, f.seal))
-                  THEN pg_try_advisory_xact_lock(fence.key(f.resource, f.token, f.seal))
-                   AND (f.undrained = '{}' OR pg_try_advisory_xact_lock(f.undrained[1])) END);
+                  THEN fence.try_lock(fence.key(f.resource, f.token, f.seal), true)
+                   AND (f.undrained = '{}' OR fence.try_lock(f.undrained[1], true)) END);
 
     UPDATE fence.resources f
        SET token = greatest(f.token, p_above[x.n]) + 1, seal = p_seal_hashes[x.n], holder = coalesce(p_holders[x.n], ''), armed_at = now(),

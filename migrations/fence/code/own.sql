@@ -114,7 +114,7 @@ BEGIN
   END IF;
   SELECT * INTO r FROM fence.raise(p_resource, p_token, p_seal_hash, p_holder);
   ours := r.raised AND (p_seal_hash IS NOT NULL
-    OR EXISTS (SELECT FROM fence.resources f WHERE f.resource = p_resource AND f.xmin = pg_current_xact_id_if_assigned()::xid));
+    OR EXISTS (SELECT FROM fence.resources f WHERE f.resource = p_resource AND fence.is_uncommitted(f.xmin)));
   IF NOT ours THEN
     v := fence.refusal('ZF001', format('token %s for "%s" is not taken: the fence stands at %s, and takes higher ones only', p_token, fence.shown(p_resource), r.recorded),
                        p_resource, p_token, r.recorded, NULL, 'The lock has to give out a token above the recorded one.');

@@ -65,7 +65,7 @@ CREATE OR REPLACE VIEW fence.protected AS
                               ELSE t.tgenabled = 'A' AND t.tgtype = 62 END
            AND (g.per_row IS NULL OR coalesce(r.complete = 3 AND r.number::text = g.number AND r.mode = g.mode AND r.needed IS NULL, false))
            AND (g.per_row IS NOT NULL OR r.complete IS NULL OR r.complete = 2 AND r.needed IS NOT DISTINCT FROM coalesce(g.resource, g.under || '*'))
-           AND (r.number IS NULL OR fence.sees_moves(c.oid, r.number, r.needed IS NULL))
+           AND (r.number IS NULL OR fence.judges_each(c.oid, r.number, r.needed IS NULL, r.mode))
            AND (r.stamp IS NULL OR c.relkind <> 'r' OR EXISTS (
                  SELECT FROM pg_trigger s JOIN pg_proc f ON f.oid = s.tgfoid
                   WHERE s.tgrelid = t.tgrelid AND f.pronamespace = 'fence'::regnamespace AND f.proname = 'stamp_' || r.number
@@ -130,6 +130,7 @@ RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS 
 DECLARE
   kind "char" := (SELECT c.relkind FROM pg_class c WHERE c.oid = p_relation);
   stamped boolean := p_stamp IS NOT NULL AND p_mode = 'enforce';
+  stops boolean := p_mode = 'enforce' AND EXISTS (SELECT FROM pg_language l WHERE l.lanname NOT IN ('internal', 'c', 'sql', 'plpgsql'));   -- see moves.sql
   needed text := CASE WHEN p_per_row IS NULL THEN coalesce(p_resource, p_under || '*') ELSE '' END;
   rows text := format('FOR EACH STATEMENT EXECUTE FUNCTION fence.rows_%s(%L, %L, %L)', p_number, p_mode, needed, CASE WHEN stamped THEN p_stamp ELSE '' END);
   has text[] := ARRAY(SELECT t.tgname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgrelid = p_relation AND p.pronamespace = 'fence'::regnamespace);
@@ -151,9 +152,10 @@ BEGIN
                      || format('TRIGGER fence_update AFTER UPDATE ON %s REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows %s', p_relation, rows);
     IF kind = 'p' THEN
       guards := guards || format('TRIGGER fence_moving BEFORE UPDATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION fence.mark_move()', p_relation);
-    ELSIF (SELECT c.relispartition FROM pg_class c WHERE c.oid = p_relation) THEN
-      guards := guards || format('TRIGGER fence_moved AFTER INSERT %s ON %s FOR EACH ROW WHEN (fence.moving()) EXECUTE FUNCTION fence.moved_%s(%L, %L)',
-                                 CASE WHEN p_per_row IS NOT NULL THEN 'OR DELETE' END, p_relation, p_number, p_mode, needed);
+    ELSIF stops OR (SELECT c.relispartition FROM pg_class c WHERE c.oid = p_relation) THEN
+      guards := guards || format('TRIGGER fence_moved AFTER INSERT %s %s ON %s FOR EACH ROW %s EXECUTE FUNCTION fence.moved_%s(%L, %L)',
+                                 CASE WHEN stops THEN 'OR UPDATE' END, CASE WHEN p_per_row IS NOT NULL THEN 'OR DELETE' END, p_relation,
+                                 CASE WHEN NOT stops THEN 'WHEN (fence.moving())' END, p_number, p_mode, needed);
     END IF;
   END IF;
   IF kind <> 'v' AND p_per_row IS NOT NULL THEN
@@ -184,7 +186,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
      WHEN 'fence_insert' THEN p_per_row IS NOT NULL OR s.stamped
      WHEN 'fence_update' THEN p_per_row IS NOT NULL OR s.stamped
      WHEN 'fence_moving' THEN c.relkind = 'p' AND (p_per_row IS NOT NULL OR s.stamped)
-     WHEN 'fence_moved' THEN c.relkind = 'r' AND c.relispartition AND (p_per_row IS NOT NULL OR s.stamped)
+     WHEN 'fence_moved' THEN c.relkind = 'r' AND (c.relispartition OR p_mode = 'enforce' AND fence.can_stop()) AND (p_per_row IS NOT NULL OR s.stamped)
      WHEN 'fence_delete' THEN p_per_row IS NOT NULL
      WHEN 'fence_stamp' THEN c.relkind = 'r' AND s.stamped
      ELSE false END
@@ -331,8 +333,11 @@ BEGIN
   -- The lock that CREATE TRIGGER takes, or DROP TRIGGER, before the family is read: it blocks a partition that is being attached.
   -- One that is raised later deadlocks with a transaction that has read the table and writes to it.
   IF (SELECT c.relkind <> 'v' FROM pg_class c WHERE c.oid = relation) THEN
-    EXECUTE format('LOCK TABLE %s IN %s MODE', relation,
-      CASE WHEN EXISTS (SELECT FROM fence.other_guards(relation, per_row, mode, stamp)) THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END);
+    BEGIN
+      EXECUTE format('LOCK TABLE %s IN %s MODE', relation,
+        CASE WHEN EXISTS (SELECT FROM fence.other_guards(relation, per_row, mode, stamp)) THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END);
+    EXCEPTION WHEN SQLSTATE 'ZF000' THEN NULL;   -- never: the lock stays with what the transaction does, see locks.sql
+    END;
   END IF;
   SELECT a INTO parent FROM fence.ancestors(relation) a
    WHERE NOT EXISTS (SELECT FROM fence.protected p WHERE p.relation = a AND p.complete AND (p.resource, p.under, p.per_row, p.mode, p.stamp)

@@ -84,9 +84,12 @@ BEGIN
   -- comes before, or reads the floors after. Lock order: fence.arms first, as in fence.invalidate_all. It waits a second for
   -- sessions that keep unsealed tokens locked; the next call continues.
   PERFORM set_config('lock_timeout', '1s', true);
-  LOCK TABLE fence.arms IN ROW SHARE MODE;
-  LOCK TABLE fence.floors IN SHARE ROW EXCLUSIVE MODE;
-  LOCK TABLE fence.unsealed IN SHARE MODE;
+  BEGIN
+    LOCK TABLE fence.arms IN ROW SHARE MODE;
+    LOCK TABLE fence.floors IN SHARE ROW EXCLUSIVE MODE;
+    LOCK TABLE fence.unsealed IN SHARE MODE;
+  EXCEPTION WHEN SQLSTATE 'ZF000' THEN NULL;   -- never: see locks.sql
+  END;
   PERFORM set_config('lock_timeout', patience, true);
   unended := '{}';
   began := clock_timestamp();
@@ -108,7 +111,7 @@ BEGIN
     SELECT r.token, r.seal, r.undrained, r.ended_at INTO f FROM fence.resources r WHERE r.resource = c.resource;
     CONTINUE WHEN f.ended_at IS NULL OR f.ended_at >= before OR f.token <> c.token;
     CONTINUE WHEN EXISTS (SELECT FROM fence.leases l WHERE l.resource = c.resource AND l.ends_at > clock_timestamp());
-    CONTINUE WHEN EXISTS (SELECT FROM unnest(f.undrained || fence.key(c.resource, f.token, f.seal)) k WHERE NOT pg_try_advisory_xact_lock(k));
+    CONTINUE WHEN EXISTS (SELECT FROM unnest(f.undrained || fence.key(c.resource, f.token, f.seal)) k WHERE NOT fence.try_lock(k, true));
     DELETE FROM fence.resources r WHERE r.resource = c.resource;
     DELETE FROM fence.leases l WHERE l.resource = c.resource;
     DELETE FROM fence.arms a WHERE a.resource = c.resource;

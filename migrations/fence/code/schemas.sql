@@ -101,6 +101,7 @@ CREATE OR REPLACE FUNCTION fence.find_uncovered() RETURNS TABLE (relation regcla
 SET search_path = pg_catalog, pg_temp SET jit = off AS $$
   WITH guarded AS MATERIALIZED (SELECT * FROM fence.protected)
   SELECT p.relation, format('guard %I is disabled or does not cover every kind of write', p.guard)
+      || CASE WHEN (p.per_row IS NOT NULL OR p.stamp IS NOT NULL) AND fence.can_stop() THEN ', or another language was added, which can stop a statement: protect it again' ELSE '' END
     FROM guarded p WHERE NOT p.complete
   UNION ALL
   SELECT p.relation, 'is in report mode: what it would refuse is logged, and nothing is refused'

@@ -30,7 +30,6 @@ BEGIN
     PERFORM set_config('lock_timeout', '5s', true);
     LOCK TABLE fence.arms IN EXCLUSIVE MODE;
     LOCK TABLE fence.leases IN SHARE ROW EXCLUSIVE MODE;
-    PERFORM set_config('lock_timeout', before, true);
   EXCEPTION WHEN lock_not_available THEN
     RAISE EXCEPTION 'fences or leases are being changed: the source can''t change' USING ERRCODE = 'lock_not_available',
       HINT = 'Stop every gateway and locker of this database, then try again.';
@@ -45,6 +44,7 @@ BEGIN
     UPDATE fence.leases l SET owner = '', ends_at = '-infinity' WHERE l.resource = ANY (held.names);
   END IF;
   UPDATE fence.lease_source l SET source = p_source, identity = fence.server_identity();
+  PERFORM set_config('lock_timeout', before, true);   -- as in fence.invalidate_all
   RETURN held.n;
 END $$;
 REVOKE ALL ON FUNCTION fence.change_source(text, boolean) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;

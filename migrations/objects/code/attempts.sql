@@ -17,7 +17,7 @@ CREATE OR REPLACE FUNCTION objects.take_turn(p_bucket text, p_key text, p_invoca
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF p_invocation IS NOT NULL THEN
-    PERFORM pg_advisory_xact_lock(hashtextextended(p_invocation, hashtextextended(p_key, hashtextextended(p_bucket, 0))));
+    PERFORM fence.lock(hashtextextended(p_invocation, hashtextextended(p_key, hashtextextended(p_bucket, 0))));
   END IF;
 END $$;
 REVOKE ALL ON FUNCTION objects.take_turn(text, text, text) FROM PUBLIC, fence_writer, fence_gateway;

@@ -15,7 +15,7 @@ REVOKE ALL ON FUNCTION objects.begin_change() FROM PUBLIC, fence_writer, fence_g
 -- could take that lock: then the write locks the row. A session that changes the rules takes both.
 CREATE OR REPLACE FUNCTION objects.hold_rules(p_bucket text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF NOT pg_try_advisory_xact_lock_shared(hashtextextended(p_bucket, 1)) THEN
+  IF NOT fence.try_lock(hashtextextended(p_bucket, 1), false) THEN
     PERFORM 1 FROM objects.buckets WHERE name = p_bucket FOR SHARE;
   END IF;
 END $$;

@@ -7,7 +7,7 @@
 -- rules of a bucket (objects.hold_rules) the lock is an advisory one, or the row's if an unrelated session holds that one.
 CREATE OR REPLACE FUNCTION objects.hold_upload(p_upload uuid) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF NOT pg_try_advisory_xact_lock_shared(hashtextextended(p_upload::text, 2)) THEN
+  IF NOT fence.try_lock(hashtextextended(p_upload::text, 2), false) THEN
     PERFORM 1 FROM objects.uploads u WHERE u.id = p_upload FOR SHARE;
   END IF;
 END $$;

@@ -21,12 +21,12 @@ BEGIN
   IF turn IS NULL THEN
     NULL;
   ELSIF p_patient THEN
-    PERFORM pg_advisory_xact_lock(turn);
-  ELSIF NOT pg_try_advisory_xact_lock(turn) THEN
+    PERFORM fence.lock(turn);
+  ELSIF NOT fence.try_lock(turn, true) THEN
     RETURN;
   END IF;
   -- As in objects.authorize: the rule can't change until the transaction ends.
-  IF NOT pg_try_advisory_xact_lock_shared(hashtextextended(p_bucket, 1)) THEN
+  IF NOT fence.try_lock(hashtextextended(p_bucket, 1), false) THEN
     RETURN;
   END IF;
   SELECT x.depth, x.mode, x.keep_count, x.retention INTO b FROM objects.buckets x WHERE x.name = p_bucket;
@@ -45,7 +45,7 @@ BEGIN
   IF p_seal IS NULL THEN
     SELECT x.seal INTO held FROM fence.resources x WHERE x.resource = p_resource AND x.token = p_token;
   END IF;
-  IF (octet_length(held) > 0) IS NOT TRUE OR NOT pg_try_advisory_xact_lock_shared(fence.key(p_resource, p_token, held)) THEN
+  IF (octet_length(held) > 0) IS NOT TRUE OR NOT fence.try_lock(fence.key(p_resource, p_token, held), false) THEN
     RETURN;
   END IF;
   SELECT x.token, x.holder INTO f FROM fence.resources x

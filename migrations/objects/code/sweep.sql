@@ -95,7 +95,7 @@ BEGIN
     SELECT u.id FROM objects.uploads u WHERE u.created_at < pending
        AND NOT EXISTS (SELECT FROM objects.parts p WHERE p.upload = u.id AND p.changed_at >= pending)
      ORDER BY u.created_at LIMIT p_limit FOR UPDATE SKIP LOCKED);
-  ids := ARRAY(SELECT x.id FROM unnest(ids) x (id) WHERE pg_try_advisory_xact_lock(hashtextextended(x.id::text, 2)));   -- objects.hold_upload
+  ids := ARRAY(SELECT x.id FROM unnest(ids) x (id) WHERE fence.try_lock(hashtextextended(x.id::text, 2), true));   -- objects.hold_upload
   ids := ARRAY(SELECT x.id FROM unnest(ids) x (id) WHERE NOT EXISTS (SELECT FROM objects.parts p WHERE p.upload = x.id AND p.changed_at >= pending));
   DELETE FROM objects.parts WHERE upload = ANY (ids);
   DELETE FROM objects.uploads WHERE id = ANY (ids);

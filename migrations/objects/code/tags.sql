@@ -18,7 +18,7 @@ BEGIN
   PERFORM objects.begin_change();
   PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
   -- Serialises the attempts of one change. No other client knows the id beforehand.
-  PERFORM pg_advisory_xact_lock(hashtextextended(p_change::text, 0));
+  PERFORM fence.lock(hashtextextended(p_change::text, 0));
   SELECT t.version INTO done FROM objects.taggings t
    WHERE t.id = p_change OR t.bucket = p_bucket AND t.key = p_key AND t.invocation_id = p_invocation LIMIT 1;
   IF FOUND THEN

@@ -38,7 +38,7 @@ BEGIN
   PERFORM objects.begin_change();
   PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
   -- Serialises the attempts of one deletion, as the blobs' rows do for an upload. No other client knows the id beforehand.
-  PERFORM pg_advisory_xact_lock(hashtextextended(p_version::text, 0));
+  PERFORM fence.lock(hashtextextended(p_version::text, 0));
   done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
   IF done.id IS NULL THEN
     p_token := objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
@@ -91,7 +91,7 @@ DECLARE
 BEGIN
   PERFORM objects.begin_change();
   PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
-  PERFORM pg_advisory_xact_lock(hashtextextended(p_version::text, 0));   -- as in objects.delete_key
+  PERFORM fence.lock(hashtextextended(p_version::text, 0));   -- as in objects.delete_key
   v := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
   IF v.id IS NULL THEN
     PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
@@ -124,7 +124,7 @@ DECLARE
 BEGIN
   PERFORM objects.begin_change();
   PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
-  PERFORM pg_advisory_xact_lock(hashtextextended(p_version::text, 0));
+  PERFORM fence.lock(hashtextextended(p_version::text, 0));
   done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
   IF done.id IS NULL THEN
     p_token := objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
