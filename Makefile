@@ -47,8 +47,8 @@ lint: ## Check formatting, modules, vet and all linters
 	@scripts/need --local cc
 	@scripts/lint
 
-code-hash: ## Write the hashes of the SQL functions into their manifests
-	$(GO) test -count 1 -run TestChangedCodeHasANewRevision ./migrations -update
+code-hash: ## Write the hashes of the SQL functions into their manifests, and those of the baselines into their notes
+	$(GO) test -count 1 -run 'TestChangedCodeHasANewRevision|TestEachBaselineNotesItsHash' -parallel 1 ./migrations -update
 
 schema: ## Write migrations/schema.sql anew, from what the migrations make (PostgreSQL 15)
 	@scripts/need postgres

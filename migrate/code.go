@@ -98,5 +98,5 @@ func applyFiles(ctx context.Context, tx pgx.Tx, sets []migrations.Set) error {
 
 // sqlNoteCode returns the statement that records the state and the applied code; see note.
 func sqlNoteCode(set migrations.Set) string {
-	return fmt.Sprintf(`COMMENT ON SCHEMA %s IS '%s'`, set.Name, noteOf(set.Name, set.Latest, set.Code))
+	return fmt.Sprintf(`COMMENT ON SCHEMA %s IS '%s'`, set.Name, noteOf(set))
 }

@@ -24,9 +24,9 @@ func revise(t *testing.T, files fstest.MapFS, set string) {
 func newer(t *testing.T, more func(fstest.MapFS)) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
-		for _, set := range []string{"fence", "objects"} {
+		for set, file := range map[string]string{"fence": "names.sql", "objects": "catalog.sql"} {
 			revise(t, files, set)
-			add(files, set+"/code/compat.sql", fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s.added_later() RETURNS integer LANGUAGE sql AS 'SELECT 2';
+			extend(files, set+"/code/"+file, fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s.added_later() RETURNS integer LANGUAGE sql AS 'SELECT 2';
 REVOKE ALL ON FUNCTION %[1]s.added_later() FROM PUBLIC, fence_writer, fence_gateway;
 `, set))
 		}
@@ -58,7 +58,7 @@ func TestCodeThatFailsIsNotAppliedInPartAndStaysPending(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
 	broken := newer(t, func(files fstest.MapFS) {
-		add(files, "objects/code/sweep.sql", string(files["objects/code/sweep.sql"].Data)+"SELECT nothing;\n")
+		extend(files, "objects/code/sweep.sql", "SELECT nothing;\n")
 	})
 	err := broken.Up(t.Context(), pg.URL, migrate.All)
 	if err == nil || !strings.Contains(err.Error(), "objects/code/sweep.sql") || !strings.Contains(err.Error(), "42703") {
@@ -79,7 +79,7 @@ func TestCodeThatFailsIsNotAppliedInPartAndStaysPending(t *testing.T) {
 
 func TestNewerCodeIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	for what, lost := range map[string]string{"": `SELECT`, ", its record lost": `DELETE FROM fencegate.code`, ", its note changed": `COMMENT ON SCHEMA fence IS 'mine'`} {
+	for what, lost := range map[string]string{"": `SELECT`, ", its record lost": `DELETE FROM fencegate.code`} {
 		pg := setup(t)
 		k := newer(t, nil)
 		if err := k.Up(t.Context(), pg.URL, migrate.All); err != nil {
@@ -154,7 +154,7 @@ func TestWhatSomebodyDroppedIsPutBackWithAnotherSetsNewCode(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
 	up(t, pg.URL)
-	exec1(t, pg, fmt.Sprintf(`COMMENT ON SCHEMA fence IS 'fencegate fence state %d'`, stateOf(t, "fence")))
+	exec1(t, pg, noteSQL(t, "fence", stateOf(t, "fence")))
 	exec1(t, pg, `DROP FUNCTION objects.is_named(uuid)`)
 	up(t, pg.URL)
 	wantStatus(t, pg.URL, true, false)
@@ -284,56 +284,5 @@ func TestGuardsOfAnOlderGenerationGoOn(t *testing.T) {
 	}
 	if _, err := conn.Exec(t.Context(), `CREATE TABLE bare (); SELECT fence.refresh('bare')`); err == nil || !strings.Contains(err.Error(), "not protected") {
 		t.Errorf("refreshed what is not protected: %v", err)
-	}
-}
-
-// Generation 1 read a user's rows with the rights of fence_owner. An upgrade ends that without a lock on the user's
-// table, and lists what needs a lock.
-func TestAnUpgradeTakesTheFencesRightsFromOlderGuards(t *testing.T) {
-	t.Parallel()
-	pg := setup(t)
-	up(t, pg.URL)
-	exec1(t, pg, `CREATE TABLE work (id bigint, "to""ken" bigint) PARTITION BY RANGE (id)`)
-	exec1(t, pg, `CREATE TABLE part PARTITION OF work FOR VALUES FROM (1) TO (9)`)
-	exec1(t, pg, `SELECT fence.protect('work', per_row => $$'work/' || id$$, stamp => 'to"ken')`)
-	conn, err := pgx.Connect(t.Context(), pg.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(t.Context()) }()
-	one := func(sql string) (said string) {
-		t.Helper()
-		if err := conn.QueryRow(t.Context(), sql).Scan(&said); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-		return said
-	}
-	const bodies = `SELECT string_agg(concat(proname, prosecdef, provolatile, prosrc, has_function_privilege('public', oid, 'EXECUTE')), ' ' ORDER BY proname) FROM pg_proc WHERE proname ~ '^(rows|stamp|resource_of)_[0-9]+$'`
-	fresh, number := one(bodies), one(`SELECT number::text FROM fence.protected WHERE relation = 'work'::regclass`)
-	for _, sql := range []string{ // as in generation 1
-		`DROP TRIGGER fence_moving ON work; DROP TRIGGER fence_moved ON part; DROP FUNCTION fence.moved_N()`,
-		`ALTER FUNCTION fence.rows_N() SECURITY DEFINER; ALTER FUNCTION fence.stamp_N() SECURITY DEFINER; REVOKE ALL ON FUNCTION fence.resource_of_N FROM PUBLIC`,
-		`ALTER FUNCTION fence.resource_of_N IMMUTABLE`,
-		`COMMENT ON FUNCTION fence.rows_N() IS 'generation 1'`,
-	} {
-		exec1(t, pg, strings.ReplaceAll(sql, "_N", "_"+number))
-	}
-	writer := blocker(t, pg, `LOCK TABLE work, part IN ROW EXCLUSIVE MODE`)
-	if err := newer(t, nil).Up(t.Context(), pg.URL, migrate.All); err != nil {
-		t.Fatal(err)
-	}
-	if err := writer.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got := one(bodies); got != fresh {
-		t.Errorf("upgraded:\n%s\nwant:\n%s", got, fresh)
-	}
-	const state = `SELECT concat((SELECT string_agg(relation::text, ' ') FROM fence.outdated), ' ', (SELECT count(*) FROM fence.protected WHERE complete))`
-	if got := one(state); got != "work 2" {
-		t.Errorf("outdated and covered: %s", got)
-	}
-	exec1(t, pg, `SELECT fence.refresh('work')`)
-	if got := one(state); got != " 2" {
-		t.Errorf("refreshed: %s", got)
 	}
 }

@@ -65,7 +65,7 @@ func (k kit) downIn(ctx context.Context, tx pgx.Tx, which Set, force bool) error
 	}
 	var goes, stays []installed
 	for _, set := range k {
-		version, err := versionOf(ctx, tx, set, which.has(set.Name))
+		version, err := versionOf(ctx, tx, set)
 		switch {
 		case err != nil:
 			return err
@@ -94,47 +94,13 @@ func (k kit) downIn(ctx context.Context, tx pgx.Tx, which Set, force bool) error
 	return k.forget(ctx, tx, which, len(stays) == 0)
 }
 
-const (
-	sqlOwner     = `SELECT pg_catalog.pg_get_userbyid(nspowner) FROM pg_catalog.pg_namespace WHERE nspname = $1`
-	sqlVersionIn = `SELECT version, dirty FROM `
-	owner        = "fence_owner"
-)
-
-// versionOf is the state of an installed set of ours, by the note or else the record, if the schema's owner is
-// fence_owner. It is 0 for a schema of the same name that is not ours.
-func versionOf(ctx context.Context, tx pgx.Tx, set migrations.Set, meant bool) (int, error) {
-	var has string
-	err := tx.QueryRow(ctx, sqlOwner, set.Name).Scan(&has)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, nil
-	} else if err != nil {
+// versionOf is the state of an installed set of ours. It is 0 for a schema of the same name that is not ours.
+func versionOf(ctx context.Context, tx pgx.Tx, set migrations.Set) (int, error) {
+	note, err := readNote(ctx, tx, set)
+	if err != nil || !note.known || note.version < 0 {
 		return 0, err
 	}
-	note, err := readNote(ctx, tx.Conn(), set.Name)
-	if err != nil {
-		return 0, err
-	}
-	if note.known || has == owner {
-		if err := mayTrust(ctx, tx, set.Name); err != nil {
-			return 0, err
-		}
-	}
-	if note.known || has != owner {
-		return max(note.version, 0), nil
-	}
-	var recorded, dirty bool
-	if err := tx.QueryRow(ctx, sqlIsThere, stateTable(set.Name)).Scan(&recorded); err != nil || !recorded {
-		return 0, err
-	}
-	var version int
-	err = tx.QueryRow(ctx, sqlVersionIn+stateTable(set.Name)).Scan(&version, &dirty)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return 0, nil
-	case err == nil && dirty && meant:
-		return 0, &DirtyError{Set: set.Name, Version: version}
-	}
-	return max(version, 0), err
+	return note.version, mayTrust(ctx, tx, set.Name)
 }
 
 // mayRemove refuses a removal that must not happen, before anything is removed.

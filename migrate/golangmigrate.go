@@ -65,8 +65,6 @@ func runState(ctx context.Context, conn *pgx.Conn, url string, set migrations.Se
 		switch {
 		case err != nil:
 			return because(ctx, err)
-		case version > set.Latest:
-			return fmt.Errorf("the database is at version %d, which this program, at %d, does not know: use a newer program", version, set.Latest)
 		case version == set.Latest:
 			return nil
 		case ctx.Err() != nil:
@@ -81,7 +79,7 @@ func runState(ctx context.Context, conn *pgx.Conn, url string, set migrations.Se
 
 // settled returns the version that a set's state has. Each step is one transaction that ends with a note of its
 // version, so the note tells what is applied. A record that differs, because a step was interrupted or the record was
-// lost or set back, is corrected. The record of a newer program is left alone.
+// lost or set back, is corrected.
 //
 // A schema that is missing here and that another role makes before the step is refused by the step's CREATE SCHEMA.
 func settled(ctx context.Context, conn *pgx.Conn, m *migrate.Migrate, target database.Driver, set migrations.Set) (int, error) {
@@ -89,15 +87,10 @@ func settled(ctx context.Context, conn *pgx.Conn, m *migrate.Migrate, target dat
 	if err != nil {
 		return 0, cause(err)
 	}
-	if recorded > set.Latest {
-		return recorded, nil
-	}
-	note, err := trustedNote(ctx, conn, set.Name)
+	note, err := trustedNote(ctx, conn, set)
 	switch {
 	case err != nil:
 		return 0, err
-	case !note.known && dirty:
-		return 0, &DirtyError{Set: set.Name, Version: recorded}
 	case !note.known, note.version == recorded && !dirty:
 		return recorded, nil
 	}

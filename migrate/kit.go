@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/fencegate/fencegate/migrations"
@@ -53,6 +54,11 @@ var embedded = sync.OnceValues(func() (kit, error) {
 	}
 	return k, nil
 })
+
+// set returns the set of this name, which exists.
+func (k kit) set(name string) migrations.Set {
+	return k[slices.IndexFunc(k, func(s migrations.Set) bool { return s.Name == name })]
+}
 
 // has reports whether a set is selected.
 func (s Set) has(name string) bool {

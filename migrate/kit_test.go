@@ -55,41 +55,44 @@ func later(t *testing.T, more int) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
 		for n := range more {
-			step(files, "fence", stateOf(t, "fence")+n+1)
-			step(files, "objects", stateOf(t, "objects")+n+1)
+			step(t, files, "fence", stateOf(t, "fence")+n+1, "")
+			step(t, files, "objects", stateOf(t, "objects")+n+1, "")
 		}
 	})
 }
 
-// stateOf is the latest state of this program's set.
-func stateOf(t testing.TB, name string) int {
+// ours is this program's set.
+func ours(t testing.TB, name string) migrations.Set {
 	t.Helper()
 	set, err := migrations.Load(migrations.FS, name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return set.Latest
+	return set
 }
+
+// stateOf is the latest state of this program's set.
+func stateOf(t testing.TB, name string) int { return ours(t, name).Latest }
 
 // revisionOf is the revision of the code of this program's set.
-func revisionOf(t testing.TB, name string) int {
-	t.Helper()
-	set, err := migrations.Load(migrations.FS, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return set.Code.Revision
+func revisionOf(t testing.TB, name string) int { return ours(t, name).Code.Revision }
+
+// noteSQL is the statement with which a step notes the state that it leaves.
+func noteSQL(t testing.TB, set string, version int) string {
+	return fmt.Sprintf("COMMENT ON SCHEMA %[1]s IS 'fencegate %[1]s state %[2]d %[3]s';\n", set, version, ours(t, set).Baseline)
 }
 
-// step adds a step to a set's state. The step creates a table.
-func step(files fstest.MapFS, set string, version int) {
-	add(files, fmt.Sprintf("%s/state/%06d_more.up.sql", set, version),
-		fmt.Sprintf("SET ROLE fence_owner;\nCREATE TABLE %[1]s.more_%[2]d ();\nRESET ROLE;\nCOMMENT ON SCHEMA %[1]s IS 'fencegate %[1]s state %[2]d';\n", set, version))
-	add(files, fmt.Sprintf("%s/state/%06d_more.down.sql", set, version),
-		fmt.Sprintf("DROP TABLE %[1]s.more_%[2]d;\nCOMMENT ON SCHEMA %[1]s IS 'fencegate %[1]s state %[3]d';\n", set, version, version-1))
+// step adds a step to a set's state. The step creates a table, and runs more.
+func step(t testing.TB, files fstest.MapFS, set string, version int, more string) {
+	name := fmt.Sprintf("%s/state/%06d_more.", set, version)
+	add(files, name+"up.sql", fmt.Sprintf("SET ROLE fence_owner;\nCREATE TABLE %s.more_%d ();\n%s\nRESET ROLE;\n", set, version, more)+noteSQL(t, set, version))
+	add(files, name+"down.sql", fmt.Sprintf("DROP TABLE %s.more_%d;\n", set, version)+noteSQL(t, set, version-1))
 }
 
 func add(files fstest.MapFS, name, text string) { files[name] = &fstest.MapFile{Data: []byte(text)} }
+
+// extend adds a text to a file.
+func extend(files fstest.MapFS, name, text string) { add(files, name, string(files[name].Data)+text) }
 
 // edit replaces a text, which must exist, in a file.
 func edit(t *testing.T, files fstest.MapFS, name, old, now string) {
@@ -213,7 +216,8 @@ func TestTheObjectsNeedAFenceThatIsNewEnough(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := newer(t, func(files fstest.MapFS) {
-		edit(t, files, "objects/code/manifest.txt", "\nneeds fence state 2 revision 25\n", fmt.Sprintf("\nneeds fence state 2 revision %d\n", revisionOf(t, "fence")+1))
+		edit(t, files, "objects/code/manifest.txt", fmt.Sprintf("\nneeds fence state 1 revision %d\n", ours(t, "objects").Needs.Revision),
+			fmt.Sprintf("\nneeds fence state 1 revision %d\n", revisionOf(t, "fence")+1))
 	})
 	var need *migrate.NeedError
 	if err := k.Up(t.Context(), pg.URL, migrate.Objects); !errors.As(err, &need) || need.Need.Revision != revisionOf(t, "fence")+1 {
@@ -221,41 +225,6 @@ func TestTheObjectsNeedAFenceThatIsNewEnough(t *testing.T) {
 	}
 	if err := k.Up(t.Context(), pg.URL, migrate.All); err != nil {
 		t.Error(err)
-	}
-}
-
-// A pre-release's version numbers mean other steps, so nothing is done by them.
-func TestADatabaseOfAPreReleaseIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	for what, sql := range map[string]string{
-		"whole":              `CREATE SCHEMA fence; COMMENT ON SCHEMA fence IS 'fencegate schema version 48'; CREATE SCHEMA fencegate; CREATE TABLE fencegate.migrations (version bigint, dirty boolean); INSERT INTO fencegate.migrations VALUES (48, false)`,
-		"without its record": `CREATE SCHEMA fence; COMMENT ON SCHEMA fence IS 'fencegate schema version 48'`,
-		"without its note":   `CREATE SCHEMA fence; CREATE SCHEMA fencegate; CREATE TABLE fencegate.migrations (version bigint, dirty boolean); INSERT INTO fencegate.migrations VALUES (48, false)`,
-	} {
-		pg := setup(t)
-		conn, err := pgx.Connect(t.Context(), pg.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-		before := catalogueOf(t, pg.URL)
-		for _, err := range []error{migrate.Up(t.Context(), pg.URL, migrate.All), migrate.Down(t.Context(), pg.URL, migrate.All, true), plain(t, pg, migrate.All, 0)} {
-			if err == nil || !strings.Contains(err.Error(), "pre-release") || strings.Contains(err.Error(), "newer") {
-				t.Errorf("%s: %v", what, err)
-			}
-		}
-		if catalogueOf(t, pg.URL) != before {
-			t.Errorf("%s: it was changed", what)
-		}
-		s, err := migrate.Look(t.Context(), pg.URL, migrate.All)
-		if err != nil || s.PreRelease != 48 || s.UpToDate() || s.Newer() || s.Serves() || !strings.Contains(s.String(), "version 48") {
-			t.Errorf("%s: %v, %v", what, s, err)
-		}
-		if err := conn.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
 	}
 }
 

@@ -46,62 +46,67 @@ func (k kit) lookIn(ctx context.Context, tx pgx.Tx, which Set) (status Status, e
 	if err := mayRead(ctx, tx); err != nil {
 		return status, err
 	}
-	if status.PreRelease, err = preRelease(ctx, tx); err != nil || status.PreRelease > 0 {
+	var preRelease bool
+	if err := tx.QueryRow(ctx, sqlPreRelease).Scan(&preRelease); err != nil {
 		return status, err
 	}
 	code, err := recordedCode(ctx, tx)
 	if err != nil {
 		return status, err
 	}
-	status.recorded = code != nil
 	for _, set := range k {
 		if !which.has(set.Name) {
 			continue
 		}
-		s, err := lookAtSet(ctx, tx, set, code[set.Name])
+		s, err := lookAtSet(ctx, tx, set)
 		if err != nil {
 			return status, err
 		}
-		status.recorded = status.recorded || s.recorded
+		if preRelease && s.Other == nil {
+			s.Other = &OtherBaselineError{Set: set.Name, Record: "the table fencegate.migrations", Want: stateNote(set, set.Latest)}
+		}
 		status.MinProgram = max(status.MinProgram, code[set.Name].minProgram)
 		status.Sets = append(status.Sets, s)
 	}
-	status.Missing, status.Outside, err = k.strangers(ctx, tx, status)
+	if status.Other() == nil {
+		status.Missing, status.Outside, err = k.strangers(ctx, tx, status)
+	}
 	return status, err
 }
 
-func lookAtSet(ctx context.Context, conn querier, set migrations.Set, code codeRecord) (SetStatus, error) {
+func lookAtSet(ctx context.Context, conn querier, set migrations.Set) (SetStatus, error) {
 	s := SetStatus{Set: set.Name, Latest: set.Latest, LatestRevision: set.Code.Revision}
+	want := stateNote(set, set.Latest)
 	if err := conn.QueryRow(ctx, sqlIsThere, stateTable(set.Name)).Scan(&s.recorded); err != nil {
 		return s, err
 	}
-	version, noted := int64(-1), s.recorded // also if the removal of the first step was interrupted
+	version, has := int64(-1), s.recorded // also if the removal of the first step was interrupted
 	if s.recorded {
 		err := conn.QueryRow(ctx, `SELECT version, dirty FROM `+stateTable(set.Name)).Scan(&version, &s.Dirty)
-		if noted = !errors.Is(err, pgx.ErrNoRows); noted && err != nil {
+		if has = !errors.Is(err, pgx.ErrNoRows); has && err != nil {
 			return s, err
 		}
 	}
-	s.Version = int(max(version, 0))
-	note, err := readNote(ctx, conn, set.Name)
+	note, err := readNote(ctx, conn, set)
 	if err == nil && note.known && note.version >= 0 { // a schema without a note may be the users', who migrate nothing
 		err = mayTrust(ctx, conn, set.Name)
 	}
 	switch {
 	case err != nil:
 		return s, err
-	case !note.known: // the comment is not fencegate's
-		s.Revision, s.Hash = code.revision, code.hash
-	case !noted: // a dump without the record, or migrated by other means
-		s.Version = max(note.version, 0)
+	case note.other != "":
+		s.Other = &OtherBaselineError{Set: set.Name, Record: fmt.Sprintf("the comment %q", note.other), Want: want}
+	case !note.known && version > int64(set.Latest):
+		s.Other = &OtherBaselineError{Set: set.Name, Record: fmt.Sprintf("version %d in %s", version, stateTable(set.Name)), Want: want}
+	case !note.known && version > 0:
+		s.Other = &OtherBaselineError{Set: set.Name, Want: want}
+	case !has: // a dump without the record, or migrated by other means
 	case note.version < 0 && version > 0 && !s.Dirty:
 		s.Gone = true
 	case int64(note.version) != version:
 		s.Dirty = true
 	}
-	if s.noted = note.known; note.known {
-		s.Revision, s.Hash = note.revision, note.hash
-	}
+	s.Version, s.Revision, s.Hash = max(note.version, 0), note.revision, note.hash
 	s.Changed = s.Revision == set.Code.Revision && s.Hash != short(set.Code.Hash)
 	return s, nil
 }

@@ -25,9 +25,8 @@ import (
 )
 
 // Up applies everything that the database lacks. A database that is up to date is success. An interrupted step is
-// completed or reverted; see [DirtyError] for the exception. Up changes nothing in a database that a newer program
-// ([*NewerError]) or a pre-release ([*PreReleaseError]) migrated. It waits for other migrations until ctx ends; see
-// [OnWait].
+// completed or reverted. Up changes nothing in a database that a newer program ([*NewerError]) or another baseline
+// ([*OtherBaselineError]) made. It waits for other migrations until ctx ends; see [OnWait].
 //
 // If PostgreSQL can't be reached the error is a *pgconn.ConnectError, and if the url is malformed a
 // *pgconn.ParseConfigError. The same applies to Down and Look.
@@ -50,7 +49,7 @@ func (k kit) up(ctx context.Context, url string, which Set, opts ...Option) erro
 		}
 		sets := slices.DeleteFunc(slices.Clone(k), func(set migrations.Set) bool { return !which.has(set.Name) })
 		for _, set := range sets {
-			if _, err := trustedNote(ctx, conn, set.Name); err != nil {
+			if _, err := trustedNote(ctx, conn, set); err != nil {
 				return wrap("migrate up", err)
 			}
 			if err := k.needed(ctx, conn, set, which); err != nil {
@@ -74,7 +73,7 @@ func (k kit) needed(ctx context.Context, conn *pgx.Conn, set migrations.Set, whi
 	if set.Needs == nil || which.has(set.Needs.Set) {
 		return nil
 	}
-	if _, err := trustedNote(ctx, conn, set.Needs.Set); err != nil {
+	if _, err := trustedNote(ctx, conn, k.set(set.Needs.Set)); err != nil {
 		return err
 	}
 	status, err := k.look(ctx, conn, All)
@@ -95,8 +94,8 @@ func (k kit) mayChange(ctx context.Context, conn *pgx.Conn) (Status, error) {
 	switch {
 	case err != nil:
 		return status, err
-	case status.PreRelease > 0:
-		return status, &PreReleaseError{Version: status.PreRelease}
+	case status.Other() != nil:
+		return status, status.Other()
 	case status.Newer():
 		return status, &NewerError{Status: status}
 	}

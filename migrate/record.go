@@ -19,55 +19,57 @@ type note struct {
 	version  int // -1: the schema does not exist
 	revision int // of the code; 0: none since the state changed
 	hash     string
-	known    bool // false: there is no such comment
+	known    bool   // false: there is no such comment
+	other    string // the comment, if another baseline made the schema
 }
 
-var noteForm = regexp.MustCompile(`^fencegate (?:fence|objects) state ([1-9][0-9]{0,8})(?:, code ([1-9][0-9]{0,8}) ([0-9a-f]{12}))?$`)
+var noteForm = regexp.MustCompile(`^fencegate (?:fence|objects) state ([1-9][0-9]{0,8}) ([0-9a-f]{12})(?:, code ([1-9][0-9]{0,8}) ([0-9a-f]{12}))?$`)
 
 const sqlNote = `SELECT pg_catalog.obj_description(oid, 'pg_namespace') FROM pg_catalog.pg_namespace WHERE nspname = $1`
 
-func readNote(ctx context.Context, conn querier, set string) (note, error) {
+func readNote(ctx context.Context, conn querier, set migrations.Set) (note, error) {
 	var text *string
-	switch err := conn.QueryRow(ctx, sqlNote, set).Scan(&text); {
+	switch err := conn.QueryRow(ctx, sqlNote, set.Name).Scan(&text); {
 	case errors.Is(err, pgx.ErrNoRows):
 		return note{version: -1, known: true}, nil
 	case err != nil:
 		return note{}, fmt.Errorf("read which migrations are applied: %w", err)
-	case text == nil:
+	case text == nil || !strings.HasPrefix(*text, "fencegate "):
 		return note{}, nil
 	}
 	m := noteForm.FindStringSubmatch(*text)
-	if m == nil {
-		return note{}, nil
+	if m == nil || m[2] != set.Baseline {
+		return note{known: true, other: *text}, nil
 	}
-	n := note{hash: m[3], known: true}
+	n := note{hash: m[4], known: true}
 	n.version, _ = strconv.Atoi(m[1])  // the pattern admits only digits
-	n.revision, _ = strconv.Atoi(m[2]) // digits or ''
+	n.revision, _ = strconv.Atoi(m[3]) // digits or ''
 	return n, nil
 }
 
 // trustedNote reads the note, and refuses a schema that is not fencegate's, with or without one.
-func trustedNote(ctx context.Context, db querier, set string) (note, error) {
+func trustedNote(ctx context.Context, db querier, set migrations.Set) (note, error) {
 	n, err := readNote(ctx, db, set)
 	if err != nil || n.version < 0 {
 		return n, err
 	}
-	return n, mayTrust(ctx, db, set)
+	return n, mayTrust(ctx, db, set.Name)
 }
 
-// noteOf returns the comment that records what is applied.
-func noteOf(set string, version int, code migrations.Code) string {
-	return fmt.Sprintf("fencegate %s state %d, code %d %s", set, version, code.Revision, short(code.Hash))
+// stateNote returns the comment that records a state; the state's steps have it.
+func stateNote(set migrations.Set, version int) string {
+	return fmt.Sprintf("fencegate %s state %d %s", set.Name, version, set.Baseline)
 }
 
-const sqlRecordedCode = `SELECT name, revision, hash, min_program FROM fencegate.code`
+// noteOf returns the comment that records all that is applied.
+func noteOf(set migrations.Set) string {
+	return fmt.Sprintf("%s, code %d %s", stateNote(set, set.Latest), set.Code.Revision, short(set.Code.Hash))
+}
+
+const sqlRecordedCode = `SELECT name, revision, min_program FROM fencegate.code`
 
 // codeRecord is a row of fencegate.code.
-type codeRecord struct {
-	revision   int
-	hash       string
-	minProgram int
-}
+type codeRecord struct{ revision, minProgram int }
 
 // recordedCode reads the record; nil: there is none.
 func recordedCode(ctx context.Context, conn querier) (map[string]codeRecord, error) {
@@ -82,8 +84,7 @@ func recordedCode(ctx context.Context, conn querier) (map[string]codeRecord, err
 	}
 	var name string
 	var r codeRecord
-	_, err = pgx.ForEachRow(rows, []any{&name, &r.revision, &r.hash, &r.minProgram}, func() error {
-		r.hash = short(r.hash)
+	_, err = pgx.ForEachRow(rows, []any{&name, &r.revision, &r.minProgram}, func() error {
 		code[name] = r
 		return nil
 	})
@@ -113,50 +114,24 @@ func makeRecord(ctx context.Context, conn *pgx.Conn, sets kit) error {
 	})
 }
 
-const (
-	// The record or the note of a pre-release.
-	sqlPreRelease     = `SELECT to_regclass('fencegate.migrations') IS NOT NULL, pg_catalog.obj_description(to_regnamespace('fence'), 'pg_namespace')`
-	sqlPreReleaseFrom = `SELECT coalesce(max(version), 0)::int FROM fencegate.migrations`
-	preReleaseNote    = "fencegate schema version "
-)
+// sqlPreRelease reports whether the database has the record of a pre-release, which had one set.
+const sqlPreRelease = `SELECT to_regclass('fencegate.migrations') IS NOT NULL`
 
-// preRelease is the version of a schema that a pre-release made; 0: none did.
-func preRelease(ctx context.Context, conn querier) (version int, err error) {
-	var recorded bool
-	var note *string
-	if err := conn.QueryRow(ctx, sqlPreRelease).Scan(&recorded, &note); err != nil {
-		return 0, err
-	}
-	if note != nil && strings.HasPrefix(*note, preReleaseNote) {
-		version, _ = strconv.Atoi(strings.TrimPrefix(*note, preReleaseNote))
-		return max(version, 1), nil
-	}
-	if !recorded {
-		return 0, nil
-	}
-	err = conn.QueryRow(ctx, sqlPreReleaseFrom).Scan(&version)
-	return max(version, 1), err
+// OtherBaselineError reports that another baseline than this program's made a set's schema, so that its tables are
+// others. Until the first version a change of the tables edits the baseline, and no step leads from one to another.
+type OtherBaselineError struct {
+	Set    string
+	Record string // what the database says; "": the comment on the schema was lost, and the record has a state of this program
+	Want   string // the comment that this program's baseline leaves
 }
 
-// DirtyError reports that a step was interrupted, and that the schema's note of its version, from which the state could
-// be recovered, is missing or was changed.
-type DirtyError struct {
-	Set     string
-	Version int
-}
-
-func (e *DirtyError) Error() string {
-	return fmt.Sprintf("the migration of the set %[1]s to state %[2]d was interrupted. Each is one transaction, so it was applied entirely or not at all: "+
-		"look whether its objects exist (migrations/%[1]s/state/%06[2]d_*). If they do, run: UPDATE %[3]s SET dirty = false; "+
-		"if not, set version to the one before it as well, or DELETE FROM %[3]s where it was the first. Then migrate again", e.Set, e.Version, stateTable(e.Set))
-}
-
-// PreReleaseError reports that a pre-release made the schema. Its version numbers mean other steps.
-type PreReleaseError struct{ Version int }
-
-func (e *PreReleaseError) Error() string {
-	return fmt.Sprintf("the schema was made by a pre-release (version %d), and this program can't upgrade it. Take out what you need: "+
-		"the objects through the S3 port, your own tables stay. Then let that pre-release remove its schema (fencegate migrate down --force), "+
-		"which forgets every fence, object and guard; or, where it is gone: DROP SCHEMA objects, fence, fencegate CASCADE. "+
-		"Then migrate up with this program, and protect the tables again", e.Version)
+func (e *OtherBaselineError) Error() string {
+	const remake = "Before the first version such a database is not upgraded but made again. Save your own schemas with pg_dump; then " +
+		"DROP DATABASE, or: DROP SCHEMA IF EXISTS fence_events CASCADE; DROP SCHEMA IF EXISTS objects, fence, fencegate CASCADE; " +
+		"which forgets every fence, object and guard. Then fencegate migrate up, and protect the tables again"
+	if e.Record == "" {
+		return fmt.Sprintf("the comment on the schema %[1]s is not fencegate's, so nothing says which baseline made the set %[1]s. "+
+			"If it was this program's, as in a dump without comments, put the comment back: COMMENT ON SCHEMA %[1]s IS '%[2]s'; then migrate up. If not: %[3]s", e.Set, e.Want, remake)
+	}
+	return fmt.Sprintf("another baseline made the set %s: the database has %s, and this program %q. %s", e.Set, e.Record, e.Want, remake)
 }

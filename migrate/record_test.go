@@ -38,7 +38,7 @@ func TestEachStepSaysWhatIsAppliedAfterIt(t *testing.T) {
 					t.Fatal(err)
 				}
 				lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-				if last := lines[len(lines)-1]; last != fmt.Sprintf("COMMENT ON SCHEMA %[1]s IS 'fencegate %[1]s state %[2]d';", name, want) {
+				if last := lines[len(lines)-1] + "\n"; last != noteSQL(t, name, want) {
 					t.Errorf("%s/state/%s ends with %q, want it to say version %d", name, file, last, want)
 				}
 			}

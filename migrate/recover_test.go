@@ -49,6 +49,7 @@ func TestTheRecordOfTheVersionFollowsWhatIsApplied(t *testing.T) {
 	k := later(t, 2)
 	for what, sql := range map[string]string{
 		"set back":             `UPDATE fencegate.fence_state SET version = 2; UPDATE fencegate.objects_state SET version = 1`,
+		"set forward":          `UPDATE fencegate.fence_state SET version = 9`,
 		"empty":                `DELETE FROM fencegate.fence_state; DELETE FROM fencegate.objects_state; DELETE FROM fencegate.code`,
 		"its table is missing": `DROP TABLE fencegate.fence_state, fencegate.objects_state, fencegate.code`, // a dump of the schemas fence and objects alone
 		"its schema, too":      `DROP SCHEMA fencegate CASCADE`,
@@ -57,7 +58,7 @@ func TestTheRecordOfTheVersionFollowsWhatIsApplied(t *testing.T) {
 			t.Fatal(err)
 		}
 		exec1(t, pg, sql)
-		if s, err := k.Look(t.Context(), pg.URL, migrate.All); err != nil || s.UpToDate() != (what != "set back") {
+		if s, err := k.Look(t.Context(), pg.URL, migrate.All); err != nil || s.UpToDate() == strings.HasPrefix(what, "set ") {
 			t.Errorf("%s: %v, %v", what, s, err)
 		}
 		if err := k.Up(t.Context(), pg.URL, migrate.All); err != nil {

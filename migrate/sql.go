@@ -30,7 +30,7 @@ func (k kit) writeSQL(w io.Writer, which Set, from int) error {
 	fmt.Fprintf(out, sqlFileMayWrite, sqlUnwritable)
 	for _, set := range k {
 		if which.has(set.Name) {
-			writeCheck(out, set, from, set.Needs != nil && !which.has(set.Needs.Set))
+			k.writeCheck(out, set, from, set.Needs != nil && !which.has(set.Needs.Set))
 		}
 	}
 	fmt.Fprintf(out, "%s;\n", sqlRecord)
@@ -53,7 +53,7 @@ func (k kit) writeSQL(w io.Writer, which Set, from int) error {
 	fmt.Fprintf(out, "%s;\n\n", sqlEndCode)
 	for _, set := range k {
 		if which.has(set.Name) {
-			fmt.Fprintf(out, sqlFileRecord, set.Name, set.Latest, set.Code.Revision, set.Code.Hash, set.Code.MinProgram, noteOf(set.Name, set.Latest, set.Code), stateTable(set.Name))
+			fmt.Fprintf(out, sqlFileRecord, set.Name, set.Latest, set.Code.Revision, set.Code.Hash, set.Code.MinProgram, noteOf(set), stateTable(set.Name))
 		}
 	}
 	fmt.Fprintf(out, "%s;\nCOMMIT;\n", sqlPublish)
@@ -75,8 +75,8 @@ DECLARE
   note text := pg_catalog.obj_description(pg_catalog.to_regnamespace('%[1]s'), 'pg_namespace');
   revision integer := (pg_catalog.regexp_match(note, ', code ([0-9]+) '))[1]::integer;
 BEGIN
-  IF pg_catalog.to_regclass('fencegate.migrations') IS NOT NULL OR note LIKE 'fencegate schema version %%' THEN
-    RAISE EXCEPTION 'the schema was made by a pre-release; see: fencegate migrate status';
+  IF pg_catalog.to_regclass('fencegate.migrations') IS NOT NULL OR note LIKE 'fencegate %%' AND note !~ '^fencegate %[1]s state [0-9]+ %[5]s(,|$)' THEN
+    RAISE EXCEPTION 'another baseline made the set %[1]s: %%', coalesce(note, 'fencegate.migrations') USING HINT = 'fencegate migrate status says more';
   ELSIF %[2]s THEN
     RAISE EXCEPTION 'the set %[1]s is not at state %[3]d: %%', coalesce(note, 'the schema has no fencegate note')
       USING HINT = 'fencegate migrate status says what the database has; give that to: fencegate migrate sql --from';
@@ -90,7 +90,7 @@ DO $check$
 DECLARE
   note text := pg_catalog.obj_description(pg_catalog.to_regnamespace('%[1]s'), 'pg_namespace');
 BEGIN
-  IF ((pg_catalog.regexp_match(note, ' state ([0-9]+)'))[1]::integer >= %[2]d AND (pg_catalog.regexp_match(note, ', code ([0-9]+) '))[1]::integer >= %[3]d) IS NOT TRUE THEN
+  IF ((pg_catalog.regexp_match(note, ' state ([0-9]+) %[4]s'))[1]::integer >= %[2]d AND (pg_catalog.regexp_match(note, ', code ([0-9]+) '))[1]::integer >= %[3]d) IS NOT TRUE THEN
     RAISE EXCEPTION 'this needs the set %[1]s at state %[2]d, code %[3]d or newer';
   END IF;
 END $check$;
@@ -131,17 +131,17 @@ COMMENT ON SCHEMA %[1]s IS '%[6]s';
 )
 
 // writeCheck refuses a database that is not at the state from, and one without the set that this one needs.
-func writeCheck(out io.Writer, set migrations.Set, from int, alone bool) {
+func (k kit) writeCheck(out io.Writer, set migrations.Set, from int, alone bool) {
 	other := fmt.Sprintf("pg_catalog.to_regnamespace('%s') IS NOT NULL", set.Name)
 	if from > 0 {
-		other = fmt.Sprintf("note IS NULL OR note !~ '^fencegate %s state %d(,|$)'", set.Name, from)
+		other = fmt.Sprintf("note IS NULL OR note !~ '^%s(,|$)'", stateNote(set, from))
 	}
-	fmt.Fprintf(out, sqlFileCheck, set.Name, other, from, set.Code.Revision)
+	fmt.Fprintf(out, sqlFileCheck, set.Name, other, from, set.Code.Revision, set.Baseline)
 	if from > 0 {
 		fmt.Fprintf(out, sqlFileMayTrust, fmt.Sprintf(sqlForeignIn, set.Name), set.Name)
 	}
 	if alone {
-		fmt.Fprintf(out, sqlFileNeed, set.Needs.Set, set.Needs.State, set.Needs.Revision)
+		fmt.Fprintf(out, sqlFileNeed, set.Needs.Set, set.Needs.State, set.Needs.Revision, k.set(set.Needs.Set).Baseline)
 		fmt.Fprintf(out, sqlFileMayTrust, fmt.Sprintf(sqlForeignIn, set.Needs.Set), set.Needs.Set)
 	}
 }

@@ -42,11 +42,11 @@ func TestThePlainSQLDoesWhatUpDoes(t *testing.T) {
 func TestThePlainSQLUpgradesFromWhatIsThere(t *testing.T) {
 	t.Parallel()
 	fresh, pg := setup(t), setup(t)
-	ours, theirs := stateOf(t, "fence"), stateOf(t, "objects")
+	mine, theirs := stateOf(t, "fence"), stateOf(t, "objects")
 	k := kitOf(t, func(files fstest.MapFS) {
-		step(files, "fence", ours+1)
-		step(files, "objects", theirs+1)
-		step(files, "objects", theirs+2)
+		step(t, files, "fence", mine+1, "")
+		step(t, files, "objects", theirs+1, "")
+		step(t, files, "objects", theirs+2, "")
 		revise(t, files, "objects")
 	})
 	if err := k.Up(t.Context(), fresh.URL, migrate.All); err != nil {
@@ -57,7 +57,7 @@ func TestThePlainSQLUpgradesFromWhatIsThere(t *testing.T) {
 		"is not at state 0":                      plainOf(t, k, pg, migrate.Objects, 0),
 		fmt.Sprint("is not at state ", theirs+1): plainOf(t, k, pg, migrate.Objects, theirs+1),
 		"name one set":                           k.WriteSQL(io.Discard, migrate.All, 1),
-		"at most":                                k.WriteSQL(io.Discard, migrate.Fence, ours+2),
+		"at most":                                k.WriteSQL(io.Discard, migrate.Fence, mine+2),
 	} {
 		if err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("got %v, want %q", err, what)
@@ -67,12 +67,12 @@ func TestThePlainSQLUpgradesFromWhatIsThere(t *testing.T) {
 	for _, x := range []struct {
 		which migrate.Set
 		from  int
-	}{{migrate.Fence, ours}, {migrate.Objects, theirs}} {
+	}{{migrate.Fence, mine}, {migrate.Objects, theirs}} {
 		if err := plainOf(t, k, pg, x.which, x.from); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wantSaid(t, k, pg, true, fmt.Sprintf("fence state %d, code %d; objects state %d, code %d: up to date", ours+1, revisionOf(t, "fence"), theirs+2, revisionOf(t, "objects")+1))
+	wantSaid(t, k, pg, true, fmt.Sprintf("fence state %d, code %d; objects state %d, code %d: up to date", mine+1, revisionOf(t, "fence"), theirs+2, revisionOf(t, "objects")+1))
 	if list := differences(catalogueOf(t, fresh.URL), catalogueOf(t, pg.URL)); len(list) > 0 {
 		t.Errorf("upgraded by hand is not as fresh:\n%s", strings.Join(list, "\n"))
 	}

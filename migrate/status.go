@@ -11,12 +11,10 @@ import (
 
 // Status describes how far a database is migrated.
 type Status struct {
-	PreRelease int         // the version of a pre-release's schema, which this program can't change; 0: none
 	Sets       []SetStatus // the selected sets
 	MinProgram int         // the oldest program generation that the database supports
 	Missing    []string    // functions and views that were dropped
 	Outside    []string    // functions and views in our schemas that belong to no set
-	recorded   bool        // the record exists
 }
 
 // SetStatus describes how far a set is migrated.
@@ -25,13 +23,15 @@ type SetStatus struct {
 	Version        int    // of the state in the database; 0: none
 	Latest         int    // of this program
 	Dirty          bool   // a step to Version was interrupted, or the applied version differs; migrating again repairs it
-	Gone           bool   // the record has Version, but the schema was dropped by hand
+	Gone           bool   // the schema was dropped by hand, and the record remains
 	Revision       int    // of the code in the database; 0: none, or none since the state changed
 	LatestRevision int    // of this program
 	Hash           string // of the code in the database, shortened
 	Changed        bool   // the database has this program's revision with a different text
 	recorded       bool   // the set's table exists
-	noted          bool   // the schema's note can be read
+
+	// Other says that another baseline than this program's made the set; nil: it did not. Version is then 0.
+	Other *OtherBaselineError
 }
 
 // of returns a set's status.
@@ -50,7 +50,7 @@ func (s Status) Installed() bool {
 
 // UpToDate reports whether each set is at this program's version.
 func (s Status) UpToDate() bool {
-	return s.PreRelease == 0 && len(s.Missing) == 0 && !slices.ContainsFunc(s.Sets, func(x SetStatus) bool { return !x.upToDate() })
+	return len(s.Missing) == 0 && !slices.ContainsFunc(s.Sets, func(x SetStatus) bool { return !x.upToDate() })
 }
 
 func (s SetStatus) upToDate() bool {
@@ -67,7 +67,7 @@ func (s SetStatus) newer() bool { return s.Version > s.Latest || s.Revision > s.
 // set is up to date or newer, and none requires a newer program.
 func (s Status) Serves() bool {
 	behind := func(x SetStatus) bool { return !x.upToDate() && !x.newer() }
-	return s.PreRelease == 0 && len(s.Missing) == 0 && !s.NeedsNewerProgram() && !slices.ContainsFunc(s.Sets, behind)
+	return len(s.Missing) == 0 && !s.NeedsNewerProgram() && !slices.ContainsFunc(s.Sets, behind)
 }
 
 // NeedsNewerProgram reports whether the database requires a newer program than this one.
@@ -75,8 +75,8 @@ func (s Status) NeedsNewerProgram() bool { return s.MinProgram > migrations.Prog
 
 // String describes the status in one line.
 func (s Status) String() string {
-	if s.PreRelease > 0 {
-		return (&PreReleaseError{Version: s.PreRelease}).Error()
+	if other := s.Other(); other != nil {
+		return other.Error()
 	}
 	var sets []string
 	for _, x := range s.Sets {
@@ -122,6 +122,14 @@ func of(has, latest int) string {
 		return strconv.Itoa(has)
 	}
 	return fmt.Sprintf("%d of %d", has, latest)
+}
+
+// Other returns the error for the first set that another baseline made; nil: none.
+func (s Status) Other() *OtherBaselineError {
+	if i := slices.IndexFunc(s.Sets, func(x SetStatus) bool { return x.Other != nil }); i >= 0 {
+		return s.Sets[i].Other
+	}
+	return nil
 }
 
 // Gone reports whether a set's schema was dropped by hand; see [GoneError].

@@ -63,10 +63,7 @@ func outlasts(t *testing.T, timeout int, call func(context.Context, migrate.Kit,
 	long := float64(timeout+400) / 1000
 	slow := kitOf(t, func(files fstest.MapFS) {
 		for _, set := range []string{"fence", "objects"} {
-			next := stateOf(t, set) + 1
-			step(files, set, next)
-			edit(t, files, fmt.Sprintf("%s/state/%06d_more.up.sql", set, next), "RESET ROLE;",
-				fmt.Sprintf("RESET ROLE;\nDO 'BEGIN PERFORM pg_catalog.pg_sleep(%.1f); END';", long))
+			step(t, files, set, stateOf(t, set)+1, fmt.Sprintf("DO 'BEGIN PERFORM pg_catalog.pg_sleep(%.1f); END';", long))
 		}
 	})
 	pg := setup(t)
@@ -99,23 +96,3 @@ func outlasts(t *testing.T, timeout int, call func(context.Context, migrate.Kit,
 // waitsLong tells whether a session has waited for the lock of the migrations for longer than a number of seconds.
 const waitsLong = `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
  WHERE a.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted AND l.waitstart < clock_timestamp() - $1::float8 * interval '1 s')`
-
-// The step keeps the lock_timeout that it sets for itself: who reads the table waits behind it for at most a second.
-func TestTheStepOfTheEpochsGoesInShortTurns(t *testing.T) {
-	t.Parallel()
-	pg := setup(t)
-	if err := previous(t).Up(t.Context(), pg.URL, migrate.All); err != nil {
-		t.Fatal(err)
-	}
-	tx := blocker(t, pg, `SELECT count(*) FROM fence.epochs`)
-	done := make(chan error, 1)
-	go func() { done <- next(t).Up(t.Context(), pg.URL, migrate.All) }()
-	waitFor(t, pg, "the step waits", `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'fence.epochs'::regclass)`)
-	exec1(t, pg, `SET lock_timeout = '10s'; SELECT count(*) FROM fence.epochs; RESET lock_timeout`)
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-}

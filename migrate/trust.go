@@ -48,13 +48,13 @@ const (
                   WHERE x.attrelid = c.oid AND x.attnum > 0 AND t.typnamespace <> 'pg_catalog'::pg_catalog.regnamespace) THEN 'has a column of a type that is not PostgreSQL''s'
     END AS why
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-   WHERE n.nspname = 'fencegate' AND c.relname IN ('code', 'fence_state', 'objects_state', 'migrations')) x
+   WHERE n.nspname = 'fencegate' AND c.relname IN ('code', 'fence_state', 'objects_state')) x
  WHERE why IS NOT NULL ORDER BY object LIMIT 1`
 
 	// The tables that are read. Locks keep them unchanged while they are checked and read.
 	sqlRead = `SELECT pg_catalog.format('LOCK TABLE fencegate.%I IN ACCESS SHARE MODE', c.relname)
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname = 'fencegate' AND c.relname IN ('code', 'fence_state', 'objects_state', 'migrations') ORDER BY c.relname`
+ WHERE n.nspname = 'fencegate' AND c.relname IN ('code', 'fence_state', 'objects_state') ORDER BY c.relname`
 
 	// What can't be written. All must belong to a superuser, to this login, or to a role of which it is a member. A
 	// superuser counts as a member of every role, so the memberships are looked up.

@@ -23,7 +23,7 @@ CREATE FUNCTION fencegate.trapped() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN 
 	}{
 		"a view":              {sql: `CREATE VIEW fencegate.code AS SELECT fencegate.trap() AS name, 1 AS revision, ''::text AS hash, 1 AS min_program`, object: "the schema fencegate"},
 		"a view of the state": {sql: code + `CREATE VIEW fencegate.fence_state AS SELECT 1::bigint AS version, fencegate.trap() = '' AS dirty`, object: "the schema fencegate"},
-		"a pre-release":       {sql: `CREATE VIEW fencegate.migrations AS SELECT length(fencegate.trap()) AS version`, object: "the schema fencegate"},
+		"a pre-release":       {sql: `CREATE VIEW fencegate.migrations AS SELECT length(fencegate.trap()) AS version`, readable: true, object: "the schema fencegate"},
 		"a trigger":           {sql: code + `CREATE TRIGGER t BEFORE INSERT ON fencegate.code FOR EACH ROW EXECUTE FUNCTION fencegate.trapped()`, readable: true, object: "the schema fencegate"},
 		"a policy": {sql: code + `ALTER TABLE fencegate.code ENABLE ROW LEVEL SECURITY; ALTER TABLE fencegate.code FORCE ROW LEVEL SECURITY;
 CREATE POLICY p ON fencegate.code USING (fencegate.trap() = '')`, object: "the schema fencegate"},
@@ -126,10 +126,10 @@ CREATE TRIGGER t BEFORE INSERT OR UPDATE OR DELETE ON fence.registry FOR EACH RO
 		sql, schema string
 		noted       bool // status believes a note, and so says whose it is
 	}{
-		"the fence":                {fenceTrap + fmt.Sprintf(`COMMENT ON SCHEMA fence IS 'fencegate fence state %d'`, stateOf(t, "fence")), "fence", true},
-		"the fence, older":         {fenceTrap + `COMMENT ON SCHEMA fence IS 'fencegate fence state 1'`, "fence", true},
+		"the fence":                {fenceTrap + noteSQL(t, "fence", stateOf(t, "fence")), "fence", true},
+		"another baseline's fence": {fenceTrap + `COMMENT ON SCHEMA fence IS 'fencegate fence state 1'`, "fence", true},
 		"the fence without note":   {fenceTrap, "fence", false},
-		"the objects":              {objectsTrap + fmt.Sprintf(`COMMENT ON SCHEMA objects IS 'fencegate objects state %d'`, stateOf(t, "objects")), "objects", true},
+		"the objects":              {objectsTrap + noteSQL(t, "objects", stateOf(t, "objects")), "objects", true},
 		"the objects without note": {objectsTrap, "objects", false},
 	} {
 		pg := setup(t)
@@ -172,9 +172,9 @@ func TestTheSQLByHandIsNotAppliedToASchemaOfAnotherRole(t *testing.T) {
 		from  int
 	}{"from a state": {migrate.Fence, state}, "what it needs": {migrate.Objects, 0}} {
 		pg := setup(t)
-		other := as(t, pg, fmt.Sprintf(`CREATE SCHEMA fence; COMMENT ON SCHEMA fence IS 'fencegate fence state %d, code 1000 0123456789ab'`, state))
+		other := as(t, pg, fmt.Sprintf(`CREATE SCHEMA fence; COMMENT ON SCHEMA fence IS 'fencegate fence state %d %s, code 1000 0123456789ab'`, state, ours(t, "fence").Baseline))
 		if c.from > 0 {
-			exec1(t, pg, fmt.Sprintf(`COMMENT ON SCHEMA fence IS 'fencegate fence state %d'`, state))
+			exec1(t, pg, noteSQL(t, "fence", state))
 		}
 		if err := plain(t, pg, c.which, c.from); err == nil || !strings.Contains(err.Error(), "the schema fence is not of fence_owner (its owner is "+other) {
 			t.Errorf("%s: %v", what, err)

@@ -20,61 +20,17 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// neverEnds removes the second step of the state and all later ones: a fence whose grants do not end.
-func neverEnds(t *testing.T, files fstest.MapFS) {
-	t.Helper()
-	delete(files, "fence/state/000002_ended.up.sql")
-	delete(files, "fence/state/000002_ended.down.sql")
-	delete(files, "fence/state/000003_protector.up.sql") // its code remains, and so does the role
-	delete(files, "fence/state/000003_protector.down.sql")
-	_ = testenv.Postgres(t)
-	delete(files, "fence/state/000004_nonces.up.sql")
-	delete(files, "fence/state/000004_nonces.down.sql")
-	delete(files, "fence/code/end.sql")
-	delete(files, "fence/code/nonces.sql")
-	delete(files, "fence/state/000005_floors.up.sql")
-	delete(files, "fence/state/000005_floors.down.sql")
-	delete(files, "fence/code/retire.sql")
-	delete(files, "fence/state/000006_leases.up.sql")
-	delete(files, "fence/state/000006_leases.down.sql")
-	delete(files, "fence/state/000007_group.up.sql")
-	delete(files, "fence/state/000007_group.down.sql")
-	delete(files, "fence/state/000008_longest.up.sql")
-	delete(files, "fence/state/000008_longest.down.sql")
-	for _, name := range []string{"leases", "source", "own", "lockgroup", "longest"} {
-		delete(files, "fence/code/"+name+".sql")
-	}
-	edit(t, files, "fence/code/identity.sql", "  PERFORM fence.end_leases();\n", "")
-	edit(t, files, "fence/code/manifest.txt", "file end.sql\nfile nonces.sql\nfile retire.sql\nfile leases.sql\nfile source.sql\nfile own.sql\n", "")
-	edit(t, files, "fence/code/manifest.txt", "file longest.sql\nfile lockgroup.sql\n", "")
-	edit(t, files, "fence/code/check.sql", "      p_token := fence.token_of(p_resource, p_token, p_seal_hash);\n", "")
-	edit(t, files, "objects/code/manifest.txt", "\nneeds fence state 2 revision 25\n", "\nneeds fence state 1 revision 25\n")
-	edit(t, files, "fence/code/identity.sql", "UPDATE fence.floors o SET floor = o.floor + CASE WHEN o.floor < 4503599627370496 THEN 4294967296 ELSE 1048576 END;", "")
-	without := strings.NewReplacer(", ended_at = NULL", "", ", ended_at = now()", "", "fence.floor_of(p_resource)", "0", "fence.floor_of(x.r)", "0",
-		"fence.floor_of_unsealed(p_resource)", "0", " UNION ALL SELECT o.floor FROM fence.floors o", "", "AS undrained, ended_at", "AS undrained", "undrained, ended_at INTO", "undrained INTO", "seal, ended_at, xmax", "seal, xmax",
-		"AND f.ended_at IS NULL", "", "AND x.ended_at IS NULL", "", "f.ended_at IS NOT NULL", "false")
-	for _, name := range []string{"fence/code/arm.sql", "fence/code/group.sql", "fence/code/check.sql", "fence/code/identity.sql", "objects/code/put.sql"} {
-		text := without.Replace(string(files[name].Data))
-		if strings.Contains(text, "ended_at") || strings.Contains(text, "fence.floor") {
-			t.Fatalf("%s knows that grants end", name)
-		}
-		add(files, name, text)
-	}
-}
-
-// previous is a made-up older program's sets: other bodies, options and rights, one signature that the next release has
-// replaced, and a state with one step less.
+// previous is a made-up older program's sets: other bodies, options and rights, and one signature that the next one lacks.
 func previous(t *testing.T) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
-		neverEnds(t, files)
 		edit(t, files, "fence/code/check.sql", "ELSE 5000.0 END", "ELSE 4999.0 + 1.0 END")
 		edit(t, files, "fence/code/check.sql", "GRANT EXECUTE ON FUNCTION fence.guard() TO fence_protector;", "GRANT EXECUTE ON FUNCTION fence.guard() TO PUBLIC;")
 		edit(t, files, "fence/code/arm.sql", "GRANT SELECT ON fence.fences TO fence_gateway;", "GRANT SELECT ON fence.fences TO fence_gateway, fence_writer;")
 		edit(t, files, "fence/code/arm.sql", "CREATE OR REPLACE FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER\nSET search_path = pg_catalog, pg_temp",
 			"CREATE OR REPLACE FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER COST 7\nSET search_path = pg_catalog, pg_temp SET work_mem = '5MB'")
 		edit(t, files, "objects/code/list.sql", "GRANT EXECUTE ON FUNCTION objects.list(text, text, text, text, integer) TO fence_gateway;", "GRANT EXECUTE ON FUNCTION objects.list(text, text, text, text, integer) TO fence_gateway, fence_writer;")
-		add(files, "objects/code/compat.sql", `CREATE OR REPLACE FUNCTION objects.keeps(p_bucket text, p_key text) RETURNS boolean LANGUAGE sql AS 'SELECT objects.keeps(p_bucket)';
+		extend(files, "objects/code/catalog.sql", `CREATE OR REPLACE FUNCTION objects.keeps(p_bucket text, p_key text) RETURNS boolean LANGUAGE sql AS 'SELECT objects.keeps(p_bucket)';
 REVOKE ALL ON FUNCTION objects.keeps(text, text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.keeps(text, text) TO fence_gateway;
 `)
@@ -88,21 +44,11 @@ func next(t *testing.T) migrate.Kit {
 		for _, set := range []string{"fence", "objects"} {
 			revise(t, files, set)
 		}
-		state := stateOf(t, "fence")
-		add(files, fmt.Sprintf("fence/state/%06d_noted.up.sql", state+1), fmt.Sprintf(`SET ROLE fence_owner;
-ALTER TABLE fence.resources ADD COLUMN noted text;
+		step(t, files, "fence", stateOf(t, "fence")+1, `ALTER TABLE fence.resources ADD COLUMN noted text;
 CREATE INDEX resources_of_holder ON fence.resources (holder);
-GRANT SELECT ON fence.unsealed TO fence_gateway;
-RESET ROLE;
-COMMENT ON SCHEMA fence IS 'fencegate fence state %d';
-`, state+1))
-		add(files, fmt.Sprintf("fence/state/%06d_noted.down.sql", state+1), fmt.Sprintf(`DROP INDEX fence.resources_of_holder;
-ALTER TABLE fence.resources DROP COLUMN noted;
-COMMENT ON SCHEMA fence IS 'fencegate fence state %d';
-`, state))
-		step(files, "objects", stateOf(t, "objects")+1) // it also adds a column to the row that commits return
-		edit(t, files, fmt.Sprintf("objects/state/%06d_more.up.sql", stateOf(t, "objects")+1), "RESET ROLE", "ALTER TABLE objects.versions ADD COLUMN noted text;\nRESET ROLE")
-		add(files, "objects/code/compat.sql", "DROP FUNCTION IF EXISTS objects.keeps(text, text);\n")
+GRANT SELECT ON fence.unsealed TO fence_gateway;`)
+		step(t, files, "objects", stateOf(t, "objects")+1, "ALTER TABLE objects.versions ADD COLUMN noted text;") // commits return the row
+		extend(files, "objects/code/catalog.sql", "DROP FUNCTION IF EXISTS objects.keeps(text, text);\n")
 	})
 }
 
@@ -179,26 +125,6 @@ func TestWritersGoOnThroughoutAnUpgrade(t *testing.T) {
 		t.Errorf("status %v, %v", s, err)
 	}
 	t.Logf("%d rounds", rounds.Load())
-}
-
-// The step waits for a transaction that has checked a grant. Other checks wait behind it for at most a second.
-func TestTheStepOfTheFencesGoesInShortTurns(t *testing.T) {
-	t.Parallel()
-	pg := setup(t)
-	if err := previous(t).Up(t.Context(), pg.URL, migrate.All); err != nil {
-		t.Fatal(err)
-	}
-	writer := blocker(t, pg, `SELECT count(*) FROM fence.resources`)
-	done := make(chan error, 1)
-	go func() { done <- next(t).Up(t.Context(), pg.URL, migrate.All) }()
-	waitFor(t, pg, "the step waits", `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'fence.resources'::regclass)`)
-	exec1(t, pg, `SET lock_timeout = '10s'; SELECT count(*) FROM fence.resources`)
-	if err := writer.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }
 
 // oneRound does what a gateway and a writer do under one lease: arm, write a row, upload and delete an object.

@@ -3,7 +3,7 @@
 // Each set has two parts:
 //
 //	state/  tables, types, indexes, roles: golang-migrate pairs NNNNNN_name.up.sql and
-//	        .down.sql, each one transaction; once released, a file never changes
+//	        .down.sql, each one transaction; until the first version, the baseline alone
 //	code/   functions and views: one current text each, in files by topic, with its rights
 //	        beside it; manifest.txt has their order, revision and hash
 //

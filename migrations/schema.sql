@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 25 d5b34d8bc724'
+  COMMENT 'fencegate fence state 1 783cf0827621, code 26 9c8ab2f94e50'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -138,8 +138,8 @@ TABLE fence.resources WITH (fillfactor=50)
   seal bytea
   holder text NOT NULL
   armed_at timestamp with time zone NOT NULL
-  undrained bigint[] NOT NULL DEFAULT '{}'::bigint[]
   ended_at timestamp with time zone
+  undrained bigint[] NOT NULL DEFAULT '{}'::bigint[]
   CONSTRAINT resources_pkey PRIMARY KEY (resource)
   CONSTRAINT resources_seal_check CHECK ((octet_length(seal) = 32))
   CONSTRAINT resources_token_check CHECK ((token > 0))
@@ -793,21 +793,9 @@ FUNCTION fence.judge_stamp(needed text) RETURNS bigint
 FUNCTION fence.judges_each(p_relation regclass, p_number integer, p_per_row boolean, p_mode text) RETURNS boolean
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 6107b7d6beb3e71c020ce8461b11e621
+  body 992d817a20804cae09e80e87a20304d8
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
-
-FUNCTION fence.keep() RETURNS event_trigger
-  plpgsql VOLATILE COST 100
-  SET search_path=pg_catalog, pg_temp
-  body e99f07dd6e285e578aa6a70b68816dcb
-  OWNER fence_owner
-
-FUNCTION fence.keep_dropped() RETURNS event_trigger
-  plpgsql VOLATILE COST 100
-  SET search_path=pg_catalog, pg_temp
-  body b52271ce5480152ba3affb0b90e2f81b
-  OWNER fence_owner
 
 FUNCTION fence.keep_longest(p_group text, p_record bigint, p_kept boolean) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
@@ -1496,7 +1484,7 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 5, code 12 2d9f2638c472'
+  COMMENT 'fencegate objects state 1 8248e4b9eb9e, code 13 2a20862cbc9a'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner
@@ -1547,8 +1535,8 @@ TABLE objects.buckets
   created_at timestamp with time zone NOT NULL DEFAULT now()
   keep_count integer DEFAULT 0
   keep_age interval
-  mode text NOT NULL DEFAULT 'lease'::text
   retention interval
+  mode text NOT NULL DEFAULT 'lease'::text
   CONSTRAINT buckets_check CHECK (((keep_count IS NULL) OR (keep_age IS NULL)))
   CONSTRAINT buckets_depth_check CHECK ((depth >= '-1'::integer))
   CONSTRAINT buckets_keep_age_check CHECK ((keep_age > '00:00:00'::interval))
@@ -1699,9 +1687,9 @@ TABLE objects.versions
   kept_order bigint
   kept_at timestamp with time zone
   removed_by text
+  removed_under text
   removed_with bigint
   removed_at timestamp with time zone
-  removed_under text
   CONSTRAINT versions_pkey PRIMARY KEY (id)
   CREATE INDEX deletions_to_forget ON objects.versions USING btree (created_at) WHERE (deletion AND (kept_order IS NULL))
   CREATE INDEX versions_kept ON objects.versions USING btree (bucket, key, kept_order DESC) WHERE (kept_order IS NOT NULL)
@@ -1715,13 +1703,6 @@ FUNCTION objects.abandon_upload(p_blob uuid) RETURNS boolean
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
   body 636569383545b53c60e0072a637e7edd
-  OWNER fence_owner
-  GRANT EXECUTE TO fence_gateway
-
-FUNCTION objects.abort_multipart(p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS uuid[]
-  sql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body 6b67a8fc6f7c900ff4f421e60177186c
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1769,13 +1750,6 @@ FUNCTION objects.begin_change() RETURNS void
   SET search_path=pg_catalog, pg_temp
   body d5bc71619c57d89ab98fd31138a10fa2
   OWNER fence_owner
-
-FUNCTION objects.begin_multipart(p_upload uuid, p_bucket text, p_key text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea) RETURNS void
-  plpgsql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body a409f1474b1431ea19a161c5ee0b0c8a
-  OWNER fence_owner
-  GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.begin_multipart(p_upload uuid, p_bucket text, p_key text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text) RETURNS uuid
   plpgsql VOLATILE SECURITY DEFINER COST 100
@@ -1850,24 +1824,10 @@ FUNCTION objects.complete_multipart(p_upload uuid, p_bucket text, p_key text, p_
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
-FUNCTION objects.completed_multipart(p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS objects.versions
-  sql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body 3aea2145e7e8e65f1b48e68948cf47cc
-  OWNER fence_owner
-  GRANT EXECUTE TO fence_gateway
-
 FUNCTION objects.completed_multipart(p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
   body c49185065606b120f5a4a0c25e09b275
-  OWNER fence_owner
-  GRANT EXECUTE TO fence_gateway
-
-FUNCTION objects.condemn(p_pending interval, p_superseded interval, p_limit integer, p_dry boolean) RETURNS integer
-  plpgsql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body 661844566c2ed952c740efec366be92d
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -2110,13 +2070,6 @@ FUNCTION objects.publish_one(s objects.stages) RETURNS void
   body 1dbc2ce4ff80ae0bbb311b6630c2fcb9
   OWNER fence_owner
 
-FUNCTION objects.put_part(p_upload uuid, p_bucket text, p_key text, p_number integer, p_blob uuid, p_size bigint, p_etag text, p_algorithm text, p_checksum text, p_resource text, p_token bigint, p_seal bytea) RETURNS void
-  plpgsql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body 8d712258ea5b9b7c5ece51f0e427659d
-  OWNER fence_owner
-  GRANT EXECUTE TO fence_gateway
-
 FUNCTION objects.put_part(p_upload uuid, p_bucket text, p_key text, p_number integer, p_blob uuid, p_size bigint, p_etag text, p_algorithm text, p_checksum text, p_resource text, p_token bigint, p_seal bytea, p_invocation text) RETURNS uuid
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
@@ -2141,13 +2094,6 @@ FUNCTION objects.remove_version(p_bucket text, p_key text, p_version uuid, p_res
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
   body 398e08d39f452f19502960d11909b93c
-  OWNER fence_owner
-  GRANT EXECUTE TO fence_gateway
-
-FUNCTION objects.remove_version_if(p_bucket text, p_key text, p_version uuid, p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_size bigint, p_modified timestamp with time zone) RETURNS boolean
-  sql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body b4eff1ccf4a9ee7026b29135dddd14c7
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -2238,13 +2184,6 @@ FUNCTION objects.stage_stands(p_stage uuid) RETURNS boolean
   body c890becd979d9b6818d39e95479f01da
   OWNER fence_owner
 
-FUNCTION objects.stage_upload(p_stage uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_if_none_match boolean) RETURNS objects.stages
-  plpgsql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body 6ff447d95b7538941ce2291b000d29a9
-  OWNER fence_owner
-  GRANT EXECUTE TO fence_gateway
-
 FUNCTION objects.stage_upload(p_stage uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_if_none_match boolean, p_invocation text) RETURNS uuid
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
@@ -2300,10 +2239,3 @@ FUNCTION objects.wanted_etag(p_etag text) RETURNS text
   SET search_path=pg_catalog, pg_temp
   body c6717f2b0b182608c205b67ca631b3ac
   OWNER fence_owner
-
-FUNCTION objects.was_done(p_bucket text, p_key text, p_invocation text, p_what text, OUT done boolean, OUT version uuid) RETURNS record
-  plpgsql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body b4bde03a82f51de5e2bacbeb2e2d3e59
-  OWNER fence_owner
-  GRANT EXECUTE TO fence_gateway

@@ -23,6 +23,10 @@ type Set struct {
 	Latest int    // the highest version of the state
 	Code   Code
 	Needs  *Need // the set that this one needs; nil: none
+
+	// Baseline is the hash of the first step of the state, shortened, as each step's note has it. It tells a database
+	// that was made by another text of that step.
+	Baseline string
 }
 
 // Need is the state and code that a set needs of another one.
@@ -57,6 +61,9 @@ func Load(fsys fs.FS, name string) (Set, error) {
 	if set.Latest, err = strconv.Atoi(states[len(states)-1][:6]); err != nil {
 		return Set{}, fmt.Errorf("the set %s: %w", name, err)
 	}
+	if set.Baseline, err = set.notedBaseline(states[0]); err != nil {
+		return Set{}, fmt.Errorf("the set %s: %w", name, err)
+	}
 	code, err := fs.Sub(fsys, path.Join(name, "code"))
 	if err != nil {
 		return Set{}, fmt.Errorf("the set %s: %w", name, err)
@@ -65,6 +72,30 @@ func Load(fsys fs.FS, name string) (Set, error) {
 		return Set{}, fmt.Errorf("the set %s: %w", name, err)
 	}
 	return set, nil
+}
+
+// baselineNote ends the first step of a state.
+var baselineNote = regexp.MustCompile(`(?m)^COMMENT ON SCHEMA [a-z]+ IS 'fencegate [a-z]+ state 1 ([0-9a-f]{12})';\n\z`)
+
+func (s *Set) notedBaseline(step string) (string, error) {
+	text, err := fs.ReadFile(s.State, step)
+	if err != nil {
+		return "", err
+	}
+	m := baselineNote.FindSubmatch(text)
+	if m == nil {
+		return "", fmt.Errorf("%s does not end with a note of its hash", step)
+	}
+	return string(m[1]), nil
+}
+
+// BaselineSum is the hash of a baseline's text as it is, without its note.
+func BaselineSum(text []byte) string {
+	if at := baselineNote.FindIndex(text); at != nil {
+		text = text[:at[0]]
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:6])
 }
 
 // readManifest reads manifest.txt and the files that it lists.

@@ -16,7 +16,7 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-var update = flag.Bool("update", false, "write the hashes of the code into the manifests")
+var update = flag.Bool("update", false, "write the hashes of the code into the manifests, and those of the baselines into their notes")
 
 var hashLine = regexp.MustCompile(`(?m)^hash .*$`)
 
@@ -51,6 +51,27 @@ func TestChangedCodeHasANewRevision(t *testing.T) {
 		base, revision, hash := released(t, "migrations/"+filepath.ToSlash(file))
 		if hash != "" && hash != set.Code.Hash && set.Code.Revision <= revision {
 			t.Errorf("%s: revision %d has another text at %s: raise the revision in %s", name, revision, base, file)
+		}
+	}
+}
+
+// A database records the hash of the baseline that made it, so that one that another text made is refused.
+func TestEachBaselineNotesItsHash(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"fence", "objects"} {
+		file := filepath.Join(name, "state", "000001_baseline.up.sql")
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := migrations.BaselineSum(text)
+		if *update {
+			if err := os.WriteFile(file, bytes.Replace(text, []byte(load(t, name).Baseline), []byte(sum), 1), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if noted := load(t, name).Baseline; noted != sum {
+			t.Errorf("%s notes the hash %s of its text, which is %s: run make code-hash", file, noted, sum)
 		}
 	}
 }

@@ -74,8 +74,8 @@ func TestAStepOfTheSweepReadsOnlyWhatItTakes(t *testing.T) {
 	const limit = 5
 	count := func(call string) string { return "SELECT generate_series(1, " + call + ")" }
 	var (
-		dry     = count("objects.condemn('1 day', '1 day', 5, true)")
-		condemn = count("objects.condemn('1 day', '1 day', 5, false)")
+		dry     = count("objects.condemn('1 day', '1 day', 5, true, false)")
+		condemn = count("objects.condemn('1 day', '1 day', 5, false, false)")
 		list    = "SELECT objects.condemned('12 hours', now(), 5)"
 		forget  = count("objects.forget_deletions('1 day', 5, false)")
 	)

@@ -126,7 +126,7 @@ func TestStagedUploadsAreListedFromTheCommandLine(t *testing.T) {
 	runSQL(t, pg.GatewayURL,
 		"SELECT objects.create_bucket('orders', 1)",
 		fmt.Sprintf("SELECT objects.begin_upload('%s', 'orders', '1001/x', 'orders/1001', 5, NULL)", data),
-		fmt.Sprintf("SELECT objects.stage_upload('%s', 'orders', '1001/x', ARRAY['%s'::uuid], '{7}', 'e', '{}', 'orders/1001', 5, NULL, NULL, false)", id, data))
+		fmt.Sprintf("SELECT objects.stage_upload('%s', 'orders', '1001/x', ARRAY['%s'::uuid], '{7}', 'e', '{}', 'orders/1001', 5, NULL, NULL, false, NULL)", id, data))
 	if out, err := objectsCLI(t, vars, "staged", "orders", "1001/"); err != nil || !strings.Contains(out, `"1001/x"  `+id+`  7`) {
 		t.Errorf("staged: %v\n%s", err, out)
 	}

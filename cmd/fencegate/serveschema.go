@@ -45,7 +45,7 @@ func awaitSchema(ctx context.Context, url string, which migrate.Set, patience ti
 		case state.NeedsNewerProgram():
 			again.Stop()
 			return withHint(fmt.Errorf("the database's schema: %s", state), exitFailed, "start a program as new as the schema")
-		case state.PreRelease > 0, state.Gone(): // waiting does not help
+		case state.Other() != nil, state.Gone(): // waiting does not help
 			again.Stop()
 			return withHint(fmt.Errorf("the database's schema: %s", state), exitFailed, "fencegate migrate status says more")
 		case time.Since(begun) >= patience:

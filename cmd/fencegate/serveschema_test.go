@@ -15,8 +15,8 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// setBack makes a database look as if an older program had migrated it.
-const setBack = `COMMENT ON SCHEMA fence IS 'fencegate fence state 1'`
+// setBack makes a database look as if its code were still to be applied.
+var setBack = testenv.Renote(`split_part(note, ',', 1)`)
 
 func TestServeDoesNotServeOnASchemaThatIsOlder(t *testing.T) {
 	t.Parallel()
@@ -94,7 +94,7 @@ func TestAnOlderSchemaIsWaitedForAndThenRefused(t *testing.T) {
 	}
 	testenv.Eventually(t, "an older schema is waited for", wait) // a look that takes too long ends the wait
 	// a newer program migrates meanwhile
-	runSQL(t, pg.URL, `COMMENT ON SCHEMA fence IS 'fencegate fence state 999999, code 1 0123456789ab'; UPDATE fencegate.fence_state SET version = 999999`)
+	runSQL(t, pg.URL, testenv.Renote(`replace(note, 'state 1 ', 'state 999999 ') || ', code 1 0123456789ab'`), `UPDATE fencegate.fence_state SET version = 999999`)
 	if err := <-waited; err != nil {
 		t.Errorf("migrated meanwhile: %v", err)
 	}
@@ -140,6 +140,17 @@ func TestASchemaThatNeedsANewerProgramIsRefusedAtOnce(t *testing.T) {
 	}
 	if err := awaitSchema(t.Context(), pg.WriterURL, migrate.Fence, 0, log); err != nil {
 		t.Errorf("without an S3 port: %v", err)
+	}
+}
+
+// Waiting does not help if another baseline made the database.
+func TestADatabaseOfAnotherBaselineIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	runSQL(t, pg.URL, testenv.Renote(`replace(note, 'state 1 ', 'state 1 0123456789ab,')`))
+	err := refusal(t, pg.WriterURL, migrate.All, time.Hour)
+	if _, hint := classify(err); err == nil || !strings.Contains(err.Error(), "another baseline") || !strings.Contains(err.Error(), "DROP DATABASE") || strings.Contains(hint, "migrate up") {
+		t.Errorf("%v, %q", err, hint)
 	}
 }
 

@@ -603,7 +603,7 @@ func TestNestsFindEachLockWithoutItsSubtransaction(t *testing.T) {
 		{"objects.put_tags", "fence.lock(", "pg_advisory_xact_lock(", []string{"tags"}},
 		{"objects.delete_key", "fence.lock(", "pg_advisory_xact_lock(", []string{"deletion"}},
 		{"objects.restore_version", "fence.lock(", "pg_advisory_xact_lock(", []string{"restore"}},
-		{"objects.condemn(interval, interval, integer, boolean, boolean)", "fence.try_lock(hashtextextended(x.id::text, 2), true)", exclusive + "hashtextextended(x.id::text, 2))", []string{"condemn"}},
+		{"objects.condemn", "fence.try_lock(hashtextextended(x.id::text, 2), true)", exclusive + "hashtextextended(x.id::text, 2))", []string{"condemn"}},
 	} {
 		t.Run(c.function+" "+c.kinds[0], func(t *testing.T) {
 			t.Parallel()

@@ -109,9 +109,6 @@ func TestAProtectorMakesNothingWithoutBound(t *testing.T) {
 func TestGuardsGoAsAWhole(t *testing.T) {
 	t.Parallel()
 	w, owner := events(t)
-	if _, err := owner.Exec(t.Context(), `SELECT fence.forget('plain')`); err == nil {
-		t.Error("there is fence.forget")
-	}
 	for _, sql := range []string{
 		`SELECT fence.leave('plain')`,
 		`SELECT fence.leave('plain'); DROP TRIGGER fence_guard ON plain`,

@@ -41,7 +41,7 @@ func mutate(t testing.TB, w world, old, replacement string) {
 // mutateFunction does the same in any function. A name that has overloads needs its types.
 func mutateFunction(t testing.TB, w world, name, old, replacement string) {
 	t.Helper()
-	definition := value[string](t, w, `SELECT pg_get_functiondef(CASE WHEN $1 LIKE '%(%' THEN to_regprocedure($1) ELSE to_regproc($1) END)`, name)
+	definition := value[string](t, w, `SELECT pg_get_functiondef(to_regproc($1))`, name)
 	if strings.Count(definition, old) != 1 {
 		t.Fatalf("%s has %q %d times", name, old, strings.Count(definition, old))
 	}

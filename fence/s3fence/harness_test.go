@@ -179,7 +179,7 @@ func (w *world) record(g fence.Grant, key string) s3fence.Staged {
 	w.t.Helper()
 	id, data := blob.NewID().String(), blob.NewID().String()
 	w.exec("SELECT objects.begin_upload($1::text::uuid, $2, $3, $4, $5, $6)", data, bucket, key, g.Resource, int64(g.Token), g.Seal.Hash())
-	w.exec("SELECT objects.stage_upload($1::text::uuid, $2, $3, ARRAY[$4::text::uuid], '{1}', 'e', '{}', $5, $6, $7, NULL, false)",
+	w.exec("SELECT objects.stage_upload($1::text::uuid, $2, $3, ARRAY[$4::text::uuid], '{1}', 'e', '{}', $5, $6, $7, NULL, false, NULL)",
 		id, bucket, key, data, g.Resource, int64(g.Token), g.Seal.Hash())
 	return s3fence.Staged{ID: id, Bucket: bucket, Key: key, ETag: "e", Size: 1}
 }

@@ -37,7 +37,7 @@ func TestOfASweepAndAPublicationExactlyOneWins(t *testing.T) {
 		var all sync.WaitGroup
 		all.Go(func() {
 			<-start
-			_, swept = w.admin.Exec(t.Context(), "SELECT objects.condemn('1 hour', '1 day', 10, false)")
+			_, swept = w.admin.Exec(t.Context(), "SELECT objects.condemn('1 hour', '1 day', 10, false, false)")
 		})
 		all.Go(func() {
 			<-start
@@ -103,8 +103,8 @@ func TestAStageAgesFromItsStaging(t *testing.T) {
 	data := blob.NewID().String()
 	w.exec("SELECT objects.begin_upload($1::text::uuid, $2, $3, $4, 1, NULL)", data, bucket, name, report)
 	w.age("2 hours")
-	w.exec("SELECT objects.stage_upload($1::text::uuid, $2, $3, ARRAY[$4::text::uuid], '{1}', 'e', '{}', $5, 1, NULL, NULL, false)", data, bucket, name, data, report)
-	w.exec("SELECT objects.condemn('1 hour', '1 day', 10, false)")
+	w.exec("SELECT objects.stage_upload($1::text::uuid, $2, $3, ARRAY[$4::text::uuid], '{1}', 'e', '{}', $5, 1, NULL, NULL, false, NULL)", data, bucket, name, data, report)
+	w.exec("SELECT objects.condemn('1 hour', '1 day', 10, false, false)")
 	if err := w.publish(pgx.ReadCommitted, g, s3fence.Staged{ID: data}); err != nil {
 		t.Error(err)
 	}

@@ -65,7 +65,7 @@ func TestAWriterGetsAtNothingBehindPublish(t *testing.T) {
 		unpublish           = "SELECT fence.unpublish('reports', $1::text)"
 		publish, all, asked = "SELECT fence.publish($1::text::uuid)", "SELECT fence.publish_all(ARRAY[$1::text::uuid])", "SELECT fence.staged($1::text::uuid)"
 		look                = "SELECT id FROM objects.stages WHERE id = $1::text::uuid"
-		stage               = "SELECT objects.stage_upload(gen_random_uuid(), 'reports', 'x', ARRAY[$1::text::uuid], '{9}', 'forged', '{}', 'reports/x', 1, NULL, NULL, false)"
+		stage               = "SELECT objects.stage_upload(gen_random_uuid(), 'reports', 'x', ARRAY[$1::text::uuid], '{9}', 'forged', '{}', 'reports/x', 1, NULL, NULL, false, NULL)"
 		multipart           = "SELECT objects.stage_multipart(gen_random_uuid(), 'reports', 'x', ARRAY[$1::text::uuid], '{9}', 'forged', '{}', 'reports/x', 1, NULL, NULL, false)"
 		denied              = "42501"
 	)

@@ -30,7 +30,7 @@ func TestEveryChangeIsDurableWhateverTheSessionChose(t *testing.T) {
 	id, part, upload := blob.NewID().String(), blob.NewID().String(), blob.NewID().String()
 	whole, second, ahead := blob.NewID().String(), blob.NewID().String(), blob.NewID().String()
 	for _, sql := range []string{
-		"SELECT objects.begin_multipart('" + second + "', 'orders', '1001/y', '{}', 'orders/1001', 5, NULL)",
+		"SELECT objects.begin_multipart('" + second + "', 'orders', '1001/y', '{}', 'orders/1001', 5, NULL, NULL)",
 		"SELECT objects.begin_upload('" + whole + "', 'orders', '1001/y', 'orders/1001', 5, NULL)",
 		"SELECT objects.create_bucket('outside', 0, 'monotone')",
 		"SELECT objects.begin_upload('" + blob.NewID().String() + "', 'outside', 'x', 'outside', 7, '')",
@@ -44,10 +44,10 @@ func TestEveryChangeIsDurableWhateverTheSessionChose(t *testing.T) {
 		"SELECT objects.return_blobs(ARRAY['" + ahead + "'::uuid])",
 		"SELECT objects.commit_deletion('" + blob.NewID().String() + "', 'orders', '1001/x', 'orders/1001', 5, NULL, NULL, NULL)",
 		"SELECT objects.abandon_upload('" + id + "')",
-		"SELECT objects.begin_multipart('" + upload + "', 'orders', '1001/x', '{}', 'orders/1001', 5, NULL)",
+		"SELECT objects.begin_multipart('" + upload + "', 'orders', '1001/x', '{}', 'orders/1001', 5, NULL, NULL)",
 		"SELECT objects.begin_upload('" + part + "', 'orders', '1001/x', 'orders/1001', 5, NULL)",
-		"SELECT objects.put_part('" + upload + "', 'orders', '1001/x', 1, '" + part + "', 1, 'e', '', '', 'orders/1001', 5, NULL)",
-		"SELECT objects.abort_multipart('" + upload + "', 'orders', '1001/x', 'orders/1001', 5, NULL)",
+		"SELECT objects.put_part('" + upload + "', 'orders', '1001/x', 1, '" + part + "', 1, 'e', '', '', 'orders/1001', 5, NULL, NULL)",
+		"SELECT objects.abort_multipart('" + upload + "', 'orders', '1001/x', 'orders/1001', 5, NULL, NULL)",
 		"SELECT objects.complete_multipart('" + second + "', 'orders', '1001/y', ARRAY['" + whole + "'::uuid], '{1}', 'e', '{}', 'orders/1001', 5, NULL, NULL, NULL, false)",
 		"SELECT objects.restore_version('" + blob.NewID().String() + "', 'orders', '1001/y', '" + second + "', 'orders/1001', 5, NULL, NULL, NULL, false)",
 		"SELECT objects.put_tags('" + blob.NewID().String() + "', 'orders', '1001/y', NULL, '{}', 'orders/1001', 5, NULL, NULL)",
@@ -57,7 +57,7 @@ func TestEveryChangeIsDurableWhateverTheSessionChose(t *testing.T) {
 		"SELECT objects.prune_versions('', NULL, 10, false)",
 		"SELECT objects.forget_deletions('1 day', 10, false)",
 		"SELECT objects.adopt(ARRAY['" + blob.NewID().String() + "'::uuid], false)",
-		"SELECT objects.condemn('1 day', '1 day', 10, false)",
+		"SELECT objects.condemn('1 day', '1 day', 10, false, false)",
 		"SELECT objects.swept('{}', '{}', '1 day')",
 	} {
 		for _, chosen := range []string{"remote_apply", "local", "off"} {
@@ -108,7 +108,7 @@ func TestNothingIsChangedOnAnOldSnapshot(t *testing.T) {
 		"SELECT objects.commit_deletion(gen_random_uuid(), 'orders', '1001/x', 'orders/1001', 5, NULL, NULL, NULL)",
 		"SELECT objects.reserve_blobs('{}')", "SELECT objects.return_blobs('{}')",
 		"SELECT objects.commit_put(gen_random_uuid(), 'orders', '1001/x', gen_random_uuid(), 1, 'e', '{}', 'orders/1001', 5, NULL, NULL, NULL, false)",
-		"SELECT objects.delete_bucket('orders')", "SELECT objects.condemn('1 day', '1 day', 10, false)", "SELECT objects.ensure_bucket('orders', 0)",
+		"SELECT objects.delete_bucket('orders')", "SELECT objects.condemn('1 day', '1 day', 10, false, false)", "SELECT objects.ensure_bucket('orders', 0)",
 		"SELECT objects.prune_versions('', NULL, 10, false)", "SELECT objects.adopt('{}', false)", "SELECT objects.forget_deletions('1 day', 10, false)",
 		"SELECT objects.restore_version(gen_random_uuid(), 'orders', '1001/x', gen_random_uuid(), 'orders/1001', 5, NULL, NULL, NULL, false)",
 		"SELECT objects.remove_version('orders', '1001/x', gen_random_uuid(), 'orders/1001', 5, NULL)", "SELECT objects.set_keep('orders', 3, NULL)",

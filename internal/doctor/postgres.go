@@ -245,14 +245,14 @@ func checkSchema(ctx context.Context, conn *pgx.Conn, url string) (f Finding, mi
 		return unseen(check, err), there
 	}
 	switch {
-	case state.PreRelease > 0:
-		return fail(check, state.String(), "Remove the pre-release's schema, by that pre-release; then: fencegate migrate up"), true
+	case state.Other() != nil:
+		return fail(check, state.String(), "Make the database again, or use the program that made it."), true
+	case state.Gone():
+		return fail(check, state.String(), "Restore the database from a backup. To begin anew: fencegate migrate down, then migrate up, and protect the tables again."), true
 	case !state.Installed() && !there:
 		return fail(check, "the database has no fence", up), false
 	case state.NeedsNewerProgram(), state.Newer():
 		return fail(check, state.String(), "Use a program as new as the schema."), true
-	case state.Gone():
-		return fail(check, state.String(), "Restore the database from a backup. To begin anew: fencegate migrate down, then migrate up, and protect the tables again."), true
 	case !state.UpToDate():
 		return fail(check, state.String(), up), true
 	case len(state.Outside) > 0:

@@ -216,3 +216,9 @@ func quoted(names ...string) string {
 	}
 	return strings.Join(list, ", ")
 }
+
+// Renote returns the SQL that changes the comment which says what is applied of the fence, by an expression of that note.
+func Renote(expression string) string {
+	return `DO $$ BEGIN EXECUTE (SELECT format('COMMENT ON SCHEMA fence IS %L', ` + expression + `)
+ FROM obj_description('fence'::regnamespace, 'pg_namespace') note); END $$`
+}

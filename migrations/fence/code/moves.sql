@@ -74,11 +74,10 @@ REVOKE ALL ON FUNCTION fence.make_moved(integer, text) FROM PUBLIC, fence_writer
 
 -- Returns whether a table has its triggers for such rows. A partitioned table has the mark (tgtype 18: BEFORE STATEMENT, UPDATE).
 -- A table with rows has the judge of each row (21: AFTER ROW, INSERT, UPDATE; 29: DELETE, too, if there is a resource per row).
--- If no statement can be stopped, only partitions need it, without UPDATE (5, 13), for moved rows. Generation 1 created no such
--- function; fence.outdated lists its tables.
+-- If no statement can be stopped, only partitions need it, without UPDATE (5, 13), for moved rows.
 CREATE OR REPLACE FUNCTION fence.judges_each(p_relation regclass, p_number integer, p_per_row boolean, p_mode text) RETURNS boolean LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
-  SELECT to_regproc('fence.moved_' || p_number) IS NULL OR c.relkind NOT IN ('r', 'p') OR c.relkind = 'r' AND NOT c.relispartition AND NOT s.stops OR EXISTS (
+  SELECT c.relkind NOT IN ('r', 'p') OR c.relkind = 'r' AND NOT c.relispartition AND NOT s.stops OR EXISTS (
            SELECT FROM pg_trigger t
             WHERE t.tgrelid = p_relation AND t.tgenabled = 'A' AND t.tgattr::text = ''
               AND CASE WHEN c.relkind = 'p' THEN t.tgfoid = 'fence.mark_move'::regproc AND t.tgtype = 18 AND t.tgqual IS NULL

@@ -21,7 +21,7 @@
 -- what comes with PostgreSQL. For anything else, the table's owner makes a generated column, and names that.
 
 -- The generation of what fence.make_rows creates. Raise it with each change of the functions that it writes. Existing ones stay
--- as they are, and work, until fence.refresh recreates them; fence.outdated lists them. (For an exception see the end.)
+-- as they are, and work, until fence.refresh recreates them; fence.outdated lists them.
 CREATE OR REPLACE FUNCTION fence.generation() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 2 $$;
 REVOKE ALL ON FUNCTION fence.generation() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.generation() TO PUBLIC;
@@ -308,42 +308,3 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.tidy(integer) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.tidy(integer) TO fence_protector;
-
--- Generation 1 evaluated a user's row with the rights of fence_owner. Its functions are replaced here, which locks no table.
--- Their tables still lack the triggers for moved rows (moves.sql). So the functions keep their number, and fence.outdated lists
--- the tables.
-DO $$
-DECLARE
-  f record;
-BEGIN
-  FOR f IN SELECT pg_catalog.substr(p.proname, 6)::pg_catalog.int4 AS number, s.prosrc AS stamping
-             FROM pg_catalog.pg_proc p
-             LEFT JOIN pg_catalog.pg_proc s ON s.pronamespace = p.pronamespace AND s.pronargs = 0 AND s.proname = pg_catalog.replace(p.proname, 'rows_', 'stamp_')
-            WHERE p.pronamespace = 'fence'::pg_catalog.regnamespace AND p.prosecdef AND p.pronargs = 0 AND p.proname ~ '^rows_[0-9]{1,9}$' LOOP
-    PERFORM fence.make_triggers(f.number, pg_catalog.substring(f.stamping, 'new[.]("(?:[^"]|"")*") := '));
-  END LOOP;
-END $$;
-
--- The triggers for each row of an earlier code judged no UPDATE. Their functions are replaced, which locks no table.
-DO $$
-DECLARE
-  f record;
-BEGIN
-  FOR f IN SELECT pg_catalog.substr(p.proname, 7)::pg_catalog.int4 AS number, s.prosrc AS stamping
-             FROM pg_catalog.pg_proc p
-             LEFT JOIN pg_catalog.pg_proc s ON s.pronamespace = p.pronamespace AND s.pronargs = 0 AND s.proname = pg_catalog.replace(p.proname, 'moved_', 'stamp_')
-            WHERE p.pronamespace = 'fence'::pg_catalog.regnamespace AND p.pronargs = 0 AND p.proname ~ '^moved_[0-9]{1,9}$' LOOP
-    PERFORM fence.make_moved(f.number, pg_catalog.substring(f.stamping, 'new[.]("(?:[^"]|"")*") := '));
-  END LOOP;
-END $$;
-
--- Replaces the functions that were created IMMUTABLE.
-DO $$
-DECLARE
-  f pg_catalog.regprocedure;
-BEGIN
-  FOR f IN SELECT p.oid FROM pg_catalog.pg_proc p
-            WHERE p.pronamespace = 'fence'::pg_catalog.regnamespace AND p.proname ~ '^resource_of_[0-9]{1,9}$' AND p.provolatile = 'i' LOOP
-    EXECUTE pg_catalog.format('ALTER FUNCTION %s STABLE', f);
-  END LOOP;
-END $$;

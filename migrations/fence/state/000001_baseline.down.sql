@@ -3,12 +3,13 @@
 DROP SCHEMA fence CASCADE;
 
 -- Roles belong to the whole cluster: one stays where another database depends on it or a login is a member, and losing
--- the race to another database's migration is success (internal_error is "tuple concurrently deleted").
+-- the race to another database's migration is success (internal_error is "tuple concurrently deleted"). fence_events is made
+-- with the event triggers.
 DO $$
 DECLARE
   unwanted text;
 BEGIN
-  FOREACH unwanted IN ARRAY ARRAY['fence_gateway', 'fence_writer', 'fence_owner'] LOOP
+  FOREACH unwanted IN ARRAY ARRAY['fence_locker', 'fence_events', 'fence_protector', 'fence_gateway', 'fence_writer', 'fence_owner'] LOOP
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_auth_members m JOIN pg_catalog.pg_roles r ON r.oid = m.roleid
                     WHERE r.rolname = unwanted AND m.member <> (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)) THEN
       BEGIN

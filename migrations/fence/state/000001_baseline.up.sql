@@ -1,9 +1,11 @@
 SET LOCAL search_path = pg_catalog, pg_temp;
 -- Tables and roles of the schema `fence`. Its functions and views are code, beside this folder.
 --
--- fence_owner    owns the schema; every check runs with its rights, so that a writer needs none on these tables
--- fence_writer   may present a grant (fence.use, fence.check); grant it to the logins that write
--- fence_gateway  may raise, drain, revoke and publish; grant it to the gateway's login
+-- fence_owner      owns the schema; every check runs with its rights, so that a writer needs none on these tables
+-- fence_writer     may present a grant (fence.use, fence.check); grant it to the logins that write
+-- fence_gateway    may raise, drain, revoke and publish; grant it to the gateway's login
+-- fence_protector  may put guards on tables that it owns, and take them off; grant it to the owners of tables
+-- fence_locker     may take, extend and release leases by functions; grant it to logins that use the leases without a gateway
 --
 -- Roles belong to the whole cluster, and several of its databases may be migrated at the same moment. So each is made
 -- where it is missing, and losing the race to another database is success.
@@ -11,7 +13,7 @@ DO $$
 DECLARE
   wanted text;
 BEGIN
-  FOREACH wanted IN ARRAY ARRAY['fence_owner', 'fence_writer', 'fence_gateway'] LOOP
+  FOREACH wanted IN ARRAY ARRAY['fence_owner', 'fence_writer', 'fence_gateway', 'fence_protector', 'fence_locker'] LOOP
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = wanted) THEN
       BEGIN
         EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', wanted);
@@ -21,12 +23,14 @@ BEGIN
     END IF;
   END LOOP;
 
-  -- A migrating login that is no superuser must be able to act as the owner. (From PostgreSQL 16 on it may only
-  -- administer the roles that it makes, until it grants them to itself.)
-  IF NOT pg_catalog.pg_has_role(current_user, 'fence_owner',
-       CASE WHEN pg_catalog.current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END) THEN
-    EXECUTE pg_catalog.format('GRANT fence_owner TO %I', current_user);
-  END IF;
+  -- A migrating login that is no superuser must be able to act as the owner, and to protect tables. (From PostgreSQL 16 on it
+  -- may only administer the roles that it makes, until it grants them to itself.)
+  FOREACH wanted IN ARRAY ARRAY['fence_owner', 'fence_protector'] LOOP
+    IF NOT pg_catalog.pg_has_role(current_user, wanted,
+         CASE WHEN pg_catalog.current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END) THEN
+      EXECUTE pg_catalog.format('GRANT %I TO %I', wanted, current_user);
+    END IF;
+  END LOOP;
 
   -- Draining ends the transactions of superseded writers, which are other logins' sessions.
   IF NOT pg_catalog.pg_has_role('fence_owner', 'pg_signal_backend', 'USAGE') THEN
@@ -38,6 +42,19 @@ BEGIN
       WHEN insufficient_privilege THEN
         RAISE WARNING 'fence_owner may not end stale transactions: arming fails with ZF005 while one is in flight'
           USING HINT = 'As a superuser: GRANT pg_signal_backend TO fence_owner;';
+    END;
+  END IF;
+
+  -- Ending the session of a superseded holder takes knowing it: its process id and its client's port, which only this right shows.
+  IF NOT pg_catalog.pg_has_role('fence_owner', 'pg_read_all_stats', 'USAGE') THEN
+    BEGIN
+      GRANT pg_read_all_stats TO fence_owner;
+    EXCEPTION
+      WHEN unique_violation THEN
+        NULL;
+      WHEN insufficient_privilege THEN
+        RAISE WARNING 'fence_owner may not see whose a session is: a superseded statement that heeds no cancel runs on'
+          USING HINT = 'As a superuser: GRANT pg_read_all_stats TO fence_owner;';
     END;
   END IF;
 END $$;
@@ -57,6 +74,7 @@ CREATE TABLE fence.resources (
   seal      bytea CHECK (octet_length(seal) = 32),   -- SHA-256 of the seal's text; NULL: unsealed
   holder    text NOT NULL,                           -- for people: who holds the lease
   armed_at  timestamptz NOT NULL,
+  ended_at  timestamptz,                             -- when the holder released its lease; NULL: it has not
   undrained bigint[] NOT NULL DEFAULT '{}'           -- fence.key of superseded grants whose writers may be in flight
 ) WITH (fillfactor = 50);
 
@@ -66,19 +84,88 @@ CREATE TABLE fence.arms (
   resource text COLLATE "C" PRIMARY KEY
 );
 
+-- The nonces that have held a resource, so that one that was superseded is never armed again: whoever carries it may hold what it
+-- read before. A row is kept as long as a process with this nonce may live; see fence.forget_nonces.
+CREATE TABLE fence.nonces (
+  resource text COLLATE "C",
+  nonce    bytea CHECK (octet_length(nonce) = 32),   -- SHA-256 of the nonce
+  token    bigint NOT NULL,                          -- the last one that it armed
+  seal     bytea,                                    -- and its seal, as in fence.resources
+  armed_at timestamptz NOT NULL,
+  PRIMARY KEY (resource, nonce)
+);
+
+-- What is left of fences that were retired: for each bucket of names the greatest token that one of them stood at.
+CREATE TABLE fence.floors (
+  bucket integer PRIMARY KEY CHECK (bucket BETWEEN 0 AND 4095),   -- see fence.bucket_of
+  floor  bigint NOT NULL CHECK (floor > 0)
+) WITH (fillfactor = 50);
+
+-- The floor that holds for tokens minted elsewhere: that of the moment in which the pattern was allowed, since no fence of such
+-- a name is retired from then on. Who mints them does not learn of floors that rise later, and can't go above.
+--
+-- The code replaces the function.
+CREATE FUNCTION fence.highest_floor() RETURNS bigint LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT coalesce(max(f.floor), 0) FROM fence.floors f
+$$;
+REVOKE ALL ON FUNCTION fence.highest_floor() FROM PUBLIC;
+
 -- Resources that accept unsealed tokens (minted elsewhere). '*' in a pattern stands for any characters.
 -- Empty by default: whoever may write here decides that tokens of these resources can be invented by a writer.
 CREATE TABLE fence.unsealed (
-  pattern text COLLATE "C" PRIMARY KEY CHECK (pattern <> '')
+  pattern text COLLATE "C" PRIMARY KEY CHECK (pattern <> ''),
+  floor   bigint NOT NULL DEFAULT fence.highest_floor()
 );
 
 -- The durable epoch, in one row: the base of the token counters of a lock node that lost its data.
 -- An epoch is the upper part of tokens that stay below 2^53.
 CREATE TABLE fence.epochs (
   only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-  epoch    bigint NOT NULL CHECK (epoch >= 0 AND epoch < 2097152)
+  epoch    bigint NOT NULL CHECK (epoch >= 0 AND epoch < 2097152),
+  -- The longest TTL that a lock node may have granted; see longest.sql.
+  longest  bigint CHECK (longest > 0),     -- ms; NULL: nothing is known
+  record   bigint NOT NULL DEFAULT 0,      -- rises where it begins anew
+  history  text,                           -- the server, timeline and database that it counts for
+  kept     text[] NOT NULL DEFAULT '{}'    -- the groups of nodes that were all admitted under this record
 );
 INSERT INTO fence.epochs (epoch) VALUES (0);
+
+-- Which group of leases this database is, in one row: Redis nodes keep the keys of several databases apart by it. A promotion, a
+-- restore, a dump and pg_upgrade keep it, or locks that are held would be out of sight; see lockgroup.sql.
+CREATE TABLE fence.lock_group (
+  only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+  id       uuid NOT NULL DEFAULT gen_random_uuid()
+);
+INSERT INTO fence.lock_group DEFAULT VALUES;
+
+-- Where leases of this database come from, in one row. Two sources at the same time would give a resource to two holders.
+CREATE TABLE fence.lease_source (
+  only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+  source   text CHECK (source <> ''),   -- 'postgres', 'redis'; NULL: nobody has taken a lease yet
+  identity text                         -- where it is postgres: the server that may arm, see fence.identity
+);
+INSERT INTO fence.lease_source DEFAULT VALUES;
+
+-- Leases that PostgreSQL itself keeps, for those who run no other lock service: who holds a resource. See leases.sql. Apart from
+-- the fence's row: a renewal that updated that one would make the holder's REPEATABLE READ transactions look stale. No index but
+-- the key's, so that changes are HOT.
+CREATE TABLE fence.leases (
+  resource text COLLATE "C" PRIMARY KEY,
+  owner    text NOT NULL,          -- names the acquisition; '': nobody
+  token    bigint NOT NULL,        -- what it armed
+  holder   text NOT NULL,          -- for people
+  ends_at  timestamptz NOT NULL    -- by this server's clock; -infinity: it was released
+) WITH (fillfactor = 50);
+
+-- Processes that wait for a resource, in their order. Who is not heard of until `until` has no place any more. A crash may
+-- empty it: who waits comes again.
+CREATE UNLOGGED TABLE fence.lease_waiters (
+  resource text COLLATE "C",
+  waiter   text,                   -- names the process, and its channel
+  place    bigint NOT NULL,
+  until    timestamptz NOT NULL,
+  PRIMARY KEY (resource, waiter)
+);
 
 -- What a check comes to: the recorded token, or the error to raise. The functions that a client calls raise it themselves,
 -- so that a refusal's CONTEXT is one line.
@@ -110,6 +197,22 @@ CREATE TABLE fence.schema_names (
   stamp    name
 );
 
+-- Tables whose protection ends with this transaction. A row is there within a transaction only: at its end fence.has_left
+-- looks that no guard stays behind, and deletes it.
+CREATE TABLE fence.leaving (
+  relation oid PRIMARY KEY
+);
+
+-- The code replaces it.
+CREATE FUNCTION fence.has_left() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  DELETE FROM fence.leaving l WHERE l.relation = new.relation;
+  RETURN NULL;
+END $$;
+REVOKE ALL ON FUNCTION fence.has_left() FROM PUBLIC;
+CREATE CONSTRAINT TRIGGER has_left AFTER INSERT ON fence.leaving DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fence.has_left();
+ALTER TABLE fence.leaving ENABLE ALWAYS TRIGGER has_left;
+
 -- One row for each time that all fences were raised. Rows are never deleted: a gateway tells a new one from those that a
 -- restored backup brought back.
 CREATE TABLE fence.invalidations (
@@ -131,5 +234,6 @@ INSERT INTO fence.beats (beats) VALUES (0);
 
 RESET ROLE;
 
--- Says what is applied, in the same transaction: migrating again after an interruption goes by it.
-COMMENT ON SCHEMA fence IS 'fencegate fence state 1';
+-- Says what is applied, in the same transaction: migrating again after an interruption goes by it. The hash is that of the text
+-- above: make code-hash.
+COMMENT ON SCHEMA fence IS 'fencegate fence state 1 783cf0827621';

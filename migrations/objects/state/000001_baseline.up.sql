@@ -13,6 +13,8 @@ CREATE TABLE objects.buckets (
   -- NULL: all, for ever. 0, the default: none.
   keep_count integer DEFAULT 0 CHECK (keep_count >= 0),
   keep_age   interval CHECK (keep_age > '0'),
+  -- For how long an object can be neither overwritten nor deleted, from its writing on; NULL: not at all. See code/writeonce.sql.
+  retention  interval CHECK (retention > '0'),
   mode       text NOT NULL DEFAULT 'lease' CHECK (mode IN ('lease', 'monotone', 'none')),
   CHECK (keep_count IS NULL OR keep_age IS NULL)
 );
@@ -41,8 +43,16 @@ CREATE TABLE objects.blobs (
   swept_at   timestamptz,   -- when its bytes were last deleted
   tried_at   timestamptz,   -- when that was last tried, also in vain
   version    uuid           -- the origin of the versions that list it
-) WITH (fillfactor = 70);
-CREATE INDEX blobs_to_sweep ON objects.blobs (changed_at) WHERE state <> 'live';
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+-- For the sweep: each statement of code/sweep.sql reads one of these in its order, and no more rows than it returns. Each
+-- overwrite leaves several dead rows at their beginning: a fifth of the table would be too many, hence the scale factor.
+--
+-- An upload finds its pending blob by its id. Few blobs are pending when statistics are gathered, so to PostgreSQL an index of them
+-- would look as good; it is full of dead rows. changed_at > '-infinity' is true, and keeps such statements from that index.
+CREATE INDEX blobs_to_condemn ON objects.blobs (state, changed_at) WHERE state IN ('pending', 'superseded') AND changed_at > '-infinity';
+CREATE INDEX blobs_to_delete ON objects.blobs (tried_at NULLS FIRST, changed_at)
+  WHERE state = 'condemned' AND (swept_at = tried_at) IS NOT TRUE;   -- never tried, or the last time in vain
+CREATE INDEX blobs_to_delete_again ON objects.blobs (swept_at) WHERE state = 'condemned' AND (swept_at = tried_at) IS TRUE;
 
 -- One row for each accepted write, deletions included (a deletion lists no blob). Rows outlive their blobs: they answer which
 -- token wrote what, and they hold the invocation ids by which a late first attempt is recognised.
@@ -65,6 +75,7 @@ CREATE TABLE objects.versions (
   kept_order    bigint,                               -- rises with each version of the bucket that stops being current
   kept_at       timestamptz,
   removed_by    text,                                 -- who removed this version by its id
+  removed_under text,                                 -- under a grant of which resource
   removed_with  bigint,                               -- and with which token
   removed_at    timestamptz
 );
@@ -74,6 +85,14 @@ CREATE UNIQUE INDEX versions_once ON objects.versions (bucket, key, invocation_i
 CREATE INDEX versions_kept ON objects.versions (bucket, key, kept_order DESC) WHERE kept_order IS NOT NULL;
 CREATE INDEX versions_of_origin ON objects.versions (origin) WHERE origin IS NOT NULL;
 CREATE INDEX deletions_to_forget ON objects.versions (created_at) WHERE deletion AND kept_order IS NULL;
+
+-- Versions whose bytes are gone, and since when; those that share their blobs have the same origin, which is what is listed. The
+-- sweep forgets them later; see code/sweep.sql.
+CREATE TABLE objects.retired (
+  version uuid PRIMARY KEY,
+  since   timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+);
+CREATE INDEX retired_in_order ON objects.retired (since);
 
 -- The current version of each key. Listing reads only this table.
 CREATE TABLE objects.pointers (
@@ -96,9 +115,12 @@ CREATE TABLE objects.uploads (
   created_at timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
 CREATE INDEX uploads_in_order ON objects.uploads (bucket, key, id);
+CREATE INDEX uploads_to_abort ON objects.uploads (created_at);
 
+-- Without a foreign key: each part that is added would lock its upload's row, and two at a time make a multixact. Whoever removes
+-- an upload removes its parts.
 CREATE TABLE objects.parts (
-  upload             uuid NOT NULL REFERENCES objects.uploads ON DELETE CASCADE,
+  upload             uuid NOT NULL,
   number             integer NOT NULL CHECK (number BETWEEN 1 AND 10000),
   blob               uuid NOT NULL UNIQUE,     -- the sweep leaves it alone as long as it is listed here
   size               bigint NOT NULL,
@@ -122,7 +144,21 @@ CREATE TABLE objects.taggings (
   created_at    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
 );
 CREATE INDEX taggings_of_version ON objects.taggings (version);
+CREATE INDEX taggings_to_forget ON objects.taggings (created_at);
 CREATE UNIQUE INDEX taggings_once ON objects.taggings (bucket, key, invocation_id) WHERE invocation_id IS NOT NULL;
+
+-- Requests that were carried out and leave no row of their own: removals of versions, multipart uploads that were begun or aborted,
+-- their parts. A request that is repeated finds its answer here; see code/attempts.sql.
+CREATE TABLE objects.attempts (
+  bucket        text COLLATE "C" NOT NULL,
+  key           text COLLATE "C" NOT NULL,
+  invocation_id text NOT NULL,
+  what          text NOT NULL,               -- a request may remove several versions of a key
+  answer        jsonb NOT NULL,
+  created_at    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+  PRIMARY KEY (bucket, key, invocation_id, what)
+);
+CREATE INDEX attempts_to_forget ON objects.attempts (created_at);
 
 -- Uploads that wait for a publication; see code/publish.sql.
 CREATE TABLE objects.stages (
@@ -148,7 +184,8 @@ CREATE TABLE objects.installation (
   only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
   id       uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
   history  text,                                         -- fence.identity's, in which ages count,
-  since    timestamptz NOT NULL DEFAULT '-infinity'      -- and since when; see objects.ages_since
+  since    timestamptz NOT NULL DEFAULT '-infinity',     -- and since when; see objects.ages_since
+  grace    interval CHECK (grace >= '0')                 -- of the sweep, see objects.grace_for; NULL: no sweep has declared one
 );
 
 -- The history is what fence.identity says. That function is code, which state must not call.
@@ -172,5 +209,6 @@ GRANT SELECT ON objects.buckets, objects.prefix_rules, objects.bucket_documents,
 
 RESET ROLE;
 
--- Says what is applied, in the same transaction: migrating again after an interruption goes by it.
-COMMENT ON SCHEMA objects IS 'fencegate objects state 1';
+-- Says what is applied, in the same transaction: migrating again after an interruption goes by it. The hash is that of the text
+-- above: make code-hash.
+COMMENT ON SCHEMA objects IS 'fencegate objects state 1 8248e4b9eb9e';
