@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/tls"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/lockmetrics"
+	"github.com/fencegate/fencegate/lock/pglock"
 )
 
 // Config says what a [Gateway] serves and where. [New] validates it once.
@@ -61,8 +63,8 @@ type Config struct {
 	// several databases can share RedisNodes. A gateway that starts while PostgreSQL is away grants and extends no
 	// leases until it has read the prefix. Excludes KeyPrefix. Defaults to false.
 	DatabaseKeys bool
-	// MaxTTL is the longest lease; the same for all gateways of a group. Defaults to
-	// [lock.DefaultMaxTTL].
+	// MaxTTL is the longest lease. Over Redis nodes it is lock.Config.MaxTTL and defaults to what the nodes grant;
+	// otherwise it defaults to [pglock.DefaultMaxTTL].
 	MaxTTL time.Duration
 	// DefaultTTL is a lease's TTL where a request names none. Defaults to [lock.DefaultTTL], or MaxTTL where that is
 	// shorter.
@@ -171,8 +173,10 @@ const defaultAPIListen = "127.0.0.1:7070"
 
 func (c Config) withDefaults() Config {
 	orDefault(&c.APIListen, defaultAPIListen)
-	orDefault(&c.MaxTTL, lock.DefaultMaxTTL)
-	orDefault(&c.DefaultTTL, min(lock.DefaultTTL, c.MaxTTL))
+	if len(c.RedisNodes) == 0 {
+		orDefault(&c.MaxTTL, pglock.DefaultMaxTTL)
+	}
+	orDefault(&c.DefaultTTL, min(lock.DefaultTTL, cmp.Or(c.MaxTTL, lock.DefaultTTL)))
 	orDefault(&c.StartTimeout, 30*time.Second)
 	orDefault(&c.DrainTimeout, 10*time.Second)
 	orDefault(&c.SweepEvery, time.Hour)

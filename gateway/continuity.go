@@ -296,13 +296,13 @@ func (s *servers) watch(ctx context.Context, told func(error)) error {
 	}
 }
 
-// unchanged runs do and fails unless PostgreSQL is the one that before confirmed: do may have used a new connection.
-func (s *servers) unchanged(ctx context.Context, before func(context.Context) (doubts int, err error), do func() error) error {
-	doubts, err := before(ctx)
+// arming runs arm and fails unless PostgreSQL stays the confirmed one: arm may have used a new connection.
+func (s *servers) arming(ctx context.Context, arm func() error) error {
+	doubts, err := s.begin(ctx)
 	if err != nil {
 		return s.unconfirmed(err)
 	}
-	if err := do(); err != nil {
+	if err := arm(); err != nil {
 		return err
 	}
 	if after, err := s.confirm(ctx); err != nil || after != doubts {

@@ -51,5 +51,5 @@ func (t continuityArmer) MayAdmit(ctx context.Context) error {
 }
 
 func (t continuityArmer) when(ctx context.Context, arm func() error) error {
-	return t.servers.unchanged(ctx, t.servers.begin, arm)
+	return t.servers.arming(ctx, arm)
 }

@@ -53,14 +53,14 @@ func (g *Gateway) newLocker(prefix string) (*lock.Locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.admit = locker.Init
+	g.admit = func(ctx context.Context) error { return locker.Init(ctx) }
 	g.watched.locker.Store(locker)
 	return locker, nil
 }
 
 func (g *Gateway) lockerOf(prefix string) lock.Config {
 	cfg := g.cfg.locker()
-	cfg.Armer, cfg.Epochs, cfg.KeyPrefix, cfg.Logger, cfg.Metrics = g.armer(), continuityRecord{g.fence, g.servers}, prefix, g.log, g.leasing
+	cfg.Armer, cfg.Epochs, cfg.KeyPrefix, cfg.Logger, cfg.Metrics = g.armer(), g.fence, prefix, g.log, g.leasing
 	return cfg
 }
 

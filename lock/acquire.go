@@ -23,13 +23,11 @@ type acquireOptions struct {
 	repeatable bool   // see [leasing.Request]
 	nonceHash  []byte // for the Armer
 	owner      *Owner // nil: no owner
-	atOnce     bool   // one try, whatever tries is
-	tries      int    // 0: until the context ends
-	delay      time.Duration
-	waited     time.Duration // for other calls of its owner
+	atOnce     bool   // one try
 }
 
-// WithTTL sets how long the lease lives unless it is extended: whole milliseconds between [MinTTL] and Config.MaxTTL.
+// WithTTL sets how long the lease lives unless it is extended: whole milliseconds between [MinTTL] and Config.MaxTTL,
+// no longer than the nodes grant.
 func WithTTL(ttl time.Duration) AcquireOption { return func(o *acquireOptions) { o.ttl = ttl } }
 
 // WithHolder sets the holder's display name: UTF-8 without control characters, at most 256 bytes.
@@ -47,7 +45,7 @@ func (l *Locker) options(resource string, opts []AcquireOption) (acquireOptions,
 		return o, err
 	}
 	o.ttl = o.ttl.Truncate(time.Millisecond)
-	return o, cmp.Or(o.keepAlive.validate(), validateHolder(o.holder), o.validateTries())
+	return o, cmp.Or(o.keepAlive.validate(), validateHolder(o.holder))
 }
 
 // Acquire takes the lease of a resource. While another holds it, or too few nodes answer, it waits until ctx ends.
@@ -75,15 +73,7 @@ func (l *Locker) Do(ctx context.Context, resource string, work func(context.Cont
 }
 
 func (l *Locker) acquire(ctx context.Context, resource string, o acquireOptions) (*attempt, error) {
-	if o.tries > 0 {
-		return l.acquireWithin(ctx, resource, o)
-	}
 	begun := time.Now()
-	a, err := l.patiently(ctx, resource, o)
-	return l.measured(a, err, begun)
-}
-
-func (l *Locker) patiently(ctx context.Context, resource string, o acquireOptions) (*attempt, error) {
 	var a *attempt
 	ctx, end := l.begin(ctx, "acquire", resource)
 	err := l.acquiring(ctx, func(ctx context.Context) error {
@@ -93,7 +83,7 @@ func (l *Locker) patiently(ctx context.Context, resource string, o acquireOption
 		})
 	})
 	end(err)
-	return a, err
+	return l.measured(a, err, begun)
 }
 
 // leased acquires and returns the [Lease].
@@ -192,23 +182,8 @@ func (l *Locker) tryAcquire(ctx context.Context, resource string, o acquireOptio
 	return l.measured(a, err, begun)
 }
 
-// attempt makes one acquisition, up to step. A TTL that is longer than any in use is recorded first.
+// attempt makes one acquisition, up to step, and a second one if that may help.
 func (l *Locker) attempt(
-	ctx context.Context, resource string, o acquireOptions, floor fence.Token,
-	step func(*attempt, context.Context, fence.Token) error,
-) (*attempt, error) {
-	a, err := l.attemptTwice(ctx, resource, o, floor, step)
-	if over, ok := errors.AsType[*overMaxError](err); ok {
-		if err = l.longer(ctx, over); err != nil {
-			return nil, fmt.Errorf("acquire %q: %w", resource, err)
-		}
-		a, err = l.attemptTwice(ctx, resource, o, floor, step)
-	}
-	return a, err
-}
-
-// attemptTwice makes an attempt, and a second one if that may help.
-func (l *Locker) attemptTwice(
 	ctx context.Context, resource string, o acquireOptions, floor fence.Token,
 	step func(*attempt, context.Context, fence.Token) error,
 ) (*attempt, error) {

@@ -19,16 +19,15 @@ const (
 	maxEpoch   = 1<<21 - 1
 )
 
-// Admission is the admission of a node to its group, from its beginning to its end.
-type Admission struct {
-	Node       string
-	Nonce      string        // identifies the new incarnation
-	Base       int64         // every later token that needs this node is higher
-	Quarantine time.Duration // how long the node grants nothing, unless it is shortened
+// admission is the admission of a node to its group, from its beginning to its end.
+type admission struct {
+	nonce      string        // identifies the new incarnation
+	base       int64         // every later token that needs this node is higher
+	quarantine time.Duration // how long the node grants nothing, unless it is shortened
+	longest    time.Duration // the longest TTL that a lease may have
 
-	begun   instant          // after the nonce was written; zero if another process began the admission
-	longest fence.LongestTTL // read after that; zero if it is not recorded
-	intact  bool             // the node was parked, or is durable, and has lost nothing
+	begun  instant // after the nonce was written; zero if another process began the admission
+	intact bool    // the node is durable and has lost nothing
 }
 
 // askEvery is the interval of asking the other nodes, or of checking another process's admission.
@@ -40,6 +39,7 @@ var (
 	errRestarted = errors.New("the node has lost its run or its data since the admission began")
 	errOthers    = errors.New("another process is ending its admission of the node")
 	errStaleBase = errors.New("the node has a higher epoch already")
+	errEpochLost = errors.New("without a database the nodes keep the epoch")
 )
 
 // quarantineError says that a quarantine runs, and for how long.
@@ -54,110 +54,69 @@ func (e *quarantineError) Error() string {
 
 func (e *quarantineError) Is(target error) bool { return target == ErrQuarantined }
 
-// AdmitBegin begins to admit a node that lost its data or was restarted: it writes the new incarnation's nonce and
-// the quarantine to the node, and only then raises the epoch. (If the epoch was raised before the nonce was written,
-// a slow second admission made tokens fall.) [Locker.Admit] completes it. If this Locker began an admission of the
-// node before and an error stopped it, AdmitBegin continues that one.
-//
-// It needs an EpochStore, or an Armer, which guarantees rising tokens by itself, or a quorum of other admitted nodes,
-// which then keep the epoch.
-func (l *Locker) AdmitBegin(ctx context.Context, node string) (Admission, error) {
-	n, err := l.nodeNamed(node)
-	if err != nil {
-		return Admission{}, err
-	}
-	return l.admission(ctx, n, false)
-}
-
-// admission is AdmitBegin. If patient, it first lets another process complete the admission that it began.
-func (l *Locker) admission(ctx context.Context, n *node, patient bool) (a Admission, err error) {
-	if l.keepsEpoch() && len(l.nodes) == 1 {
-		return Admission{}, fmt.Errorf("admit %s: an epoch store is needed, or tokens could fall: set Config.Epochs", n.name)
-	}
+// admission begins to admit a node that lost its data or was restarted: it writes the new incarnation's nonce and the
+// quarantine to the node, and only then raises the epoch. (If the epoch was raised before the nonce was written, a slow
+// second admission made tokens fall.) If this Locker began an admission of the node before and an error stopped it,
+// that one continues. Another process that began one is left to end it.
+func (l *Locker) admission(ctx context.Context, n *node) (a admission, err error) {
 	a = l.take(n)
 	states := l.states(ctx)
-	if err = l.mayBegin(n, &a, states, patient); err == nil && a.Nonce == "" {
+	if err = l.mayBegin(n, &a, states); err == nil && a.nonce == "" {
 		a, err = l.write(ctx, n, states)
 	}
 	if err == nil && a.begun == (instant{}) {
 		a.begun = now()
 	}
-	if err == nil && a.Base == 0 {
-		a.Base, err = l.newBase(ctx, states, n)
-	}
-	if err == nil && l.longest.store != nil && a.longest.Record == 0 {
-		a.longest, err = l.longestFor(ctx, a, states)
+	if err == nil && a.base == 0 {
+		a.base, err = l.newBase(ctx, states, n)
 	}
 	if err != nil {
 		l.keep(n, a, err)
-		return Admission{}, fmt.Errorf("admit %s: %w", n.name, err)
+		return admission{}, fmt.Errorf("admit %s: %w", n.name, err)
 	}
 	a.intact = l.unbroken(ctx, n, states[n.index], a)
 	return a, nil
 }
 
-// longestFor reads the longest TTL in use for an admission whose nonce is written: by then, every lease that the node
-// lost is covered by the record. If the quarantine is too short for it, because longer leases were allowed earlier or
-// elsewhere, the quarantine starts over. A record that is not kept may be too low, so it shortens no quarantine, but
-// it lengthens one: a TTL that it has may be in use.
-func (l *Locker) longestFor(ctx context.Context, a Admission, states []nodeState) (fence.LongestTTL, error) {
-	longest, err := l.recorded(ctx, l.cfg.DefaultTTL)
-	longest.Kept = longest.Kept && !doubts(states, longest)
-	if err == nil && longest.TTL > a.Quarantine && !l.cfg.BestEffort {
-		err = errRace
-	}
-	if err != nil {
-		return fence.LongestTTL{}, err
-	}
-	return longest, nil
-}
-
 // mayBegin says why a node cannot be admitted now; nil: an admission may begin, or this process's own, a, continues.
 // If the node no longer has a, mayBegin sets a to zero.
-func (l *Locker) mayBegin(n *node, a *Admission, states []nodeState, patient bool) error {
+func (l *Locker) mayBegin(n *node, a *admission, states []nodeState) error {
 	st := states[n.index]
-	if st.err == nil && (st.pending != a.Nonce || st.void || st.quarantine > a.Quarantine) { // longer: the clock was set back
-		*a = Admission{}
+	if st.err == nil && (st.pending != a.nonce || st.void || st.quarantine > a.quarantine) { // longer: the clock was set back
+		*a = admission{}
 	}
 	switch other := inOtherMode(states); {
 	case other != nil:
 		return other
+	case l.keepsEpoch() && epochElsewhere(states):
+		return errEpochElsewhere
 	case l.keepsEpoch() && !st.admitted && admitted(states) < l.quorum:
-		return fmt.Errorf("without Config.Epochs the epoch is kept by the nodes, and %d other admitted ones are needed; there are %d",
-			l.quorum, admitted(states))
+		return fmt.Errorf("%w: %d other admitted ones are needed, and there are %d; go on with Locker.Init and Above, or fencegate nodes init --above TOKEN",
+			errEpochLost, l.quorum, admitted(states))
 	case st.err != nil:
 		return st.err
 	case st.admitted:
 		return errAdmitted
-	case a.Nonce != "" || st.pending == "" || st.void:
+	case a.nonce != "" || st.pending == "" || st.void:
 		return nil
 	case l.cfg.BestEffort && !isBestEffort(st.pending): // the quarantine of a strict one is not awaited
 		return nil
-	case st.quarantine > 0 && st.quarantine <= l.cfg.MaxTTL: // another process's; each beginning leaves its scripts
+	case st.quarantine > 0 && st.quarantine <= l.quarantine(states): // another process's; each beginning leaves its scripts
 		return &quarantineError{node: n.name, left: st.quarantine}
-	case patient && st.quarantine == 0 && !l.cfg.Embedded && l.waitsForOther(n, st.pending):
+	case st.quarantine == 0 && !l.cfg.Embedded && l.waitsForOther(n, st.pending):
 		return errOthers
 	}
 	return nil
 }
 
 // write begins an admission on its node. After an error the node may have it all the same.
-func (l *Locker) write(ctx context.Context, n *node, states []nodeState) (Admission, error) {
-	longest := l.longestKnown(states)
+func (l *Locker) write(ctx context.Context, n *node, states []nodeState) (admission, error) {
+	_, longest := l.limits(states)
+	a := admission{nonce: l.newNonce(), quarantine: longest, longest: longest}
 	if l.cfg.Embedded || l.cfg.BestEffort {
-		longest = 0
+		a.quarantine = 0
 	}
-	a := Admission{Node: n.name, Nonce: l.newNonce(), Quarantine: longest}
-	return a, n.admitBegin(ctx, a.Nonce, longest, states[n.index])
-}
-
-// longestKnown is the longest TTL that any process may have used, as far as it is known.
-func (l *Locker) longestKnown(states []nodeState) time.Duration {
-	longest := max(l.cfg.MaxTTL, time.Duration(l.longest.seen.Load()))
-	for _, st := range states {
-		longest = max(longest, st.maxTTL)
-	}
-	return longest
+	return a, n.admitBegin(ctx, a.nonce, a.quarantine, 0, states[n.index])
 }
 
 // keepsEpoch reports whether the nodes themselves keep the epoch.
@@ -187,33 +146,25 @@ func (l *Locker) newBase(ctx context.Context, states []nodeState, n *node) (int6
 	return epoch << epochShift, nil
 }
 
-// Admit completes an admission after its quarantine. It shortens the quarantine if possible: a little more than a
-// second after the admission began, it asks N/2+1 other nodes how long their locks last. While the quarantine runs
-// the error is [ErrQuarantined]. Before the node is admitted it gets copies of the others' locks, so that leases
-// survive the restart of the next node. After any other error the admission is void, or the node could not be asked:
-// begin again, or use [Locker.Readmit], which continues if possible.
-func (l *Locker) Admit(ctx context.Context, a Admission) error {
-	n, err := l.nodeNamed(a.Node)
-	if err != nil {
-		return err
-	}
+// end completes an admission after its quarantine. It shortens the quarantine if possible: a little more than a second
+// after the admission began, it asks N/2+1 other nodes how long their locks last. While the quarantine runs the error
+// is [ErrQuarantined]. Before the node is admitted it gets copies of the others' locks, so that leases survive the
+// restart of the next node. After any other error the admission is void, or the node could not be asked.
+func (l *Locker) end(ctx context.Context, n *node, a admission) error {
 	given, err := l.prepare(ctx, n, a)
 	if err == nil {
-		var most fence.LongestTTL
-		if most, err = l.maximum(ctx, a.longest); err == nil {
-			err = n.admit(ctx, a.Nonce, a.Base, most)
-		}
+		group, _ := l.limits(l.states(ctx))
+		err = n.admit(ctx, a.nonce, a.base, group, l.cfg.Epochs != nil)
 	}
 	if err != nil {
-		return fmt.Errorf("admit %s: %w", a.Node, err)
+		return fmt.Errorf("admit %s: %w", n.name, err)
 	}
 	l.takeBack(ctx, n, a, given)
-	l.even(ctx)
 	return nil
 }
 
 // prepare shortens the quarantine if possible, and copies locks to the node once it is over.
-func (l *Locker) prepare(ctx context.Context, n *node, a Admission) (given []heldLock, err error) {
+func (l *Locker) prepare(ctx context.Context, n *node, a admission) (given []heldLock, err error) {
 	if l.cfg.Embedded {
 		return nil, nil
 	}
@@ -291,12 +242,12 @@ func (l *Locker) lookAfter(n *node) {
 	if !l.leftByInit() {
 		return
 	}
-	if st := n.state(l.ctx); st.err == nil && (st.admitted || st.resting) || l.mayAdmit(l.ctx) != nil { // it is found lost again
+	if st := n.state(l.ctx); st.err == nil && st.admitted || l.mayAdmit(l.ctx) != nil { // it is found lost again
 		return
 	}
 	log.Warn("node is new, lost its data or was restarted; it grants nothing until " + l.cfg.admittedWhen())
 	for told := ""; ; {
-		err := l.Readmit(l.ctx, n.name)
+		err := l.admit(l.ctx, n)
 		if err == nil {
 			log.Info("node is admitted again")
 			return
@@ -326,14 +277,15 @@ func (l *Locker) nodeNamed(name string) (*node, error) {
 // admitBegin runs admit_begin.lua and loads the bound scripts in one MULTI/EXEC, so that a restart can't come
 // between. One of them ends the admission: a node that restarts in between has lost it, whatever it keeps of its
 // data. The other scripts do nothing before that end. They are not loaded again there, so the end may be repeated.
-func (n *node) admitBegin(ctx context.Context, nonce string, quarantine time.Duration, st nodeState) error {
+// first is the longest TTL that a first start grants, otherwise 0.
+func (n *node) admitBegin(ctx context.Context, nonce string, quarantine, first time.Duration, st nodeState) error {
 	void := ""
 	if st.void || n.cfg.bestEffort {
 		void = st.pending
 	}
 	var result *redis.Cmd
 	_, err := n.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
-		result = tx.Eval(ctx, admitBeginText, []string{n.keys.h, n.keys.q}, nonce, n.quarantineMS(quarantine), st.incarnation, void)
+		result = tx.Eval(ctx, admitBeginText, []string{n.keys.h, n.keys.q}, nonce, n.quarantineMS(quarantine), st.incarnation, void, first.Milliseconds())
 		for _, text := range boundTexts {
 			tx.ScriptLoad(ctx, bindText(*text, nonce))
 		}
@@ -356,13 +308,16 @@ func (n *node) admitBegin(ctx context.Context, nonce string, quarantine time.Dur
 }
 
 // admit runs admit.lua.
-func (n *node) admit(ctx context.Context, nonce string, base int64, most fence.LongestTTL) error {
-	reign := ""
+func (n *node) admit(ctx context.Context, nonce string, base int64, group limits, stored bool) error {
+	reign, store := "", ""
 	if n.cfg.watched() {
 		reign = "reign"
 	}
+	if stored {
+		store = "stored"
+	}
 	values, err := n.client.EvalSha(ctx, bindScripts(nonce).sha[admitKind], []string{n.keys.h, n.keys.q},
-		strconv.FormatInt(base, 10), most.TTL.Milliseconds(), reign, most.Record, n.durableMark(ctx)).Slice()
+		strconv.FormatInt(base, 10), group.granted.Milliseconds(), group.longest.Milliseconds(), reign, store, n.durableMark(ctx)).Slice()
 	switch {
 	case redis.HasErrorPrefix(err, "NOSCRIPT"):
 		return errRestarted

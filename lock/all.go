@@ -28,8 +28,8 @@ func (l *Locker) AcquireAll(ctx context.Context, resources []string, opts ...Acq
 		if err != nil {
 			return nil, err
 		}
-		if o.owner != nil || o.tries > 0 {
-			return nil, &fence.InvalidError{Field: "options", Reason: "name an owner or a number of tries, which are for one resource"}
+		if o.owner != nil {
+			return nil, &fence.InvalidError{Field: "options", Reason: "name an owner, which is for one resource"}
 		}
 		asked[i] = acquisition{resource, o}
 	}

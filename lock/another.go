@@ -29,12 +29,7 @@ func (seen *another) hasten(ctx context.Context, l *Locker, n *node) {
 	if !seen.since.add(l.askAfter()).passed() {
 		return
 	}
-	a := Admission{Node: n.name, Nonce: nonce, Quarantine: whole, begun: seen.since}
-	if l.longest.store != nil {
-		if longest, err := l.longestFor(ctx, a, l.states(ctx)); err == nil {
-			a.longest = longest
-		}
-	}
+	a := admission{nonce: nonce, quarantine: whole, begun: seen.since}
 	if err := l.shorten(ctx, n, a); err != nil && ctx.Err() == nil {
 		l.cfg.Logger.Warn("the quarantine that another process began could not be shortened yet", "node", n.name, "error", err)
 	}

@@ -26,12 +26,12 @@ func quarantineOf(t *testing.T, cfg lock.Config, addr string) string {
 	return client(t, addr).Get(t.Context(), cfg.KeyPrefix+":q").Val()
 }
 
-// readmitting runs Readmit until the test ends, or until stop.
+// readmitting runs Admit until the test ends, or until stop.
 func readmitting(t *testing.T, l *lock.Locker, node string) (readmitted <-chan error, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- patiently(ctx, func() error { return l.Readmit(ctx, node) }) }()
+	go func() { done <- patiently(ctx, func() error { return l.Admit(ctx, node) }) }()
 	t.Cleanup(cancel)
 	return done, cancel
 }
@@ -78,21 +78,6 @@ func TestAnotherProcessShortensNothingWhereTheOthersCannotTell(t *testing.T) {
 	if left := status(t, l)[1].Quarantine; left < 4*time.Minute {
 		t.Errorf("only %v are left of the quarantine", left)
 	}
-}
-
-// The record of the longest TTL shortens another process's quarantine, too.
-func TestTheRecordShortensAQuarantineThatAnotherProcessBegan(t *testing.T) {
-	t.Parallel()
-	cfg, servers := own(t, 1, redisserver.Config{})
-	cfg.Epochs, cfg.DefaultTTL = &records{}, 5*time.Second
-	l := started(t, cfg)
-	release(t, acquire(t, l, "r"))
-	restart(t, servers[0], nil)
-	leftBehind(t, cfg, "node-1")
-	readmitted, _ := readmitting(t, l, "node-1")
-	eventually(t, 20*time.Second, "the quarantine is shortened", func() bool { return status(t, l)[0].Quarantine <= 5*time.Second })
-	eventually(t, 20*time.Second, "the quarantine is over", func() bool { return l.Impatient("node-1") })
-	must(t, <-readmitted)
 }
 
 // A quarantine is shortened once: later answers of the other nodes do not shorten it further.

@@ -113,9 +113,6 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 		r.late()
 	}
 	a.granted, a.counters = r.granted, r.counters
-	if r.maxTTL > 0 {
-		l.longest.uneven.Store(true)
-	}
 	a.may |= r.may
 	for i := range l.nodes {
 		// Nodes that have not answered. A message that was not sent yet is abandoned, unless the lock was granted:
@@ -132,7 +129,7 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	case granted:
 		return fence.Token(r.top), nil
 	case r.maxTTL > 0:
-		return 0, overNodeMax(a.o.ttl, r.maxTTL)
+		return 0, fmt.Errorf("acquire %q: %w", a.resource, overNodeMax(a.o.ttl, r.maxTTL))
 	case r.no > 0 && r.yes < l.quorum && r.no+r.yes >= l.quorum, r.no > len(l.nodes)-l.quorum:
 		return 0, r.heldError()
 	}

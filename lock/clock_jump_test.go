@@ -91,10 +91,7 @@ func TestARecoveryEndsThoughTheClockIsSetBack(t *testing.T) {
 			first, stop := context.WithCancel(ctx)
 			defer stop()
 			done := make(chan error, 1)
-			go func() {
-				_, err := l.Recover(first, 100)
-				done <- err
-			}()
+			go func() { done <- l.Init(first, lock.Above(100)) }()
 			eventually(t, 20*time.Second, "the quarantine has begun", func() bool {
 				return client(t, server.Addr).HExists(t.Context(), cfg.KeyPrefix+":h", "@pending").Val()
 			})

@@ -21,7 +21,7 @@ import (
 // Defaults of [Config].
 const (
 	DefaultTTL         = 30 * time.Second
-	DefaultMaxTTL      = 5 * time.Minute
+	DefaultMaxTTL      = time.Minute
 	DefaultNodeTimeout = 50 * time.Millisecond
 	DefaultDriftFactor = 0.01
 	DefaultKeyPrefix   = "fencegate"
@@ -105,17 +105,17 @@ type Config struct {
 	// whatever data Redis loses. If it is a [leasing.Ender] too, it ends the grant of each released lease. A
 	// pgfence.Fence is both.
 	Armer leasing.Armer
-	// Epochs, if set, stores the epoch for nodes that are admitted again and, if it is a [LongestStore], the longest
-	// TTL in use; a pgfence.Fence is one. Set it in all lockers of a group, or in none. With an Armer as well, nodes
-	// are admitted automatically after the quarantine; without, by [Locker.Admit]. With neither, three nodes or more
-	// keep the epoch themselves.
+	// Epochs, if set, stores the epoch for nodes that are admitted again; a pgfence.Fence is one. Set it in all lockers
+	// of a group, or in none. With an Armer as well, nodes are admitted automatically after the quarantine; without, by
+	// [Locker.Admit]. With neither, three nodes or more keep the epoch themselves.
 	Epochs EpochStore
-	// MaxTTL is the longest TTL that is allowed. It is also the length of the quarantine of a node that lost data,
-	// unless the other nodes or the record of the longest TTL in use allow a shorter one. Set the same in all lockers
-	// of a group. Default 5 min.
+	// MaxTTL is the longest TTL that this Locker uses. The nodes keep the group's longest TTL, which is also the length
+	// of the quarantine of a node that lost data, unless the other nodes allow a shorter one: [Locker.Init] gives them
+	// MaxTTL at the first start, and [Locker.SetMaxTTL] changes it. MaxTTL may be shorter than the group's, and is not
+	// longer; it is the length of the quarantine if no node is left that keeps the group's. Default: the group's, and
+	// 1 min at the first start.
 	MaxTTL time.Duration
-	// DefaultTTL is used without [WithTTL]. A longer TTL is recorded first if Epochs is a [LongestStore]. Default 30
-	// s, or MaxTTL if that is shorter.
+	// DefaultTTL is used without [WithTTL]. Default 30 s, or MaxTTL if that is shorter.
 	DefaultTTL time.Duration
 	// NodeTimeout is how long a node may be silent before a step stops waiting for it, whatever the TTL. Time in
 	// which this process did not run does not count. An extension gives a node at least a second. No round counts an
@@ -154,8 +154,7 @@ func (c Config) Validate() error {
 
 // withDefaults fills in defaults and validates.
 func (c Config) withDefaults() (Config, error) {
-	c.MaxTTL = cmp.Or(c.MaxTTL, DefaultMaxTTL)
-	c.DefaultTTL = cmp.Or(c.DefaultTTL, min(DefaultTTL, c.MaxTTL))
+	c.DefaultTTL = cmp.Or(c.DefaultTTL, min(DefaultTTL, cmp.Or(c.MaxTTL, DefaultTTL)))
 	c.NodeTimeout = cmp.Or(c.NodeTimeout, DefaultNodeTimeout)
 	c.DriftFactor = cmp.Or(c.DriftFactor, DefaultDriftFactor)
 	c.KeyPrefix = cmp.Or(c.KeyPrefix, DefaultKeyPrefix)
@@ -174,14 +173,17 @@ func (c Config) withDefaults() (Config, error) {
 		return c, &fence.InvalidError{Field: "nodes", Reason: "are missing: give at least one Redis node"}
 	case len(c.Nodes) > maxNodes:
 		return c, &fence.InvalidError{Field: "nodes", Reason: fmt.Sprintf("are %d; at most %d are supported", len(c.Nodes), maxNodes)}
-	case c.MaxTTL < MinTTL || c.MaxTTL > 24*time.Hour:
-		return c, &fence.InvalidError{Field: "max ttl", Reason: fmt.Sprintf("is %v; allowed is %v to 24h", c.MaxTTL, MinTTL)}
 	case c.NodeTimeout < time.Millisecond:
 		return c, &fence.InvalidError{Field: "node timeout", Reason: fmt.Sprintf("is %v; at least 1ms is needed", c.NodeTimeout)}
 	case c.BestEffort && c.Armer == nil:
 		return c, &fence.InvalidError{Field: "best effort", Reason: "needs an Armer: without a fence two holders at once would both write"}
 	case !(c.DriftFactor >= 0 && c.DriftFactor <= 0.5): // also refuses NaN
 		return c, &fence.InvalidError{Field: "drift factor", Reason: fmt.Sprintf("is %v; allowed is 0 to 0.5", c.DriftFactor)}
+	}
+	if c.MaxTTL != 0 {
+		if err := validateMaxTTL(c.MaxTTL); err != nil {
+			return c, err
+		}
 	}
 	if err := c.validateTTL(c.DefaultTTL); err != nil {
 		return c, err
@@ -238,8 +240,18 @@ func (c *Config) validateTTL(ttl time.Duration) error {
 		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; it must be positive", ttl)}
 	case ttl < MinTTL:
 		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; at least %v is needed", ttl, MinTTL)}
-	case ttl > c.MaxTTL:
-		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; at most %v is allowed", ttl, c.MaxTTL)}
+	case ttl > cmp.Or(c.MaxTTL, maxMaxTTL):
+		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; at most %v is allowed", ttl, cmp.Or(c.MaxTTL, maxMaxTTL))}
+	}
+	return nil
+}
+
+// maxMaxTTL bounds the longest TTL, and so the length of a quarantine.
+const maxMaxTTL = 24 * time.Hour
+
+func validateMaxTTL(ttl time.Duration) error {
+	if ttl < MinTTL || ttl > maxMaxTTL {
+		return &fence.InvalidError{Field: "max ttl", Reason: fmt.Sprintf("is %v; allowed is %v to 24h", ttl, MinTTL)}
 	}
 	return nil
 }

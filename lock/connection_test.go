@@ -64,7 +64,7 @@ func TestANodeThatRefusesIsAnErrorOfEveryCall(t *testing.T) {
 			for call, do := range map[string]func() error{
 				"init":     func() error { return l.Init(ctx) },
 				"ping":     func() error { return l.Ping(ctx) },
-				"readmit":  func() error { return l.Readmit(ctx, name) },
+				"readmit":  func() error { return l.Admit(ctx, name) },
 				"acquire":  func() error { _, err := l.Acquire(ctx, "r"); return err },
 				"try":      func() error { _, err := l.TryAcquire(ctx, "r"); return err },
 				"inspect":  func() error { _, err := l.Inspect(ctx, "r"); return err },

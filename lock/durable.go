@@ -43,6 +43,15 @@ func (n *node) durability(ctx context.Context) error {
 	return nil
 }
 
+// unbroken reports whether a node whose admission has begun still has everything that it ever granted: it is durable,
+// and the epoch that was raised after the admission began is the one after the node's.
+func (l *Locker) unbroken(ctx context.Context, n *node, st nodeState, a admission) bool {
+	if !st.durable || !n.cfg.Durable || l.cfg.Epochs == nil || a.base>>epochShift != st.base>>epochShift+1 {
+		return false
+	}
+	return l.keeps(ctx, n, st)
+}
+
 // keeps reports whether a node that is declared durable still has everything that it granted: its settings were
 // durable when it was admitted and are so now, and no fence stands above its counters.
 func (l *Locker) keeps(ctx context.Context, n *node, st nodeState) bool {

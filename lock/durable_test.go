@@ -48,7 +48,7 @@ func TestADurableNodeIsAdmittedAtOnceAfterItsRestart(t *testing.T) {
 		for range 2 {
 			restart(t, servers[0], nil)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			err := patiently(ctx, func() error { return l.Readmit(ctx, "node-1") })
+			err := patiently(ctx, func() error { return l.Admit(ctx, "node-1") })
 			cancel()
 			if errors.Is(err, context.DeadlineExceeded) {
 				return err // the node may have been too late to tell its settings
@@ -69,6 +69,16 @@ func TestADurableNodeIsAdmittedAtOnceAfterItsRestart(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// quarantined begins to admit a node, and fails if the admission could end at once.
+func quarantined(t *testing.T, l *lock.Locker) {
+	t.Helper()
+	begun, err := admitBegin(t, l, "node-1")
+	must(t, err)
+	if err := admitEnd(t, l, begun); !errors.Is(err, lock.ErrQuarantined) {
+		t.Errorf("admit: %v", err)
+	}
 }
 
 // The declaration alone is not enough.
@@ -135,4 +145,18 @@ func TestANodeThatIsDeclaredDurableAndIsNotIsWarnedOf(t *testing.T) {
 	if err := cfg.Validate(); !errors.Is(err, fence.ErrInvalid) {
 		t.Errorf("one of three nodes: %v", err)
 	}
+}
+
+// What a node's settings are later does not matter.
+func TestANodeThatIsAdmittedWithOtherSettingsIsNotDurable(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
+	cfg.Epochs, cfg.Nodes[0].Durable = &fences{}, true
+	l, admin := started(t, cfg), client(t, servers[0].Addr)
+	must(t, admin.ScriptFlush(t.Context()).Err())
+	must(t, admin.ConfigSet(t.Context(), "appendfsync", "everysec").Err())
+	admit(t, l, "node-1")
+	must(t, admin.ConfigSet(t.Context(), "appendfsync", "always").Err())
+	restart(t, servers[0], nil)
+	quarantined(t, l)
 }

@@ -48,12 +48,9 @@ func TestTheLastHandleEndsTheGrant(t *testing.T) {
 	fences := &ender{}
 	cfg.Armer = fences
 	l := started(t, cfg)
-	outer := acquire(t, l, "r")
+	o := lock.NewOwner()
+	outer, inner := acquire(t, l, "r", lock.WithOwner(o)), acquire(t, l, "r", lock.WithOwner(o))
 	grant, err := outer.Grant()
-	if err != nil {
-		t.Fatal(err)
-	}
-	inner, err := outer.Reenter()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,9 +28,6 @@ var (
 	ErrExhausted = errors.New("tokens of this epoch are used up")
 	// ErrClosed: the Locker is closed.
 	ErrClosed = leasing.ErrClosed
-	// ErrNotRecorded: a TTL longer than any in use could not be recorded, so no node may grant it. Shorter leases are
-	// not affected.
-	ErrNotRecorded = errors.New("the longest TTL in use could not be recorded")
 	// ErrNodeTimeout: a node did not answer within the node timeout.
 	ErrNodeTimeout = errors.New("no answer within the node timeout")
 	// ErrCluster: the node is part of a Redis Cluster.
@@ -87,7 +84,8 @@ type QuorumError struct {
 	Causes    []*NodeError // one for each node that did not take part
 
 	// NeedsAdmission: so many nodes are not admitted that the others are no quorum, and this Locker has no Armer, so
-	// it does not admit them automatically. Call [Locker.Init] if the group is new, otherwise [Locker.Readmit].
+	// it does not admit them automatically. Call [Locker.Init] if the group is new, with [Above] if it has no database and
+	// lost a majority, otherwise [Locker.Admit].
 	NeedsAdmission bool
 }
 
@@ -113,7 +111,8 @@ func (e *QuorumError) Error() string {
 	text := fmt.Sprintf("%s %q: no quorum: %d of %d Redis nodes did not take part and %d are needed (%s)",
 		e.Operation, e.Resource, len(e.Causes), e.Nodes, e.Quorum, strings.Join(causes, "; "))
 	if e.NeedsAdmission {
-		text += "; admit the nodes of a new group with Locker.Init or fencegate serve --init, and nodes that lost their data with Locker.Readmit or fencegate nodes admit"
+		text += "; admit the nodes of a new group with Locker.Init or fencegate nodes init, nodes that lost their data with Locker.Admit or fencegate nodes admit, " +
+			"and a group without PostgreSQL that lost a majority with Locker.Init and Above, or fencegate nodes init --above TOKEN"
 	}
 	return text
 }

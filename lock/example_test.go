@@ -92,20 +92,6 @@ func ExampleWithKeepAlive() {
 	fmt.Println("held until", lease.Deadline(), "unless it is renewed")
 }
 
-// Reenter makes another handle for a part of the work.
-func ExampleLease_Reenter() {
-	lease, err := leases.Acquire(ctx, "orders/1001")
-	if err != nil {
-		panic(err)
-	}
-	defer lease.Release(ctx)
-	inner, err := lease.Reenter() // the same lease and token
-	if err != nil {
-		panic(err)
-	}
-	defer inner.Release(ctx)
-}
-
 // Source makes a Locker one of several sources of leases. leasing.Do works under a lease of any source.
 func ExampleLocker_Source() {
 	request := leasing.Request{Resource: "orders/1001", TTL: 30 * time.Second}
@@ -122,17 +108,6 @@ func ExampleLocker_TryAcquire() {
 	case err == nil:
 		defer lease.Release(ctx)
 	}
-}
-
-func ExampleWithTries() {
-	lease, err := leases.Acquire(ctx, "orders/1001", lock.WithTries(32, 150*time.Millisecond))
-	if errors.Is(err, lock.ErrHeld) {
-		return // like redsync's ErrTaken and redislock's ErrNotObtained
-	}
-	if err != nil {
-		panic(err)
-	}
-	defer lease.Release(ctx)
 }
 
 func ExampleWithOwner() {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -61,7 +60,7 @@ func (l *Locker) Home(resource string) int { return l.home(resource) }
 // Call it before the nodes are admitted.
 func ConfirmNothing() { confirmText = "-- @NONCE@\nreturn {1}" }
 
-// AdmitAtOnce is Readmit without its quarantine: a safeguard removed.
+// AdmitAtOnce is Admit without its quarantine: a safeguard removed.
 func (l *Locker) AdmitAtOnce(ctx context.Context, node string) error {
 	n, err := l.nodeNamed(node)
 	if err != nil {
@@ -69,14 +68,15 @@ func (l *Locker) AdmitAtOnce(ctx context.Context, node string) error {
 	}
 	states := l.states(ctx)
 	nonce := newID()
-	if err := n.admitBegin(ctx, nonce, 0, states[n.index]); err != nil {
+	if err := n.admitBegin(ctx, nonce, 0, 0, states[n.index]); err != nil {
 		return err
 	}
 	base, err := l.newBase(ctx, states, n)
 	if err != nil {
 		return err
 	}
-	return n.admit(ctx, nonce, base, fence.LongestTTL{TTL: l.cfg.MaxTTL})
+	group, _ := l.limits(states)
+	return n.admit(ctx, nonce, base, group, l.cfg.Epochs != nil)
 }
 
 // Forgive admits a node as if it had lost nothing, with the counters that it has left: the marker's safeguard
@@ -96,7 +96,7 @@ func (l *Locker) Forgive(ctx context.Context, node string) error {
 			return err
 		}
 	}
-	return n.client.HSet(ctx, n.keys.h, "@incarnation", nonce, "@base", st.base, "@maxttl", l.cfg.MaxTTL.Milliseconds()).Err()
+	return n.client.HSet(ctx, n.keys.h, "@incarnation", nonce, "@base", st.base, "@maxttl", l.longestTTL().Milliseconds(), "@longest", l.longestTTL().Milliseconds()).Err()
 }
 
 // Refusal is a node's refusal of an acquisition.
@@ -129,8 +129,58 @@ func (l *Locker) Waits(resource string) (holder string) {
 	return ""
 }
 
+// Begun is an admission that has begun.
+type Begun struct {
+	admission
+
+	node string
+}
+
+// Base is the admission's base.
+func (b Begun) Base() int64 { return b.base }
+
+// Nonce identifies the new incarnation.
+func (b Begun) Nonce() string { return b.nonce }
+
+// BeginAdmission makes the first half of Admit. It replaces an overdue admission of another process at once.
+func (l *Locker) BeginAdmission(ctx context.Context, node string) (Begun, error) {
+	n, err := l.nodeNamed(node)
+	if err != nil {
+		return Begun{}, err
+	}
+	a, err := l.admission(ctx, n)
+	if errors.Is(err, errOthers) && l.Impatient(node) {
+		a, err = l.admission(ctx, n)
+	}
+	return Begun{a, node}, err
+}
+
+// EndAdmission makes the second half of Admit.
+func (l *Locker) EndAdmission(ctx context.Context, b Begun) error {
+	n, err := l.nodeNamed(b.node)
+	if err != nil {
+		return err
+	}
+	return l.end(ctx, n, b.admission)
+}
+
 // Aged makes an admission old enough for the other nodes to be asked.
-func (l *Locker) Aged(a *Admission) { a.begun = a.begun.add(-2 * l.askAfter()) }
+func (l *Locker) Aged(b *Begun) { b.begun = b.begun.add(-2 * l.askAfter()) }
+
+// BeginMaxTTL makes the first half of SetMaxTTL, as a process that dies does.
+func (l *Locker) BeginMaxTTL(ctx context.Context, ttl time.Duration) (end func() error, err error) {
+	states, change := l.read(ctx), newID()
+	err = l.limitAll(ctx, states, change, "begin", ttl)
+	return func() error { return l.limitAll(ctx, states, change, "end", ttl) }, err
+}
+
+// Longest is the longest TTL that a lease may still have, as each node keeps it.
+func (l *Locker) Longest(ctx context.Context) (all []time.Duration) {
+	for _, st := range l.read(ctx) {
+		all = append(all, st.limits.longest)
+	}
+	return all
+}
 
 // Impatient ends the wait for another process's admission, and reports whether there was one.
 func (l *Locker) Impatient(node string) bool {
@@ -144,4 +194,19 @@ func (l *Locker) Impatient(node string) bool {
 	o.until = now()
 	l.overdue[n.index] = o
 	return true
+}
+
+// SeenMaxTTL is the group's longest TTL that this Locker last saw.
+func (l *Locker) SeenMaxTTL() time.Duration { return l.lastSeen().granted }
+
+// BeginInit makes the first half of a first start.
+func (l *Locker) BeginInit(ctx context.Context) error {
+	states := l.states(ctx)
+	group, _ := l.limits(states)
+	for i, n := range l.nodes {
+		if err := n.admitBegin(ctx, l.newNonce(), 0, group.granted, states[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -51,16 +51,8 @@ func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Dur
 		return instant{}, fmt.Errorf("extend %q: %w", ref.Resource, err)
 	}
 	defer done()
-	recorded := false
 	for failed := 0; ; failed++ {
 		deadline, again, err := l.extendRound(ctx, ref, ttl, until)
-		if over, ok := errors.AsType[*overMaxError](err); ok && !recorded {
-			if err = l.longer(ctx, over); err != nil {
-				return instant{}, fmt.Errorf("extend %q: %w", ref.Resource, err)
-			}
-			recorded = true
-			continue
-		}
 		if err == nil || !again {
 			return deadline, err
 		}
@@ -86,9 +78,6 @@ func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Dura
 	until = until.earlier(end)
 	r.send(l.all(), ask{owner: ref.Owner, ttl: ttl.Milliseconds(), expires: until.mono})
 	err = r.waitUntil(ctx, until)
-	if r.maxTTL > 0 {
-		l.longest.uneven.Store(true)
-	}
 	if r.yes < l.quorum {
 		for i := range r.ops {
 			r.ops[i].abandon() // the next round sends its own
@@ -103,7 +92,7 @@ func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Dura
 	case r.yes >= l.quorum && !deadline.passed():
 		return deadline, false, nil
 	case r.maxTTL > 0:
-		return instant{}, false, overNodeMax(ttl, r.maxTTL)
+		return instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, overNodeMax(ttl, r.maxTTL))
 	case r.yes >= l.quorum:
 		return instant{}, true, fmt.Errorf("extend %q: the TTL of %v ended before it was extended: %w", ref.Resource, ttl, ErrLost)
 	case r.no > len(l.nodes)-l.quorum:
@@ -111,8 +100,4 @@ func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Dura
 	}
 	missing := l.quorumError("extend", ref.Resource, r.causes)
 	return instant{}, missing.mayReturn() && l.ctx.Err() == nil, missing
-}
-
-func overNodeMax(ttl time.Duration, maxMS int64) error {
-	return &overMaxError{ttl, time.Duration(maxMS) * time.Millisecond}
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -20,18 +19,31 @@ import (
 //
 // The proof: all nodes answer; none of them has a counter, a base or a lock; no lease was taken on any since its
 // server was started; an Armer that is a [leasing.Recorder] has never raised a fence; and nothing changed meanwhile.
-// A group in use is not empty: a node of it that is empty has lost data, and Init leaves it to [Locker.Readmit] with
+// A group in use is not empty: a node of it that is empty has lost data, and Init leaves it to [Locker.Admit] with
 // its quarantine, which starts automatically with an Armer. Init then succeeds if a quorum is admitted, and otherwise
 // fails with a [*QuorumError].
 //
 // Without such an Armer Init cannot tell a first start from a restart of all nodes without their data: then call it
-// only once in the life of a group.
-func (l *Locker) Init(ctx context.Context) error {
+// only once in the life of a group. A group without a database that lost a majority goes on by Init with [Above].
+//
+// At the first start the nodes get Config.MaxTTL as the group's longest TTL. Later a longer Config.MaxTTL than the
+// group's is a [*fence.InvalidError]; see [Locker.SetMaxTTL].
+func (l *Locker) Init(ctx context.Context, opts ...InitOption) error {
+	var o initOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if o.given {
+		return l.initAbove(ctx, o.above)
+	}
 	l.inits.Add(1)
 	l.initing.Add(1)
 	defer l.initing.Add(-1)
 	for {
 		states := l.states(ctx)
+		if err := l.mayMaxTTL(states); err != nil {
+			return fmt.Errorf("init: %w", err)
+		}
 		if admitted(states) == len(states) {
 			return nil
 		}
@@ -91,12 +103,13 @@ func admitted(states []nodeState) (n int) {
 // after that, so any change in between is noticed.
 func (l *Locker) admitFresh(ctx context.Context, states []nodeState) error {
 	nonces := make([]string, len(states))
+	group, _ := l.limits(states)
 	for i, st := range states {
 		if st.admitted {
 			continue
 		}
 		nonces[i] = l.newNonce()
-		if err := l.nodes[i].admitBegin(ctx, nonces[i], 0, st); err != nil {
+		if err := l.nodes[i].admitBegin(ctx, nonces[i], 0, group.granted, st); err != nil {
 			return err
 		}
 	}
@@ -111,19 +124,15 @@ func (l *Locker) admitFresh(ctx context.Context, states []nodeState) error {
 			return err
 		}
 	}
-	most, err := l.maximum(ctx, fence.LongestTTL{})
-	if err != nil {
-		return err
-	}
+	group, _ = l.limits(states)
 	for i, nonce := range nonces {
 		if nonce == "" {
 			continue
 		}
-		if err := l.nodes[i].admit(ctx, nonce, base, most); err != nil {
+		if err := l.nodes[i].admit(ctx, nonce, base, group, l.cfg.Epochs != nil); err != nil {
 			return err
 		}
 	}
-	l.even(ctx)
 	return nil
 }
 
@@ -146,16 +155,15 @@ type nodeState struct {
 	err         error
 	admitted    bool   // marker and scripts of the same incarnation are there
 	incarnation string // may be set although the node is not admitted: it was restarted
-	parked      int64  // the epoch that was raised when it was parked; 0: not parked
-	resting     bool   // it is parked, and was not restarted since
 	durable     bool   // it was declared durable, and its settings were, when it was admitted
 	pending     string // the admission that has begun
 	void        bool   // the node was restarted since it began
 	hasBase     bool
 	base        int64
 	promised    int64 // the highest epoch that it was promised, if the nodes keep the epoch
-	maxTTL      time.Duration
-	record      int64 // the record of maxTTL; 0: none
+	limits      limits
+	change      string // the last change of the limits
+	stored      bool   // a store outside of the nodes keeps the epoch
 	counters    int64
 	unguarded   bool          // a primary with Sentinels that accepts writes while no replica is connected
 	locks       bool          // read only if there is no incarnation
@@ -246,11 +254,12 @@ func anyBase(states []nodeState) bool {
 func (l *Locker) states(ctx context.Context) []nodeState {
 	states := make([]nodeState, len(l.nodes))
 	l.each(func(i int, n *node) { states[i] = n.state(ctx) })
+	l.see(states)
 	return states
 }
 
 // markerFields is how many fields of H describe the node's state; the others are counters.
-const markerFields = 9
+const markerFields = 11
 
 // read reads the node's marker and looks for its scripts.
 func (n *node) read(ctx context.Context) nodeState {
@@ -264,7 +273,7 @@ func (n *node) read(ctx context.Context) nodeState {
 	var replication, memory *redis.StringCmd
 	var clock *redis.TimeCmd
 	_, failed := n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending", "@note", "@reign", "@epoch", "@record", "@durable")
+		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending", "@note", "@reign", "@epoch", "@longest", "@durable", "@stored", "@change")
 		fields = p.HLen(ctx, n.keys.h)
 		quarantine = p.PTTL(ctx, n.keys.q)
 		clock, memory = p.Time(ctx), p.Info(ctx, "memory")
@@ -317,10 +326,6 @@ func (n *node) readRun(ctx context.Context, st *nodeState) (err error) {
 	} else {
 		st.admitted, err = n.hasScripts(ctx, st.incarnation)
 	}
-	var before string
-	if st.parked, before = parkedAs(st.incarnation); err == nil && st.parked > 0 {
-		st.resting, err = n.hasScripts(ctx, before)
-	}
 	if err == nil && !st.admitted && st.pending != "" {
 		var alive bool
 		alive, err = n.hasScripts(ctx, st.pending)
@@ -343,16 +348,18 @@ func (st *nodeState) mark(marker []any, fields int64) {
 		st.hasBase = true
 		st.base = number(text)
 	}
-	if text, ok := marker[2].(string); ok {
-		st.maxTTL = time.Duration(number(text)) * time.Millisecond
-	}
+	st.limits = limits{milliseconds(marker[2]), milliseconds(marker[7])}
 	if text, ok := marker[6].(string); ok {
 		st.promised = number(text)
 	}
-	if text, ok := marker[7].(string); ok {
-		st.record = number(text)
-	}
-	st.durable = marker[8] != nil
+	st.durable, st.stored = marker[8] != nil, marker[9] != nil
+	st.change, _ = marker[10].(string)
+}
+
+// milliseconds is a field that holds a time; 0: it is missing.
+func milliseconds(field any) time.Duration {
+	text, _ := field.(string)
+	return time.Duration(number(text)) * time.Millisecond
 }
 
 func (n *node) hasScripts(ctx context.Context, nonce string) (bool, error) {

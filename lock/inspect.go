@@ -19,9 +19,8 @@ type NodeStatus struct {
 	Name       string
 	Addr       string
 	Admitted   bool          // it grants leases
-	Parked     bool          // it grants nothing until it is restarted; see [Locker.Park]
 	Quarantine time.Duration // remaining time of its quarantine; 0: none
-	MaxTTL     time.Duration // the longest TTL that it grants; recording a longer one raises it
+	MaxTTL     time.Duration // the longest TTL that it grants; see [Locker.SetMaxTTL]
 	Epoch      int64
 	RTT        time.Duration
 	Clock      time.Duration // how far its clock is ahead of this machine's, give or take RTT; 0 if HasClock is false
@@ -40,7 +39,7 @@ func (l *Locker) Status(ctx context.Context) []NodeStatus {
 	for i, st := range l.read(ctx) {
 		status[i] = NodeStatus{
 			Name: l.nodes[i].name, Addr: l.cfg.Nodes[i].Addr,
-			Admitted: st.admitted, Parked: st.resting, Quarantine: st.quarantine, MaxTTL: st.maxTTL,
+			Admitted: st.admitted, Quarantine: st.quarantine, MaxTTL: st.limits.granted,
 			Epoch: st.base >> epochShift, RTT: st.rtt, Clock: st.clock, HasClock: st.hasClock, Err: st.err,
 			BestEffort: isBestEffort(st.incarnation), Durable: st.durable,
 		}

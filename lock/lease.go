@@ -66,23 +66,9 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return h.s.extendUnlessReleased(ctx, ttl)
 }
 
-// Reenter returns another handle of the same lease, with the same token and without a call to Redis. It is for nested
-// code that needs the lease too. The lease is released when every handle has been released.
-func (h *Lease) Reenter() (*Lease, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.gone {
-		return nil, fmt.Errorf("lease of %q: %w", h.s.grant.Resource, ErrReleased)
-	}
-	if err := h.s.retain(); err != nil {
-		return nil, err
-	}
-	return &Lease{s: h.s}, nil
-}
-
 // Release ends the lease's context, then gives the lease back. It waits for the fence and for a quorum, within its
 // own time limits, even if ctx has ended. Further calls return the same result. See [Locker.Release] for the errors.
-// While the lease has other handles ([Lease.Reenter]), only this one is released.
+// While the lease has other handles ([WithOwner]), only this one is released.
 func (h *Lease) Release(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

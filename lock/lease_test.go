@@ -63,7 +63,7 @@ func TestExtendRefusesBadTTLs(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))
 	lease := acquire(t, l, "r")
-	for _, ttl := range []time.Duration{0, -time.Second, time.Microsecond, lock.DefaultMaxTTL + time.Second} {
+	for _, ttl := range []time.Duration{0, -time.Second, time.Microsecond, maxTTL + time.Second} {
 		var invalid *fence.InvalidError
 		if err := lease.Extend(t.Context(), ttl); !errors.As(err, &invalid) || invalid.Field != "ttl" {
 			t.Errorf("%v: %v", ttl, err)

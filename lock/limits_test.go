@@ -106,7 +106,7 @@ func TestNodesWhoseEpochPostgreSQLKeepsStartNone(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)
 	plain := cfg
-	store := &records{}
+	store := &epochs{}
 	cfg.Epochs = store
 	started(t, cfg)
 	before := store.last.Load()

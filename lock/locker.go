@@ -35,7 +35,7 @@ type Locker struct {
 	sweepEvery int64        // average number of tries between two checks
 	listener   listener
 	rounds     sync.Pool
-	longest    longest
+	seen       atomic.Pointer[limits] // of the group, by the last look at its nodes; nil: none
 
 	life       *lifetime.Lifetime // of the calls
 	ctx        context.Context    // ends with Close
@@ -45,7 +45,7 @@ type Locker struct {
 	sweeping   bool
 	raise      raise
 	admitting  map[int]bool      // nodes that a background admission looks after
-	begun      map[int]Admission // own admissions that an error stopped, by node
+	begun      map[int]admission // own admissions that an error stopped, by node
 	overdue    map[int]overdue   // others' admissions that are over, by node
 }
 
@@ -62,14 +62,13 @@ func New(cfg Config) (*Locker, error) {
 		id:        newID(),
 		quorum:    len(cfg.Nodes)/2 + 1,
 		admitting: make(map[int]bool),
-		begun:     make(map[int]Admission),
+		begun:     make(map[int]admission),
 		overdue:   make(map[int]overdue),
 
 		sweepEvery: sweepEvery,
 	}
 	l.life = lifetime.New(closeTimeout, ErrClosed)
 	l.ctx = l.life.Calls
-	l.longest.store, l.longest.group, l.longest.turn = cfg.longestStore(), cfg.groupName(), make(chan struct{}, 1)
 	for i, n := range cfg.Nodes {
 		l.nodes = append(l.nodes, newNode(n, i, l.keys, cfg.NodeTimeout, l.nodeLost))
 	}
@@ -178,7 +177,7 @@ func (l *Locker) release(ctx context.Context, ref leasing.Ref, sealHash []byte) 
 	r := l.newRound(opRelease, "release", ref.Resource)
 	defer r.drop()
 	r.traced(ctx)
-	r.send(l.all(), ask{owner: ref.Owner, expires: time.Now().Add(l.cfg.MaxTTL)})
+	r.send(l.all(), ask{owner: ref.Owner, expires: time.Now().Add(l.longestTTL())})
 	_ = r.wait(context.WithoutCancel(ctx)) // the node timeout bounds it; Close waits for it
 	switch {
 	case r.yes >= l.quorum:

@@ -89,7 +89,7 @@ func readmit(t *testing.T, l *lock.Locker, node string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	must(t, patiently(ctx, func() error { return l.Readmit(ctx, node) }))
+	must(t, patiently(ctx, func() error { return l.Admit(ctx, node) }))
 }
 
 // admit is readmit without waiting for the quarantine, for tests that are not about it. Leases may be long then.
@@ -319,11 +319,11 @@ func TestReadmissionNeedsAnEpochStore(t *testing.T) {
 	cfg, servers := own(t, 1, redisserver.Config{})
 	l := started(t, cfg)
 	must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
-	if err := l.Readmit(t.Context(), "node-1"); err == nil {
+	if err := l.Admit(t.Context(), "node-1"); err == nil {
 		t.Fatal("admitted, though tokens could fall")
 	}
 	var invalid *fence.InvalidError
-	if err := l.Readmit(t.Context(), "no-such-node"); !errors.As(err, &invalid) {
+	if err := l.Admit(t.Context(), "no-such-node"); !errors.As(err, &invalid) {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -339,10 +339,10 @@ func TestAnAdmissionNeverLowersTheBase(t *testing.T) {
 	begun, err := admitBegin(t, l, "node-1")
 	must(t, err)
 	must(t, l.EndQuarantine(t.Context(), "node-1"))
-	for _, base := range []int64{begun.Base, begun.Base + 1<<32} {
+	for _, base := range []int64{begun.Base(), begun.Base() + 1<<32} {
 		must(t, admin.HSet(t.Context(), cfg.KeyPrefix+":h", "@base", base).Err())
 		if err := admitEnd(t, l, begun); err == nil {
-			t.Errorf("admitted with base %d where it was %d", begun.Base, base)
+			t.Errorf("admitted with base %d where it was %d", begun.Base(), base)
 		}
 	}
 	if st := status(t, l)[0]; st.Err != nil || st.Admitted {

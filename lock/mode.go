@@ -15,11 +15,8 @@ import (
 
 const bestEffortMark = "best-effort-"
 
-// isBestEffort reads the mode from the name of an incarnation, also of a parked one.
+// isBestEffort reads the mode from the name of an incarnation.
 func isBestEffort(incarnation string) bool {
-	if epoch, before := parkedAs(incarnation); epoch > 0 {
-		incarnation = before
-	}
 	return strings.HasPrefix(incarnation, bestEffortMark)
 }
 
@@ -39,7 +36,7 @@ type modeError struct{ bestEffort bool } // the node's mark
 func (e *modeError) Error() string {
 	if e.bestEffort {
 		return "the node is marked best effort and this process is strict: use --redis-best-effort (Config.BestEffort) in all processes of the group, " +
-			"or end it with: fencegate nodes mode strict; a gateway admits a best-effort node at once, so it needs no nodes admit and no nodes park"
+			"or end it with: fencegate nodes mode strict; a gateway admits a best-effort node at once, so it needs no nodes admit"
 	}
 	return "the node is marked strict and this process is best effort: do without --redis-best-effort (Config.BestEffort), " +
 		"or change the group with: fencegate nodes mode best-effort"
@@ -70,6 +67,7 @@ func (n *node) state(ctx context.Context) nodeState {
 func (l *Locker) read(ctx context.Context) []nodeState {
 	states := make([]nodeState, len(l.nodes))
 	l.each(func(i int, n *node) { states[i] = n.read(ctx) })
+	l.see(states)
 	return states
 }
 

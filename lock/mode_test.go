@@ -16,7 +16,7 @@ func bestEffort(t *testing.T, n int, server redisserver.Config) (lock.Config, []
 	t.Helper()
 	cfg, servers := own(t, n, server)
 	fences := &register{}
-	cfg.BestEffort, cfg.Armer, cfg.Epochs, cfg.MaxTTL = true, fences, &records{}, time.Hour
+	cfg.BestEffort, cfg.Armer, cfg.Epochs, cfg.MaxTTL = true, fences, &epochs{}, time.Hour
 	return cfg, servers, fences
 }
 
@@ -205,4 +205,28 @@ func TestBestEffortWaitsForNoStrictQuarantine(t *testing.T) {
 		t.Fatalf("a quarantine of %v: this test shows nothing", left)
 	}
 	release(t, acquire(t, locker(t, cfg), "r"))
+}
+
+// A node's durability under best effort, when two holders were possible, proves nothing once it is strict.
+func TestAMarkedNodeIsNotDurable(t *testing.T) {
+	t.Parallel()
+	cfg, servers, _ := bestEffort(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
+	cfg.Nodes[0].Durable = true
+	strict := cfg
+	strict.BestEffort, strict.Armer = false, nil // does not admit automatically
+	l := started(t, cfg)
+	older := acquire(t, l, "r", lock.WithTTL(time.Hour))
+	admin := client(t, servers[0].Addr)
+	var newer *lock.Lease
+	eventually(t, 20*time.Second, "it is durable", func() bool { // an admission asks for a second whether it is
+		must(t, admin.FlushAll(t.Context()).Err())
+		newer = acquire(t, l, "r")
+		return admin.HExists(t.Context(), cfg.KeyPrefix+":h", "@durable").Val()
+	})
+	if _, err := older.Grant(); err != nil {
+		t.Fatalf("one holds only, so this test shows nothing: %v", err)
+	}
+	release(t, newer)
+	mark(t, l, false)
+	quarantined(t, locker(t, strict))
 }

@@ -95,18 +95,12 @@ func (l *Locker) lasting(all []told) (left time.Duration, ok bool) {
 	return left, asked >= l.quorum
 }
 
-// shorten shortens a node's quarantine, if enough other nodes answered or the longest TTL in use is recorded.
-func (l *Locker) shorten(ctx context.Context, n *node, a Admission) error {
+// shorten shortens a node's quarantine, if enough other nodes answered.
+func (l *Locker) shorten(ctx context.Context, n *node, a admission) error {
 	if a.intact {
 		return n.shorten(ctx, a, 0)
 	}
 	left, ok := l.lasting(l.askOthers(ctx, n))
-	if a.longest.Kept {
-		recorded := a.longest.TTL - time.Since(a.begun.mono) + time.Millisecond
-		if !ok || recorded < left {
-			left, ok = recorded, true
-		}
-	}
 	if !ok {
 		return nil
 	}
@@ -114,9 +108,9 @@ func (l *Locker) shorten(ctx context.Context, n *node, a Admission) error {
 }
 
 // shorten runs shorten.lua.
-func (n *node) shorten(ctx context.Context, a Admission, left time.Duration) error {
-	mark := fmt.Sprintf("%s:%d", a.Nonce, a.Quarantine.Milliseconds())
-	_, err := n.boundCall(ctx, a.Nonce, shortenKind, []string{n.keys.h, n.keys.q}, mark, left.Milliseconds())
+func (n *node) shorten(ctx context.Context, a admission, left time.Duration) error {
+	mark := fmt.Sprintf("%s:%d", a.nonce, a.quarantine.Milliseconds())
+	_, err := n.boundCall(ctx, a.nonce, shortenKind, []string{n.keys.h, n.keys.q}, mark, left.Milliseconds())
 	return err
 }
 
@@ -124,9 +118,9 @@ func (n *node) shorten(ctx context.Context, a Admission, left time.Duration) err
 const maxGiven = 256
 
 // give copies the locks of admitted nodes to one that is about to be admitted. It is best effort: a lease whose lock
-// is not copied continues on the nodes that have it. The quarantine was no shorter than the longest lease.
-func (l *Locker) give(ctx context.Context, n *node, a Admission) ([]heldLock, error) {
-	given := elect(l.askOthers(ctx, n), max(a.Quarantine, l.cfg.MaxTTL))
+// is not copied continues on the nodes that have it.
+func (l *Locker) give(ctx context.Context, n *node, a admission) ([]heldLock, error) {
+	given := elect(l.askOthers(ctx, n), a.longest)
 	for locks := given; len(locks) > 0; {
 		part := locks[:min(maxGiven, len(locks))]
 		locks = locks[len(part):]
@@ -136,7 +130,7 @@ func (l *Locker) give(ctx context.Context, n *node, a Admission) ([]heldLock, er
 			names = append(names, held.key)
 			args = append(args, held.value, held.left.Milliseconds())
 		}
-		code, err := n.boundCall(ctx, a.Nonce, giveKind, names, args...)
+		code, err := n.boundCall(ctx, a.nonce, giveKind, names, args...)
 		switch {
 		case err != nil:
 			return nil, err
@@ -149,7 +143,7 @@ func (l *Locker) give(ctx context.Context, n *node, a Admission) ([]heldLock, er
 
 // takeBack deletes the copied locks of leases that ended meanwhile, and returns the rest: their release did not reach
 // the node because it was not admitted. If takeBack fails, such a lock stays until its TTL is over.
-func (l *Locker) takeBack(ctx context.Context, n *node, a Admission, given []heldLock) (rest []heldLock) {
+func (l *Locker) takeBack(ctx context.Context, n *node, a admission, given []heldLock) (rest []heldLock) {
 	if len(given) == 0 {
 		return nil
 	}
@@ -170,7 +164,7 @@ func (l *Locker) takeBack(ctx context.Context, n *node, a Admission, given []hel
 		}
 		resource := strings.TrimPrefix(one.key, n.keys.lockPrefix)
 		names := []string{n.keys.h, one.key, n.keys.waitPrefix + resource, n.keys.waiting}
-		_, _ = n.boundCall(ctx, a.Nonce, opRelease, names, one.value[:ownerLength], resource, n.keys.wakePrefix)
+		_, _ = n.boundCall(ctx, a.nonce, opRelease, names, one.value[:ownerLength], resource, n.keys.wakePrefix)
 	}
 	return rest
 }

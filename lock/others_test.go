@@ -135,9 +135,9 @@ func readmitAmong(t *testing.T, l *lock.Locker, node string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	err := l.Readmit(ctx, node)
+	err := l.Admit(ctx, node)
 	for err != nil && ctx.Err() == nil {
-		err = l.Readmit(ctx, node)
+		err = l.Admit(ctx, node)
 	}
 	must(t, err)
 }
@@ -172,7 +172,7 @@ func TestNodesKeepTheEpochWhereNoStoreDoes(t *testing.T) {
 	}
 	restart(t, servers[0], nil)
 	restart(t, servers[1], nil)
-	if err := l.Readmit(t.Context(), "node-1"); err == nil {
+	if err := l.Admit(t.Context(), "node-1"); err == nil {
 		t.Error("admitted with the epoch that one node knows")
 	}
 }

@@ -57,7 +57,6 @@ func (o *Owner) lease(ctx context.Context, of holding, opts acquireOptions, take
 		return again, nil
 	}
 	defer o.end(of, mine)
-	opts.waited = time.Since(came)
 	lease, err := take(opts)
 	if mine.err = err; err != nil {
 		return nil, err
@@ -72,30 +71,20 @@ func (o *Owner) lease(ctx context.Context, of holding, opts acquireOptions, take
 // next returns another handle, or a turn for the caller, which then takes the lease.
 func (o *Owner) next(ctx context.Context, of holding, opts acquireOptions) (*Lease, *turn, error) {
 	came := time.Now()
-	patience, bounded := opts.patience()
-	brief := bounded && patience <= 0
-	var over <-chan time.Time
-	if patience > 0 {
-		timer := time.NewTimer(patience)
-		defer timer.Stop()
-		over = timer.C
-	}
 	for seen := 0; ; {
-		again, mine, other := o.look(of, brief)
+		again, mine, other := o.look(of, opts.atOnce)
 		switch {
 		case other == nil:
 			return again, mine, nil
-		case brief && !other.brief:
+		case opts.atOnce && !other.brief:
 			return nil, nil, of.l.lines.whySince(of.resource, came)
 		}
 		select {
 		case <-other.ended:
 			// The second turn that ended began after this call came: its result is valid for this one too.
-			if seen++; brief && seen > 1 && Retryable(other.err) {
+			if seen++; opts.atOnce && seen > 1 && Retryable(other.err) {
 				return nil, nil, other.err
 			}
-		case <-over:
-			brief = true
 		case <-ctx.Done():
 			err := context.Cause(ctx)
 			if !other.brief {

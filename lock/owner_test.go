@@ -97,10 +97,8 @@ func TestAnOwnersCallsMayComeAtOnce(t *testing.T) {
 func TestAnOwnerIsForOneResource(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 1))
-	for _, opt := range []lock.AcquireOption{lock.WithOwner(lock.NewOwner()), lock.WithTries(3, time.Millisecond)} {
-		if _, err := l.AcquireAll(t.Context(), []string{"a", "b"}, opt); !errors.Is(err, fence.ErrInvalid) {
-			t.Errorf("%v", err)
-		}
+	if _, err := l.AcquireAll(t.Context(), []string{"a", "b"}, lock.WithOwner(lock.NewOwner())); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("%v", err)
 	}
 }
 
@@ -126,10 +124,8 @@ func TestAnOwnersCallsWaitForEachOtherAsTheirOptionsSay(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	_, tried := l.TryAcquire(ctx, "r", lock.WithOwner(o))
-	_, once := l.Acquire(ctx, "r", lock.WithOwner(o), lock.WithTries(1, time.Hour))
-	_, thrice := l.Acquire(ctx, "r", lock.WithOwner(o), lock.WithTries(3, 10*time.Millisecond))
 	_, waited := l.Acquire(ended, "r", lock.WithOwner(o))
-	for what, err := range map[string]error{"TryAcquire": tried, "one try": once, "three tries": thrice, "a wait that ended": waited} {
+	for what, err := range map[string]error{"TryAcquire": tried, "a wait that ended": waited} {
 		said, ok := errors.AsType[*leasing.HeldError](err)
 		if !ok || said.Resource != "r" || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s: %v", what, err)

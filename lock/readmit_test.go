@@ -41,7 +41,7 @@ func TestAnAdmissionGoesOnAfterAnError(t *testing.T) {
 			})
 			l := locker(t, cfg)
 			restart(t, servers[1], nil)
-			if err := patiently(ctx, func() error { return l.Readmit(ctx, "node-2") }); err == nil || !failed {
+			if err := patiently(ctx, func() error { return l.Admit(ctx, "node-2") }); err == nil || !failed {
 				t.Fatalf("readmit: %v", err)
 			}
 			pending := func() string {
@@ -128,7 +128,7 @@ func admittedByThree(t *testing.T, locks int) (admissions int, err error) {
 	since := time.Now()
 	for i, l := range all {
 		readmits.Go(func() {
-			errs[i] = patiently(ctx, func() error { return l.Readmit(ctx, "node-2") })
+			errs[i] = patiently(ctx, func() error { return l.Admit(ctx, "node-2") })
 			if err := errs[i]; err != nil && ctx.Err() == nil {
 				t.Errorf("process %d: %v", i+1, err)
 			}
@@ -176,10 +176,10 @@ func TestAnAdmissionThatNobodyEndsIsBegunAnew(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	readmitted := make(chan error, 1)
-	go func() { readmitted <- patiently(ctx, func() error { return second.Readmit(ctx, "node-2") }) }()
+	go func() { readmitted <- patiently(ctx, func() error { return second.Admit(ctx, "node-2") }) }()
 	eventually(t, 20*time.Second, "it waits for the other", func() bool { return second.Impatient("node-2") })
 	must(t, <-readmitted)
-	if is := client(t, servers[1].Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "@incarnation").Val(); is == left.Nonce {
+	if is := client(t, servers[1].Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "@incarnation").Val(); is == left.Nonce() {
 		t.Error("the admission that was left has ended")
 	}
 }

@@ -36,7 +36,7 @@ func TestARollingRestartOfRedisAloneLosesNoLease(t *testing.T) {
 					terminated(t, s)
 					must(t, s.Restart(t.Context()))
 					// It is refused while another node, which keeps the epoch too, answers too late.
-					eventually(t, time.Minute, "the node is admitted", func() bool { return l.Readmit(t.Context(), node) == nil })
+					eventually(t, time.Minute, "the node is admitted", func() bool { return l.Admit(t.Context(), node) == nil })
 				})
 			})
 		})

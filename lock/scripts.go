@@ -32,13 +32,11 @@ var (
 	giveText string
 	//go:embed scripts/epoch.lua
 	epochText string
-	//go:embed scripts/park.lua
-	parkText string
 
 	//go:embed scripts/raise.lua
 	raiseText string
-	//go:embed scripts/longer.lua
-	longerText string
+	//go:embed scripts/limit.lua
+	limitText string
 	//go:embed scripts/sweep.lua
 	sweepText string
 	//go:embed scripts/wait.lua
@@ -68,7 +66,6 @@ const (
 	shortenKind
 	giveKind
 	epochKind
-	parkKind
 	scriptKinds // number of kinds
 )
 
@@ -85,7 +82,6 @@ var boundTexts = [scriptKinds]*string{
 	shortenKind: &shortenText,
 	giveKind:    &giveText,
 	epochKind:   &epochText,
-	parkKind:    &parkText,
 }
 
 // bindScripts names the scripts of an incarnation.

@@ -30,7 +30,7 @@ func scripted(script, want string, keys []string, args ...any) scriptCall {
 }
 
 func (k keys) admitted(nonce, want string, base int64) scriptCall {
-	return scriptCall{"admit", nonce, []string{k.h, k.q}, []any{base, 60_000, "", 3, "durable"}, want}
+	return scriptCall{"admit", nonce, []string{k.h, k.q}, []any{base, 60_000, 60_000, "", "stored", "durable"}, want}
 }
 
 // conversation has the expected answer of each script on every kind of node. h, q, l, w are the names in the scripts'
@@ -45,7 +45,7 @@ func leaseCalls(k keys) []scriptCall {
 	queue, other := []string{w, l, waits, seen}, strings.Repeat("d", 32)+":1"
 	hl, call, admit := []string{h, l}, scripted, k.admitted
 	return []scriptCall{
-		call("admit_begin", "[1]", []string{h, q}, nonce, 0, ""),
+		call("admit_begin", "[1]", []string{h, q}, nonce, 0, "", "", 60_000),
 		admit(nonce, "[1]", 1<<32),
 		admit(nonce, "[0]", 1<<32),
 		call("acquire", "[4294967297]", hl, "c:r", a+name, 30_000, 0),
@@ -85,10 +85,15 @@ func leaseCalls(k keys) []scriptCall {
 			1, 0, 30_000, 0, len(k.lockPrefix), k.waitPrefix, k.wakePrefix, b+name, b),
 		call("batch", "[-2]", []string{h, waits, k.lock("s")},
 			1, 0, 30_000, 0, len(k.lockPrefix), k.waitPrefix, k.wakePrefix, b+name),
-		call("longer", "[0]", []string{h}, "another", 70_000),
-		call("longer", "[1]", []string{h}, nonce, 70_000),
-		call("longer", "[1]", []string{h}, nonce, 65_000), // never falls
+		call("limit", "[0]", []string{h}, "another", "c1", "begin", 70_000),
+		call("limit", "[1]", []string{h}, nonce, "c1", "begin", 70_000),
+		call("extend", "[-3 1 60000 0 ]", hl, a, 60_001), // not before its end
+		call("limit", "[1]", []string{h}, nonce, "c1", "end", 70_000),
 		call("extend", "[-3 1 70000 0 ]", hl, a, 70_001),
+		call("limit", "[1]", []string{h}, nonce, "c2", "begin", 65_000),
+		call("limit", "[0]", []string{h}, nonce, "c1", "end", 70_000), // another change has begun
+		call("extend", "[-3 1 65000 0 ]", hl, a, 65_001),              // at once
+		call("limit", "[1]", []string{h}, nonce, "c2", "end", 65_000),
 		call("raise", "[0]", []string{h}, "another", int64(2)<<32),
 		call("raise", "[1]", []string{h}, nonce, int64(2)<<32),
 		call("sweep", "[0 9007199254740991 0 0]", []string{h}, "0", "look", int64(unlimited)),
@@ -103,13 +108,13 @@ func admissionCalls(k keys) []scriptCall {
 	const nonce, name = firstNonce, "ann"
 	a, b := strings.Repeat("a", 32), strings.Repeat("b", 32)
 	h, q := k.h, k.q
-	hl, call, admit := []string{h, k.lock("r")}, scripted, k.admitted
+	call, admit := scripted, k.admitted
 	return []scriptCall{
-		call("admit_begin", "[0]", []string{h, q}, "next", 50_000, "another"),
-		call("admit_begin", "[1]", []string{h, q}, "next", 50_000, nonce),
-		call("admit_begin", "[2 ~]", []string{h, q}, "third", 50_000, nonce),
-		call("admit_begin", "[2 ~]", []string{h, q}, "third", 50_000, nonce, "fourth"),
-		call("admit_begin", "[1]", []string{h, q}, "next", 50_000, nonce, "next"),
+		call("admit_begin", "[0]", []string{h, q}, "next", 50_000, "another", "", 0),
+		call("admit_begin", "[1]", []string{h, q}, "next", 50_000, nonce, "", 0),
+		call("admit_begin", "[2 ~]", []string{h, q}, "third", 50_000, nonce, "", 0),
+		call("admit_begin", "[2 ~]", []string{h, q}, "third", 50_000, nonce, "fourth", 0),
+		call("admit_begin", "[1]", []string{h, q}, "next", 50_000, nonce, "next", 0),
 		admit("next", "[2 ~]", 3<<32),
 		{"locks", "next", []string{h}, []any{"0", k.lockPrefix + "*"}, "[-1]"},
 		{"epoch", "next", []string{h}, []any{9}, "[-1]"},
@@ -123,13 +128,10 @@ func admissionCalls(k keys) []scriptCall {
 		{"shorten", "next", []string{h, q}, []any{"next:50000", 30_000}, "[1]"},
 		{"shorten", "next", []string{h, q}, []any{"next:50000", 0}, "[0]"}, // only once
 		admit("third", "[0]", 3<<32),
-		call("park", "[1]", []string{h}, 9),
-		call("park", "[-1]", []string{h}, 10),
-		call("acquire", "[-1]", hl, "c:r", a+name, 30_000, 0),
 		call("mark", "[0]", []string{h}, "another", "best-effort-1"),
-		call("mark", "[1]", []string{h}, "parked:9:"+nonce, "best-effort-1"),
-		call("admit_begin", "[1]", []string{h, q}, "best-effort-2", -1, "best-effort-1"),
-		call("admit_begin", "[1]", []string{h, q}, "third", 50_000, "best-effort-1"), // a quarantine ran before; none does now
+		call("mark", "[1]", []string{h}, nonce, "best-effort-1"),
+		call("admit_begin", "[1]", []string{h, q}, "best-effort-2", -1, "best-effort-1", "", 0),
+		call("admit_begin", "[1]", []string{h, q}, "third", 50_000, "best-effort-1", "", 0), // a quarantine ran before; none does now
 	}
 }
 
@@ -173,8 +175,8 @@ func TestEveryScriptAnswersAlikeOnTheEmbeddedRedis(t *testing.T) {
 // embeddedTexts are the scripts by file name, as embedded in the package.
 var embeddedTexts = map[string]*string{
 	"acquire": &acquireText, "confirm": &confirmText, "extend": &extendText, "release": &releaseText, "batch": &batchText,
-	"admit_begin": &admitBeginText, "admit": &admitText, "locks": &locksText, "shorten": &shortenText, "longer": &longerText, "give": &giveText,
-	"epoch": &epochText, "raise": &raiseText, "sweep": &sweepText, "wait": &waitText, "leave": &leaveText, "park": &parkText, "mark": &markText,
+	"admit_begin": &admitBeginText, "admit": &admitText, "locks": &locksText, "shorten": &shortenText, "limit": &limitText, "give": &giveText,
+	"epoch": &epochText, "raise": &raiseText, "sweep": &sweepText, "wait": &waitText, "leave": &leaveText, "mark": &markText,
 }
 
 // answerOf makes the call as the package does: bound scripts by their hash, after they were loaded.

@@ -235,7 +235,7 @@ func (s *session) release(ctx context.Context) error {
 func (s *session) releaseAsync() {
 	_ = s.end()
 	free := func() {
-		s.l.giveBack(s.grant.Resource, s.owner, s.l.cfg.MaxTTL, s.l.all())
+		s.l.giveBack(s.grant.Resource, s.owner, s.l.longestTTL(), s.l.all())
 		s.l.lines.free(s.grant.Resource) // a later acquire follows the release on each connection
 	}
 	if _, ends := s.l.cfg.Armer.(leasing.Ender); !ends || !s.l.inBackground(func() {

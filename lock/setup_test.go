@@ -28,6 +28,9 @@ const (
 	silence = 2 * time.Second
 )
 
+// maxTTL is the groups' longest TTL, and so their quarantine: longer than a test may wait.
+const maxTTL = 5 * time.Minute
+
 // nodesAt makes nodes from addresses.
 func nodesAt(addrs ...string) []lock.Node {
 	nodes := make([]lock.Node, len(addrs))
@@ -41,7 +44,7 @@ func nodesAt(addrs ...string) []lock.Node {
 func shared(t *testing.T, n int) lock.Config {
 	t.Helper()
 	r := testenv.Redis(t, n)
-	return lock.Config{Nodes: nodesAt(r.Addrs...), KeyPrefix: r.Prefix, NodeTimeout: patient}
+	return lock.Config{Nodes: nodesAt(r.Addrs...), KeyPrefix: r.Prefix, NodeTimeout: patient, MaxTTL: maxTTL}
 }
 
 // own is a configuration over n real nodes that the test may break.
@@ -55,7 +58,7 @@ func own(t *testing.T, n int, server redisserver.Config) (lock.Config, []*rediss
 	// Each has its own prefix: another test's node may get the port of a killed node, and this test's Locker would
 	// reach it.
 	prefix := fmt.Sprintf("own-%d", prefixes.Add(1))
-	return lock.Config{Nodes: nodesAt(addrs...), KeyPrefix: prefix, NodeTimeout: patient}, servers
+	return lock.Config{Nodes: nodesAt(addrs...), KeyPrefix: prefix, NodeTimeout: patient, MaxTTL: maxTTL}, servers
 }
 
 var prefixes atomic.Int64
@@ -74,7 +77,7 @@ func embedded(t *testing.T, n int) (lock.Config, []*miniredis.Miniredis) {
 		t.Cleanup(minis[i].Close)
 		addrs[i] = minis[i].Addr()
 	}
-	return lock.Config{Nodes: nodesAt(addrs...), NodeTimeout: patient}, minis
+	return lock.Config{Nodes: nodesAt(addrs...), NodeTimeout: patient, MaxTTL: maxTTL}, minis
 }
 
 // locker creates a Locker that is closed at the test's end.
@@ -240,20 +243,20 @@ func sweep(t testing.TB, l *lock.Locker) (swept int, err error) {
 	return swept, err
 }
 
-// admitBegin is [lock.Locker.AdmitBegin], patiently.
-func admitBegin(t testing.TB, l *lock.Locker, node string) (a lock.Admission, err error) {
+// admitBegin is [lock.Locker.BeginAdmission], patiently.
+func admitBegin(t testing.TB, l *lock.Locker, node string) (a lock.Begun, err error) {
 	t.Helper()
 	err = patiently(t.Context(), func() error {
-		a, err = l.AdmitBegin(t.Context(), node)
+		a, err = l.BeginAdmission(t.Context(), node)
 		return err
 	})
 	return a, err
 }
 
-// admitEnd is [lock.Locker.Admit], patiently.
-func admitEnd(t testing.TB, l *lock.Locker, a lock.Admission) error {
+// admitEnd is [lock.Locker.EndAdmission], patiently.
+func admitEnd(t testing.TB, l *lock.Locker, a lock.Begun) error {
 	t.Helper()
-	return patiently(t.Context(), func() error { return l.Admit(t.Context(), a) })
+	return patiently(t.Context(), func() error { return l.EndAdmission(t.Context(), a) })
 }
 
 // mark marks a group for a mode. It repeats that while an admission in the background comes between.

@@ -152,7 +152,7 @@ func sourceError(err error) error {
 		return err
 	case errors.Is(err, fence.ErrNotRaised): // overtaken by other acquisitions repeatedly
 		as = leasing.ErrHeld
-	case errors.Is(err, ErrNoQuorum), errors.Is(err, ErrQuarantined), errors.Is(err, ErrNodeTimeout), errors.Is(err, ErrExhausted), errors.Is(err, ErrNotRecorded):
+	case errors.Is(err, ErrNoQuorum), errors.Is(err, ErrQuarantined), errors.Is(err, ErrNodeTimeout), errors.Is(err, ErrExhausted):
 		as = leasing.ErrUnavailable
 	case errors.As(err, new(cutShort)) && errors.Is(err, context.DeadlineExceeded): // the nodes took all the time
 		as = leasing.ErrUnavailable

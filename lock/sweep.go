@@ -22,7 +22,7 @@ const (
 	maxCounters = 100_000
 )
 
-var errEpochElsewhere = errors.New("the epoch is kept by PostgreSQL, as the nodes remember: set Config.Epochs")
+var errEpochElsewhere = errors.New("PostgreSQL keeps the epoch, as the nodes remember: set Config.Epochs, or give --postgres-url")
 
 var (
 	raiseScript = redis.NewScript(raiseText)
@@ -91,7 +91,7 @@ func (l *Locker) sweepBase(ctx context.Context, states []nodeState, found []coun
 	// If a store may keep the epochs that this Locker does not have, it starts none: the store would not learn of it,
 	// and allocate it again after a loss of data.
 	starts := base%(1<<epochShift) > 1<<(epochShift-1) || ahead > maxCounters/2
-	if starts && (!l.keepsEpoch() || len(l.nodes) > 1 && !keptByStore(states)) {
+	if starts && (!l.keepsEpoch() || len(l.nodes) > 1 && !epochElsewhere(states)) {
 		if base, err = l.newBase(ctx, states, nil); err == nil {
 			base++ // a base at the very beginning of an epoch would look unused; see fresh
 		}
@@ -99,9 +99,9 @@ func (l *Locker) sweepBase(ctx context.Context, states []nodeState, found []coun
 	return base, err
 }
 
-// keptByStore reports whether a node was admitted by a Locker whose Config.Epochs keeps the epoch and the longest TTL.
-func keptByStore(states []nodeState) bool {
-	return slices.ContainsFunc(states, func(st nodeState) bool { return st.record > 0 })
+// epochElsewhere reports whether a node was admitted by a Locker whose Config.Epochs keeps the epoch.
+func epochElsewhere(states []nodeState) bool {
+	return slices.ContainsFunc(states, func(st nodeState) bool { return st.stored })
 }
 
 func (l *Locker) each(do func(i int, n *node)) {
@@ -177,7 +177,7 @@ func (l *Locker) nextEpoch(ctx context.Context, since time.Time) error {
 		return nil
 	}
 	states := l.states(ctx)
-	if l.keepsEpoch() && keptByStore(states) {
+	if l.keepsEpoch() && epochElsewhere(states) {
 		return errEpochElsewhere
 	}
 	base, err := l.newBase(ctx, states, nil)

@@ -219,7 +219,7 @@ func (c *tortureClient) readmit(ctx context.Context, l *lock.Locker, node string
 	case "quarantine":
 		return l.AdmitAtOnce(ctx, node)
 	}
-	return l.Readmit(ctx, node)
+	return l.Admit(ctx, node)
 }
 
 func rest(ctx context.Context, d time.Duration) {

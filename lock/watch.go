@@ -27,12 +27,13 @@ func (l *Locker) watch() {
 			if looks[i].lost(used) {
 				l.nodeLost(n)
 			}
-			if looks[i].fresh {
-				l.longest.uneven.Store(true)
-			}
 		}
-		if l.longest.uneven.Load() {
-			l.even(l.ctx)
+		var group limits
+		for i := range looks {
+			group = group.or(looks[i].limits)
+		}
+		if group.longest > 0 {
+			l.seen.Store(&group)
 		}
 	}
 }
@@ -48,7 +49,7 @@ func (l *Locker) looksAfter(n *node) bool {
 type looked struct {
 	admitted *bound // when it was last seen admitted; nil: never
 	used     bool   // it was admitted once, or an admission has begun
-	fresh    bool   // the last check found an unknown admission
+	limits   limits // when it was last seen admitted
 	missing  int    // checks in a row that found it not admitted
 }
 
@@ -59,10 +60,11 @@ func (s *looked) lost(used bool) bool {
 }
 
 func (s *looked) again(ctx context.Context, n *node) {
-	s.fresh = false
-	if s.admitted != nil && !n.cfg.watched() && n.is(ctx, s.admitted) {
-		s.missing = 0
-		return
+	if s.admitted != nil && !n.cfg.watched() {
+		if is, now := n.is(ctx, s.admitted); is {
+			s.limits, s.missing = now, 0
+			return
+		}
 	}
 	st := n.state(ctx)
 	if st.err != nil {
@@ -71,21 +73,24 @@ func (s *looked) again(ctx context.Context, n *node) {
 	}
 	s.used = s.used || st.incarnation != "" || st.quarantine > 0
 	if s.missing++; st.admitted {
-		s.fresh = s.admitted == nil || s.admitted.nonce != st.incarnation
-		s.admitted, s.missing = bindScripts(st.incarnation), 0
+		s.admitted, s.limits, s.missing = bindScripts(st.incarnation), st.limits, 0
 	}
 }
 
-// is reports whether the node is still admitted in a known incarnation. It is the cheap check: one round trip.
-func (n *node) is(ctx context.Context, b *bound) bool {
+// is reports whether the node is still admitted in a known incarnation, and its limits. It is the cheap check: one
+// round trip.
+func (n *node) is(ctx context.Context, b *bound) (bool, limits) {
 	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
 	defer cancel()
-	var nonce *redis.StringCmd
+	var marker *redis.SliceCmd
 	var scripts *redis.BoolSliceCmd
 	_, err := n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		nonce = p.HGet(ctx, n.keys.h, "@incarnation")
+		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@maxttl", "@longest")
 		scripts = p.ScriptExists(ctx, b.sha[opAcquire])
 		return nil
 	})
-	return err == nil && nonce.Val() == b.nonce && scripts.Val()[0]
+	if err != nil || len(marker.Val()) != 3 || marker.Val()[0] != any(b.nonce) || !scripts.Val()[0] {
+		return false, limits{}
+	}
+	return true, limits{milliseconds(marker.Val()[1]), milliseconds(marker.Val()[2])}
 }

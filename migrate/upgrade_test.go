@@ -27,8 +27,8 @@ func previous(t *testing.T) migrate.Kit {
 		edit(t, files, "fence/code/check.sql", "ELSE 5000.0 END", "ELSE 4999.0 + 1.0 END")
 		edit(t, files, "fence/code/check.sql", "GRANT EXECUTE ON FUNCTION fence.guard() TO fence_protector;", "GRANT EXECUTE ON FUNCTION fence.guard() TO PUBLIC;")
 		edit(t, files, "fence/code/arm.sql", "GRANT SELECT ON fence.fences TO fence_gateway;", "GRANT SELECT ON fence.fences TO fence_gateway, fence_writer;")
-		edit(t, files, "fence/code/arm.sql", "CREATE OR REPLACE FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER\nSET search_path = pg_catalog, pg_temp",
-			"CREATE OR REPLACE FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER COST 7\nSET search_path = pg_catalog, pg_temp SET work_mem = '5MB'")
+		edit(t, files, "fence/code/arm.sql", "CREATE OR REPLACE FUNCTION fence.next_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER\nSET search_path = pg_catalog, pg_temp",
+			"CREATE OR REPLACE FUNCTION fence.next_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER COST 7\nSET search_path = pg_catalog, pg_temp SET work_mem = '5MB'")
 		edit(t, files, "objects/code/list.sql", "GRANT EXECUTE ON FUNCTION objects.list(text, text, text, text, integer) TO fence_gateway;", "GRANT EXECUTE ON FUNCTION objects.list(text, text, text, text, integer) TO fence_gateway, fence_writer;")
 		extend(files, "objects/code/catalog.sql", `CREATE OR REPLACE FUNCTION objects.keeps(p_bucket text, p_key text) RETURNS boolean LANGUAGE sql AS 'SELECT objects.keeps(p_bucket)';
 REVOKE ALL ON FUNCTION objects.keeps(text, text) FROM PUBLIC, fence_writer, fence_gateway;

@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 1 783cf0827621, code 26 9c8ab2f94e50'
+  COMMENT 'fencegate fence state 1 08732abd5f73, code 27 26e3b2ce62ab'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -39,12 +39,7 @@ TABLE fence.beats WITH (fillfactor=10)
 TABLE fence.epochs
   only_row boolean NOT NULL DEFAULT true
   epoch bigint NOT NULL
-  longest bigint
-  record bigint NOT NULL DEFAULT 0
-  history text
-  kept text[] NOT NULL DEFAULT '{}'::text[]
   CONSTRAINT epochs_epoch_check CHECK (((epoch >= 0) AND (epoch < 2097152)))
-  CONSTRAINT epochs_longest_check CHECK ((longest > 0))
   CONSTRAINT epochs_only_row_check CHECK (only_row)
   CONSTRAINT epochs_pkey PRIMARY KEY (only_row)
   CREATE UNIQUE INDEX epochs_pkey ON fence.epochs USING btree (only_row)
@@ -744,7 +739,7 @@ FUNCTION fence.intact(p_relation regclass) RETURNS boolean
 FUNCTION fence.invalidate_all(p_again boolean DEFAULT false, p_limit interval DEFAULT '00:00:05'::interval, OUT id uuid, OUT identity text, OUT raised bigint, OUT unsealed bigint, OUT already boolean) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 69d52f3e40c26bbd24410b935c07702d
+  body 0d1a93031b05dadb112f58680efb110c
   OWNER fence_owner
 
 FUNCTION fence.is_newest(p_resource text) RETURNS boolean
@@ -796,13 +791,6 @@ FUNCTION fence.judges_each(p_relation regclass, p_number integer, p_per_row bool
   body 992d817a20804cae09e80e87a20304d8
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
-
-FUNCTION fence.keep_longest(p_group text, p_record bigint, p_kept boolean) RETURNS void
-  plpgsql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body 21df86c83a4d31fd8d07023102975c57
-  OWNER fence_owner
-  GRANT EXECUTE TO fence_gateway
 
 FUNCTION fence.keep_unsealed(p_resource text, p_token bigint) RETURNS boolean
   plpgsql VOLATILE COST 100
@@ -1097,20 +1085,6 @@ FUNCTION fence.raise_all(p_resources text[], p_tokens bigint[], p_seal_hashes by
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
-FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint
-  plpgsql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body 6b0ec30298296ef4cef12e8bfc8ab48d
-  OWNER fence_owner
-  GRANT EXECUTE TO fence_gateway
-
-FUNCTION fence.raise_longest(p_group text, p_ms bigint, OUT record bigint, OUT longest bigint, OUT kept boolean) RETURNS record
-  plpgsql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body 839bc14145af8fcf8bb27a451748ce38
-  OWNER fence_owner
-  GRANT EXECUTE TO fence_gateway
-
 FUNCTION fence.raise_once(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_nonce bytea, p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT recorded bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
@@ -1129,12 +1103,6 @@ FUNCTION fence.raise_unsealed(p_resource text, p_token bigint) RETURNS fence.ver
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
   body bde4427cad1a3d53ebe36c1217ad22a3
-  OWNER fence_owner
-
-FUNCTION fence.record_history() RETURNS text
-  plpgsql STABLE COST 100
-  SET search_path=pg_catalog, pg_temp
-  body a789dfead5c67994a233b5cd4e332401
   OWNER fence_owner
 
 FUNCTION fence.refresh(relation regclass, patience interval DEFAULT '00:00:03'::interval) RETURNS void

@@ -37,7 +37,7 @@ leases.
 
 It raises every fence of this database, as invalidate-all does: grants from before the copy are
 refused here. It changes neither the first database nor its keys. Restart the gateways and programs
-of this database. They grant leases once the nodes' quarantine, the longest lease (--max-ttl), is
+of this database. They grant leases once the nodes' quarantine, the longest TTL (--max-ttl), is
 over.
 
 If this database replaces the first one after a failover or a restore, run invalidate-all instead.`,

@@ -25,7 +25,7 @@ FENCEGATE_POSTGRES_URL) names the database; with --redis-prefix PostgreSQL is no
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newNodesStatus(e), newNodesAdmit(e), newNodesPark(e), newNodesRecover(e), newNodesMode(e), newNodesLeaks(e), newNodesSweep(e))
+	cmd.AddCommand(newNodesStatus(e), newNodesInit(e), newNodesAdmit(e), newNodesMaxTTL(e), newNodesMode(e), newNodesLeaks(e), newNodesSweep(e))
 	return cmd
 }
 
@@ -63,13 +63,23 @@ func (g *group) with(ctx context.Context, e env, cfg lock.Config, f func(*lock.L
 	return errors.Join(f(l), l.Close())
 }
 
+// withEpochs is with, for commands that may start a new epoch: the database keeps it, if one is named.
+func (g *group) withEpochs(ctx context.Context, e env, cfg lock.Config, f func(*lock.Locker) error) error {
+	if g.url == "" {
+		return g.with(ctx, e, cfg, f)
+	}
+	return (&database{url: g.url}).with(ctx, func(pool *pgxpool.Pool) error {
+		cfg.Epochs = pgfence.New(pool)
+		return g.with(ctx, e, cfg, f)
+	})
+}
+
 // shownNode is a node's state in JSON.
 type shownNode struct {
 	Name         string  `json:"name"`
 	Admitted     bool    `json:"admitted"`
-	Parked       bool    `json:"parked,omitempty"` // waits for its restart
-	QuarantineMS int64   `json:"quarantine_ms"`    // the remaining quarantine
-	MaxTTLMS     int64   `json:"max_ttl_ms"`       // the longest lease in use; a longer one raises it
+	QuarantineMS int64   `json:"quarantine_ms"` // the remaining quarantine
+	MaxTTLMS     int64   `json:"max_ttl_ms"`    // the longest TTL that it grants
 	Epoch        int64   `json:"epoch"`
 	RTTMicros    int64   `json:"rtt_us"`
 	BestEffort   bool    `json:"best_effort"` // admitted without a quarantine: see "nodes mode"
@@ -85,19 +95,18 @@ func newNodesStatus(e env) *cobra.Command {
 		Long: `Print each node's state as JSON; exit code 69 if no lease can be acquired.
 
 quarantine_ms is how long a node that restarted or lost its data still grants nothing. max_ttl_ms is
-the longest lease that a node grants: the longest in use. A longer lease, up to the gateways'
---max-ttl, is recorded in PostgreSQL first, and raises it. A quarantine lasts max_ttl_ms if too few
-other nodes can say how long their locks last. best_effort is true where a node is admitted without a
-quarantine: see "fencegate nodes mode".`,
+the longest TTL that a node grants; "fencegate nodes max-ttl" changes it. A quarantine lasts as long if
+too few other nodes can tell how long their locks last. best_effort is true if a node is admitted
+without a quarantine: see "fencegate nodes mode".`,
 		Example: `  fencegate nodes status --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return g.with(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error {
 				shown, admitted := []shownNode{}, 0
-				hint := "a first start is `fencegate serve --init`; a node that lost its data comes back by itself, or by `fencegate nodes admit`; a parked one waits for its restart, or for `nodes admit`"
+				hint := "a first start is `fencegate serve --init` or `fencegate nodes init`; a node that lost its data comes back by itself, or by `fencegate nodes admit`; without PostgreSQL a group that lost a majority needs `fencegate nodes init --above TOKEN`"
 				for _, st := range l.Status(cmd.Context()) {
 					one := shownNode{
-						Name: st.Name, Admitted: st.Admitted, Parked: st.Parked, QuarantineMS: st.Quarantine.Milliseconds(), MaxTTLMS: st.MaxTTL.Milliseconds(),
+						Name: st.Name, Admitted: st.Admitted, QuarantineMS: st.Quarantine.Milliseconds(), MaxTTLMS: st.MaxTTL.Milliseconds(),
 						Epoch: st.Epoch, RTTMicros: st.RTT.Microseconds(), BestEffort: st.BestEffort, Warning: st.Warning,
 					}
 					if st.Err != nil {
@@ -128,29 +137,26 @@ quarantine: see "fencegate nodes mode".`,
 
 func newNodesAdmit(e env) *cobra.Command {
 	var g group
-	var maxTTL time.Duration
 	cmd := &cobra.Command{
 		Use:   "admit NODE",
 		Short: "Admit a node that restarted or lost its data, after its quarantine",
 		Long: `Admit a node that restarted or lost its data, after its quarantine. Gateways do it by themselves.
 Use this when no gateway runs, or to watch it.
 
-It takes as long as the quarantine: as long as a lease that the node has forgotten may still be
-held. Its tokens continue above everything that was lost, by an epoch that PostgreSQL keeps.
+It takes as long as a lease that the node has forgotten may still be held: as the other nodes know,
+at most the longest TTL of the group. Tokens continue above everything that was lost, by an epoch
+that PostgreSQL keeps. A group without PostgreSQL, named by --redis-prefix, needs a majority of other
+admitted nodes, which keep the epoch; without them it goes on by "fencegate nodes init --above".
 
 It is for a strict group. A gateway with --redis-best-effort admits its nodes at once: a node that
 this command admitted is strict, and such gateways refuse it until "nodes mode best-effort".`,
 		Example: `  fencegate nodes admit r2:6379 --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return (&database{url: g.url}).with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				cfg := lock.Config{Epochs: pgfence.New(pool), MaxTTL: maxTTL, DefaultTTL: min(time.Second, maxTTL)}
-				return g.with(cmd.Context(), e, cfg, func(l *lock.Locker) error { return admitNode(cmd, l, args[0]) })
-			})
+			return g.withEpochs(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error { return admitNode(cmd, l, args[0]) })
 		},
 	}
 	g.register(cmd)
-	cmd.Flags().DurationVar(&maxTTL, "max-ttl", lock.DefaultMaxTTL, "longest lease that the gateways allow: their --max-ttl")
 	return cmd
 }
 
@@ -162,7 +168,7 @@ func admitNode(cmd *cobra.Command, l *lock.Locker, name string) error {
 		}
 	}
 	begun := time.Now()
-	if err := l.Readmit(cmd.Context(), name); err != nil {
+	if err := l.Admit(cmd.Context(), name); err != nil {
 		if errors.Is(err, context.Canceled) {
 			return err
 		}
@@ -216,13 +222,7 @@ was ever used. Gateways do it by themselves when there are over 100,000; tokens 
 		Example: `  fencegate nodes sweep --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if g.url == "" {
-				return g.with(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error { return sweep(cmd, l) })
-			}
-			return (&database{url: g.url}).with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				cfg := lock.Config{Epochs: pgfence.New(pool)} // a sweep may start a new epoch
-				return g.with(cmd.Context(), e, cfg, func(l *lock.Locker) error { return sweep(cmd, l) })
-			})
+			return g.withEpochs(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error { return sweep(cmd, l) })
 		},
 	}
 	g.register(cmd)

@@ -27,7 +27,7 @@ resource then, and the fence lets only the newest write. A new group needs no ma
 mode of the gateway that admits it.
 
 The nodes grant nothing from the mark on, until gateways of that mode admit them: with
---redis-best-effort at once, without it after the quarantine of the longest lease in use. Gateways
+--redis-best-effort at once, without it after the quarantine of the group's longest TTL. Gateways
 of the other mode are refused. Change the gateways' option before or after. Leases that are held
 go on to their deadline, and are not renewed before the nodes are admitted.`,
 		Example: `  fencegate nodes mode best-effort --redis r1:6379,r2:6379,r3:6379

@@ -191,7 +191,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&c.S3.RootAccessKey, "s3-access-key", "", "access key that may read all objects and manage buckets")
 	f.StringVar(&o.s3SecretKeyFile, "s3-secret-key-file", "", "file with its secret key")
 	f.StringArrayVar(&o.buckets, "bucket", nil, "bucket and rule, made if missing: NAME=bucket, NAME=prefix:N or NAME=key, a lease each; also NAME=monotone… and NAME=none, see docs/s3.md (may be repeated)")
-	f.DurationVar(&c.MaxTTL, "max-ttl", 0, "longest lease that is allowed (default: the lock's); a quarantine lasts this long if PostgreSQL has no record of the longest one in use")
+	f.DurationVar(&c.MaxTTL, "max-ttl", 0, "longest lease; over Redis at most the nodes' own, which --init sets to it at the first start (default: the nodes', 1m at the first start; 5m with --lock postgres)")
 	f.DurationVar(&c.NodeTimeout, "node-timeout", lock.DefaultNodeTimeout, "how long one step waits for a Redis node")
 	f.BoolVar(&c.BestEffort, "redis-best-effort", false, "choose availability over exclusion: admit a Redis node that lost its data, or failed over, at once; two may hold a resource then, and the fence lets only the newest write; the same for all gateways of a database")
 	f.BoolVar(&c.InitNodes, "init", false, "admit Redis nodes that are proven empty at once: for the first start")

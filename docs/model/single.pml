@@ -1,31 +1,24 @@
 /*
- * The only node of a group in package lock, for the spin model checker: it is admitted at once after a restart where it was
- * parked, or is durable, and lost nothing; else after a quarantine of TTL. Claimed: at no time do two clients both
- * believe that they have the lease, and tokens rise. See exclusion.pml for what a tick is.
+ * The only node of a group in package lock, which is durable, for the spin model checker: it is admitted at once after a
+ * restart in which it lost nothing; else after a quarantine of TTL. Claimed: at no time do two clients both believe that
+ * they have the lease, and tokens rise. See exclusion.pml for what a tick is.
  *
- * A restart keeps the node's data or loses all of it; at most COPIES times it brings back a copy that was made at any time
- * before. A copy is whole up to its moment, and its lock ends when it did: Redis keeps the time at which a key ends.
- * No restart keeps a run: what was loaded for an incarnation, or for an admission that has begun.
+ * A restart keeps the node's data; at most COPIES times it brings back a copy that was made at any time before. A copy is
+ * whole up to its moment, and its lock ends when it did: Redis keeps the time at which a key ends. No restart keeps a run:
+ * what was loaded for an incarnation, or for an admission that has begun.
  *
- * PARK: the epoch, which PostgreSQL keeps, is raised, and later written on the node, which grants nothing then. Two
- * admissions may be under way: each reads the node and writes its nonce, raises the epoch, and is at once where that is the
- * next one to what it read. DURABLE: the same where the node was admitted as durable, by the epoch of that, and where no
- * fence stands above the node's counter. ARMED: who gets a lease raises the fence with it.
+ * Two admissions may be under way: each reads the node and writes its nonce, raises the epoch, and is at once if the node
+ * was admitted as durable, by an epoch of which that is the next, and no fence stands above the node's counter. ARMED: who
+ * gets a lease raises the fence with it.
  * SETTINGS: a node that does not write through (0 at first, or 1) may lose the last of its data; that changes once.
- * PGBACK: PostgreSQL may go back to what it was at the copy, as another one, so that its record has another number. (Tokens
- * that fall then are the affair of lock/continuity, not this model's.)
  *
  * A macro removes one safeguard each; every such run must fail:
- *   ANYEPOCH    (PARK, DURABLE) the epoch is not compared
- *   GRANTS      a parked node goes on granting
- *   KEPT        admitting a parked node does not raise the epoch
- *   NORECORD    (PGBACK) the number of PostgreSQL's record is not compared
- *   NOFENCE     (DURABLE) no look at the fence
+ *   ANYEPOCH    the epoch is not compared
+ *   NOFENCE     no look at the fence
  *   UNSEEN      (SETTINGS=1) no look at the settings of now
  *   UNNOTED     (SETTINGS=0) no look at the settings of its last admission
- * and so must these, which are beyond what is promised:
- *   VM          node and PostgreSQL go back together, as one copy of a machine does
- *   EXTENDS     (DURABLE, COPIES) a copy is older than a renewal, which raises no fence
+ * and so must this, which is beyond what is promised:
+ *   EXTENDS     (COPIES) a copy is older than a renewal, which raises no fence
  * BEFORE: only copies that are older than the last admission. REACHED fails where a node is admitted at once that has a lock.
  */
 #ifndef TTL
@@ -40,9 +33,6 @@
 #ifndef ADMINS
 #define ADMINS 3        /* admissions that begin */
 #endif
-#ifndef PARKS
-#define PARKS 0
-#endif
 #ifndef EXTENDS
 #define EXTENDS 0
 #endif
@@ -50,21 +40,13 @@
 #define ATTEMPTS 2
 #endif
 
-#define NEW 0
-#define ADMITTED 1
-#define PARKED 2
-
 /* the node's data, and the same of the copy */
-byte L, T, mark = ADMITTED, base = 1, count, parked, record = 1;
-byte cL, cT, cmark, cbase, ccount, cparked, crecord;
-#ifdef DURABLE
+byte L, T, base = 1, count;
+byte cL, cT, cbase, ccount;
 #ifdef SETTINGS
 bool durable = SETTINGS;
 #else
 bool durable = true;
-#endif
-#else
-bool durable;
 #endif
 bool cdurable, copied;
 #ifdef SETTINGS
@@ -77,15 +59,11 @@ byte pending = 2;       /* the admission that has begun; 2: none */
 byte Q;
 
 /* PostgreSQL */
-byte epoch = 1, number = 1, fence;
-byte cepoch;
-
-/* who parks */
-byte pEpoch, pBase;
+byte epoch = 1, fence;
 
 /* admissions 0 and 1 */
 byte step[2];           /* 0 idle, 1 its nonce is written, 2 the epoch is raised */
-byte rParked[2], rBase[2], rRecord[2];  /* what it read */
+byte rBase[2];          /* what it read */
 byte mine[2];           /* its epoch */
 bool intact[2];
 
@@ -94,20 +72,15 @@ byte ph[ATTEMPTS + 1];  /* 0 idle, 1 sent, 3 holds, 4 over */
 byte v[ATTEMPTS + 1];
 bool arr[ATTEMPTS + 1];
 
-byte top, restarts, restored, parks, extends, admins;
+byte top, restarts, restored, extends, admins;
 byte m, i;
 bool c;
 
 #define MAX(a, b) ((a) > (b) -> (a) : (b))
-#ifdef GRANTS
-#define TAKES (live && (mark == ADMITTED || mark == PARKED))
-#else
-#define TAKES (live && mark == ADMITTED)
-#endif
 #define CANBEGIN(a) (ph[a] == 0 && (a == 1 || ph[a-1] > 0))
-#define CANGRANT(a) (TAKES && ph[a] > 0 && !arr[a] && (L == 0 || L == a))
-#define CANEXTEND(a) (TAKES && ph[a] == 3 && L == a && extends < EXTENDS)
-#define CANADMITBEGIN(x) (step[x] == 0 && (x == 0 || step[0] > 0) && admins < ADMINS && !(live && mark == ADMITTED) && (pending == 2 || Q == 0))
+#define CANGRANT(a) (live && ph[a] > 0 && !arr[a] && (L == 0 || L == a))
+#define CANEXTEND(a) (live && ph[a] == 3 && L == a && extends < EXTENDS)
+#define CANADMITBEGIN(x) (step[x] == 0 && (x == 0 || step[0] > 0) && admins < ADMINS && !live && (pending == 2 || Q == 0))
 #define CANADMIT(x) (step[x] == 2 && pending == x && Q == 0 && base < mine[x])
 #define CANDROP(x) (step[x] > 0 && pending != x)
 #define TRYBEGIN(a) :: CANBEGIN(a) -> m = a; goto begin
@@ -151,14 +124,7 @@ end:
 		ALL(TRYEXTEND)
 #endif
 		BOTH(TRYADMITBEGIN) BOTH(TRYRAISE) BOTH(TRYSHORTEN) BOTH(TRYADMIT) BOTH(TRYDROP)
-#if PARKS
-		:: parks < PARKS && pEpoch == 0 && live && mark == ADMITTED -> goto parkraise
-		:: pEpoch > 0 -> goto park
-#endif
 		:: restarts < RESTARTS -> goto restart
-#ifndef DURABLE
-		:: restarts < RESTARTS -> goto lose
-#endif
 #if COPIES
 		:: !copied -> goto copy
 #ifdef SETTINGS
@@ -212,10 +178,8 @@ grant:          /* acquire.lua; confirmed, and armed where that is so */
 				fence = base * 8 + count;
 #endif
 				printf("attempt %d holds the lease for %d ticks\n", m, v[m]);
-#if !defined(PGBACK) && !defined(VM)
 				assert(base * 8 + count > top);         /* tokens rise */
 				top = base * 8 + count;
-#endif
 				i = 1;
 				do
 				:: i <= ATTEMPTS -> assert(i == m || ph[i] != 3); i++    /* exclusion */
@@ -232,38 +196,15 @@ extend:
 		d_step { extends++; T = TTL; v[m] = TTL; printf("attempt %d is extended\n", m) }
 		goto done;
 #endif
-#if PARKS
-parkraise:      /* Locker.Park */
-		skip;
-		d_step { parks++; epoch = MAX(epoch, base) + 1; pEpoch = epoch; pBase = base; printf("epoch %d is raised to park the node\n", epoch) }
-		goto done;
-park:           /* park.lua */
-		skip;
-		d_step {
-			if
-			:: live && mark == ADMITTED && base == pBase -> mark = PARKED; parked = pEpoch; printf("the node is parked\n")
-			:: else
-			fi;
-			pEpoch = 0; pBase = 0
-		}
-		goto done;
-#endif
 restart:
 		skip;
 		d_step { endrun(); printf("the node restarts with its data\n") }
 		goto done;
-#ifndef DURABLE
-lose:
-		skip;
-		d_step { endrun(); L = 0; T = 0; mark = NEW; base = 0; count = 0; parked = 0; record = 0; durable = false; printf("the node restarts without data\n") }
-		goto done;
-#endif
 #if COPIES
 copy:
 		skip;
 		d_step {
-			copied = true; cL = L; cT = T; cmark = mark; cbase = base; ccount = count; cparked = parked; crecord = record; cdurable = durable;
-			cepoch = epoch;
+			copied = true; cL = L; cT = T; cbase = base; ccount = count; cdurable = durable;
 			printf("a copy is made\n")
 		}
 		goto done;
@@ -271,18 +212,9 @@ restore:
 		restored++;
 		d_step {
 			endrun();
-			L = cL; T = cT; mark = cmark; base = cbase; count = ccount; parked = cparked; record = crecord; durable = cdurable;
+			L = cL; T = cT; base = cbase; count = ccount; durable = cdurable;
 			printf("the node restarts with the copy\n")
 		}
-#ifdef VM
-		d_step { epoch = cepoch; printf("so does PostgreSQL\n") }
-#endif
-#ifdef PGBACK
-		if
-		:: d_step { epoch = cepoch; number++; printf("PostgreSQL is restored from then\n") }
-		:: skip
-		fi
-#endif
 		goto done;
 #endif
 #ifdef SETTINGS
@@ -295,7 +227,7 @@ admitbegin:     /* Locker.states, admit_begin.lua */
 		skip;
 		d_step {
 			admins++; step[m] = 1; pending = m; Q = TTL;
-			rParked[m] = (mark == PARKED -> parked : 0); rBase[m] = (mark == ADMITTED && durable -> base : 0); rRecord[m] = record;
+			rBase[m] = (durable -> base : 0);
 			printf("admission %d begins\n", m)
 		}
 		goto done;
@@ -303,33 +235,22 @@ raise:          /* Locker.newBase, Locker.unbroken */
 		skip;
 		d_step {
 			step[m] = 2;
-			c = rParked[m] > 0 || rBase[m] > 0;
+			c = rBase[m] > 0;
 #ifdef UNNOTED
-			c = true; rBase[m] = (rParked[m] == 0 -> base : 0);
+			c = true; rBase[m] = base;
 #endif
-#ifdef KEPT
-			if
-			:: rParked[m] > 0 && epoch == rParked[m] -> c = true
-			:: else -> epoch = MAX(epoch, base) + 1; c = false
-			fi;
-			mine[m] = epoch;
-#else
 			epoch = MAX(epoch, base) + 1; mine[m] = epoch;
 #ifndef ANYEPOCH
-			c = c && epoch == (rParked[m] > 0 -> rParked[m] : rBase[m]) + 1;
-#endif
-#endif
-#ifndef NORECORD
-			c = c && rRecord[m] == number;
+			c = c && epoch == rBase[m] + 1;
 #endif
 #ifndef NOFENCE
-			c = c && (rParked[m] > 0 || fence <= base * 8 + count);
+			c = c && fence <= base * 8 + count;
 #endif
 #if defined(SETTINGS) && !defined(UNSEEN)
-			c = c && (rParked[m] > 0 || through);
+			c = c && through;
 #endif
 			intact[m] = c;
-			rParked[m] = 0; rBase[m] = 0; rRecord[m] = 0; c = false;
+			rBase[m] = 0; c = false;
 			printf("admission %d raises epoch %d; at once: %d\n", m, epoch, intact[m])
 		}
 		goto done;
@@ -345,20 +266,18 @@ shorten:        /* shorten.lua, in the run of the admission's beginning */
 admit:          /* admit.lua, likewise */
 		skip;
 		d_step {
-			mark = ADMITTED; live = true; base = mine[m]; count = 0; parked = 0; record = number; pending = 2;
+			live = true; base = mine[m]; count = 0; pending = 2;
 			step[m] = 0; mine[m] = 0; intact[m] = false;
-#ifdef DURABLE
 			durable = true;
 #ifdef SETTINGS
 			durable = through;
-#endif
 #endif
 			printf("admission %d admits the node with epoch %d\n", m, base)
 		}
 		goto done;
 drop:
 		skip;
-		d_step { step[m] = 0; mine[m] = 0; intact[m] = false; rParked[m] = 0; rBase[m] = 0; rRecord[m] = 0; printf("admission %d is void\n", m) }
+		d_step { step[m] = 0; mine[m] = 0; intact[m] = false; rBase[m] = 0; printf("admission %d is void\n", m) }
 		goto done;
 done:
 		skip;

@@ -658,7 +658,7 @@ promise:        /* the same; a second look shows that at one moment all of them 
 		}
 		goto done;
 #else
-allot:          /* raise_epoch */
+allot:          /* next_epoch */
 		skip;
 		d_step {
 			epoch++; raised[m] = epoch; stage[m] = 2;

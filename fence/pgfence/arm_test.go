@@ -164,7 +164,7 @@ func TestArmCommitsDurablyWhateverTheSessionChose(t *testing.T) {
 	} {
 		conn := connect(t, w.pg.GatewayURL, "-c synchronous_commit="+c.chosen)
 		for _, call := range []string{
-			fmt.Sprintf(`SELECT fence.raise('r', %d, NULL, '')`, i+1), `SELECT fence.revoke('r')`, `SELECT fence.raise_epoch(1)`,
+			fmt.Sprintf(`SELECT fence.raise('r', %d, NULL, '')`, i+1), `SELECT fence.revoke('r')`, `SELECT fence.next_epoch(1)`,
 		} {
 			tx, err := conn.Begin(t.Context())
 			if err != nil {

@@ -94,3 +94,20 @@ func (f *Fence) RaiseEpoch(ctx context.Context, above int64) (int64, error) {
 	}
 	return epoch, nil
 }
+
+// durably runs a statement that returns one row. It fails if the commit did not reach a synchronous standby.
+func (f *Fence) durably(ctx context.Context, sql string, args []any, into ...any) error {
+	conn, err := f.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	warnings, err := watchCommit(ctx, conn.Conn())
+	if err == nil {
+		err = conn.QueryRow(ctx, sql, args...).Scan(into...)
+	}
+	if err == nil {
+		err = warnings.orUnknown("wait for the standby")
+	}
+	return err
+}

@@ -15,13 +15,13 @@ func TestRightsAreAsNarrowAsTheRoles(t *testing.T) {
 	g := w.acquire(t, orders, 34)
 	gatewayOnly := []string{
 		`SELECT fence.raise('x', 1, NULL, '')`, `SELECT fence.drain('x', 1, NULL)`, `SELECT fence.revoke('x')`,
-		`SELECT fence.raise_epoch(1)`, `SELECT fence.next_epoch(1)`, `SELECT fence.raise_longest('x', 1)`, `SELECT fence.keep_longest('x', 1, true)`, `SELECT fence.check_issued('x', 1)`, `SELECT FROM fence.fences`,
+		`SELECT fence.next_epoch(1)`, `SELECT fence.check_issued('x', 1)`, `SELECT FROM fence.fences`,
 	}
 	nobody := []string{
 		`SELECT FROM fence.resources`, `UPDATE fence.resources SET token = 1`, `DELETE FROM fence.resources`,
 		`INSERT INTO fence.unsealed VALUES ('*')`, `UPDATE fence.epochs SET epoch = 1`, `TRUNCATE fence.resources`,
 		`SELECT fence.verify('x', 1, NULL, 'issued')`, `SELECT fence.verify_settings(NULL)`, `SELECT fence.raise_unsealed('x', 1)`,
-		`SELECT fence.record_history()`, `SELECT fence.end_holders(1)`, `CREATE TABLE fence.mine ()`, `ALTER FUNCTION fence.guard() RENAME TO x`,
+		`SELECT fence.end_holders(1)`, `CREATE TABLE fence.mine ()`, `ALTER FUNCTION fence.guard() RENAME TO x`,
 	}
 	denied := func(address string, statements ...string) {
 		t.Helper()

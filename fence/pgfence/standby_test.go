@@ -109,8 +109,7 @@ func TestACommitThatDidNotReachTheStandbyIsUnknown(t *testing.T) {
 		"ArmAll": func() error {
 			return w.fence.ArmAll(t.Context(), []fence.Arming{{Resource: "b", Token: 1}, {Resource: "a", Token: 1}})
 		},
-		"epoch":   func() error { _, err := w.fence.RaiseEpoch(t.Context(), 0); return err },
-		"longest": func() error { _, err := w.fence.RaiseLongest(t.Context(), "nodes", time.Second); return err },
+		"epoch": func() error { _, err := w.fence.RaiseEpoch(t.Context(), 0); return err },
 		"batch": func() error {
 			batch := &pgx.Batch{}
 			batch.Queue(`INSERT INTO work (token) VALUES (34)`)

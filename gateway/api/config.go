@@ -106,7 +106,7 @@ type Config struct {
 
 	// DefaultTTL is a lease's time to live if the request names none. Defaults to 30 s.
 	DefaultTTL time.Duration
-	// MaxTTL is the longest time to live. Defaults to 5 min.
+	// MaxTTL is the longest time to live. Defaults to what Leases grants.
 	MaxTTL time.Duration
 	// DrainTimeout bounds how long a stop waits for requests under way. Defaults to 10 s.
 	DrainTimeout time.Duration
@@ -129,8 +129,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Options = c.Options.withDefaults()
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
-	c.MaxTTL = cmp.Or(c.MaxTTL, 5*time.Minute)
-	c.DefaultTTL = min(cmp.Or(c.DefaultTTL, 30*time.Second), c.MaxTTL)
+	c.DefaultTTL = min(cmp.Or(c.DefaultTTL, 30*time.Second), cmp.Or(c.MaxTTL, 30*time.Second))
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

@@ -226,7 +226,7 @@ func (s *Server) ttl(text *string) (time.Duration, error) {
 		return 0, err
 	case ttl <= 0:
 		return 0, &fence.InvalidError{Field: "ttl", Reason: "is not positive"}
-	case ttl > s.cfg.MaxTTL:
+	case s.cfg.MaxTTL > 0 && ttl > s.cfg.MaxTTL:
 		return 0, &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is over the maximum of %v", s.cfg.MaxTTL)}
 	}
 	return ttl, nil

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -197,7 +198,7 @@ func (s *Server) found(ctx context.Context, r leasing.Request, seals []fence.Sea
 	if err != nil {
 		return lease, since, errNotTheKeys // it may not be extended any more
 	}
-	valid, err := s.cfg.Leases.Extend(ctx, ref, min(max(r.TTL, state.TTL), s.cfg.MaxTTL, left))
+	valid, err := s.cfg.Leases.Extend(ctx, ref, min(max(r.TTL, state.TTL), cmp.Or(s.cfg.MaxTTL, left), left))
 	switch {
 	case errors.Is(err, leasing.ErrLost):
 		return lease, since, errNotTheKeys

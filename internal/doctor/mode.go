@@ -38,16 +38,16 @@ func durability(check string, node lock.Node, st lock.NodeStatus) []Finding {
 	case !node.Durable && !st.Durable:
 		return nil
 	case !node.Durable:
-		return []Finding{warn(check, name+" was admitted as durable, and --redis-durable is not given here: a process without it that admits the node waits for the longest TTL in use",
+		return []Finding{warn(check, name+" was admitted as durable, and --redis-durable is not given here: a process without it that admits the node waits for the longest TTL",
 			"Give all gateways and commands --redis-durable, or none.")}
 	case st.Warning != "":
-		return []Finding{warn(check, name+": "+st.Warning+"; after its next restart it is quarantined for the longest TTL in use",
+		return []Finding{warn(check, name+": "+st.Warning+"; after its next restart it is quarantined for the longest TTL",
 			"appendonly yes, appendfsync always, no-appendfsync-on-rewrite no, and room for the file; or do without --redis-durable.")}
 	case !st.Durable:
-		return []Finding{warn(check, name+" is declared durable, and was not when it was admitted: after its next restart it is quarantined for the longest TTL in use",
-			"fencegate nodes park "+name+", and then: fencegate nodes admit "+name+"; both with --redis-durable. No lease is granted or renewed in between.")}
+		return []Finding{warn(check, name+" is declared durable, and was not when it was admitted: after its next restart it is quarantined for the longest TTL",
+			"Restart its server once, when no lease is needed: after that quarantine it is durable.")}
 	}
 	return []Finding{ok(check, "durable: after a restart %s is admitted at once, with the locks that it kept. Its settings are looked at with each admission. "+
-		"Other settings, an epoch that was raised in between, or a fence above its counter cost the longest TTL in use. "+
+		"Other settings, an epoch that was raised in between, or a fence above its counter cost the longest TTL. "+
 		"Nothing shows that it was restored from a copy made since its last admission, unless a fence has risen: never restore it", name)}
 }

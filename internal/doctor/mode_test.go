@@ -35,7 +35,7 @@ func group(t *testing.T, n int, bestEffort, durable bool) (*lock.Locker, []lock.
 		list[i] = lock.Node{Addr: s.Addr, Durable: durable}
 	}
 	kept := &everything{}
-	l, err := lock.New(lock.Config{Nodes: list, Armer: kept, Epochs: kept, BestEffort: bestEffort, NodeTimeout: 20 * time.Second})
+	l, err := lock.New(lock.Config{Nodes: list, Armer: kept, Epochs: kept, BestEffort: bestEffort, NodeTimeout: 20 * time.Second, MaxTTL: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,10 +100,10 @@ func TestADurableNodeIsSaidToBe(t *testing.T) {
 	want(t, findings, "redis.mode", Warn, `no-appendfsync-on-rewrite is "yes"`, "quarantined for the longest TTL")
 	want(t, findings, "redis.admitted", OK)
 	// It is not durable, because its settings are not.
-	again := errors.Join(l.Park(t.Context(), list[0].Addr), l.Readmit(t.Context(), list[0].Addr))
+	again := errors.Join(admin.ScriptFlush(t.Context()).Err(), l.Admit(t.Context(), list[0].Addr))
 	if err := errors.Join(again, admin.ConfigSet(t.Context(), "no-appendfsync-on-rewrite", "no").Err()); err != nil {
 		t.Fatal(err)
 	}
-	want(t, examined(t, list), "redis.mode", Warn, "was not when it was admitted", "nodes park "+list[0].Addr)
+	want(t, examined(t, list), "redis.mode", Warn, "was not when it was admitted", "Restart its server once")
 	unsaid(t, examined(t, undeclared))
 }

@@ -104,15 +104,13 @@ func admission(addr string, durable bool, st lock.NodeStatus) Finding {
 	case st.Quarantine > 0:
 		return warn(check, fmt.Sprintf("%s lost its data or was restarted, and is in quarantine for another %s", addr, st.Quarantine.Round(time.Second)),
 			"Nothing: a running gateway admits it afterwards.")
-	case st.Parked:
-		return warn(check, addr+" is parked: it grants nothing until its restart", "Restart its server, after which a running gateway admits it; or, without a restart: fencegate nodes admit")
 	case !st.Admitted:
 		return warn(check, addr+" grants nothing: it is new, or lost its data or its run", "Keep a gateway running, which admits it after the quarantine; for a group's first start: fencegate serve --init")
 	}
 	if st.Warning != "" && !durable {
 		return warn(check, addr+": "+st.Warning, "min-replicas-to-write 1, and min-replicas-max-lag no more than the Sentinels' down-after-milliseconds.")
 	}
-	return ok(check, "%s is admitted; the longest leases that it has been told of last %s; epoch %d", addr, st.MaxTTL, st.Epoch)
+	return ok(check, "%s is admitted; it grants leases of up to %s; epoch %d", addr, st.MaxTTL, st.Epoch)
 }
 
 func nameOf(n lock.Node) string { return cmp.Or(n.Name, n.Addr, n.MasterName) }

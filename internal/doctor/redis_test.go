@@ -80,13 +80,6 @@ func TestRedisNodesAreExamined(t *testing.T) {
 	want(t, findings, "redis.quorum", OK)
 }
 
-// A gateway leaves a parked node alone until its restart.
-func TestAParkedNodeIsToldApartFromALostOne(t *testing.T) {
-	t.Parallel()
-	st := lock.NodeStatus{Parked: true}
-	want(t, []Finding{admission("r1:6379", false, st)}, "redis.admitted", Warn, "parked", "Restart its server", "nodes admit")
-}
-
 // Nodes without the INFO fields, like those of fencegate dev, are reported neither as replicas nor as one server.
 func TestNodesThatSayNothingOfThemselvesAreNotJudged(t *testing.T) {
 	t.Parallel()

@@ -112,12 +112,6 @@ var grants = []mutant{
 		new: "case false:",
 	},
 	{
-		name: "recorded-late", what: "the longest TTL is recorded after the nodes may grant it",
-		file: "lock/longest.go", test: "TestALongerTTLIsRecordedBeforeANodeGrantsIt",
-		old: "\trecord, err := l.recorded(ctx, ttl) // before any node hears of it\n",
-		new: "\tfor i, st := range l.states(ctx) {\n\t\t_ = l.nodes[i].longer(ctx, st.incarnation, ttl)\n\t}\n\trecord, err := l.recorded(ctx, ttl)\n",
-	},
-	{
 		name: "counted-late", what: "a round counts its answers whenever they come",
 		file: "lock/attempt.go", test: "TestARoundCountsNoLateAnswer",
 		old: "end := a.start.add(roundTime)",

@@ -114,14 +114,14 @@ var service = []mutant{
 	{
 		name: "drill-no-quarantine", what: "lost nodes are admitted at once, as a gateway's clients see it",
 		file: "lock/admit.go", in: "gateway", test: "TestADrillOfAQuorumOfRedisNodes",
-		old: "a := Admission{Node: n.name,",
-		new: "longest = 0\n\ta := Admission{Node: n.name,",
+		old: "a := admission{nonce: l.newNonce(),",
+		new: "longest = 0\n\ta := admission{nonce: l.newNonce(),",
 	},
 	{
 		name: "drill-everything-at-once", what: "after a restart of everything, lost nodes are admitted at once",
 		file: "lock/admit.go", in: "gateway", test: "TestADrillOfEverything",
-		old: "a := Admission{Node: n.name,",
-		new: "longest = 0\n\ta := Admission{Node: n.name,",
+		old: "a := admission{nonce: l.newNonce(),",
+		new: "longest = 0\n\ta := admission{nonce: l.newNonce(),",
 	},
 	{
 		name: "drill-renewal-asks", what: "a renewal needs PostgreSQL",

@@ -87,7 +87,7 @@ var (
 	_ leasing.Floorer  = (*Armer)(nil)
 	_ leasing.Recorder = (*Armer)(nil)
 
-	_ lock.LongestStore = (*Armer)(nil)
+	_ lock.EpochStore = (*Armer)(nil)
 )
 
 // Open returns an Armer, for the Armer and Epochs of [lock.Config].
@@ -166,39 +166,6 @@ func (a *Armer) Raised(ctx context.Context) (bool, error) { return a.fence.Raise
 // RaiseEpoch is [pgfence.Fence.RaiseEpoch].
 func (a *Armer) RaiseEpoch(ctx context.Context, above int64) (int64, error) {
 	return a.fence.RaiseEpoch(ctx, above)
-}
-
-// RaiseLongest is [pgfence.Fence.RaiseLongest], on a PostgreSQL that the nodes have recorded. Another server may report
-// less than was recorded.
-func (a *Armer) RaiseLongest(ctx context.Context, group string, atLeast time.Duration) (longest fence.LongestTTL, err error) {
-	err = a.trusted(ctx, func() error {
-		longest, err = a.fence.RaiseLongest(ctx, group, atLeast)
-		return err
-	})
-	if err != nil {
-		return fence.LongestTTL{}, fmt.Errorf("record that leases may last %v: %w", atLeast, err)
-	}
-	return longest, nil
-}
-
-// KeepLongest is [pgfence.Fence.KeepLongest], on a PostgreSQL that the nodes have recorded.
-func (a *Armer) KeepLongest(ctx context.Context, group string, record int64, kept bool) error {
-	return a.trusted(ctx, func() error { return a.fence.KeepLongest(ctx, group, record, kept) })
-}
-
-// trusted calls do and returns its error if PostgreSQL is trusted before and after.
-func (a *Armer) trusted(ctx context.Context, do func() error) error {
-	before, err := a.trust(ctx)
-	if err == nil {
-		err = do()
-	}
-	if err != nil {
-		return err
-	}
-	if after, err := a.trust(ctx); err != nil || after != before {
-		return errors.Join(ErrChanging, err)
-	}
-	return nil
 }
 
 // Check returns nil if PostgreSQL is the one that the nodes have recorded; otherwise it returns the error that Arm

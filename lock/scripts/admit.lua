@@ -7,17 +7,18 @@
 -- KEYS[2]  Q: quarantine
 -- ARGV[1]  base = epoch * 2^32; the epoch was raised AFTER the nonce was
 --          written (a slow admission with an older epoch made tokens fall)
--- ARGV[2]  the node's maximum ttl, ms; longer.lua raises it
--- ARGV[3]  'reign': note this server's replication id, for a node that Sentinels
+-- ARGV[2]  the longest ttl that the node grants, ms; limit.lua changes it
+-- ARGV[3]  the longest ttl that a lease may still have, ms
+-- ARGV[4]  'reign': note this server's replication id, for a node that Sentinels
 --          look after; '' for any other
--- ARGV[4]  the record that has the maximum ttl; 0: none has
--- ARGV[5]  'durable': note that this server keeps what it acknowledges over a crash
+-- ARGV[5]  'stored': note that a store outside of the nodes keeps the epoch
+-- ARGV[6]  'durable': note that this server keeps what it acknowledges over a crash
 --
 -- {1}        admitted
 -- {0}        race: another admission has begun, or the data is gone again
 -- {2, pttl}  quarantine is still running
 -- {3}        stale epoch: the node's base is not lower
-local m = redis.call('HMGET', KEYS[1], '@pending', '@base')
+local m = redis.call('HMGET', KEYS[1], '@pending', '@base', '@incarnation', '@longest')
 if m[1] ~= '@NONCE@' then
   return {0}
 end
@@ -27,16 +28,23 @@ end
 if m[2] and tonumber(m[2]) >= tonumber(ARGV[1]) then
   return {3}
 end
+local longest = tonumber(ARGV[3])
+if not m[3] then -- a first start: another one may have begun here, which will grant more
+  longest = math.max(longest, tonumber(m[4] or '0'))
+end
 -- The note is for people, and longer than 64 bytes for Redis: H is a hash table
 -- from the start then. As a list, which a short hash is, each counter took a
 -- walk over all of them.
-redis.call('HSET', KEYS[1], '@incarnation', '@NONCE@', '@base', ARGV[1], '@maxttl', ARGV[2], '@record', ARGV[4],
+redis.call('HSET', KEYS[1], '@incarnation', '@NONCE@', '@base', ARGV[1], '@maxttl', ARGV[2], '@longest', longest,
   '@note', 'kept by fencegate: without this key the node counts as lost and grants nothing')
-redis.call('HDEL', KEYS[1], '@pending', '@durable')
-if ARGV[5] == 'durable' then
+redis.call('HDEL', KEYS[1], '@pending', '@stored', '@durable')
+if ARGV[5] == 'stored' then
+  redis.call('HSET', KEYS[1], '@stored', '1')
+end
+if ARGV[6] == 'durable' then
   redis.call('HSET', KEYS[1], '@durable', '1')
 end
-if ARGV[3] == 'reign' then
+if ARGV[4] == 'reign' then
   redis.call('HSET', KEYS[1], '@reign', string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)'))
 end
 return {1}

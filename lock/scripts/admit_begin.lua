@@ -11,6 +11,8 @@
 -- ARGV[3]  the incarnation that the caller found dead; '' for none
 -- ARGV[4]  the admission that the caller found void, because the node has lost its
 --          run since: it can neither end nor shorten its quarantine; '' for none
+-- ARGV[5]  at a first start, the longest ttl that this caller's admission will grant,
+--          ms: the nodes that another caller admits meanwhile know of it; 0 otherwise
 --
 -- {1}        begun: @pending is the nonce, Q runs
 -- {0}        race: the node has another incarnation than the caller found
@@ -29,6 +31,10 @@ if m[2] and m[2] ~= ARGV[1] and m[2] ~= ARGV[4] and q then
   end
 end
 redis.call('HSET', KEYS[1], '@pending', ARGV[1])
+if tonumber(ARGV[5]) > 0 then
+  local longest = tonumber(redis.call('HGET', KEYS[1], '@longest') or '0')
+  redis.call('HSET', KEYS[1], '@longest', math.max(longest, ARGV[5]))
+end
 if tonumber(ARGV[2]) > 0 then
   redis.call('SET', KEYS[2], ARGV[1] .. ':' .. ARGV[2], 'PX', ARGV[2])
 elseif tonumber(ARGV[2]) < 0 then

@@ -14,7 +14,7 @@ var lockMutants = []Mutant{
 			"somebody else. It takes a majority of nodes that lose their data within one lease.",
 		Files: []Replace{{
 			File: "lock/admit.go",
-			Old:  "a := Admission{Node: n.name,", New: "longest = 0\n\ta := Admission{Node: n.name,",
+			Old:  "a := admission{nonce: l.newNonce(),", New: "longest = 0\n\ta := admission{nonce: l.newNonce(),",
 		}},
 		Faults: []string{"redis-flush", "redis-empty", "redis-kill"}, Expect: exclusion, Within: rarely,
 	},
@@ -89,7 +89,7 @@ var lockMutants = []Mutant{
 			File: "lock/locker.go",
 			Old:  "\tr := l.newRound(opRelease, \"release\", ref.Resource)\n",
 			New: `	time.AfterFunc(300*time.Millisecond, func() {
-		l.giveBack(ref.Resource, ref.Owner, l.cfg.MaxTTL, l.all())
+		l.giveBack(ref.Resource, ref.Owner, l.longestTTL(), l.all())
 	})
 	if ref.Owner != "" {
 		return nil

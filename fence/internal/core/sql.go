@@ -22,9 +22,6 @@ const (
 	SQLKeyPrefix  = `SELECT '` + KeyPrefix + `' || id::text FROM fence.lock_group()`
 	SQLNextEpoch  = `SELECT fence.next_epoch($1)`
 
-	SQLRaiseLongest = `SELECT record, longest, kept FROM fence.raise_longest($1::text, $2::bigint)`
-	SQLKeepLongest  = `SELECT fence.keep_longest($1::text, $2::bigint, $3::boolean)::text`
-
 	SQLInspect = `SELECT resource, token, sealed, holder, armed_at, undrained, ended_at FROM fence.fences WHERE resource = $1::text`
 
 	// SQLList reads a page of fences. In byte order, the names that begin with $1 come first among those that are not below

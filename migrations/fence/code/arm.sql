@@ -213,16 +213,20 @@ END $$;
 REVOKE ALL ON FUNCTION fence.revoke(text, text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.revoke(text, text) TO fence_gateway;
 
--- Allocates an epoch above p_above and above every earlier one, durably once committed. For programs that keep no record of the
--- longest TTL, see longest.sql: they may admit a node with it, which then grants more than the record says.
-CREATE OR REPLACE FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+-- Allocates an epoch above p_above and above every earlier one, durably once committed.
+CREATE OR REPLACE FUNCTION fence.next_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  allocated bigint;
 BEGIN
-  UPDATE fence.epochs SET longest = NULL WHERE longest IS NOT NULL;
-  RETURN fence.next_epoch(p_above);
+  PERFORM fence.commit_durably();
+  UPDATE fence.epochs SET epoch = greatest(epoch, p_above) + 1 RETURNING epoch INTO STRICT allocated;
+  RETURN allocated;
+EXCEPTION WHEN check_violation OR numeric_value_out_of_range THEN
+  RAISE EXCEPTION 'no epoch is left above %: epochs end at 2097151', p_above USING ERRCODE = 'program_limit_exceeded';
 END $$;
-REVOKE ALL ON FUNCTION fence.raise_epoch(bigint) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.raise_epoch(bigint) TO fence_gateway;
+REVOKE ALL ON FUNCTION fence.next_epoch(bigint) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.next_epoch(bigint) TO fence_gateway;
 
 -- Raises the fence if nothing is to be drained. true: the fence holds this grant, by this call, and no writer of an older one is
 -- in flight. false: fence.raise and fence.drain have to decide; nothing was changed, except that a resource without a fence is

@@ -115,8 +115,7 @@ BEGIN
   -- 2048 calls.
   SELECT max(x.token >> 32) INTO highest FROM (SELECT r.token FROM fence.resources r UNION ALL SELECT o.floor FROM fence.floors o) x
    WHERE x.token >> 32 <= (SELECT e.epoch + 1024 FROM fence.epochs e);
-  -- So may the longest TTL in use.
-  UPDATE fence.epochs SET epoch = least(greatest(epoch, highest) + 1, 2097151), longest = NULL, record = record + 1048576;
+  UPDATE fence.epochs SET epoch = least(greatest(epoch, highest) + 1, 2097151);
 
   PERFORM fence.end_leases();
   INSERT INTO fence.invalidations (identity, raised, unsealed) VALUES (invalidate_all.identity, invalidate_all.raised, invalidate_all.unsealed)

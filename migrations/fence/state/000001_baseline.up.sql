@@ -121,12 +121,7 @@ CREATE TABLE fence.unsealed (
 -- An epoch is the upper part of tokens that stay below 2^53.
 CREATE TABLE fence.epochs (
   only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-  epoch    bigint NOT NULL CHECK (epoch >= 0 AND epoch < 2097152),
-  -- The longest TTL that a lock node may have granted; see longest.sql.
-  longest  bigint CHECK (longest > 0),     -- ms; NULL: nothing is known
-  record   bigint NOT NULL DEFAULT 0,      -- rises where it begins anew
-  history  text,                           -- the server, timeline and database that it counts for
-  kept     text[] NOT NULL DEFAULT '{}'    -- the groups of nodes that were all admitted under this record
+  epoch    bigint NOT NULL CHECK (epoch >= 0 AND epoch < 2097152)
 );
 INSERT INTO fence.epochs (epoch) VALUES (0);
 
@@ -236,4 +231,4 @@ RESET ROLE;
 
 -- Says what is applied, in the same transaction: migrating again after an interruption goes by it. The hash is that of the text
 -- above: make code-hash.
-COMMENT ON SCHEMA fence IS 'fencegate fence state 1 783cf0827621';
+COMMENT ON SCHEMA fence IS 'fencegate fence state 1 08732abd5f73';

@@ -7,19 +7,25 @@ import (
 	"time"
 )
 
-// Readmit calls [Locker.AdmitBegin], waits, and calls [Locker.Admit], and repeats this if another admission came
-// between, until the node is admitted or ctx ends. After an error that leaves the admission valid, the next Readmit
-// of this Locker continues it. An admission that another process began is left to that process until at least ten
-// seconds after its quarantine, which this one may shorten.
-func (l *Locker) Readmit(ctx context.Context, node string) error {
+// Admit admits a node that lost its data or was restarted. It returns once the node is admitted, after its quarantine,
+// or when ctx ends; the next Admit of this Locker then continues. An admission that another process began is left to
+// that process until at least ten seconds after its quarantine, which this one may shorten.
+//
+// It needs an EpochStore, or an Armer, which guarantees rising tokens by itself, or a quorum of other admitted nodes,
+// which then keep the epoch. Without them a group goes on by [Locker.Init] with [Above].
+func (l *Locker) Admit(ctx context.Context, node string) error {
 	n, err := l.nodeNamed(node)
 	if err != nil {
 		return err
 	}
+	return l.admit(ctx, n)
+}
+
+func (l *Locker) admit(ctx context.Context, n *node) error {
 	var seen another
 	for {
-		a, err := l.admission(ctx, n, true)
-		wait := a.begun.add(min(a.Quarantine, l.askAfter())).left()
+		a, err := l.admission(ctx, n)
+		wait := a.begun.add(min(a.quarantine, l.askAfter())).left()
 		if a.intact {
 			wait = 0
 		}
@@ -27,14 +33,14 @@ func (l *Locker) Readmit(ctx context.Context, node string) error {
 			if err = pause(ctx, wait); err != nil {
 				break
 			}
-			err = l.Admit(ctx, a)
+			err = l.end(ctx, n, a)
 			if err == nil {
 				l.forget(n)
 				return nil
 			}
 			quarantine, ok := errors.AsType[*quarantineError](err)
 			switch {
-			case ok && quarantine.left <= a.Quarantine:
+			case ok && quarantine.left <= a.quarantine:
 				wait, err = min(quarantine.left+time.Millisecond, askEvery+jitter()), nil
 			case ok: // the node's clock was set back: begin again
 				err = errRace
@@ -62,7 +68,7 @@ func (l *Locker) Readmit(ctx context.Context, node string) error {
 
 // take returns this Locker's own admission of a node that an error stopped, if there is one. It is the caller's then,
 // who may keep it again.
-func (l *Locker) take(n *node) Admission {
+func (l *Locker) take(n *node) admission {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.begun[n.index]
@@ -72,13 +78,13 @@ func (l *Locker) take(n *node) Admission {
 
 // keep stores an admission after an error, unless it is void. Otherwise its quarantine would be awaited to the end,
 // like another process's, before a new one could begin.
-func (l *Locker) keep(n *node, a Admission, err error) {
+func (l *Locker) keep(n *node, a admission, err error) {
 	stale := errors.Is(err, errStaleBase)
-	if a.Nonce == "" || errors.Is(err, errAdmitted) || voids(err) && !stale {
+	if a.nonce == "" || errors.Is(err, errAdmitted) || voids(err) && !stale {
 		return
 	}
 	if stale {
-		a.Base = 0 // a new epoch is sufficient
+		a.base = 0 // a new epoch is sufficient
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,8 +93,7 @@ func (l *Locker) keep(n *node, a Admission, err error) {
 
 // endPatience is how long another process may take, after a quarantine, to read the other nodes' locks and to copy
 // them to the node, which takes seconds for many thousands. If that process has died, the wait is in vain. No process
-// completes another's admission: only the process that began it notices that its quarantine is too short for the
-// record of the longest TTL (see longestFor), and after the quarantine nothing on the node says how long it was.
+// completes another's admission: after the quarantine nothing on the node says how long it was.
 const endPatience = 10 * time.Second
 
 // overdue is an admission of another process whose quarantine is over.

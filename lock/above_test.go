@@ -15,35 +15,40 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// recovered runs Recover until it has admitted nodes.
-func recovered(t *testing.T, l *lock.Locker, above fence.Token) []string {
+// recovered runs Init above a token until it succeeds, and returns the nodes that were admitted.
+func recovered(t *testing.T, l *lock.Locker, above fence.Token) (nodes []string) {
 	t.Helper()
+	before := status(t, l)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	var nodes []string
-	must(t, patiently(ctx, func() error {
-		admitted, err := l.Recover(ctx, above)
-		nodes = append(nodes, admitted...)
-		return err
-	}))
+	must(t, patiently(ctx, func() error { return l.Init(ctx, lock.Above(above)) }))
+	return admittedSince(t, l, before)
+}
+
+func admittedSince(t *testing.T, l *lock.Locker, before []lock.NodeStatus) (nodes []string) {
+	t.Helper()
+	for i, st := range status(t, l) {
+		if st.Admitted && !before[i].Admitted {
+			nodes = append(nodes, st.Name)
+		}
+	}
 	return nodes
 }
 
-// unrecovered runs Recover when it must change nothing.
+// unrecovered runs Init above a token when it must change nothing.
 func unrecovered(t *testing.T, cfg lock.Config, l *lock.Locker, above fence.Token) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	err := patiently(ctx, func() error {
-		_, err := l.Recover(ctx, above)
-		return err
+		return l.Init(ctx, lock.Above(above))
 	})
 	if !errors.Is(err, fence.ErrInvalid) {
-		t.Errorf("recover above %d: %v", above, err)
+		t.Errorf("init above %d: %v", above, err)
 	}
 	for _, n := range cfg.Nodes {
 		if client(t, n.Addr).HExists(t.Context(), cfg.KeyPrefix+":h", "@pending").Val() {
-			t.Errorf("recover above %d began to admit %s", above, n.Name)
+			t.Errorf("init above %d began to admit %s", above, n.Name)
 		}
 	}
 }
@@ -65,7 +70,7 @@ func TestAGroupThatLostItsMajorityIsRecoveredAboveAToken(t *testing.T) {
 	restart(t, servers[0], nil)
 	lost := time.Now()
 	restart(t, servers[1], nil)
-	if err := l.Readmit(t.Context(), "node-1"); err == nil {
+	if err := l.Admit(t.Context(), "node-1"); err == nil {
 		t.Fatal("admitted without a token")
 	}
 	for _, above := range []fence.Token{-1, 0, last - 1, last, 1 << 53, 1<<63 - 1} { // node-3 has recorded last
@@ -110,19 +115,19 @@ func TestAGroupIsNotRecoveredBelowWhatALostNodeRemembers(t *testing.T) {
 	unrecovered(t, cfg, l, 1<<52)
 }
 
-// interrupted runs Recover on an admission without a quarantine, if there is one, for a part of the new quarantine.
+// interrupted runs Init above a token on an admission without a quarantine, if there is one, for a part of the new quarantine.
 func interrupted(t *testing.T, l *lock.Locker) {
 	t.Helper()
 	for tries := 0; ; tries++ {
 		must(t, l.EndQuarantine(t.Context(), "node-1"))
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		_, err := l.Recover(ctx, 100)
+		err := l.Init(ctx, lock.Above(100))
 		cancel()
 		switch {
 		case errors.Is(err, lock.ErrQuarantined) && errors.Is(err, context.DeadlineExceeded):
 			return
 		case tries == 5, !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, lock.ErrNodeTimeout):
-			t.Fatalf("recover: %v", err) // otherwise a node answered too late
+			t.Fatalf("init: %v", err) // otherwise a node answered too late
 		}
 	}
 }
@@ -148,7 +153,7 @@ func TestARecoveryWaitsForAWholeQuarantineOnce(t *testing.T) {
 		}
 		begun = pending()
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		_, err := other.Recover(ctx, 100)
+		err := other.Init(ctx, lock.Above(100))
 		cancel()
 		if errors.Is(err, lock.ErrNodeTimeout) && tries < 5 {
 			continue // after its quarantine an admission is not continued
@@ -177,7 +182,7 @@ func TestARecoveryThatIsToldOfLongerLeasesWaitsAnew(t *testing.T) {
 		must(t, patiently(t.Context(), func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			_, err := l.Recover(ctx, 100)
+			err := l.Init(ctx, lock.Above(100))
 			if errors.Is(err, lock.ErrQuarantined) {
 				return nil
 			}
@@ -203,18 +208,14 @@ func TestARecoveryThatIsToldOfLongerLeasesWaitsAnew(t *testing.T) {
 	}
 }
 
-// recovering runs Recover, and calls during once the quarantines of the first nodes, the lost ones, run.
+// recovering runs Init above a token, and calls during once the quarantines of the first nodes, the lost ones, run.
 func recovering(t *testing.T, cfg lock.Config, lost int, l *lock.Locker, above fence.Token, during func()) ([]string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var nodes []string
+	before := status(t, l)
 	done := make(chan error, 1)
-	go func() {
-		var err error
-		nodes, err = l.Recover(ctx, above)
-		done <- err
-	}()
+	go func() { done <- l.Init(ctx, lock.Above(above)) }()
 	eventually(t, 20*time.Second, "the quarantines have begun", func() bool {
 		for _, n := range cfg.Nodes[:lost] {
 			if !client(t, n.Addr).HExists(ctx, cfg.KeyPrefix+":h", "@pending").Val() {
@@ -225,7 +226,7 @@ func recovering(t *testing.T, cfg lock.Config, lost int, l *lock.Locker, above f
 	})
 	during()
 	err := <-done
-	return nodes, err
+	return admittedSince(t, l, before), err
 }
 
 // forgets is the loss of a node that keeps its connections.
@@ -345,14 +346,14 @@ func TestARecoveryThatIsRefusedNamesATokenThatIsHighEnough(t *testing.T) {
 	forgets(t, cfg.Nodes[2])
 	var err error
 	must(t, patiently(t.Context(), func() error {
-		if _, err = l.Recover(t.Context(), 100); errors.Is(err, lock.ErrNodeTimeout) {
+		if err = l.Init(t.Context(), lock.Above(100)); errors.Is(err, lock.ErrNodeTimeout) {
 			return err
 		}
 		return nil
 	}))
 	const named = 2<<32 - 1
 	if !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprintf("repeat with %d", int64(named))) {
-		t.Fatalf("recover: %v", err)
+		t.Fatalf("init: %v", err)
 	}
 	recovered(t, l, named)
 	next := acquire(t, l, "r")
@@ -365,7 +366,7 @@ func TestARecoveryThatIsRefusedNamesATokenThatIsHighEnough(t *testing.T) {
 func TestAGroupWhoseEpochIsKeptElsewhereIsNotRecovered(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
-	cfg.Epochs = &records{}
+	cfg.Epochs = &epochs{}
 	l := started(t, cfg)
 	release(t, acquire(t, l, "r"))
 	restart(t, servers[0], nil)

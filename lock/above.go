@@ -10,71 +10,80 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Recover admits the lost nodes of a group without Config.Epochs and Config.Armer, after the loss of so many that the
-// others cannot tell which epochs were used. above replaces that knowledge: it must be at least the highest token
-// that was ever issued, and all later tokens are higher. Run one Recover at a time.
+// InitOption is an option of [Locker.Init].
+type InitOption func(*initOptions)
+
+type initOptions struct {
+	above fence.Token
+	given bool
+}
+
+// Above has [Locker.Init] go on with a group without Config.Epochs and Config.Armer, after the loss of so many nodes that
+// the others cannot tell which epochs were used. token replaces that knowledge: it must be no lower than any token issued,
+// and all later tokens are higher. Run one such Init at a time.
 //
-// It waits for MaxTTL, unless ctx ends first; called again, it continues, or waits anew if MaxTTL is longer now. The
-// error is a [*fence.InvalidError], and nothing was changed, if above is not higher than the tokens on the nodes, if a
-// quorum is admitted, or if the epoch is kept elsewhere. A quorum must answer; nodes that do not are left to
-// [Locker.Readmit], and so are nodes that are lost again meanwhile, if a quorum is left. Otherwise none is admitted.
-// The result is the nodes that this call admitted, also with an error.
-func (l *Locker) Recover(ctx context.Context, above fence.Token) (admitted []string, err error) {
+// Init then admits the lost nodes after a quarantine of the group's longest TTL, as the remaining nodes keep it, else of
+// Config.MaxTTL. If ctx ends, the next call continues. The error is a [*fence.InvalidError], and nothing was changed, if
+// token is not higher than the tokens on the nodes, if a quorum is admitted, or if the epoch is kept elsewhere. A quorum
+// must answer; nodes that do not are left to [Locker.Admit], and so are nodes that are lost again meanwhile, if a quorum
+// is left. Otherwise none is admitted.
+func Above(token fence.Token) InitOption {
+	return func(o *initOptions) { o.above, o.given = token, true }
+}
+
+// initAbove is Init with [Above].
+func (l *Locker) initAbove(ctx context.Context, above fence.Token) error {
 	states, err := l.recoverable(ctx, above, above)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	base := (int64(above)>>epochShift + 1) << epochShift
-	begun := make([]Admission, 0, len(states))
+	begun := make(map[*node]admission, len(states))
 	for i, st := range states {
 		if st.err != nil || st.admitted {
 			continue
 		}
-		a, err := l.recovery(ctx, l.nodes[i], states)
+		a, err := l.beginAbove(ctx, l.nodes[i], states)
 		if err != nil {
-			return nil, fmt.Errorf("recover %s: %w", l.nodes[i].name, err)
+			return fmt.Errorf("admit %s: %w", l.nodes[i].name, err)
 		}
-		a.Base = base
-		begun = append(begun, a)
+		a.base = base
+		begun[l.nodes[i]] = a
 	}
-	for i := range begun {
-		if begun[i], err = l.outlast(ctx, begun[i]); err != nil {
-			return nil, err
+	for n, a := range begun {
+		if begun[n], err = l.outlast(ctx, n, a); err != nil {
+			return fmt.Errorf("admit %s: %w", n.name, err)
 		}
 	}
 	// Nodes may have come back meanwhile with higher tokens. What programs counted in vain on a node that was not lost
 	// is below the base.
 	if states, err = l.recoverable(ctx, above, fence.Token(base)); err != nil {
-		return nil, err
+		return err
 	}
 	ready, errs := l.ready(begun, states)
-	for _, a := range ready {
-		if err := l.Admit(ctx, a); err != nil { // the others can do without it
+	for n, a := range ready {
+		if err := l.end(ctx, n, a); err != nil { // the others can do without it
 			errs = append(errs, err)
-			continue
 		}
-		admitted = append(admitted, a.Node)
 	}
-	return admitted, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // ready returns the admissions that can end, and errors of the others; none if they make no quorum: a part of the
-// nodes would be of no use, and their base would be above the token with which Recover is repeated.
-func (l *Locker) ready(begun []Admission, states []nodeState) (ready []Admission, errs []error) {
-	for _, a := range begun {
-		st := nodeState{}
-		if n, err := l.nodeNamed(a.Node); err == nil {
-			st = states[n.index]
-		}
+// nodes would be of no use, and their base would be above the token with which Init is repeated.
+func (l *Locker) ready(begun map[*node]admission, states []nodeState) (ready map[*node]admission, errs []error) {
+	ready = make(map[*node]admission, len(begun))
+	for n, a := range begun {
+		st := states[n.index]
 		err := st.err
-		if err == nil && (st.pending != a.Nonce || st.void) {
+		if err == nil && (st.pending != a.nonce || st.void) {
 			err = errRestarted
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("recover %s: %w", a.Node, err))
+			errs = append(errs, fmt.Errorf("admit %s: %w", n.name, err))
 			continue
 		}
-		ready = append(ready, a)
+		ready[n] = a
 	}
 	if left := admitted(states) + len(ready); left < l.quorum {
 		return nil, append(errs, fmt.Errorf("%d nodes would be admitted, and %d are needed: none was; repeat it", left, l.quorum))
@@ -82,7 +91,7 @@ func (l *Locker) ready(begun []Admission, states []nodeState) (ready []Admission
 	return ready, errs
 }
 
-// recoverable asks all nodes whether the group may be recovered above a token. Everything that they remember has to be
+// recoverable asks all nodes whether the group may go on above a token. Everything that they remember has to be
 // below limit.
 func (l *Locker) recoverable(ctx context.Context, above, limit fence.Token) ([]nodeState, error) {
 	if !l.keepsEpoch() {
@@ -98,7 +107,7 @@ func (l *Locker) recoverable(ctx context.Context, above, limit fence.Token) ([]n
 			continue
 		}
 		answered++
-		if st.record > 0 {
+		if st.stored {
 			return nil, &fence.InvalidError{Field: "epochs", Reason: fmt.Sprintf(
 				"are kept by PostgreSQL, as %s remembers: admit each node, no token is needed", l.nodes[i].name)}
 		}
@@ -119,7 +128,7 @@ func (l *Locker) unanswered(states []nodeState) error {
 			causes = append(causes, &NodeError{Node: l.nodes[i].name, Err: st.err})
 		}
 	}
-	return l.quorumError("recover", l.cfg.KeyPrefix, causes)
+	return l.quorumError("init", l.cfg.KeyPrefix, causes)
 }
 
 // below checks that everything on the nodes is below a limit: their counters, their bases, and the epochs that they
@@ -148,21 +157,21 @@ func (l *Locker) below(ctx context.Context, states []nodeState, above, limit fen
 	return nil
 }
 
-// recovery begins a lost node's admission, or continues one whose quarantine runs and is long enough. (One without a
+// beginAbove begins a lost node's admission, or continues one whose quarantine runs and is long enough. (One without a
 // quarantine may belong to a first start.)
-func (l *Locker) recovery(ctx context.Context, n *node, states []nodeState) (Admission, error) {
+func (l *Locker) beginAbove(ctx context.Context, n *node, states []nodeState) (admission, error) {
 	st := &states[n.index]
 	if st.err != nil {
-		return Admission{}, st.err
+		return admission{}, st.err
 	}
 	if st.pending != "" && !st.void {
 		nonce, whole, err := n.underWay(ctx)
 		if err != nil && !errors.Is(err, redis.Nil) {
-			return Admission{}, serverError(err)
+			return admission{}, serverError(err)
 		}
 		// More left than there was at first: the clock was set back, perhaps by hours.
-		if nonce == st.pending && whole >= l.longestKnown(states) && st.quarantine <= whole {
-			return Admission{Node: n.name, Nonce: nonce, Quarantine: whole}, nil
+		if nonce == st.pending && whole >= l.quarantine(states) && st.quarantine <= whole {
+			return admission{nonce: nonce, quarantine: whole, longest: whole}, nil
 		}
 		st.void = true // replaced, though its quarantine may run: with a shorter MaxTTL it was begun in vain
 	}
@@ -171,19 +180,15 @@ func (l *Locker) recovery(ctx context.Context, n *node, states []nodeState) (Adm
 
 // outlast waits until the quarantine of an admission is over. If the node's clock is set back meanwhile, the
 // quarantine starts over, and the result is the new admission.
-func (l *Locker) outlast(ctx context.Context, a Admission) (Admission, error) {
-	n, err := l.nodeNamed(a.Node)
-	if err != nil {
-		return a, err
-	}
+func (l *Locker) outlast(ctx context.Context, n *node, a admission) (admission, error) {
 	for {
 		left, err := n.inQuarantine(ctx)
 		switch {
 		case err != nil:
-		case left > a.Quarantine:
-			base := a.Base
-			if a, err = l.recovery(ctx, n, l.states(ctx)); err == nil {
-				a.Base = base
+		case left > a.quarantine:
+			base := a.base
+			if a, err = l.beginAbove(ctx, n, l.states(ctx)); err == nil {
+				a.base = base
 			}
 		case left > 0:
 			err = pause(ctx, min(left, askEvery)+jitter())
@@ -194,7 +199,7 @@ func (l *Locker) outlast(ctx context.Context, a Admission) (Admission, error) {
 			return a, nil
 		}
 		if err != nil {
-			return a, fmt.Errorf("recover %s: %w", n.name, err)
+			return a, err
 		}
 	}
 }
