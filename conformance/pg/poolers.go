@@ -17,6 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/sqlfence"
+	"github.com/fencegate/fencegate/fence/sqlfence/pgxsql"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/internal/redisserver"
@@ -50,12 +52,18 @@ func (w *world) comparePoolers(ctx context.Context) (wrong int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	fmt.Println("\n| PgBouncer | pool_mode | ignore_startup_parameters | grant in options | SET | fence.use | another client after a SET | fence.lease in options |")
-	fmt.Println("|---|---|---|---|---|---|---|---|")
+	fmt.Println("\n| PgBouncer | pool_mode | ignore_startup_parameters | grant in options | SET | fence.use | another client after a SET | fence.lease in options | pgxsql |")
+	fmt.Println("|---|---|---|---|---|---|---|---|---|")
 	for n, p := range poolers {
 		addr, stop, err := w.pooled(ctx, path, n)
 		if err != nil {
 			return wrong, fmt.Errorf("PgBouncer %s, %s: %w", p.where, p.mode, err)
+		}
+		// Before any SET, which in transaction mode persists: a pool refuses a connection that presents a grant.
+		pool, stale := stateOf(inPool(ctx, addr, w.current)), stateOf(inPool(ctx, addr, w.stale))
+		if pool != p.use || stale != "ZF001" {
+			wrong++
+			pool += " (wanted " + p.use + "), under a stale grant " + stale
 		}
 		lease := "–" // behind the port, the relay gives no leases
 		if p.where == "in front" {
@@ -78,7 +86,7 @@ func (w *world) comparePoolers(ctx context.Context) (wrong int, err error) {
 			}
 			row = append(row, got)
 		}
-		row = append(row, lease)
+		row = append(row, lease, pool)
 		stop()
 		fmt.Println("| " + strings.Join(row, " | ") + " |")
 	}
@@ -155,6 +163,8 @@ const (
 	byLease
 )
 
+const insert = "INSERT INTO ledger VALUES ('pooled')"
+
 // through writes with a grant, and returns the result.
 func (w *world) through(ctx context.Context, addr string, way int, g fence.Grant) string {
 	cfg, err := pgx.ParseConfig("postgres://driver:driver@" + addr + "/postgres?sslmode=disable")
@@ -173,7 +183,6 @@ func (w *world) through(ctx context.Context, addr string, way int, g fence.Grant
 		return stateOf(err)
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	const insert = "INSERT INTO ledger VALUES ('pooled')"
 	switch way {
 	case bySet, afterSet:
 		_, err = conn.Exec(ctx, "SELECT set_config('fence.resource', $1, false), set_config('fence.token', $2, false)", fence.EscapeResource(g.Resource), g.Presented())
@@ -198,6 +207,28 @@ func (w *world) through(ctx context.Context, addr string, way int, g fence.Grant
 		_, err = conn.Exec(ctx, insert)
 	}
 	return stateOf(err)
+}
+
+// inPool writes by a pool of package pgxsql, alone and in a transaction.
+func inPool(ctx context.Context, addr string, g fence.Grant) error {
+	db, err := pgxsql.Open("postgres://driver:driver@" + addr + "/postgres?sslmode=disable&default_query_exec_mode=exec")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	ctx = sqlfence.WithGrant(ctx, g)
+	if _, err := db.ExecContext(ctx, insert); err != nil {
+		return err
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(ctx, insert); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 func stateOf(err error) string {

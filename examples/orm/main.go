@@ -18,12 +18,13 @@ import (
 	"strings"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver; lib/pq works too
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver for arming; lib/pq works too
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/sqlfence"
+	"github.com/fencegate/fencegate/fence/sqlfence/pgxsql"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -49,7 +50,7 @@ func run() error {
 		return err
 	}
 	defer func() { _ = arming.Close() }()
-	db, err := sqlfence.Open("pgx", os.Getenv("DATABASE_URL")) // instead of sql.Open: contexts carry grants
+	db, err := pgxsql.Open(os.Getenv("DATABASE_URL")) // instead of sql.Open: contexts carry grants
 	if err != nil {
 		return err
 	}

@@ -11,13 +11,13 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/sqlfence"
+	"github.com/fencegate/fencegate/fence/sqlfence/pgxsql"
 )
 
 // These tests need a database with the fence: make examples runs them, as does
@@ -65,7 +65,7 @@ func open(t *testing.T, config *gorm.Config) shop {
 		t.Fatal(err)
 	}
 	pool.RuntimeParams["search_path"] = name
-	s.db = sqlfence.OpenDB(stdlib.GetConnector(*pool))
+	s.db = pgxsql.OpenDB(*pool)
 	t.Cleanup(func() { _ = s.db.Close() })
 	s.db.SetMaxOpenConns(4)
 	arming, err := sql.Open("pgx", os.Getenv("ARMING_DATABASE_URL"))

@@ -94,7 +94,7 @@ type pipelined struct {
 func (p *pipelined) whole(opts pgx.TxOptions, batch *pgx.Batch) *pgx.Batch {
 	whole := &pgx.Batch{}
 	whole.Queue(beginSQL(opts))
-	sql, args := using(p.grants, core.SQLUseNamed, core.SQLUseManyNamed)
+	sql, args := core.Using(p.grants, core.SQLUseNamed, core.SQLUseManyNamed)
 	whole.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
 		err := p.mark.scan(row)
 		p.first = err == nil || !ended(err)

@@ -168,7 +168,7 @@ func (m *mark) unknown(err error) error {
 // text, the grants are sent separately, as parameters.
 func begin(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.Grant) (tx pgx.Tx, m mark, err error) {
 	alone := sendsLiterals(db)
-	sql, args := using(grants, core.SQLUseNamed, core.SQLUseManyNamed)
+	sql, args := core.Using(grants, core.SQLUseNamed, core.SQLUseManyNamed)
 	batch := &pgx.Batch{}
 	batch.BeginTx(opts)
 	if !alone {

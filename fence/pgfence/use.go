@@ -24,7 +24,7 @@ func Use(ctx context.Context, tx pgx.Tx, grants ...fence.Grant) error {
 	if tx == nil {
 		return errNoTx
 	}
-	sql, args := using(grants, core.SQLUse, core.SQLUseMany)
+	sql, args := core.Using(grants, core.SQLUse, core.SQLUseMany)
 	// Never the simple protocol: it would put the seals into the statement's text.
 	if _, err := tx.Exec(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...); err != nil {
 		return fmt.Errorf("use %s: %w", core.Named(grants), Translate(err))
@@ -45,16 +45,3 @@ func Check(ctx context.Context, tx pgx.Tx) error {
 }
 
 var errNoTx = &fence.InvalidError{Field: "transaction", Reason: "is nil"}
-
-// using chooses the statement that presents the grants, and its arguments. A single grant has its own statement,
-// which is faster.
-func using(grants []fence.Grant, one, many string) (sql string, args []any) {
-	if len(grants) == 1 {
-		return one, []any{grants[0].Resource, grants[0].Presented()}
-	}
-	resources, tokens := make([]string, len(grants)), make([]string, len(grants))
-	for i, g := range grants {
-		resources[i], tokens[i] = g.Resource, g.Presented()
-	}
-	return many, []any{resources, tokens}
-}

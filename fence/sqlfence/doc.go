@@ -11,26 +11,15 @@
 //	// err: errors.Is(err, fence.ErrStale): refused, nothing was written;
 //	//      errors.Is(err, fence.ErrUnknown): the connection was lost during COMMIT; see [Outcome].
 //
-// If the pool is opened with [Open], [OpenDB] or [Connector], the context carries the grant, and object mappers need
-// no change:
+// If the pool is opened with package pgxsql, over pgx, the context carries the grant, and object mappers need no
+// change:
 //
 //	ctx = sqlfence.WithGrant(ctx, grant)
 //	err := orm.WithContext(ctx).Save(&order).Error // GORM, in its own transaction
 //
-// A transaction or statement that begins with that context presents the grant. With a context without a grant it
-// presents none:
-//   - A transaction presents the grant until it ends. A statement in it whose context carries other grants is
-//     refused.
-//   - A statement outside of a transaction runs in one of its own, which is committed before its rows are returned
-//     (up to 1 MiB of them; beyond that at their end). Statements that can't run in a transaction, such as VACUUM,
-//     need a context without a grant.
-//   - An unanswered COMMIT is a [*fence.UnknownError], which the pool does not retry; see [Outcome].
-//   - BEGIN, COMMIT and the like are refused as statements under a grant: they would leave the transaction that
-//     presents it. A text of several statements is refused as a whole if it contains one of them.
-//
-// Two limits come from database/sql. Statements can't be pipelined, so a transaction takes a few round trips more
-// than with pgfence. Warnings of PostgreSQL are not available, so a COMMIT whose wait for a synchronous standby was
-// cancelled by an operator looks like any other. Use pgfence if that matters.
+// Two limits come from database/sql. Statements can't be pipelined, so InTx takes a few round trips more than that of
+// pgfence. Warnings of PostgreSQL are not available, so a COMMIT whose wait for a synchronous standby was cancelled by
+// an operator looks like any other. Use pgfence if that matters.
 //
 // The package imports nothing but the standard library and package fence.
 package sqlfence

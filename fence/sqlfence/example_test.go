@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/sqlfence"
+	"github.com/fencegate/fencegate/fence/sqlfence/pgxsql"
 )
 
 var (
@@ -82,7 +83,7 @@ func ExampleOutcome() {
 
 // WithGrant is for object mappers, and for code that begins its transactions itself: the context carries the grant.
 func ExampleWithGrant() {
-	db, err := sqlfence.Open("pgx", "postgres://writer@localhost/app") // once, instead of sql.Open
+	db, err := pgxsql.Open("postgres://writer@localhost/app") // once, instead of sql.Open
 	if err != nil {
 		log.Fatal(err)
 	}

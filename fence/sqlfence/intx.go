@@ -68,10 +68,10 @@ func inTx(ctx context.Context, db Beginner, opts *sql.TxOptions, grants []fence.
 	if db == nil || fn == nil {
 		return &fence.InvalidError{Field: "database or function", Reason: "is nil"}
 	}
-	if err := agree(ctx, sorted(grants)); err != nil {
+	if err := core.Agree(ctx, grants); err != nil {
 		return err
 	}
-	// Otherwise a connector's transaction would refuse statements of fn whose context carries these grants.
+	// Otherwise a transaction of pgxsql would refuse statements of fn whose context carries these grants.
 	tx, err := db.BeginTx(WithGrant(ctx, grants...), opts)
 	if err != nil {
 		return fmt.Errorf("begin under %s: %w", core.Named(grants), err)

@@ -10,12 +10,12 @@ import (
 	"os"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence/sqlfence"
+	"github.com/fencegate/fencegate/fence/sqlfence/pgxsql"
 )
 
 // Order is a row of the table orders.
@@ -33,7 +33,7 @@ func main() {
 }
 
 func run(ctx context.Context, fenced bool) error {
-	db, err := sqlfence.Open("pgx", os.Getenv("DATABASE_URL")) // 1: was sql.Open
+	db, err := pgxsql.Open(os.Getenv("DATABASE_URL")) // 1: was sql.Open
 	if err != nil {
 		return err
 	}

@@ -48,3 +48,16 @@ func listed(n int, name func(int) string) string {
 	}
 	return strings.Join(names, ", ")
 }
+
+// Using chooses the statement that presents the grants, and its arguments. A single grant has its own statement,
+// which is faster.
+func Using(grants []fence.Grant, one, many string) (sql string, args []any) {
+	if len(grants) == 1 {
+		return one, []any{grants[0].Resource, grants[0].Presented()}
+	}
+	resources, tokens := make([]string, len(grants)), make([]string, len(grants))
+	for i, g := range grants {
+		resources[i], tokens[i] = g.Resource, g.Presented()
+	}
+	return many, []any{resources, tokens}
+}

@@ -35,15 +35,8 @@ const (
 	SQLCheck   = `SELECT fence.check()`
 
 	// SQLUseListMarked takes JSON, because drivers of database/sql differ in how they send arrays.
-	SQLUseListMarked = `SELECT ` + useList + setMark + fromList
-
-	// SQLUseList is SQLUseListMarked without the mark. The Known statements also return the transaction's ID, which
-	// resolves an unanswered COMMIT.
-	SQLUseList      = `SELECT ` + useList + fromList
-	SQLUseListKnown = `SELECT ` + useList + `, ` + identity + fromList
-	SQLUseKnown     = SQLUse + `, ` + identity
-	useList         = `fence.use(pg_catalog.array_agg(x.r), pg_catalog.array_agg(x.k))`
-	fromList        = ` FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb) x(r text, k text)`
+	SQLUseListMarked = `SELECT fence.use(pg_catalog.array_agg(x.r), pg_catalog.array_agg(x.k))` + setMark +
+		` FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb) x(r text, k text)`
 
 	// SQLPresents is true if the session itself presents a grant. SQLClear removes such a grant.
 	SQLPresents = `SELECT pg_catalog.concat(` + setting + `'fence.resource', true), ` + setting + `'fence.token', true), ` +
@@ -70,6 +63,9 @@ const (
 	// SQLUseNamed and SQLUseManyNamed also return the transaction's ID, which resolves an unanswered COMMIT.
 	SQLUseNamed     = SQLUseMarked + `, ` + Waits + `, ` + identity
 	SQLUseManyNamed = SQLUseMany + setMark + `, ` + Waits + `, ` + identity
+	// SQLUseKnown and SQLUseManyKnown are these without what COMMIT waits for.
+	SQLUseKnown     = SQLUseMarked + `, ` + identity
+	SQLUseManyKnown = SQLUseMany + setMark + `, ` + identity
 	identity        = `CASE WHEN NOT pg_catalog.current_setting('transaction_read_only')::pg_catalog.bool THEN pg_catalog.pg_current_xact_id()::pg_catalog.text END, fence.server_run()`
 	// SQLName reads the transaction's ID at its end, if it is still the one that InTx began.
 	SQLName = SQLStillIn + `,

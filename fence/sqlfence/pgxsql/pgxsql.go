@@ -1,25 +1,38 @@
-// Package pgxsql is package sqlfence over pgx: a transaction of database/sql presents the grants of its context
-// together with BEGIN, so it takes no extra round trip. The guarantees are those of sqlfence.
+// Package pgxsql opens pgx's database/sql pools whose transactions present the grants of their contexts, for GORM,
+// sqlx, ent, bun and programs that begin and commit themselves. They need no change:
 //
 //	db, err := pgxsql.Open("postgres://writer@localhost/app") // instead of sql.Open("pgx", …)
 //	ctx = sqlfence.WithGrant(ctx, grant)
-//	tx, err := db.BeginTx(ctx, nil) // one round trip
+//	err = orm.WithContext(ctx).Save(&order).Error // GORM, in its own transaction
 //
-// A statement outside of a transaction takes three round trips.
+// The guarantee is that of package sqlfence. A transaction or statement that begins with the context of
+// [sqlfence.WithGrant] presents its grants, by fence.use in that transaction: nothing stays on the session, so it works
+// behind a pooler in transaction mode too, with a query execution mode that prepares nothing (pgx.QueryExecModeExec).
+// With a context without a grant it presents none:
+//   - A transaction presents the grants until it ends, together with BEGIN: it takes no extra round trip. A statement in
+//     it whose context carries other grants is refused.
+//   - A statement outside of a transaction runs in one of its own, which is committed before its rows are returned
+//     (up to 1 MiB of them; beyond that at their end). Statements that can't run in a transaction, such as VACUUM,
+//     need a context without a grant.
+//   - An unanswered COMMIT is a [*fence.UnknownError], which the pool does not retry; see [sqlfence.Outcome].
+//   - Under a grant a text is one statement. BEGIN, COMMIT and the like are refused: they would leave the transaction
+//     that presents it.
+//
+// In [sql.Conn.Raw], pgx's own connection is raw.(interface{ Conn() *pgx.Conn }).Conn(). Statements on it present no
+// grant, except inside a transaction that does.
 package pgxsql
 
 import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/fencegate/fencegate/fence/sqlfence"
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 // Open opens a database by its connection string or URL.
@@ -31,110 +44,40 @@ func Open(dataSourceName string) (*sql.DB, error) {
 	return OpenDB(*config), nil
 }
 
-// OpenDB is stdlib.OpenDB for a database whose connections present the grants of
-// [sqlfence.WithGrant].
+// OpenDB is stdlib.OpenDB for a database whose connections present the grants of [sqlfence.WithGrant]. The login is a
+// member of fence_writer. Connecting fails if the connection's options present a grant already, or with
+// pgx.QueryExecModeSimpleProtocol, which would write seals into a statement's text.
 func OpenDB(config pgx.ConnConfig, opts ...stdlib.OptionOpenDB) *sql.DB {
-	return sqlfence.OpenDB(connector{stdlib.GetConnector(config, opts...)})
+	return sql.OpenDB(connector{Connector: stdlib.GetConnector(config, opts...), mode: config.DefaultQueryExecMode})
 }
 
-type connector struct{ driver.Connector }
+type connector struct {
+	driver.Connector
+	mode pgx.QueryExecMode
+}
 
+// Connect opens a connection and checks that it does not present a grant already.
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
+	if c.mode == pgx.QueryExecModeSimpleProtocol {
+		return nil, &fence.InvalidError{Field: "query execution mode", Reason: "is the simple protocol, which would put seals into statements: use pgx.QueryExecModeExec"}
+	}
 	inner, err := c.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	pgxConn, ok := inner.(*stdlib.Conn)
+	std, ok := inner.(*stdlib.Conn)
 	if !ok {
 		return nil, fmt.Errorf("pgxsql: pgx's connection is a %T", inner)
 	}
-	return &conn{Conn: pgxConn}, nil
-}
-
-// conn is pgx's connection that begins under grants.
-type conn struct{ *stdlib.Conn }
-
-var _ sqlfence.Pipeliner = (*conn)(nil)
-
-// DriverConn returns the connection for sqlfence.DriverConn.
-func (c *conn) DriverConn() driver.Conn { return c.Conn }
-
-// BeginUnder sends BEGIN and the query together.
-func (c *conn) BeginUnder(ctx context.Context, opts driver.TxOptions, query string, args []any) (driver.Tx, []driver.Value, error) {
-	pgxConn := c.Conn.Conn()
-	modes, ok := modesOf(opts)
-	if !ok || pgxConn.Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol { // puts arguments into the text
-		return nil, nil, driver.ErrSkip
-	}
-	if pgxConn.IsClosed() {
-		return nil, nil, driver.ErrBadConn
-	}
-	var row []driver.Value
-	batch := &pgx.Batch{}
-	batch.BeginTx(modes)
-	batch.Queue(query, args...).Query(func(rows pgx.Rows) error {
-		for rows.Next() {
-			values, err := rows.Values()
-			if err != nil {
-				return err
-			}
-			for _, v := range values {
-				row = append(row, v)
-			}
-		}
-		return rows.Err()
-	})
-	results := pgxConn.SendBatch(ctx, batch)
-	err := results.Close()
-	pgxTx := results.Tx()
-	if err == nil && pgxTx == nil {
-		err = errors.New("pgxsql: pgx began no transaction")
+	var presents bool
+	err = std.Conn().QueryRow(ctx, core.SQLPresents, pgx.QueryExecModeExec).Scan(&presents)
+	if err == nil && presents {
+		err = &fence.InvalidError{Field: "connection", Reason: "presents a grant by its options, but a grant is its context's: " +
+			"remove fence.resource, fence.token and fence.grants from them"}
 	}
 	if err != nil {
-		if pgxTx != nil {
-			rollback(ctx, pgxTx)
-		}
-		return nil, nil, err
+		_ = inner.Close()
+		return nil, fmt.Errorf("connect: %w", err)
 	}
-	return tx{ctx: ctx, Tx: pgxTx}, row, nil
+	return &conn{stdConn: std}, nil
 }
-
-// modesOf translates the options; ok is false for a level that pgx's driver has to refuse.
-func modesOf(opts driver.TxOptions) (modes pgx.TxOptions, ok bool) {
-	switch sql.IsolationLevel(opts.Isolation) {
-	case sql.LevelDefault:
-	case sql.LevelReadUncommitted:
-		modes.IsoLevel = pgx.ReadUncommitted
-	case sql.LevelReadCommitted:
-		modes.IsoLevel = pgx.ReadCommitted
-	case sql.LevelRepeatableRead, sql.LevelSnapshot:
-		modes.IsoLevel = pgx.RepeatableRead
-	case sql.LevelSerializable:
-		modes.IsoLevel = pgx.Serializable
-	default:
-		return modes, false
-	}
-	if opts.ReadOnly {
-		modes.AccessMode = pgx.ReadOnly
-	}
-	return modes, true
-}
-
-// rollbackPatience bounds the clean-up after a failure.
-const rollbackPatience = 5 * time.Second
-
-// rollback runs even if the caller's context has ended. On failure pgx closes the connection, which rolls back too.
-func rollback(ctx context.Context, pgxTx pgx.Tx) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackPatience)
-	defer cancel()
-	_ = pgxTx.Rollback(ctx)
-}
-
-// tx ends with the context that it began with, as pgx's own does.
-type tx struct {
-	pgx.Tx
-	ctx context.Context
-}
-
-func (t tx) Commit() error   { return t.Tx.Commit(t.ctx) }
-func (t tx) Rollback() error { return t.Tx.Rollback(t.ctx) }

@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/lib/pq"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/sqlfence"
@@ -27,29 +25,17 @@ var connectors = map[string]func(t testing.TB, address string) *sql.DB{
 		}
 		return closing(t, db)
 	},
-	"pgx": func(t testing.TB, address string) *sql.DB {
-		return connectPgx(t, address, pgx.QueryExecModeCacheStatement)
-	},
-	"simple": func(t testing.TB, address string) *sql.DB {
-		return connectPgx(t, address, pgx.QueryExecModeSimpleProtocol)
-	},
-	"pq": func(t testing.TB, address string) *sql.DB {
-		inner, err := pq.NewConnector(address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return closing(t, sqlfence.OpenDB(inner))
-	},
+	"exec": func(t testing.TB, address string) *sql.DB { return openExec(t, address) },
 }
 
-func connectPgx(t testing.TB, address string, mode pgx.QueryExecMode) *sql.DB {
+func openExec(t testing.TB, address string) *sql.DB {
 	t.Helper()
 	config, err := pgx.ParseConfig(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.DefaultQueryExecMode = mode
-	return closing(t, sqlfence.OpenDB(stdlib.GetConnector(*config)))
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	return closing(t, pgxsql.OpenDB(*config))
 }
 
 func closing(t testing.TB, db *sql.DB) *sql.DB {
@@ -250,22 +236,6 @@ func TestGrantsDoNotMeetOnAPool(t *testing.T) {
 		}
 		all.Wait()
 	})
-}
-
-// Open works like sql.Open.
-func TestOpenNamesADriver(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, func(t testing.TB, address string) *sql.DB {
-		db, err := sqlfence.Open("pgx", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return closing(t, db)
-	})
-	err := exec(sqlfence.WithGrant(t.Context(), w.acquire(t, orders, 1)), w.db, insert, 1)
-	if _, none := sqlfence.Open("none", ""); err != nil || none == nil {
-		t.Errorf("%v, %v", err, none)
-	}
 }
 
 // readRows returns the error of the query, the rows or their Close.
