@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/internal/core"
@@ -13,34 +12,19 @@ import (
 
 // Fence arms and inspects the fences of one database. It is safe for concurrent use and stateless. It does not present
 // the grants of a context.
-type Fence struct {
-	db       *sql.DB
-	patience core.Patience
-}
-
-// Option is a choice for [New].
-type Option func(*Fence)
-
-// WithGrace sets how long arming waits for transactions under a superseded
-// grant to end by themselves before it ends their sessions. Default 200 ms.
-func WithGrace(d time.Duration) Option { return func(f *Fence) { f.patience.Grace = d } }
-
-// WithDrainLimit bounds draining, together with the context's deadline:
-// afterwards arming fails with a [*fence.UndrainedError]. Default 5 s.
-func WithDrainLimit(d time.Duration) Option { return func(f *Fence) { f.patience.Limit = d } }
+//
+// Arming waits 200 ms for transactions under a superseded grant to end by themselves before it ends their sessions. The
+// context's deadline, and 5 s, bound draining: afterwards arming fails with a [*fence.UndrainedError].
+type Fence struct{ db *sql.DB }
 
 // New makes a Fence over a database whose login is a member of fence_gateway.
 // Its sessions must run at the default isolation level, READ COMMITTED. It panics
 // if db is nil.
-func New(db *sql.DB, opts ...Option) *Fence {
+func New(db *sql.DB) *Fence {
 	if db == nil {
 		panic("sqlfence.New: the database is nil")
 	}
-	f := &Fence{db: db, patience: core.DefaultPatience}
-	for _, opt := range opts {
-		opt(f)
-	}
-	return f
+	return &Fence{db: db}
 }
 
 // Arm raises the fence of a resource to a new token and drains the transactions that passed the check under an older
@@ -73,7 +57,7 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 
 // arm raises and drains. answered = false: the connection was lost before the outcome was known.
 func (f *Fence) arm(ctx context.Context, db Querier, a fence.Arming) (answered bool, err error) {
-	limit := func() int64 { return f.patience.LimitWithin(ctx).Microseconds() }
+	limit := func() int64 { return core.DefaultPatience.LimitWithin(ctx).Microseconds() }
 	statement, args := core.SQLRaise, []any{a.Resource, int64(a.Token), a.SealHash, a.Holder, limit()}
 	if a.NonceHash != nil {
 		statement, args = core.SQLRaiseOnce, []any{a.Resource, int64(a.Token), a.SealHash, a.Holder, a.NonceHash, limit()}
@@ -82,7 +66,7 @@ func (f *Fence) arm(ctx context.Context, db Querier, a fence.Arming) (answered b
 	if answered, err := reports.Raised(a, raised, recorded, err); err != nil {
 		return answered, err
 	}
-	ours, recorded, err := ask(ctx, db, core.SQLDrain, a.Resource, int64(a.Token), a.SealHash, f.patience.Grace.Microseconds(), limit())
+	ours, recorded, err := ask(ctx, db, core.SQLDrain, a.Resource, int64(a.Token), a.SealHash, core.DefaultPatience.Grace.Microseconds(), limit())
 	return reports.Drained(a, ours, recorded, err)
 }
 
@@ -107,7 +91,7 @@ func (f *Fence) End(ctx context.Context, e fence.Ending) error {
 	end := func() (answered bool, err error) {
 		var ended, busy bool
 		var recorded sql.NullInt64
-		err = f.db.QueryRowContext(ctx, core.SQLEndOne, e.Resource, int64(e.Token), hash, f.patience.LimitWithin(ctx).Microseconds()).
+		err = f.db.QueryRowContext(ctx, core.SQLEndOne, e.Resource, int64(e.Token), hash, core.DefaultPatience.LimitWithin(ctx).Microseconds()).
 			Scan(&ended, &busy, &recorded)
 		if err != nil {
 			return reports.Ended(err), fmt.Errorf("%s: %w", what, reports.Translate(err))
