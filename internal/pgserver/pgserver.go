@@ -206,9 +206,6 @@ func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.It
 // Pid is the postmaster's process id.
 func (s *Server) Pid() int { return s.proc.Pid() }
 
-// Done is closed when the server has ended, for any reason.
-func (s *Server) Done() <-chan struct{} { return s.proc.Done() }
-
 // BinDir is the folder of the server's binaries; psql is usually beside them.
 func (s *Server) BinDir() string { return s.cfg.BinDir }
 

@@ -48,7 +48,6 @@ const releaseTold = "could not release"
 // Exit codes of `run` (docs/cli.md).
 const (
 	exitUsage   = 64
-	exitAway    = 69
 	exitHeld    = 75
 	exitStale   = 76
 	exitRefused = 77
