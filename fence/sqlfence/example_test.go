@@ -41,10 +41,8 @@ func ExampleInTxAll() {
 		Resolve:   10 * time.Second, // resolves a lost COMMIT
 	}
 	err := sqlfence.InTxAll(ctx, db, opts, []fence.Grant{grant}, func(tx *sql.Tx) error {
-		return sqlfence.Savepoint(ctx, tx, func() error {
-			_, err := tx.ExecContext(ctx, `DELETE FROM drafts WHERE order_id = 1001`)
-			return err
-		})
+		_, err := tx.ExecContext(ctx, `DELETE FROM drafts WHERE order_id = 1001`)
+		return err
 	})
 	if err != nil {
 		log.Print(err)

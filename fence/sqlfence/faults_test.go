@@ -182,7 +182,6 @@ func TestMissingArgumentsAreInvalid(t *testing.T) {
 			"InTx nowhere":       sqlfence.InTx(t.Context(), nil, g, nothing),
 			"Use of a nil tx":    sqlfence.Use(t.Context(), nil, g),
 			"Check of a nil tx":  sqlfence.Check(t.Context(), nil),
-			"Savepoint":          sqlfence.Savepoint(t.Context(), nil, func() error { return nil }),
 			"an overlong holder": longHolder,
 			"a short hash":       w.fence.Arm(t.Context(), fence.Arming{Resource: orders, Token: 35, SealHash: []byte("short")}),
 		} {

@@ -210,36 +210,6 @@ func TestRefusalsCarryTheirFacts(t *testing.T) {
 	})
 }
 
-func TestSavepoints(t *testing.T) {
-	each(t, func(t *testing.T, w world) {
-		a := w.acquire(t, orders, 1)
-		boom := errors.New("boom")
-		err := sqlfence.InTx(t.Context(), w.db, a, func(tx *sql.Tx) error {
-			fails := func(f func() error) error { return sqlfence.Savepoint(t.Context(), tx, f) }
-			if err := fails(func() error { return errors.Join(write(t, tx, "work"), boom) }); !errors.Is(err, boom) {
-				t.Errorf("got %v", err)
-			}
-			if err := fails(func() error { return write(t, tx, "people") }); !errors.Is(err, fence.ErrWrongResource) {
-				t.Errorf("got %v", err)
-			}
-			err := sqlfence.Savepoint(t.Context(), tx, func() error {
-				if err := fails(func() error { return boom }); !errors.Is(err, boom) {
-					t.Errorf("got %v", err)
-				}
-				return write(t, tx, "work")
-			})
-			func() {
-				defer func() { _ = recover() }()
-				_ = sqlfence.Savepoint(t.Context(), tx, func() error { _ = write(t, tx, "work"); panic("boom") })
-			}()
-			return err
-		})
-		if err != nil || w.rows(t) != 1 {
-			t.Errorf("%v, %d rows", err, w.rows(t))
-		}
-	})
-}
-
 // The seal is always sent as a parameter, whatever the driver's settings, because a statement's text is logged and
 // shown.
 func TestTheSealIsNeverALiteral(t *testing.T) {

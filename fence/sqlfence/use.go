@@ -4,9 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/internal/core"
@@ -81,71 +79,4 @@ func Check(ctx context.Context, tx Tx) error {
 	return nil
 }
 
-// Savepoint runs fn inside a savepoint of the transaction. If fn fails or panics, or ctx has ended, its changes are
-// rolled back and the transaction can continue; the error is returned. If that fails too, the whole transaction is
-// rolled back, if it has a method Rollback; InTx then returns [ErrTxEnded]. Savepoints nest.
-func Savepoint(ctx context.Context, tx Tx, fn func() error) error {
-	if tx == nil || fn == nil {
-		return errNoTx
-	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("savepoint: %w", err)
-	}
-	if err := savepoint(ctx, tx, "SAVEPOINT"); err != nil {
-		return fmt.Errorf("savepoint: %w", Translate(err))
-	}
-	done := false
-	defer func() {
-		if !done { // fn panicked or called Goexit
-			_ = takeBack(ctx, tx)
-		}
-	}()
-	err := Translate(fn())
-	done = true
-	if err == nil {
-		err = ctx.Err()
-	}
-	if err == nil {
-		if err = savepoint(ctx, tx, "RELEASE"); err == nil {
-			return nil
-		}
-		err = fmt.Errorf("release savepoint: %w", Translate(err))
-	}
-	return errors.Join(err, takeBack(ctx, tx))
-}
-
-// savepoint sends a command for the latest savepoint. It does not end with ctx. If it is not answered in time, which
-// savepoint is the latest is not known: all have the same name. The transaction is then given up.
-func savepoint(ctx context.Context, tx Tx, command string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), savepointPatience)
-	defer cancel()
-	_, err := tx.ExecContext(ctx, command+" fencegate")
-	if errors.Is(err, context.DeadlineExceeded) {
-		giveUp(tx)
-	}
-	return err
-}
-
-// savepointPatience bounds each command for a savepoint.
-const savepointPatience = 5 * time.Second
-
-// takeBack rolls back to the latest savepoint and removes it.
-func takeBack(ctx context.Context, tx Tx) error {
-	err := savepoint(ctx, tx, "ROLLBACK TO")
-	if err == nil {
-		err = savepoint(ctx, tx, "RELEASE")
-	}
-	if err != nil {
-		giveUp(tx)
-	}
-	return err
-}
-
-// giveUp rolls back a transaction that may hold changes of a failed savepoint, so that they are never committed.
-func giveUp(tx Tx) {
-	if tx, ok := tx.(interface{ Rollback() error }); ok {
-		_ = tx.Rollback() // on failure the driver closes the connection, which rolls back too
-	}
-}
-
-var errNoTx = &fence.InvalidError{Field: "transaction or function", Reason: "is nil"}
+var errNoTx = &fence.InvalidError{Field: "transaction", Reason: "is nil"}
