@@ -25,7 +25,7 @@ var connectors = map[string]func(t testing.TB, address string) *sql.DB{
 		}
 		return closing(t, db)
 	},
-	"exec": func(t testing.TB, address string) *sql.DB { return openExec(t, address) },
+	"exec": openExec,
 }
 
 func openExec(t testing.TB, address string) *sql.DB {
