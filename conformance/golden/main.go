@@ -47,7 +47,6 @@ var chapters = []struct {
 	{"s3-stages", playStages},
 	{"s3-authentication", playAuthentication},
 	{"s3-bodies", playBodies},
-	{"s3-forms", playForms},
 	{"s3-documents", playDocuments},
 	{"s3-edge", playEdge},
 	{"s3-unsupported", playUnsupported},

@@ -35,7 +35,6 @@ type s3Call struct {
 	change         func(sent string) string
 	ends           bool // the connection's sending side is closed after it
 	note           string
-	silent         bool // the body is not in the transcript
 }
 
 type option func(*s3Call)
@@ -88,9 +87,7 @@ func (t *talk) do(as principal, method, target string, options ...option) *reply
 	for _, name := range sorted(c.unsigned) {
 		t.b.linef("> %s: %s (unsigned)", name, c.unsigned[name])
 	}
-	if !c.silent {
-		t.b.bodyLine(c.body)
-	}
+	t.b.bodyLine(c.body)
 	r := t.send(c)
 	if t.err == nil {
 		t.b.answer(r)

@@ -2,10 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/hex"
-	"fmt"
-	"maps"
 	"net/http"
 	"regexp"
 	"strings"
@@ -165,108 +161,6 @@ func playBodies(ctx context.Context, w *world, b *book) error {
 }
 
 var contentLength = regexp.MustCompile(`Content-Length: \d+`)
-
-// formOf is the body of a browser's upload.
-func formOf(p principal, bucket, data string, fields map[string]string, expires time.Duration, conditions ...string) string {
-	now := time.Now().UTC()
-	date := now.Format("20060102")
-	all := map[string]string{
-		"x-amz-algorithm": "AWS4-HMAC-SHA256", "x-amz-date": now.Format("20060102T150405Z"),
-		"x-amz-credential": p.access + "/" + date + "/" + region + "/s3/aws4_request",
-	}
-	if p.session != "" {
-		all["x-amz-security-token"] = p.session
-	}
-	maps.Copy(all, fields)
-	for _, name := range sorted(all) {
-		conditions = append(conditions, fmt.Sprintf("{%q: %q}", name, all[name]))
-	}
-	policy := fmt.Sprintf(`{"expiration": %q, "conditions": [{"bucket": %q}, %s]}`, now.Add(expires).Format(time.RFC3339), bucket, strings.Join(conditions, ", "))
-	if p.access != "" {
-		all["policy"] = base64.StdEncoding.EncodeToString([]byte(policy))
-		all["x-amz-signature"] = hex.EncodeToString(keyed(p.signingKey(now), []byte(all["policy"])))
-	}
-	var text strings.Builder
-	for _, name := range sorted(all) {
-		fmt.Fprintf(&text, "--b\r\nContent-Disposition: form-data; name=%q\r\n\r\n%s\r\n", name, all[name])
-	}
-	return text.String() + "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n" + data + "\r\n--b--\r\n"
-}
-
-// playForms uploads by forms.
-func playForms(ctx context.Context, w *world, b *book) error {
-	t := &talk{ctx: ctx, w: w, b: b}
-	if err := w.bucket(ctx, "g-forms", "prefix:1", ""); err != nil {
-		return err
-	}
-	stale, current, err := w.pair(ctx, "g-forms/1")
-	if err != nil {
-		return err
-	}
-	post := func(p principal, what string, fields map[string]string, expires time.Duration, conditions ...string) {
-		b.linef("=== POST /g-forms (a form of %s) %s", p.name, what)
-		for _, name := range sorted(fields) {
-			b.linef("> %s = %s", name, fields[name])
-		}
-		text := formOf(p, "g-forms", "hello", fields, expires, conditions...)
-		r := t.quiet(anonymous, "POST", "/g-forms", body(text), unsigned("Content-Type", "multipart/form-data; boundary=b"))
-		if t.err == nil {
-			b.answer(r)
-		}
-	}
-	b.mask.keep[sumOf("hello")] = true
-	key := func(more ...string) map[string]string {
-		fields := map[string]string{"key": "1/form"}
-		put(&fields, more)
-		return fields
-	}
-	for _, p := range []principal{current.keys, stale.keys, root, anonymous, current.keys.forged()} {
-		post(p, "", key(), time.Hour)
-	}
-	post(current.keys, "", key("success_action_status", "201"), time.Hour)
-	post(current.keys, "", key("success_action_status", "200"), time.Hour)
-	post(current.keys, "", key("success_action_redirect", "http://elsewhere.test/x"), time.Hour)
-	post(current.keys, "", key("Content-Type", "text/plain", "x-amz-meta-colour", "blue", "Cache-Control", "max-age=1"), time.Hour)
-	t.do(root, "HEAD", "/g-forms/1/form")
-	post(current.keys, "expired", key(), -time.Hour)
-	post(current.keys, "too short", key(), time.Hour, `["content-length-range", 10, 20]`)
-	post(current.keys, "too long", key(), time.Hour, `["content-length-range", 1, 2]`)
-	post(current.keys, "in the range", key(), time.Hour, `["content-length-range", 1, 20]`)
-	post(current.keys, "another key than asked for", key(), time.Hour, `["starts-with", "$key", "2/"]`)
-	post(current.keys, "", map[string]string{"key": "2/form"}, time.Hour)
-	post(current.keys, "", map[string]string{"key": "1/${filename}"}, time.Hour)
-	post(current.keys, "", map[string]string{}, time.Hour)
-	for _, field := range [][]string{
-		{"acl", "public-read"},
-		{"acl", "private"},
-		{"x-amz-server-side-encryption", "AES256"},
-		{"If-Match", `"x"`},
-		{"If-None-Match", "*"},
-		{"Fencing-Token", current.Grant},
-		{"Content-MD5", md5Of("hello")},
-		{"x-amz-storage-class", "GLACIER"},
-		{"tagging", "<Tagging><TagSet><Tag><Key>a</Key><Value>1</Value></Tag></TagSet></Tagging>"},
-		{"x-amz-checksum-sha256", helloSHA256},
-	} {
-		post(current.keys, "", key(field...), time.Hour)
-	}
-	playMalformedForms(t)
-	return t.err
-}
-
-func playMalformedForms(t *talk) {
-	t.b.part("malformed forms")
-	for _, text := range []string{"", "--b--\r\n", "--b\r\n", "nonsense"} {
-		t.do(anonymous, "POST", "/g-forms", body(text), unsigned("Content-Type", "multipart/form-data; boundary=b"))
-	}
-	t.do(anonymous, "POST", "/g-forms", body("x"), unsigned("Content-Type", "multipart/form-data"))
-	t.do(anonymous, "POST", "/g-forms", body("x"), unsigned("Content-Type", "text/plain"))
-	t.do(root, "POST", "/g-forms", body("x"))
-	t.do(anonymous, "POST", "/g-nowhere", body(formOf(root, "g-nowhere", "x", map[string]string{"key": "1/form"}, time.Hour)), unsigned("Content-Type", "multipart/form-data; boundary=b"), quietBody)
-}
-
-// quietBody leaves the body out of the transcript.
-func quietBody(c *s3Call) { c.silent = true }
 
 // playEdge sends unsupported methods, limits, odd paths and CORS requests.
 func playEdge(ctx context.Context, w *world, b *book) error {

@@ -30,7 +30,7 @@ var clients = []struct{ name, command, version string }{
 // writes are the cases that need a grant; the others are reads.
 var writes = []string{
 	"put", "put with checksum", "put if none match", "put if match", "multipart", "copy", "part copy", "put tags", "delete tags",
-	"delete", "delete many", "delete a version", "presigned put", "presigned form", "chunk-signed put", "chunk-signed put, trailing checksum",
+	"delete", "delete many", "delete a version", "presigned put", "chunk-signed put", "chunk-signed put, trailing checksum",
 }
 
 var reads = []string{

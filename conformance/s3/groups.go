@@ -19,7 +19,6 @@ var groups = []struct {
 	{"object lock", regexp.MustCompile(`object_lock|retention|legal_hold`)},
 	{"bucket policies, public access", regexp.MustCompile(`policy|public_block|block_public|public_acls|ownership|bucket_owner|_nonpublic|object_writer`)},
 	{"ACLs, other accounts, anonymous access", regexp.MustCompile(`acl|access_bucket|anonymous|_anon_|object_raw|not_owned|nonowner|authenticated_expired|tags_obj_public|expected_bucket_owner|_usage|grant`)},
-	{"forms (POST)", regexp.MustCompile(`post_object`)},
 	{"CORS", regexp.MustCompile(`cors`)},
 	{"headers and signatures", regexp.MustCompile(`^test_headers::`)},
 	{"lists", regexp.MustCompile(`bucket_list|basic_key_count|list_multipart|multi_objectv?2?_delete`)},

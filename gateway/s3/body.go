@@ -177,8 +177,8 @@ func attributesOf(in s3response.PutObjectInput, b *body, tags map[string]string)
 	}
 }
 
-// maxAttributes bounds what a version's attributes add to the headers of an answer, in bytes. Other requests' headers
-// hold no more; a form's fields could.
+// maxAttributes bounds what a version's attributes add to the headers of an answer, in bytes. Metadata in Latin-1 is
+// longer as text than in its request.
 const maxAttributes = 8 << 10
 
 // checkAttributes refuses attributes that could not be returned unchanged.

@@ -24,7 +24,7 @@ type Route struct {
 	Method, Sub, And, Header string
 	Bucket, Object           bool // named by the path
 	Served                   bool
-	Signed, Form             bool // by headers or URL; in a browser's form
+	Signed                   bool // by headers or URL
 }
 
 // Routes returns all routes of the port.
@@ -33,7 +33,7 @@ func Routes() (all []Route) {
 		for _, r := range p.routes {
 			all = append(all, Route{
 				Method: p.method, Sub: r.sub, And: r.and, Header: r.header, Bucket: p.level == ofBucket, Object: p.level == ofObject,
-				Served: r.served(), Signed: !r.steps.has(open | anonymous | form), Form: r.steps.has(form),
+				Served: r.served(), Signed: !r.steps.has(open | anonymous),
 			})
 		}
 	}

@@ -19,13 +19,13 @@ import (
 // gate is our first middleware before versitygw's. It refuses requests that cost too much or that are not served, lets
 // no error of versitygw out unchanged, and reports each request's result to the metrics.
 type gate struct {
-	cfg            config
-	requests       atomic.Int64 // in progress
-	uploads, forms *slots
+	cfg      config
+	requests atomic.Int64 // in progress
+	uploads  *slots
 }
 
 func newGate(cfg config, uploads *slots) *gate {
-	return &gate{cfg: cfg, uploads: uploads, forms: &slots{limit: edge.MaxForms}}
+	return &gate{cfg: cfg, uploads: uploads}
 }
 
 func (g *gate) handle(c fiber.Ctx) (err error) {
@@ -49,18 +49,13 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	if e != nil {
 		return refuse(c, e)
 	}
-	if among := g.kind(c, path); among != nil {
-		if !among.take() {
+	if edge.IsUpload(c, path) {
+		if !g.uploads.take() {
 			return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))
 		}
-		defer among.free()
+		defer g.uploads.free()
 	}
 	edge.AllowBody(c, conn, g.cfg.timeouts())
-	if edge.IsForm(c) {
-		if e := edge.TakeForm(c); e != nil {
-			return refuse(c, e)
-		}
-	}
 	body = edge.GuardChunks(c)
 	if err := c.Next(); err != nil {
 		e, known := err.(s3err.S3Error) //nolint:errorlint // see codeOf
@@ -81,17 +76,6 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	}
 	if s, ok := c.RequestCtx().UserValue(slowAnswer).(*slow); ok {
 		s.send(c, g.teller(c, began))
-	}
-	return nil
-}
-
-// kind returns the slots of the requests that are limited like this one; nil if only the limit of all requests holds.
-func (g *gate) kind(c fiber.Ctx, path string) *slots {
-	switch {
-	case edge.IsUpload(c, path):
-		return g.uploads
-	case edge.IsForm(c):
-		return g.forms
 	}
 	return nil
 }
@@ -165,11 +149,6 @@ func (g *gate) teller(c fiber.Ctx, began time.Time) func(status int, code string
 // admit refuses names that cannot be stored, operations that are not served, and long bodies of requests other than
 // uploads.
 func admit(c fiber.Ctx, path, owner string) s3err.S3Error {
-	if edge.IsForm(c) {
-		if e := edge.AdmitForm(c, path); e != nil {
-			return e
-		}
-	}
 	if e := checkNames(c, path); e != nil {
 		return e
 	}

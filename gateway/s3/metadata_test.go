@@ -99,3 +99,17 @@ func TestTheTextOf503IsTrue(t *testing.T) {
 		t.Errorf("a full disk: got %d %s", res.StatusCode, text)
 	}
 }
+
+// A client must be able to read what an answer's headers hold: Latin-1 is twice as long as text.
+func TestAnObjectsHeadersAreBounded(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	put(t, w.lease("orders/1001", 5), bucket, invoice, "before")
+	for size, want := range map[int]int{5000: http.StatusBadRequest, 4000: http.StatusOK} {
+		header := map[string]string{"Content-Type": strings.Repeat("x", size), "X-Amz-Meta-Colour": strings.Repeat("\xe9", 1900)}
+		if res, text := w.send(w.of("PUT", invoice, "data", header)); res.StatusCode != want || want != http.StatusOK && !strings.Contains(text, "<Code>MetadataTooLarge") {
+			t.Errorf("a content type of %d bytes: got %d %s", size, res.StatusCode, text)
+		}
+	}
+}

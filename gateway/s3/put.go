@@ -27,9 +27,6 @@ func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInpu
 	if err == nil {
 		err = refuseUnsupported(r)
 	}
-	if err == nil {
-		err = r.checkForm(key)
-	}
 	if err == nil && (in.ContentLength == nil || *in.ContentLength < 0) {
 		err = s3err.GetAPIError(s3err.ErrMissingContentLength)
 	}
@@ -41,9 +38,6 @@ func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInpu
 	}
 	tags, err := tagsOf(in.Tagging)
 	if err != nil {
-		return s3response.PutObjectOutput{}, err
-	}
-	if err := r.cutForm(&in); err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
 	body, err := newBody(in)

@@ -51,7 +51,6 @@ const (
 	needsBody                     // checked, and the body is not empty
 	needsSum                      // checked, and there is a checksum
 	streamed                      // the operation streams the body
-	form                          // the body is a browser's form, which is itself signed
 	sumOptional                   // X-Amz-Content-Sha256 is optional
 	anyRegion                     // signed for this region, or for the default one
 	corsFirst                     // CORS rules apply to refusals, too

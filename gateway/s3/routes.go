@@ -95,7 +95,6 @@ var places = []place{
 	}},
 	{method: http.MethodPost, level: ofBucket, routes: []route{
 		{sub: "delete", action: metrics.ActionDeleteObjects, do: deleteObjects, steps: needsBody | needsSum},
-		{action: metrics.ActionPostObject, do: versity(ctl.POSTObject), steps: form},
 	}},
 	{method: http.MethodOptions, level: ofBucket, routes: []route{{action: metrics.ActionOptions, do: versity(ctl.CORSOptions), steps: anonymous}}},
 

@@ -12,7 +12,7 @@ SEEDED_PART, PART_SIZE = "seed/part.bin", 5 << 20
 SEEDED_KEYS = [SEEDED, SEEDED_PART]
 
 WRITES = ["put", "put with checksum", "put if none match", "put if match", "multipart", "copy", "part copy", "put tags", "delete tags",
-          "delete", "delete many", "delete a version", "presigned put", "presigned form", "chunk-signed put", "chunk-signed put, trailing checksum"]
+          "delete", "delete many", "delete a version", "presigned put", "chunk-signed put", "chunk-signed put, trailing checksum"]
 READS = ["get", "range", "conditional get", "response overrides", "head", "list v1", "list v2", "list versions", "get a version",
          "attributes", "get tags", "presigned get", "checksum"]
 

@@ -105,16 +105,6 @@ def presigned_put():
     send(urllib.request.Request(url, b"hello", {"Content-Type": ""}, method="PUT"))
 
 
-def presigned_form():
-    form = S3.generate_presigned_post(BUCKET, own("form"))
-    lines = []
-    for name, value in form["fields"].items():
-        lines += ["--b", f'Content-Disposition: form-data; name="{name}"', "", value]
-    lines += ["--b", 'Content-Disposition: form-data; name="file"; filename="f"', "", "hello", "--b--", ""]
-    send(urllib.request.Request(form["url"], "\r\n".join(lines).encode(), {"Content-Type": "multipart/form-data; boundary=b"}))
-    same("the object", read(own("form")), b"hello")
-
-
 def conditional():
     etag = call("head_object", Key=SEEDED)["ETag"]
     same("the object", read(SEEDED, IfMatch=etag), SEEDED_TEXT)
@@ -155,7 +145,7 @@ run({
     "multipart": multipart, "copy": copy, "part copy": part_copy,
     "put tags": lambda: call("put_object_tagging", Key=own_or_seeded("put"), Tagging={"TagSet": [{"Key": "size", "Value": "small"}]}),
     "delete tags": lambda: call("delete_object_tagging", Key=own_or_seeded("put")), "delete": lambda: call("delete_object", Key=own_or_seeded("put")),
-    "delete many": delete_many, "delete a version": delete_version, "presigned put": presigned_put, "presigned form": presigned_form,
+    "delete many": delete_many, "delete a version": delete_version, "presigned put": presigned_put,
     "get": lambda: same("the object", read(SEEDED), SEEDED_TEXT), "range": lambda: same("the range", read(SEEDED, Range="bytes=2-4"), b"234"),
     "conditional get": conditional, "response overrides": overrides, "head": head,
     "list v1": lambda: same("the list", listed("list_objects", Prefix="seed/"), SEEDED_KEYS), "list v2": list_v2, "list versions": lambda: versions(SEEDED),

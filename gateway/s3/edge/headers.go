@@ -96,7 +96,7 @@ func CheckHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 				return s3error.Error{Code: "AccessDenied", Status: http.StatusForbidden, Message: "All buckets here belong to the root access key, which is not the owner that " + header + " names."}
 			}
 		case acl && (header == HeaderACL || strings.HasPrefix(header, HeaderGrant)): // isPrivate checks it
-		case AsksForMore(header, string(value), key != ""), overlooked(c, header):
+		case asksForMore(header, string(value), key != ""), overlooked(c, header):
 			return s3err.GetNotImplementedErr(header, "")
 		}
 	}
@@ -135,8 +135,8 @@ func setsACL(c fiber.Ctx) bool {
 	return c.Method() == fiber.MethodPut && query.Has("acl")
 }
 
-// AsksForMore reports whether a header asks for more than the default.
-func AsksForMore(header, value string, ofObject bool) bool {
+// asksForMore reports whether a header asks for more than the default.
+func asksForMore(header, value string, ofObject bool) bool {
 	switch header {
 	case HeaderACL:
 		return value != "private" && (value != "bucket-owner-full-control" || !ofObject)

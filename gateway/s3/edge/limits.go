@@ -110,12 +110,7 @@ func hasLength(raw []byte) bool {
 // TooEarly reports whether a presigned URL begins in the future, by more than the allowed clock skew: otherwise its
 // expiry could be as late as its signer likes.
 func TooEarly(c fiber.Ctx, now time.Time) bool {
-	return InFuture(string(c.Request().URI().QueryArgs().Peek("X-Amz-Date")), now)
-}
-
-// InFuture reports whether a signature's date is later than now, by more than the allowed clock skew.
-func InFuture(date string, now time.Time) bool {
-	at, err := time.Parse("20060102T150405Z", date)
+	at, err := time.Parse("20060102T150405Z", string(c.Request().URI().QueryArgs().Peek("X-Amz-Date")))
 	return err == nil && at.After(now.Add(maxSkew))
 }
 
