@@ -87,7 +87,7 @@ func TestAHintNamesTheHelpOfTheCommandThatWasRun(t *testing.T) {
 	for want, args := range map[string][]string{
 		"see fencegate --help":             {"frobnicate"},
 		"see fencegate run --help":         {"run", "--resource", "r"},
-		"see fencegate objects cp --help":  {"objects", "cp", "a", "b"},
+		"see fencegate objects ls --help":  {"objects", "ls"},
 		"see fencegate migrate up --help":  {"migrate", "up"},
 		"see fencegate buckets set --help": {"buckets", "set", "orders"},
 	} {
@@ -180,17 +180,19 @@ func TestAnS3PortThatIsAwayOrCannotServeHasItsExitCode(t *testing.T) {
 		_, _ = io.WriteString(w, "<Error><Code>"+code+"</Code><Message>why</Message></Error>")
 	}))
 	t.Cleanup(server.Close)
+	file := filepath.Join(t.TempDir(), "out.csv")
+	writeFile(t, file, "a,b\n")
 	for _, c := range []struct {
 		endpoint, key string
 		code          int
 		says          string
 	}{
 		{"http://127.0.0.1:1", "x", exitUnavailable, "hint: see whether AWS_ENDPOINT_URL_S3"},
-		{server.URL, "away", exitUnavailable, "ServiceUnavailable: why"},
-		{server.URL, "x", exitFailed, "InvalidRequest: why"},
+		{server.URL, "away", exitUnavailable, "ServiceUnavailable (503): why"},
+		{server.URL, "x", exitFailed, "InvalidRequest (400): why"},
 	} {
 		vars := map[string]string{"AWS_ENDPOINT_URL_S3": c.endpoint, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "geheim"}
-		code, _, stderr := cli(t, vars, "objects", "cat", "s3://orders/"+c.key)
+		code, _, stderr := cli(t, vars, "objects", "stage", "orders", c.key, file)
 		if code != c.code || !strings.Contains(stderr, c.says) || strings.Contains(stderr, "geheim") {
 			t.Errorf("%s: %d %q, want %d and %q", c.key, code, stderr, c.code, c.says)
 		}

@@ -18,7 +18,6 @@ import (
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/internal/transfer"
 )
 
 // Exit codes. Refusals by a fence use those of fence.Codes. The numbers follow sysexits.h where it has one. They are
@@ -55,15 +54,6 @@ type childExit struct{ code int }
 
 func (e *childExit) Error() string { return fmt.Sprintf("the command ended with %d", e.code) }
 
-// silentS3 is the hint if an S3 port does not answer.
-const silentS3 = "see whether AWS_ENDPOINT_URL_S3 is the gateway's S3 port, as fencegate run sets it"
-
-// The S3 port's code for expired credentials, and the hint.
-const (
-	codeExpired = "ExpiredToken"
-	leaseOver   = "the lease is over, or was acquired more than a day ago: run it again under a new one"
-)
-
 // seeHelp stands for a hint at the command's help.
 const seeHelp = "see --help"
 
@@ -85,15 +75,10 @@ func classify(err error) (code int, hint string) {
 	if c, ok := fence.CodeOf(err); ok {
 		return c.ExitCode, c.Hint
 	}
-	if unknown, ok := errors.AsType[*transfer.UnknownError](err); ok && !errors.Is(err, context.Canceled) {
-		return exitUnavailable, fmt.Sprintf("ask with `fencegate objects audit %s %s` whether it was done before you repeat it", unknown.To.Bucket, unknown.To.Key)
-	}
 	if code, hint := classifyPostgreSQL(err); code != 0 {
 		return code, hint
 	}
 	var unreachable *client.UnreachableError
-	var silent *transfer.UnreachableError
-	var answered *transfer.Error
 	switch {
 	case stdoutUnread(err):
 		return exitUnread, ""
@@ -113,12 +98,6 @@ func classify(err error) (code int, hint string) {
 		return exitUnavailable, "the gateway, or PostgreSQL behind it, is slow or hangs: fencegate health --ready tells which"
 	case errors.As(err, &unreachable):
 		return exitUnavailable, "start one with `fencegate dev`, or name yours with --gateway or FENCEGATE_GATEWAY"
-	case errors.As(err, &answered) && answered.Code == "ServiceUnavailable":
-		return exitUnavailable, "" // the S3 port's message names the unavailable part
-	case errors.As(err, &answered) && answered.Code == codeExpired:
-		return exitLost, leaseOver
-	case errors.As(err, &silent):
-		return exitUnavailable, silentS3
 	case errors.Is(err, fence.ErrInvalid):
 		return exitUsage, ""
 	}

@@ -16,12 +16,12 @@ import (
 func newObjects(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "objects",
-		Short: "Objects: list, read, copy, restore; who wrote them; sweep and verify their bytes",
+		Short: "Objects: list, restore, stage; who wrote them; sweep and verify their bytes",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newObjectsList(), newObjectsVersions(), newObjectsRestore(e), newObjectsAudit(), newObjectsStage(e), newObjectsStaged(),
-		newObjectsCat(e), newObjectsCopy(e), newObjectsSweep(), newObjectsVerify(), newObjectsClaim())
+		newObjectsSweep(), newObjectsVerify(), newObjectsClaim())
 	return cmd
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -14,7 +16,6 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/gateway/objects"
-	"github.com/fencegate/fencegate/internal/transfer"
 )
 
 func newObjectsStage(e env) *cobra.Command {
@@ -41,7 +42,7 @@ a day.`,
 			if err != nil {
 				return usage(fmt.Errorf("%w; run it under fencegate run, which sets AWS_ENDPOINT_URL_S3 and the lease's credentials", err))
 			}
-			file, opened, err := transfer.OpenRegular(args[2])
+			file, opened, err := openRegular(args[2])
 			if err != nil {
 				return err
 			}
@@ -57,7 +58,7 @@ a day.`,
 			if err != nil {
 				return stageError(err, args[0], args[1])
 			}
-			if err := transfer.Unchanged(file, opened); err != nil {
+			if err := unchanged(file, opened); err != nil {
 				return err // without its id, what was staged can't be published
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), staged.ID)
@@ -68,6 +69,46 @@ a day.`,
 	cmd.Flags().BoolVar(&create, "if-none-match", false, "let publishing fail if the key exists by then")
 	return cmd
 }
+
+// openRegular opens a file for an upload, and returns its state for [unchanged]. It checks the file's type first: opening
+// a named pipe would wait for its writer.
+func openRegular(path string) (f *os.File, info fs.FileInfo, err error) {
+	info, err = os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fence.InvalidError{Field: "file", Reason: fmt.Sprintf("%q is not a regular file", path)}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if f, err = os.Open(path); err != nil {
+		return nil, nil, err
+	}
+	if info, err = f.Stat(); err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	return f, info, nil
+}
+
+// unchanged returns an error if a file that was read no longer has the size or the time that it was opened with.
+func unchanged(f *os.File, opened fs.FileInfo) error {
+	now, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if now.Size() != opened.Size() || !now.ModTime().Equal(opened.ModTime()) {
+		return fmt.Errorf("the size or time of %s changed while it was read; upload it again when nothing writes to it", f.Name())
+	}
+	return nil
+}
+
+// silentS3 is the hint if an S3 port does not answer.
+const silentS3 = "see whether AWS_ENDPOINT_URL_S3 is the gateway's S3 port, as fencegate run sets it"
+
+// The S3 port's code for expired credentials, and the hint.
+const (
+	codeExpired = "ExpiredToken"
+	leaseOver   = "the lease is over, or was acquired more than a day ago: run it again under a new one"
+)
 
 // stageError adds the exit code of an S3 port that did not answer, can't serve, or refuses expired credentials.
 func stageError(err error, bucket, key string) error {

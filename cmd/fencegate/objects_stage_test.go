@@ -11,7 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -58,7 +60,7 @@ func TestUploadsAreStagedFromTheCommandLine(t *testing.T) {
 		vars map[string]string
 		file string
 		code int
-	}{"no environment": {nil, file, exitUsage}, "a folder": {vars, t.TempDir(), exitUsage}, "no file": {vars, file + "x", exitFailed}} {
+	}{"no environment": {nil, file, exitUsage}, "a folder": {vars, t.TempDir(), exitUsage}, "a pipe": {vars, makePipe(t, filepath.Join(t.TempDir(), "pipe")), exitUsage}, "no file": {vars, file + "x", exitFailed}} {
 		out, err := stage(c.vars, "reports", "out.csv", c.file)
 		if code, _ := classify(err); err == nil || code != c.code {
 			t.Errorf("%s: %v (%d), want exit code %d\n%s", name, err, code, c.code, out)
@@ -95,25 +97,73 @@ func TestAnUploadWhoseAnswerIsLostMayHaveBeenDone(t *testing.T) {
 	const nobody = "http://127.0.0.1:1"
 	file := filepath.Join(t.TempDir(), "out.csv")
 	writeFile(t, file, "a,b\n")
-	for name, c := range map[string]struct {
-		args   []string
-		unsure []string // said if the request was sent
-	}{
-		"cp":        {[]string{"objects", "cp", file, "s3://orders/1"}, []string{"the upload to s3://orders/1 may have been done: ", "hint: ask with `fencegate objects audit orders 1`"}},
-		"cp inside": {[]string{"objects", "cp", "s3://orders/2", "s3://orders/1"}, []string{"the copy to s3://orders/1 may have been done: ", "hint: ask with `fencegate objects audit orders 1`"}},
-		"stage":     {[]string{"objects", "stage", "orders", "1", file}, []string{"outcome is unknown", "hint: the upload may have been done"}},
-	} {
-		for _, endpoint := range []string{nobody, cutting(t, false), cutting(t, true)} {
-			code, stdout, stderr := cli(t, map[string]string{"AWS_ENDPOINT_URL_S3": endpoint, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "geheim"}, c.args...)
-			if code != exitUnavailable || stdout != "" || strings.Contains(stderr, "geheim") {
-				t.Errorf("%s: %d %q, want %d", name, code, stderr, exitUnavailable)
-			}
-			for _, said := range c.unsure {
-				if strings.Contains(stderr, said) != (endpoint != nobody) {
-					t.Errorf("%s at %s: %q, want %q only if the request was sent", name, endpoint, stderr, said)
-				}
+	for _, endpoint := range []string{nobody, cutting(t, false), cutting(t, true)} {
+		code, stdout, stderr := cli(t, map[string]string{"AWS_ENDPOINT_URL_S3": endpoint, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "geheim"}, "objects", "stage", "orders", "1", file)
+		if code != exitUnavailable || stdout != "" || strings.Contains(stderr, "geheim") {
+			t.Errorf("%d %q, want %d", code, stderr, exitUnavailable)
+		}
+		for _, said := range []string{"outcome is unknown", "hint: the upload may have been done"} {
+			if strings.Contains(stderr, said) != (endpoint != nobody) {
+				t.Errorf("at %s: %q, want %q only if the request was sent", endpoint, stderr, said)
 			}
 		}
+	}
+}
+
+// Under a run whose lease is over the S3 port refuses the last credentials. The command says so at once.
+func TestAStageAfterItsLeaseSaysThatItIsOver(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "out.csv")
+	writeFile(t, file, "a,b\n")
+	for _, c := range []struct {
+		status, exit int
+		code, hint   string
+	}{
+		{http.StatusBadRequest, exitLost, "ExpiredToken", leaseOver},
+		{http.StatusPreconditionFailed, 76, "StaleFencingToken", "A newer holder has taken over"},
+	} {
+		var asked atomic.Int32
+		mux := http.NewServeMux()
+		mux.HandleFunc("/credentials", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = fmt.Fprintf(w, `{"AccessKeyId":"a","SecretAccessKey":"b","Token":"c","Expiration":%q}`, time.Now().Add(10*time.Second).UTC().Format(time.RFC3339))
+		})
+		mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+			asked.Add(1)
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.WriteHeader(c.status)
+			_, _ = fmt.Fprintf(w, "<Error><Code>%s</Code><Message>It is over.</Message></Error>", c.code)
+		})
+		server := httptest.NewServer(mux)
+		defer server.Close()
+		vars := map[string]string{"AWS_ENDPOINT_URL_S3": server.URL, "AWS_CONTAINER_CREDENTIALS_FULL_URI": server.URL + "/credentials", "AWS_CONTAINER_AUTHORIZATION_TOKEN": "t"}
+		code, _, stderr := cli(t, vars, "objects", "stage", "orders", "1", file)
+		if code != c.exit || !strings.Contains(stderr, "hint: "+c.hint) {
+			t.Errorf("%s: %d %q, want %d", c.code, code, stderr, c.exit)
+		}
+		if n := asked.Load(); n != 1 {
+			t.Errorf("%s: %d requests", c.code, n)
+		}
+	}
+}
+
+func TestAFileThatIsRewrittenInPlaceIsNotUnchanged(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "report.pdf")
+	writeFile(t, path, "old")
+	f, opened, err := openRegular(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := unchanged(f, opened); err != nil {
+		t.Error(err)
+	}
+	writeFile(t, path, "new")
+	if err := os.Chtimes(path, time.Time{}, opened.ModTime().Add(time.Millisecond)); err != nil { // the clock of files is coarse
+		t.Fatal(err)
+	}
+	if err := unchanged(f, opened); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
@@ -129,81 +128,5 @@ func TestAFolderThatIsNotMountedIsSaidSoAndLeftAlone(t *testing.T) {
 		if left, err := os.ReadDir(unmounted); code != exitUsage || stdout != "" || !strings.Contains(stderr, unmounted+" is not a blob store") || err != nil || len(left) > 0 {
 			t.Errorf("%s of a folder that is not mounted: %d, %d files there now, %v\n%s%s", command, code, len(left), err, stdout, stderr)
 		}
-	}
-}
-
-func TestObjectsAreCopiedAndReadFromTheCommandLine(t *testing.T) {
-	t.Parallel()
-	s := startDev(t, openTempDir(t), "--ephemeral")
-	vars := map[string]string{"FENCEGATE_GATEWAY": s.api}
-	run := func(want int, args ...string) (stdout, stderr string) {
-		t.Helper()
-		code, stdout, stderr := cli(t, vars, append([]string{"objects"}, args...)...)
-		if code != want {
-			t.Errorf("%v: %d, want %d\n%s%s", args, code, want, stdout, stderr)
-		}
-		return stdout, stderr
-	}
-	folder := t.TempDir()
-	small, large := filepath.Join(folder, "small.txt"), filepath.Join(folder, "large")
-	bytes := strings.Repeat("0123456789abcdef", 65<<20/16)
-	for path, data := range map[string]string{small: "hello, world", large: bytes} {
-		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	lease := []string{"--resource", "orders/7", "--wait", "10s"}
-	leased := func(args ...string) []string { return append(args, lease...) }
-	run(exitOK, leased("cp", small, "s3://orders/7/small")...)
-	if out, _ := run(exitOK, leased("cat", "s3://orders/7/small", "--range", "-5")...); out != "world" {
-		t.Errorf("cat of a range: %q", out)
-	}
-	if out, _ := run(exitOK, leased("cp", "s3://orders/7/small", "/dev/stdout")...); out != "hello, world" {
-		t.Errorf("cp to standard output: %q", out)
-	}
-	run(exitOK, leased("cp", large, "s3://orders/7/large")...)
-	run(exitOK, leased("cp", "s3://orders/7/large", "s3://orders/7/a copy +ü")...)
-	back := filepath.Join(folder, "back")
-	run(exitOK, leased("cp", "s3://orders/7/a copy +ü", back)...)
-	if got, err := os.ReadFile(back); err != nil || string(got) != bytes {
-		t.Errorf("%d bytes came back, %v", len(got), err)
-	}
-	run(exitFailed, leased("cp", small, "s3://orders/7/small", "--no-clobber")...)
-	run(exitFailed, leased("cat", "s3://orders/7/none")...)
-	run(exitFailed, leased("cp", "s3://orders/7/none", filepath.Join(folder, "none"))...)
-	if left, err := filepath.Glob(filepath.Join(folder, ".*")); err != nil || len(left) > 0 {
-		t.Errorf("left %v, %v", left, err)
-	}
-	run(exitForbidden, leased("cp", small, "s3://orders/8/another's")...)
-	run(exitUsage, "cat", "s3://orders/7/small") // neither environment nor --resource
-	for _, args := range [][]string{
-		{"cp", small, large},
-		{"cp", small, "s3://orders"},
-		{"cat", small},
-		{"cp", small, "s3://orders/7/x", "--version-id", "1"},
-		{"cp", "s3://orders/7/small", small, "--no-clobber"},
-		{"cp", small, "s3://orders/7/x", "--ttl", "0s"},
-	} {
-		run(exitUsage, leased(args...)...)
-	}
-
-	// First with the environment of fencegate run; later that lease is stale.
-	held := s.acquire(t)
-	creds, err := s.client(t).Credentials(t.Context(), wire.CredentialsRequest{Handle: held.Handle})
-	if err != nil {
-		t.Fatal(err)
-	}
-	vars["AWS_ENDPOINT_URL_S3"], vars["AWS_ACCESS_KEY_ID"], vars["AWS_SECRET_ACCESS_KEY"], vars["AWS_SESSION_TOKEN"] = creds.EndpointURL, creds.AccessKeyID, creds.SecretAccessKey, creds.SessionToken
-	run(exitOK, "cp", small, "s3://orders/7/second")
-	if err := s.client(t).Release(t.Context(), held.Handle); err != nil {
-		t.Fatal(err)
-	}
-	run(exitOK, leased("cp", small, "s3://orders/7/third")...)
-	_, stderr := run(76, "cp", large, "s3://orders/7/second")
-	if strings.Count(stderr, "stale") != 1 || strings.Count(stderr, "A newer holder has taken over") != 1 || strings.Contains(stderr, creds.SecretAccessKey) {
-		t.Errorf("stale: %s", stderr)
-	}
-	if out, _ := run(exitOK, "cat", "s3://orders/7/second"); out != "hello, world" {
-		t.Errorf("the object is %q", out)
 	}
 }

@@ -115,7 +115,7 @@ func (o *runFlags) register(cmd *cobra.Command) {
 }
 
 // inherited returns the variables that the command inherits: all but those of run's own options, which would apply to a
-// fencegate command in it. An inner `objects cp` would wait for the resource that this run holds.
+// fencegate command in it. An inner `lease acquire` would wait as this run did, in its name.
 func (o *runFlags) inherited(environ []string) []string {
 	own := map[string]bool{}
 	o.own.VisitAll(func(f *pflag.Flag) { own[envName(f.Name)] = true })

@@ -33,7 +33,7 @@ func runUnder(t *testing.T, ttl time.Duration, script string) *exec.Cmd {
 	return command(t, t.TempDir(), "run", "--gateway", server.URL, "--resource", "r", "--ttl", ttl.String(), "--", "sh", "-c", script)
 }
 
-// An inner fencegate command would take them for its own: `objects cp` would wait for the resource that the run holds.
+// An inner fencegate command would take them for its own: `lease acquire` would wait as the run did, in its name.
 func TestTheCommandOfARunDoesNotInheritTheOptionsOfTheRun(t *testing.T) {
 	t.Parallel()
 	cmd := runUnder(t, time.Minute, "env")

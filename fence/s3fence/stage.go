@@ -59,8 +59,8 @@ func FromEnv(lookup func(string) (string, bool)) Config {
 	return cfg
 }
 
-// Provider returns the provider of the credentials.
-func (c Config) Provider() aws.CredentialsProvider {
+// provider returns the provider of the credentials.
+func (c Config) provider() aws.CredentialsProvider {
 	if c.Credentials != nil {
 		return c.Credentials
 	}
@@ -243,7 +243,7 @@ func (c *Client) request(ctx context.Context, bucket, key string, body io.Reader
 	if c.cfg.Grant.Resource != "" {
 		req.Header.Set(fence.HeaderToken, c.cfg.Grant.Presented())
 	}
-	creds, err := c.cfg.Provider().Retrieve(ctx)
+	creds, err := c.cfg.provider().Retrieve(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("credentials of the lease: %w", err)
 	}

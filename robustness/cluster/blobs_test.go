@@ -2,35 +2,68 @@ package cluster_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
-	"os"
-	"path/filepath"
+	"sync"
 	"testing"
 
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/internal/leases"
 	"github.com/fencegate/fencegate/robustness/cluster"
 	"github.com/fencegate/fencegate/robustness/relay"
 )
 
 // upload writes an object through the first gateway, and reads it again.
-func (w *world) upload(key string, size int) error {
-	dir := w.t.TempDir()
-	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
+func (w *world) upload(key string, size int) (err error) {
+	api, err := client.New(client.Config{URL: "http://" + w.Gateways[0].API, Token: cluster.Token})
+	must(w.t, err)
+	lease, err := api.Acquire(w.t.Context(), client.AcquireRequest{Resource: "robust/r1-2", TTL: cluster.MaxTTL})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
+		for leases.Pause(ctx, cluster.MaxTTL/3); ctx.Err() == nil; leases.Pause(ctx, cluster.MaxTTL/3) {
+			_, _ = api.Renew(ctx, lease.Handle, lease.TTL) // without it the upload is refused
+		}
+	})
+	defer func() {
+		cancel()
+		renewing.Wait()
+		err = errors.Join(err, api.Release(w.t.Context(), lease.Handle))
+	}()
+	creds, err := api.Credentials(ctx, wire.CredentialsRequest{Handle: lease.Handle})
+	if err != nil {
+		return err
+	}
+	objects := s3.New(s3.Options{
+		Region: creds.Region, BaseEndpoint: &creds.EndpointURL, UsePathStyle: true,
+		Credentials: credentials.NewStaticCredentialsProvider(creds.AccessKeyID, creds.SecretAccessKey, creds.SessionToken),
+	})
 	body := make([]byte, size)
 	random := rand.New(rand.NewPCG(uint64(size), 1))
 	for i := range body {
 		body[i] = byte(random.Uint32())
 	}
-	must(w.t, os.WriteFile(from, body, 0o600))
-	api := "http://" + w.Gateways[0].API
-	for _, names := range [][]string{{from, "s3://robust/" + key}, {"s3://robust/" + key, to}} {
-		_, err := w.Tool(w.t.Context(), "objects", "cp", names[0], names[1], "--gateway", api, "--resource", "robust/r1-2", "--ttl", "3s")
-		if err != nil {
-			return err
-		}
+	bucket := "robust"
+	if _, err := objects.PutObject(ctx, &s3.PutObjectInput{Bucket: &bucket, Key: &key, Body: bytes.NewReader(body)}); err != nil {
+		return err
 	}
-	read, err := os.ReadFile(to)
+	out, err := objects.GetObject(ctx, &s3.GetObjectInput{Bucket: &bucket, Key: &key})
+	if err != nil {
+		return err
+	}
+	defer out.Body.Close()
+	read, err := io.ReadAll(out.Body)
 	if err == nil && !bytes.Equal(read, body) {
 		err = fmt.Errorf("%d bytes are other ones", len(read))
 	}
