@@ -261,17 +261,17 @@ func (c *Client) Inspect(ctx context.Context, resource string) (wire.Resource, e
 	return known, err
 }
 
-// Revoke takes a resource from its holder. It returns the gateway's answer as JSON: the token that the fence was
-// raised to. by is the name of the operator, for display.
-func (c *Client) Revoke(ctx context.Context, resource, by string) (json.RawMessage, error) {
+// Revoke takes a resource from its holder. It returns the token that the fence was raised to. by is the name of the
+// operator, for display.
+func (c *Client) Revoke(ctx context.Context, resource, by string) (wire.Revoked, error) {
 	if err := fence.ValidateResource(resource); err != nil {
-		return nil, err
+		return wire.Revoked{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout) // includes draining the holder's writes
 	defer cancel()
-	var raw json.RawMessage
-	err := c.call(ctx, http.MethodPost, "/v1/resources/"+fence.EscapeResource(resource)+"/revoke", wire.RevokeRequest{Holder: by}, &raw)
-	return raw, err
+	var revoked wire.Revoked
+	err := c.call(ctx, http.MethodPost, "/v1/resources/"+fence.EscapeResource(resource)+"/revoke", wire.RevokeRequest{Holder: by}, &revoked)
+	return revoked, err
 }
 
 // Check asks whether the fence accepts a grant now. Use it before a side effect outside a transaction. A newer holder

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -14,9 +15,9 @@ import (
 
 func newActivity(e env) *cobra.Command {
 	var g gatewayFlags
-	var asJSON, follow, refused bool
+	var asJSON, follow, refused, table bool
 	cmd := &cobra.Command{
-		Use:   "activity",
+		Use:   "activity [--table [PREFIX]]",
 		Short: "Print what happens at a gateway: refused writes, and leases that come and go",
 		Long: `Print what happens at a gateway: refused writes; leases that were acquired, released, lost or
 revoked, or that ran out; nodes that came and went. First come the events that the gateway keeps:
@@ -24,29 +25,48 @@ the latest 2048, or with --refused the latest 512 refusals, which other events d
 events follow until you interrupt it. Each gateway has its own events: behind a balancer, name all of
 them with --gateway, separated by commas. What they keep is then printed in the order of time.
 
+With --table it shows who holds what, too, of all resources or of those with a prefix: a table on a
+terminal, which is drawn anew each second; elsewhere a line for each resource that is held, and then
+the events.
+
 PostgreSQL counts refused writes per table, also those that bypass the gateways:
 
   SELECT relation, refused FROM fence.protected`,
 		Example: `  fencegate activity
+  fencegate activity --table orders/
   fencegate activity --refused --follow=false
   fencegate activity --json | jq 'select(.kind == "revoked")'`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 0 && !table:
+				return usage(errors.New("PREFIX needs --table"))
+			case table && (asJSON || refused):
+				return usage(errors.New("--table excludes --json and --refused"))
+			}
 			c, err := g.client(cmd.Context(), e)
 			if err != nil {
 				return err
+			}
+			ctx, stop := untilUnread(cmd.Context(), cmd.OutOrStdout())
+			defer stop()
+			if table {
+				w := &watching{client: c, out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), rows: maxRows}
+				if len(args) == 1 {
+					w.prefix = args[0]
+				}
+				return w.run(ctx, follow)
 			}
 			show := printEvent
 			if asJSON {
 				show = func(out io.Writer, e wire.Event) error { return printLine(out, e) }
 			}
-			ctx, stop := untilUnread(cmd.Context(), cmd.OutOrStdout())
-			defer stop()
 			return follows(ctx, streamsOf(c, refused), follow, cmd.ErrOrStderr(), func(e wire.Event) error { return show(cmd.OutOrStdout(), e) })
 		},
 	}
 	g.register(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print each event as a line of JSON")
+	cmd.Flags().BoolVar(&table, "table", false, "show the held resources and the events")
 	cmd.Flags().BoolVar(&refused, "refused", false, "print the refused writes only")
 	cmd.Flags().BoolVar(&follow, "follow", true, "print new events as they come; false: print the kept ones, and end")
 	return cmd

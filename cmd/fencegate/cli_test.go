@@ -67,6 +67,10 @@ func TestMalformedInputIsAUsageErrorOfOneLineAndAHint(t *testing.T) {
 		"dev from elsewhere":     {"dev", "--ephemeral", "--lock", "etcd"},
 		"serve without key":      {"serve", "--postgres-url", "postgres://x", "--redis", "a:1"},
 		"dev's command":          {"dev", "true"},
+		"revoke at both":         {"revoke", "r", "--gateway", "http://127.0.0.1:1", "--postgres-url", "postgres://a:geheim@127.0.0.1:1/x"},
+		"a prefix without table": {"activity", "orders/"},
+		"a table of refusals":    {"activity", "--table", "--refused"},
+		"a table in JSON":        {"activity", "--table", "--json"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -30,7 +30,7 @@ func newFence(_ env) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newFenceList(), newFenceShow(), newFenceTables(), newFenceRevoke(), newFenceRetire(), newProtect(), newUnprotect(), newEnforce(), newRefresh(),
+	cmd.AddCommand(newFenceList(), newFenceShow(), newFenceTables(), newFenceRetire(), newEnforce(), newRefresh(),
 		newFenceUncovered(), newEvents(), newInvalidateAll(), newNewGroup(),
 		newFenceAllow(), newFenceDisallow(), newFenceAllowed(), newFenceSource())
 	return cmd
@@ -189,39 +189,6 @@ func newFenceShow() *cobra.Command {
 	return cmd
 }
 
-func newFenceRevoke() *cobra.Command {
-	var d database
-	var by string
-	cmd := &cobra.Command{
-		Use:   "revoke RESOURCE",
-		Short: "Raise a fence past its holder, whose writes are refused from then on",
-		Long: `Raise a fence past its holder, whose writes are refused from then on, and end the transactions
-that already passed the check. The lock in Redis stays until it is released or ends. A running
-gateway's "revoke" (POST /v1/resources/RESOURCE/revoke) also ends the holder's sessions on its ports.`,
-		Example: `  fencegate fence revoke orders/1001 --by alice`,
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				token, err := pgfence.New(pool).Revoke(cmd.Context(), args[0], by)
-				if errors.Is(err, fence.ErrNotRaised) {
-					err = nil // another has raised it further: the holder is fenced off too
-				}
-				if err != nil {
-					return err
-				}
-				if d.json {
-					return printJSON(cmd.OutOrStdout(), map[string]string{"resource": args[0], "token": token.String()})
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: the fence stands at %s; its former holder is refused\n", args[0], token)
-				return nil
-			})
-		},
-	}
-	d.register(cmd, asGateway)
-	cmd.Flags().StringVar(&by, "by", "", "name of who revokes, for display (default: the login)")
-	return cmd
-}
-
 type uncovered struct {
 	Relation string `json:"relation"`
 	Reason   string `json:"reason"`
@@ -256,7 +223,7 @@ func newFenceUncovered() *cobra.Command {
 					fmt.Fprintf(cmd.ErrOrStderr(), "no gap; %d table(s) are protected, and a table that never was is not looked at\n", tables)
 				default:
 					err = withHint(fmt.Errorf("%d finding(s): what they name can be written without a grant", len(list)), exitFailed,
-						"fencegate fence protect TABLE …, or unprotect it where that is meant")
+						"fencegate protect TABLE …, or unprotect it where that is meant")
 				}
 				return err
 			})

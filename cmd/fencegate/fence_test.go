@@ -62,7 +62,10 @@ func TestFencesAreListedShownAndRevokedWithoutAGateway(t *testing.T) {
 	if err := json.Unmarshal([]byte(ok(t, vars, "fence", "ls", "--after", "orders/1", "--limit", "1", "--json")), &listed); err != nil || len(listed) != 1 || listed[0].Resource != "orders/2" {
 		t.Errorf("one page: %v %+v", err, listed)
 	}
-	ok(t, vars, "fence", "revoke", "orders/1", "--by", "alice")
+	code, stdout, stderr := cli(t, vars, "revoke", "orders/1", "--by", "alice")
+	if code != exitOK || stdout != "orders/1: the fence stands at 6; its former holder is refused\n" || !strings.Contains(stderr, "no lock on Redis was freed") {
+		t.Errorf("revoked: %d %q %q", code, stdout, stderr)
+	}
 	var one fence.Record
 	if err := json.Unmarshal([]byte(ok(t, vars, "fence", "show", "orders/1", "--json")), &one); err != nil || one.Token != 6 || one.Holder != "alice" || !one.Sealed {
 		t.Errorf("shown: %v %+v", err, one)
@@ -70,7 +73,7 @@ func TestFencesAreListedShownAndRevokedWithoutAGateway(t *testing.T) {
 	if code, _, stderr := cli(t, vars, "fence", "show", "nobody's"); code == exitOK || !strings.Contains(stderr, "no fence") {
 		t.Errorf("a resource without a fence: %d %s", code, stderr)
 	}
-	if code, _, _ := cli(t, map[string]string{"FENCEGATE_POSTGRES_URL": pg.WriterURL}, "fence", "revoke", "orders/1"); code == exitOK {
+	if code, _, _ := cli(t, map[string]string{"FENCEGATE_POSTGRES_URL": pg.WriterURL}, "revoke", "orders/1"); code == exitOK {
 		t.Error("a writer's login may revoke")
 	}
 }
@@ -98,12 +101,12 @@ func TestTablesAndSchemasAreProtectedFromTheCommandLine(t *testing.T) {
 	}{
 		{[]string{"protect", "orders", "--under", "orders/"}, "ZF002"},
 		{[]string{"unprotect", "orders"}, ""},
-		{[]string{"fence", "protect", "orders", "--resource", "all"}, "ZF002"},
-		{[]string{"fence", "protect", "orders", "--per-row", "'orders/' || id", "--stamp", "token"}, "ZF002"},
-		{[]string{"fence", "protect", "orders", "--under", "orders/", "--report"}, ""},
+		{[]string{"protect", "orders", "--resource", "all"}, "ZF002"},
+		{[]string{"protect", "orders", "--per-row", "'orders/' || id", "--stamp", "token"}, "ZF002"},
+		{[]string{"protect", "orders", "--under", "orders/", "--report"}, ""},
 		{[]string{"fence", "enforce", "orders"}, "ZF002"},
-		{[]string{"fence", "unprotect", "orders"}, ""},
-		{[]string{"fence", "protect", "app", "--schema", "--under", "app/"}, ""},
+		{[]string{"unprotect", "orders"}, ""},
+		{[]string{"protect", "app", "--schema", "--under", "app/"}, ""},
 	} {
 		ok(t, vars, step.args...)
 		refused(step.state)
@@ -123,13 +126,13 @@ func TestTablesAndSchemasAreProtectedFromTheCommandLine(t *testing.T) {
 		t.Errorf("a table without a guard in a protected schema: %d %q", code, stdout)
 	}
 	ok(t, vars, "fence", "events", "install")
-	ok(t, vars, "fence", "protect", "app", "--schema", "--under", "app/")
+	ok(t, vars, "protect", "app", "--schema", "--under", "app/")
 	runSQL(t, pg.URL, `CREATE TABLE app.c (id bigint)`)
 	if out := ok(t, vars, "fence", "uncovered", "--json"); strings.TrimSpace(out) != "[]" {
 		t.Errorf("with event triggers: %s", out)
 	}
 	ok(t, vars, "fence", "events", "uninstall")
-	ok(t, vars, "fence", "unprotect", "app", "--schema")
+	ok(t, vars, "unprotect", "app", "--schema")
 }
 
 func TestInvalidateAllRefusesEveryGrantFromBefore(t *testing.T) {
@@ -265,7 +268,7 @@ func TestADatabaseWithoutFencegatesSchemaIsSaidWithWhatToDo(t *testing.T) {
 	for _, args := range [][]string{
 		{"fence", "ls"},
 		{"fence", "uncovered"},
-		{"fence", "revoke", "orders/1001"},
+		{"revoke", "orders/1001"},
 		{"protect", "orders", "--under", "orders/"},
 		{"objects", "ls", "orders"},
 	} {
@@ -289,7 +292,7 @@ func TestADatabaseWithoutFencegatesSchemaIsSaidWithWhatToDo(t *testing.T) {
 	strange := map[string]string{"FENCEGATE_POSTGRES_URL": pg.As(t)}
 	for hint, args := range map[string][]string{
 		"hint: The owner of a protected table is fence_protector: GRANT fence_protector TO": {"protect", "guarded", "--under", "orders/"},
-		"hint: use the login that the command's --help names at --postgres-url":             {"fence", "revoke", "orders/1001"},
+		"hint: use the login that the command's --help names at --postgres-url":             {"revoke", "orders/1001"},
 	} {
 		if code, _, stderr := cli(t, strange, args...); code != exitForbidden || !strings.Contains(stderr, hint) {
 			t.Errorf("%v without the right: %d\n%s", args, code, stderr)

@@ -185,7 +185,7 @@ func newNodesLeaks(e env) *cobra.Command {
 		Short: "Print locks that never end as JSON; exit code 1 where there are any",
 		Long: `Print locks that never end as JSON. fencegate leaves none, but a PERSIST, a restore or a script
 of somebody else can. Take such a resource from its holder with
-"fencegate resources revoke RESOURCE".`,
+"fencegate revoke RESOURCE --gateway URL".`,
 		Example: `  fencegate nodes leaks --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -129,15 +129,15 @@ func TestWhatMayHaveBeenDoneIsSaidSo(t *testing.T) {
 	t.Cleanup(plain.Close)
 	const look, start = "hint: the gateway may have done it: check", "hint: start one"
 	for _, c := range []struct{ gateway, args, hint string }{
-		{lost.URL, "resources revoke r", look},
+		{lost.URL, "revoke r", look},
 		{lost.URL, "sessions end A1", look},
 		{lost.URL, "lease acquire r", look},
 		{lost.URL, "buckets set orders --rule key", look},
 		{lost.URL, "buckets drop-rule orders a/", look},
 		{lost.URL, "resources show r", start},
-		{"http://127.0.0.1:1", "resources revoke r", start},
-		{plain.URL, "resources revoke r", "with --ca or FENCEGATE_CA"}, // nothing was sent
-		{"https://" + strings.TrimPrefix(lost.URL, "http://"), "resources revoke r", "name it with http://"},
+		{"http://127.0.0.1:1", "revoke r", start},
+		{plain.URL, "revoke r", "with --ca or FENCEGATE_CA"}, // nothing was sent
+		{"https://" + strings.TrimPrefix(lost.URL, "http://"), "revoke r", "name it with http://"},
 	} {
 		code, _, stderr := cli(t, map[string]string{"FENCEGATE_GATEWAY": c.gateway}, strings.Fields(c.args)...)
 		if code != exitUnavailable || !strings.Contains(stderr, c.hint) {
@@ -166,7 +166,7 @@ func TestAStatementWhoseAnswerIsLostMayHaveBeenDone(t *testing.T) {
 	pg := testenv.Postgres(t)
 	runSQL(t, pg.URL, `CREATE TABLE orders (id int)`, `SELECT fence.raise('orders/1', 5, NULL, '')`)
 	for _, c := range []struct{ args, word string }{
-		{"fence revoke orders/1", "fence.revoke"},
+		{"revoke orders/1", "fence.revoke"},
 		{"protect orders --under orders/", "fence.protect"},
 		{"unprotect orders", "fence.unprotect"},
 		{"fence invalidate-all --yes", "invalidate_all"},

@@ -18,7 +18,7 @@ import (
 func newResources(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resources",
-		Short: "Look at resources: who holds which, their fence and lock; revoke one",
+		Short: "Look at resources: who holds which, their fence and lock",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -41,34 +41,7 @@ func newResources(e env) *cobra.Command {
 		},
 	}
 	g.register(show)
-	cmd.AddCommand(newResourcesLs(e), show, newResourcesRevoke(e))
-	return cmd
-}
-
-func newResourcesRevoke(e env) *cobra.Command {
-	var g gatewayFlags
-	var by string
-	cmd := &cobra.Command{
-		Use:   "revoke RESOURCE",
-		Short: "Take a resource from its holder, whose writes are refused from then on",
-		Long: `Take a resource from its holder: the fence is raised past it, to a token that nobody has, so
-that its writes are refused from then on, and its lock is freed. It prints that token as JSON.`,
-		Example: `  fencegate resources revoke orders/1001 --by "ops: stuck since noon"`,
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := g.client(cmd.Context(), e)
-			if err != nil {
-				return err
-			}
-			revoked, err := c.Revoke(cmd.Context(), args[0], by)
-			if err != nil {
-				return err
-			}
-			return printJSON(cmd.OutOrStdout(), revoked)
-		},
-	}
-	g.register(cmd)
-	cmd.Flags().StringVar(&by, "by", "", "who asks and why, shown to people who inspect the resource")
+	cmd.AddCommand(newResourcesLs(e), show)
 	return cmd
 }
 

@@ -64,7 +64,7 @@ func TestResourcesAreListedPageByPage(t *testing.T) {
 		t.Errorf("a limit of none: %d %q", code, stderr)
 	}
 	vars["FENCEGATE_TOKEN"] = "blind"
-	for _, args := range [][]string{{"resources", "ls"}, {"watch"}, {"activity"}} {
+	for _, args := range [][]string{{"resources", "ls"}, {"activity", "--table"}, {"activity"}} {
 		if code, stdout, stderr := cli(t, vars, args...); code != exitForbidden || !strings.Contains(stderr, "no right to inspect") {
 			t.Errorf("%v without the right: %d %q %q", args, code, stdout, stderr)
 		}

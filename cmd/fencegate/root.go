@@ -42,7 +42,7 @@ Exit codes are listed in docs/cli.md.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.AddCommand(
 		newDemo(e), newDev(e), newServe(e), newConfig(e), newMigrate(), newProtect(), newUnprotect(),
-		newRun(e), newLease(e), newResources(e), newSessions(e), newActivity(e), newWatch(e), newBuckets(e), newObjects(e), newFence(e), newDoctor(e), newHealth(e), newNodes(e), newPrincipals(e), newVersion(e), newDemoWorker(e),
+		newRun(e), newLease(e), newResources(e), newRevoke(e), newSessions(e), newActivity(e), newBuckets(e), newObjects(e), newFence(e), newDoctor(e), newHealth(e), newNodes(e), newPrincipals(e), newVersion(e), newDemoWorker(e),
 	)
 	usageArgs(root)
 	return root

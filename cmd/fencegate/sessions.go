@@ -88,7 +88,7 @@ func newSessionsEnd(e env) *cobra.Command {
 		Short: "End a session, also inside a transaction",
 		Long: `End a session, also inside a transaction: its client gets FATAL 57P01, its transaction is rolled
 back, and its lease is released where the gateway holds it. Its grant, if it brought one,
-stays current: see "fencegate resources revoke".`,
+stays current: see "fencegate revoke".`,
 		Example: `  fencegate sessions end 3QX7KJ2M5V --by "ops: idle since noon"`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -46,7 +46,7 @@ func checkGuards(ctx context.Context, conn *pgx.Conn) []Finding {
 	case err != nil:
 		found = append(found, unseen(check, err))
 	case guarded == 0 && len(uncovered) == 0:
-		found = append(found, warn(check, "no table is protected", "fencegate fence protect TABLE --under PREFIX/"))
+		found = append(found, warn(check, "no table is protected", "fencegate protect TABLE --under PREFIX/"))
 	case len(uncovered) == 0:
 		found = append(found, ok(check, "%d table(s), partitions included, all guarded fully", guarded))
 	}
@@ -118,18 +118,18 @@ func checkGenerations(ctx context.Context, conn *pgx.Conn) []Finding {
 
 // remedy returns the remedy for an unguarded table, by the reason in fence.uncovered.
 func remedy(u fault) string {
-	protect := fmt.Sprintf("fencegate fence protect %s --resource … (or --under …)", u.Found)
+	protect := fmt.Sprintf("fencegate protect %s --resource … (or --under …)", u.Found)
 	switch {
 	case strings.Contains(u.Do, "foreign table"):
 		return "Guard it on the server that has its data, and let writers reach it there; or move it out of what is protected."
 	case strings.HasPrefix(u.Do, "is in the protected schema"):
-		return "Protect the schema again (fencegate fence protect SCHEMA --schema …), or move the table to another one. With event triggers it is done for new tables: fencegate fence events install"
+		return "Protect the schema again (fencegate protect SCHEMA --schema …), or move the table to another one. With event triggers it is done for new tables: fencegate fence events install"
 	case strings.HasPrefix(u.Do, "is a partition or child"):
 		return "Protect the table above it again, or this one as that is: " + protect
 	case strings.HasPrefix(u.Do, "is written through its parent"):
 		return "Protect its parent alike, or take the table out of it."
 	}
-	return protect + fmt.Sprintf(", or fencegate fence unprotect %s where that is meant.", u.Found)
+	return protect + fmt.Sprintf(", or fencegate unprotect %s where that is meant.", u.Found)
 }
 
 func checkReplicaIdentity(ctx context.Context, conn *pgx.Conn) Finding {

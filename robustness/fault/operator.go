@@ -134,13 +134,8 @@ func revokeAt(ctx context.Context, g Gateway, resource string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	raw, err := api.Revoke(ctx, resource, "the operator of the run")
-	if err != nil {
-		return 0, err
-	}
-	var answer wire.Revoked
-	err = json.Unmarshal(raw, &answer)
-	return int64(answer.Token), err
+	revoked, err := api.Revoke(ctx, resource, "the operator of the run")
+	return int64(revoked.Token), err
 }
 
 // outcomeOf accepts a refusal as such. A server's failure leaves the outcome unknown.

@@ -11,53 +11,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/client/wire"
 )
-
-func newWatch(e env) *cobra.Command {
-	var g gatewayFlags
-	var follow bool
-	cmd := &cobra.Command{
-		Use:   "watch [PREFIX]",
-		Short: "Watch who holds what, and which writes are refused",
-		Long: `Watch who holds what, and which writes are refused: a table on a terminal, which is drawn anew
-each second; elsewhere a line for each resource that is held, and then one for each event, as
-"fencegate activity" prints them. It ends when you interrupt it, or nobody reads on.`,
-		Example: `  fencegate watch
-  fencegate watch orders/ | head`,
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := g.client(cmd.Context(), e)
-			if err != nil {
-				return err
-			}
-			w := &watching{client: c, out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), rows: maxRows}
-			if len(args) == 1 {
-				w.prefix = args[0]
-			}
-			ctx, stop := untilUnread(cmd.Context(), w.out)
-			defer stop()
-			file, ok := w.out.(*os.File)
-			if ok && follow && term.IsTerminal(int(file.Fd())) {
-				return w.table(ctx, func() (width, height int) {
-					width, height, err := term.GetSize(int(file.Fd()))
-					if err != nil {
-						return 80, 24
-					}
-					return width, height
-				})
-			}
-			return w.lines(ctx, follow)
-		},
-	}
-	g.register(cmd)
-	cmd.Flags().BoolVar(&follow, "follow", true, "print changes as they come; false: print the held leases and the kept events, and end")
-	return cmd
-}
 
 const (
 	maxRows   = 1000 // most held resources that are shown
@@ -101,6 +59,21 @@ func (w *watching) about(e wire.Event) bool {
 	return w.prefix == "" || strings.HasPrefix(e.Resource, w.prefix) || strings.HasPrefix(e.Needed, w.prefix)
 }
 
+// run shows a table if the output is a terminal, else lines.
+func (w *watching) run(ctx context.Context, follow bool) error {
+	file, ok := w.out.(*os.File)
+	if !ok || !follow || !term.IsTerminal(int(file.Fd())) {
+		return w.lines(ctx, follow)
+	}
+	return w.table(ctx, func() (width, height int) {
+		width, height, err := term.GetSize(int(file.Fd()))
+		if err != nil {
+			return 80, 24
+		}
+		return width, height
+	})
+}
+
 // lines prints the held resources, and then the events.
 func (w *watching) lines(ctx context.Context, follow bool) error {
 	held, more, err := w.held(ctx)
@@ -116,7 +89,7 @@ func (w *watching) lines(ctx context.Context, follow bool) error {
 		}
 	}
 	if more {
-		_, _ = fmt.Fprintf(w.note, "fencegate watch: more are held; name a prefix\n")
+		_, _ = fmt.Fprintf(w.note, "fencegate activity: more are held; name a prefix\n")
 	}
 	return follows(ctx, streamsOf(w.client, false), follow, w.note, func(e wire.Event) error {
 		if !w.about(e) {
@@ -203,7 +176,7 @@ func (w *watching) draw(status wire.Status, held []wire.Listed, more bool, faile
 	}
 	lines := []string{summary(status)}
 	if failed != nil {
-		lines = []string{"fencegate watch: " + oneLine(failed.Error()) + "; trying again"}
+		lines = []string{"fencegate activity: " + oneLine(failed.Error()) + "; trying again"}
 	}
 	w.mu.Lock()
 	events := w.latest

@@ -7,10 +7,10 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 )
 
-func TestWatchPrintsLinesWhereNoTerminalIs(t *testing.T) {
+func TestATableIsLinesWhereNoTerminalIs(t *testing.T) {
 	t.Parallel()
 	vars, _ := lister(t)
-	code, stdout, stderr := cli(t, vars, "watch", "--follow=false", "orders/")
+	code, stdout, stderr := cli(t, vars, "activity", "--table", "--follow=false", "orders/")
 	want := "held orders/1 token=7 by=w\\x1b[2J left=1.5s waiters=2\n" +
 		"held orders/2 token=8 by=x left=- waiters=0\n" +
 		"held orders/3 token=9 by=y left=never ends waiters=0\n" +
