@@ -45,7 +45,7 @@ func (s sessions) List() []wire.Session {
 	all := make([]wire.Session, len(open))
 	for i, one := range open {
 		all[i] = wire.Session{
-			ID: one.ID, Client: one.Client, User: one.User, Database: one.Database, Leased: one.Leased, State: one.State,
+			ID: one.ID, Client: one.Client, User: one.User, Database: one.Database, State: one.State,
 			Since: one.Since, FromClient: one.FromClient, ToClient: one.ToClient,
 		}
 		all[i].App = one.Application

@@ -125,11 +125,9 @@ func (g *Gateway) build() (err error) {
 	}
 	if cfg.PGListen != "" {
 		relay := relayed(g.servers, g.parsed.pgTLS, cfg)
-		g.ofPG = newPGMetrics(g.leasing)
-		relay.Fences, relay.Nonce, relay.Metrics = g.tokens, g.fence.Nonce, g.ofPG
+		g.ofPG = newPGMetrics()
+		relay.Fences, relay.Metrics = g.tokens, g.ofPG
 		relay.EndBackend, relay.Judge, relay.Tell = g.endBackend, g.servers.judge, g.seen.Tell
-		relay.Leases, relay.DefaultTTL, relay.MaxTTL = g.source, cfg.DefaultTTL, cfg.MaxTTL
-		relay.MayLease = g.mayLease()
 		if g.pg, err = pgwire.New(relay); err != nil {
 			return err
 		}

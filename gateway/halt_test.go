@@ -19,10 +19,7 @@ const heedless = `DO $$ BEGIN LOOP BEGIN PERFORM pg_sleep(60); EXCEPTION WHEN qu
 // running opens a session that locks a table and runs a long statement.
 func running(t *testing.T, c *client, pg testenv.PG, sql string) (ended <-chan error) {
 	t.Helper()
-	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;ttl=1m")
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := c.connect(pg, c.acquire("orders/1001", "1m", "0s"))
 	if _, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE orders IN SHARE ROW EXCLUSIVE MODE"); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +66,7 @@ func TestTheStatementOfAnEndedSessionIsStopped(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.DrainTimeout = 100 * time.Millisecond })
+			c, pg := guardedGateway(t, func(cfg *gateway.Config) { cfg.DrainTimeout = 100 * time.Millisecond })
 			ended := running(t, c, pg, tc.sql)
 			began := time.Now()
 			tc.end(c, pg)

@@ -23,7 +23,7 @@ func stopping(c *client) (stopped chan error) {
 
 func TestALameDuckServesWhileItIsNotReady(t *testing.T) {
 	t.Parallel()
-	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.LameDuck = time.Hour })
+	c, pg := guardedGateway(t, func(cfg *gateway.Config) { cfg.LameDuck = time.Hour })
 	stopped := stopping(c)
 	l := c.acquire("orders/1001", "1m", "0s")
 	if _, err := c.connect(pg, l).Exec(t.Context(), updateOrder, "by a lame duck"); err != nil {
@@ -39,7 +39,7 @@ func TestALameDuckServesWhileItIsNotReady(t *testing.T) {
 // A second signal, or a Run that ends beside a Stop, must not take from the first stop what it still serves with.
 func TestEachStopWaitsForTheFirst(t *testing.T) {
 	t.Parallel()
-	c, _ := leasingGateway(t, func(cfg *gateway.Config) { cfg.LameDuck = time.Hour })
+	c, _ := guardedGateway(t, func(cfg *gateway.Config) { cfg.LameDuck = time.Hour })
 	l := c.acquire("orders/1001", "1m", "0s")
 	stopped := stopping(c)
 	again := make(chan error, 1)
@@ -95,7 +95,7 @@ func notYet(t *testing.T, returned chan error) {
 
 func TestTheAPIServesUntilTheLastSessionHasDrained(t *testing.T) {
 	t.Parallel()
-	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.DrainTimeout = time.Hour })
+	c, pg := guardedGateway(t, func(cfg *gateway.Config) { cfg.DrainTimeout = time.Hour })
 	l := c.acquire("orders/1001", "1m", "0s")
 	other := c.acquire("orders/2", "1m", "0s")
 	conn := c.connect(pg, l)
@@ -121,7 +121,7 @@ func TestTheAPIServesUntilTheLastSessionHasDrained(t *testing.T) {
 
 func TestAnAbortDoesNotWaitForTransactions(t *testing.T) {
 	t.Parallel()
-	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.DrainTimeout = time.Hour })
+	c, pg := guardedGateway(t, func(cfg *gateway.Config) { cfg.DrainTimeout = time.Hour })
 	c.g.Abort() // no stop is in progress yet
 	conn := c.connect(pg, c.acquire("orders/1001", "1m", "0s"))
 	if _, err := conn.Exec(t.Context(), "BEGIN; UPDATE orders SET status = 'half'"); err != nil {

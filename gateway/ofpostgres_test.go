@@ -57,7 +57,7 @@ func TestGatewaysOfADatabaseHaveOneSourceOfLeases(t *testing.T) {
 		"redis": func(cfg gateway.Config) gateway.Config { return cfg }, "postgres": alone,
 		"etcd": func(cfg gateway.Config) gateway.Config {
 			cfg.KeyPrefix += ":etcd" // the other gateway does not see these locks, as with etcd
-			(&failingSource{}).into(t, &cfg)
+			sourceOfItsOwn(t, &cfg)
 			cfg.InitNodes, cfg.KeyPrefix, cfg.LeaseSource = false, "", "etcd"
 			return cfg
 		},

@@ -7,9 +7,9 @@ import (
 
 // Permit replaces the rules of the PostgreSQL port, see [pgwire.Server.Permit]. On an error, a [*fence.InvalidError],
 // nothing changes.
-func (g *Gateway) Permit(p pgwire.Permits) error {
+func (g *Gateway) Permit(rules []pgwire.Rule) error {
 	if g.pg == nil {
 		return &fence.InvalidError{Field: "PGListen", Reason: "is empty: there is no PostgreSQL port"}
 	}
-	return g.pg.Permit(p)
+	return g.pg.Permit(rules)
 }

@@ -6,25 +6,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
-	"github.com/fencegate/fencegate/lock/lockmetrics"
 )
 
 // pgMetrics counts what happens on the PostgreSQL port.
 type pgMetrics struct {
 	logins, answers prometheus.Histogram
 	refused, ended  *prometheus.CounterVec
-	leases          *lockmetrics.Metrics
 }
 
 var _ pgwire.Metrics = (*pgMetrics)(nil)
 
-func newPGMetrics(leases *lockmetrics.Metrics) *pgMetrics {
+func newPGMetrics() *pgMetrics {
 	buckets := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 	return &pgMetrics{
-		leases: leases,
 		logins: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "fencegate_pg_login_seconds", Buckets: buckets,
-			Help: "Time from accepting a connection on the PostgreSQL port to the end of its login, waits for leases included.",
+			Help: "Time from accepting a connection on the PostgreSQL port to the end of its login.",
 		}),
 		answers: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "fencegate_pg_first_byte_seconds", Buckets: buckets,
@@ -43,8 +40,6 @@ func (m *pgMetrics) LoggedIn(took time.Duration) { m.logins.Observe(took.Seconds
 func (m *pgMetrics) Answered(took time.Duration) { m.answers.Observe(took.Seconds()) }
 func (m *pgMetrics) Refused(sqlstate string)     { m.refused.WithLabelValues(sqlstate).Inc() }
 func (m *pgMetrics) Ended(sqlstate string)       { m.ended.WithLabelValues(sqlstate).Inc() }
-
-func (m *pgMetrics) LeaseEnded(held time.Duration, lost bool) { m.leases.Ended(held, lost) }
 
 // traffic reports open sessions and their relayed bytes when scraped.
 type traffic struct {

@@ -67,16 +67,6 @@ func (g *Gateway) rights() s3.Rights {
 	return g.cfg.Principals
 }
 
-// mayLease is what the PostgreSQL port checks besides its lease rules; nil without principals.
-func (g *Gateway) mayLease() func(role, resource string) bool {
-	if g.cfg.Principals == nil {
-		return nil
-	}
-	return func(role, resource string) bool {
-		return g.cfg.Principals.May(access.PostgresPrefix+role, access.Acquire, resource)
-	}
-}
-
 // perPrincipal is how many of the SQL connections one principal may use; 0: all.
 func (g *Gateway) perPrincipal() int {
 	if g.cfg.Principals == nil {

@@ -9,9 +9,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/gateway/access"
@@ -19,52 +16,11 @@ import (
 )
 
 func principal(name string, rules ...access.Rule) access.Definition {
-	d := access.Definition{Name: name, Rules: rules}
-	if !strings.HasPrefix(name, access.PostgresPrefix) {
-		d.Tokens = []access.Digest{access.DigestOf(name)}
-	}
-	return d
+	return access.Definition{Name: name, Tokens: []access.Digest{access.DigestOf(name)}, Rules: rules}
 }
 
 func may(resources string, verbs ...access.Verb) access.Rule {
 	return access.Rule{Resources: resources, Verbs: verbs}
-}
-
-// A PostgreSQL role is a principal once it has logged in. Each renewal checks its rights again.
-func TestARoleLeasesWhatItsPrincipalMayNow(t *testing.T) {
-	t.Parallel()
-	pg := testenv.Postgres(t)
-	role, err := pgx.ParseConfig(pg.WriterURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := access.PostgresPrefix + role.User
-	all, err := access.New([]access.Definition{principal(name, may("orders/*", access.Acquire))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := config(t, pg)
-	cfg.Principals = all
-	c := start(t, cfg)
-	if _, err := c.login(t.Context(), pg, "-c fence.lease=users/1;fresh"); fatal(err).Code != "42501" {
-		t.Errorf("a lease that no rule allows: %v", err)
-	}
-	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1;fresh;ttl=9s;wait=10s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	read := func() ([]access.Definition, []access.Option, error) {
-		return []access.Definition{principal(name, may("stock/*", access.Acquire))}, nil, nil
-	}
-	if err := c.g.SetPrincipals(read); err != nil {
-		t.Fatal(err)
-	}
-	for began := time.Now(); err == nil && time.Since(began) < 30*time.Second; {
-		_, err = conn.Exec(t.Context(), "SELECT pg_sleep(0.05)")
-	}
-	if refused := fatal(err); refused.Code != "42501" || !strings.Contains(refused.Message, `may no longer lease "orders/1"`) {
-		t.Errorf("after the right ended: %v", err)
-	}
 }
 
 func TestARefusedReloadKeepsTheRightsAndIsMeasured(t *testing.T) {

@@ -106,7 +106,7 @@ func (c Config) faultsOfFields() (all []error) {
 		{c.SweepRate < 0 || c.SweepGrace < 0, "SweepRate", "or SweepGrace is negative"},
 		{len(c.Buckets) > 0 && c.S3Listen == "", "Buckets", "need the S3 port"},
 		{c.PGListen == "" && c.PGSocket != "", "PGSocket", "needs PGListen"},
-		{c.PGListen == "" && len(c.PG.Rules)+len(c.PG.LeaseRules) > 0, "PG.Rules", "and LeaseRules need the PostgreSQL port"},
+		{c.PGListen == "" && len(c.PG.Rules) > 0, "PG.Rules", "need the PostgreSQL port"},
 		{min(c.MaxTTL, c.DefaultTTL, c.StartTimeout, c.LameDuck, c.DrainTimeout, c.SweepEvery) < 0, "times", "include a negative one"},
 		{c.MaxTTL > 0 && c.DefaultTTL > c.MaxTTL, "DefaultTTL", "is over MaxTTL"},
 	} {

@@ -124,7 +124,6 @@ type Session struct {
 	App        string       `json:"application_name"` // of its startup packet
 	Resource   *string      `json:"resource"`         // null: no grant came with the connection
 	Token      *fence.Token `json:"token"`            // null: unknown
-	Leased     bool         `json:"leased"`           // the gateway holds the lease for it
 	State      string       `json:"state"`            // "active", "idle" or "idle in transaction"
 	Since      time.Time    `json:"since"`
 	Statement  *int64       `json:"statement_ms"` // how long it has been active; null: it is not

@@ -314,7 +314,7 @@ func TestNoFlagOfRightsOrSecretsMayBeEmpty(t *testing.T) {
 	never := 0
 	newServe(env{}).Flags().VisitAll(func(f *pflag.Flag) {
 		named := strings.HasSuffix(f.Name, "-file") || strings.Contains(f.Name, "-tls-c") && f.Value.Type() != "bool" || strings.HasSuffix(f.Name, "-tls-key")
-		if (named || f.Name == "principals" || f.Name == "config") != (f.Annotations[neverEmpty] != nil) && f.Name != "pg-policy" && f.Name != "pg-lease" && f.Name != "s3-access-key" {
+		if (named || f.Name == "principals" || f.Name == "config") != (f.Annotations[neverEmpty] != nil) && f.Name != "pg-policy" && f.Name != "s3-access-key" {
 			t.Errorf("--%s: may be empty, or names no secret", f.Name)
 		}
 		if f.Annotations[neverEmpty] == nil {

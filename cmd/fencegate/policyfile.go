@@ -13,12 +13,12 @@ import (
 // maxPolicyFile bounds a file of policies.
 const maxPolicyFile = 1 << 20
 
-// readPolicyFile reads the rules of the PostgreSQL port. Each line is a rule: "policy" or "lease", and a value of
-// --pg-policy or --pg-lease. A truncated file must not open the port: so the last policy is for every role and
-// database, and the last line ends with a newline.
-func readPolicyFile(path string) (p pgwire.Permits, err error) {
-	invalid := func(err error) (pgwire.Permits, error) {
-		return pgwire.Permits{}, fmt.Errorf("--pg-policy-file %s: %w", path, err)
+// readPolicyFile reads the rules of the PostgreSQL port. Each line is a rule: "policy" and a value of --pg-policy. A
+// truncated file must not open the port: so the last policy is for every role and database, and the last line ends with
+// a newline.
+func readPolicyFile(path string) (rules []pgwire.Rule, err error) {
+	invalid := func(err error) ([]pgwire.Rule, error) {
+		return nil, fmt.Errorf("--pg-policy-file %s: %w", path, err)
 	}
 	text, err := regular.Read(path, maxPolicyFile)
 	switch {
@@ -30,20 +30,26 @@ func readPolicyFile(path string) (p pgwire.Permits, err error) {
 	number := 0
 	for line := range strings.Lines(string(text)) {
 		number++
-		if err := addPolicyLine(&p, line); err != nil {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		rule, err := parsePolicyLine(line)
+		if err != nil {
 			return invalid(fmt.Errorf("line %d: %w", number, err))
 		}
+		rules = append(rules, rule)
 	}
-	if len(p.Rules) == 0 {
+	if len(rules) == 0 {
 		return invalid(errors.New("has no policy; where every session is to be relayed, write: policy *=open"))
 	}
-	if err := pgwire.CheckRules(p.Rules, ""); err != nil { // the gateway knows the database
+	if err := pgwire.CheckRules(rules, ""); err != nil { // the gateway knows the database
 		return invalid(err)
 	}
-	if !forEveryone(p.Rules) {
+	if !forEveryone(rules) {
 		return invalid(errors.New("its last policy is not for everyone: end with policy *=grant-required, or *=read-only or *=open"))
 	}
-	return p, nil
+	return rules, nil
 }
 
 // forEveryone reports whether the last policy is for every role and database. Without it a session that no policy names
@@ -56,51 +62,35 @@ func forEveryone(rules []pgwire.Rule) bool {
 	return last.User == "*" && last.Database == "*"
 }
 
-func addPolicyLine(p *pgwire.Permits, line string) error {
-	line = strings.TrimSpace(line)
-	if line == "" || line[0] == '#' {
-		return nil
-	}
+func parsePolicyLine(line string) (pgwire.Rule, error) {
 	kind := strings.Fields(line)[0]
-	rule := strings.TrimSpace(line[len(kind):])
-	switch kind {
-	case "policy":
-		r, err := pgwire.ParseRule(rule)
-		p.Rules = append(p.Rules, r)
-		return err
-	case "lease":
-		r, err := pgwire.ParseLeaseRule(rule)
-		p.LeaseRules = append(p.LeaseRules, r)
-		return err
+	if kind != "policy" { // the line is not shown: it may be a secret from another file
+		return pgwire.Rule{}, errors.New("is not policy USER=POLICY")
 	}
-	// The line is not shown: it may be a secret from another file.
-	return errors.New("is neither policy USER=POLICY nor lease USER=RESOURCE")
+	return pgwire.ParseRule(strings.TrimSpace(line[len(kind):]))
 }
 
-// permits returns the rules of the PostgreSQL port, from the flags or the file.
-func (o *serveFlags) permits() (p pgwire.Permits, err error) {
+// rules returns the rules of the PostgreSQL port, from the flags or the file.
+func (o *serveFlags) rules() (rules []pgwire.Rule, err error) {
 	if o.policyFile != "" {
 		if err = o.oneSourceOfRules(); err != nil {
-			return p, err
+			return nil, err
 		}
-		if p, err = readPolicyFile(o.policyFile); err != nil {
-			return p, usage(err)
+		if rules, err = readPolicyFile(o.policyFile); err != nil {
+			return nil, usage(err)
 		}
-		return p, nil
+		return rules, nil
 	}
-	if p.Rules, err = pgwire.ParseRules(splitAll(o.pgPolicies)); err != nil {
-		return p, inFlags(err)
+	if rules, err = pgwire.ParseRules(splitAll(o.pgPolicies)); err != nil {
+		return nil, inFlags(err)
 	}
-	if p.LeaseRules, err = pgwire.ParseLeaseRules(splitAll(o.pgLeases)); err != nil {
-		return p, inFlags(err)
-	}
-	return p, nil
+	return rules, nil
 }
 
 // oneSourceOfRules refuses rules in flags beside a file of rules.
 func (o *serveFlags) oneSourceOfRules() error {
-	if o.policyFile != "" && len(o.pgPolicies)+len(o.pgLeases) > 0 {
-		return usage(errors.New("--pg-policy and --pg-lease can't be combined with --pg-policy-file"))
+	if o.policyFile != "" && len(o.pgPolicies) > 0 {
+		return usage(errors.New("--pg-policy can't be combined with --pg-policy-file"))
 	}
 	return nil
 }

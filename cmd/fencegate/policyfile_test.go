@@ -25,7 +25,7 @@ func writeFile(t *testing.T, path, text string) {
 func TestAHangUpHasThePolicyFileReadAgain(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "policies")
-	writeFile(t, file, "# at first\npolicy *=open\nlease *=orders/*\n")
+	writeFile(t, file, "# at first\npolicy *=open\n")
 	cmd, lines, address := startServe(t, testenv.Postgres(t), "--pg-policy-file", file)
 	hangUp := func(text, says string) string {
 		t.Helper()
@@ -40,52 +40,27 @@ func TestAHangUpHasThePolicyFileReadAgain(t *testing.T) {
 		}
 		return "none"
 	}
-	connect := func(options string) (*pgx.Conn, error) {
-		t.Helper()
-		cfg, err := pgx.ParseConfig(address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg.RuntimeParams["options"] = options
-		return pgx.ConnectConfig(t.Context(), cfg)
-	}
-	plain, err := connect("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const lease = "-c fence.lease=orders/1;fresh;wait=30s"
-	leased, err := connect(lease)
+	conn, err := pgx.Connect(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if line := hangUp("policy *=grant-required\npolicy app=closed\n", "the policies are refused"); !strings.Contains(line, "line 2") {
 		t.Errorf("it says %s", line)
 	}
-	for _, conn := range []*pgx.Conn{plain, leased} {
-		if _, err := conn.Exec(t.Context(), "SELECT 1"); err != nil {
-			t.Errorf("after a file that is refused: %v", err)
-		}
+	if _, err := conn.Exec(t.Context(), "SELECT 1"); err != nil {
+		t.Errorf("after a file that is refused: %v", err)
 	}
-	line := hangUp("policy *=grant-required\nlease *=invoices/*\n", "the rules of the PostgreSQL port were replaced")
-	for _, want := range []string{"*@*=grant-required", "*@*=open", "*=orders/*", "*=invoices/*", "sessions_ending=2"} {
+	line := hangUp("policy *=grant-required\n", "the rules of the PostgreSQL port were replaced")
+	for _, want := range []string{"*@*=grant-required", "*@*=open", "sessions_ending=1"} {
 		if !strings.Contains(line, want) {
 			t.Errorf("%q is missing in %s", want, line)
 		}
 	}
-	for _, conn := range []*pgx.Conn{plain, leased} {
-		if got := code(conn.PgConn().WaitForNotification(t.Context())); got != "57P01" {
-			t.Errorf("an open session ended with %s; want 57P01", got)
-		}
+	if got := code(conn.PgConn().WaitForNotification(t.Context())); got != "57P01" {
+		t.Errorf("the open session ended with %s; want 57P01", got)
 	}
-	if _, err := connect(""); code(err) != "ZF002" {
+	if _, err := pgx.Connect(t.Context(), address); code(err) != "ZF002" {
 		t.Errorf("a new session: %v; want ZF002", err)
-	}
-	if _, err := connect(lease); code(err) != "42501" {
-		t.Errorf("a new lease: %v; want 42501", err)
-	}
-	hangUp("policy *=grant-required\nlease *=orders/*\n", "were replaced")
-	if _, err := connect(lease); err != nil {
-		t.Errorf("the lease of the session that was ended is not free: %v", err)
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -115,19 +90,19 @@ func TestPolicyFilesAreReadWholeOrNotAtAll(t *testing.T) {
 	file, key := filepath.Join(dir, "policies"), filepath.Join(dir, "key")
 	writeFile(t, key, "k1:"+strings.Repeat("5a", 32))
 	for text, reason := range map[string]string{
-		"":                                           "no policy",
-		"# policy *=open\nlease a=b\n":               "no policy",
-		"policy *=open":                              "has no line break",
-		"policy *=open\nlease app=orders/*":          "has no line break",
-		"policy *=open\n\npolicy\n":                  "line 3",
-		"*=open\n":                                   "line 1",
-		"policies *=open\n":                          "line 1",
-		"policy *=open\nlease app=a*b\n":             "line 2",
-		"policy *=open\npolicy app=read-only\n":      "never applies",
+		"":                                      "no policy",
+		"# policy *=open\n":                     "no policy",
+		"policy *=open":                         "has no line break",
+		"policy *=open\npolicy app=open":        "has no line break",
+		"policy *=open\n\npolicy\n":             "line 3",
+		"*=open\n":                              "line 1",
+		"policies *=open\n":                     "line 1",
+		"policy *=open\nopen app\n":             "line 2: is not",
+		"policy *=open\npolicy app=read-only\n": "never applies",
 		"policy app@elsewhere=open\npolicy *=open\n": "another database",
 		"policy migrator=open\n":                     "not for everyone",
 		"policy *@shop=grant-required\n":             "not for everyone",
-		"k1:5a5a\npolicy *=open\n":                   "line 1: is neither",
+		"k1:5a5a\npolicy *=open\n":                   "line 1: is not",
 		// It has the form that --pg-policy takes.
 		"policy migrator=open,report=read-only,*=grant-required\n": "not for everyone",
 		strings.Repeat("#", maxPolicyFile) + "\n\n":                "bytes",
@@ -139,15 +114,14 @@ func TestPolicyFilesAreReadWholeOrNotAtAll(t *testing.T) {
 			t.Errorf("%.40q: %d %q; want %d and %q", text, code, stderr, exitUsage, reason)
 		}
 	}
-	for _, args := range [][]string{{"--pg-policy-file", file, "--pg-policy", "*=open"}, {"--pg-policy-file", file, "--pg-lease", "a=b"}, {"--pg-policy-file", filepath.Join(dir, "none")}, {"--pg-policy-file", dir}} {
+	for _, args := range [][]string{{"--pg-policy-file", file, "--pg-policy", "*=open"}, {"--pg-policy-file", filepath.Join(dir, "none")}, {"--pg-policy-file", dir}} {
 		if code, _, stderr := cli(t, nil, append([]string{"serve", "--postgres-url", "postgres://a@127.0.0.1:1/shop", "--redis", "127.0.0.1:1", "--master-key-file", key}, args...)...); code != exitUsage || !strings.Contains(stderr, "--pg-policy-file") {
 			t.Errorf("%q: %d %q", args, code, stderr)
 		}
 	}
-	writeFile(t, file, "  # whole\r\npolicy\tapp@shop=read-only  \n\npolicy my team=grant-required\npolicy *=open\nlease app=orders/*\nlease *=a,b\n")
-	p, err := readPolicyFile(file)
-	if err != nil || len(p.Rules) != 3 || len(p.LeaseRules) != 2 ||
-		p.Rules[1] != (pgwire.Rule{User: "my team", Database: "*", Policy: pgwire.PolicyGrantRequired}) || p.LeaseRules[1].Resource != "a,b" {
-		t.Errorf("%+v, %v", p, err)
+	writeFile(t, file, "  # whole\r\npolicy\tapp@shop=read-only  \n\npolicy my team=grant-required\npolicy *=open\n")
+	rules, err := readPolicyFile(file)
+	if err != nil || len(rules) != 3 || rules[1] != (pgwire.Rule{User: "my team", Database: "*", Policy: pgwire.PolicyGrantRequired}) {
+		t.Errorf("%+v, %v", rules, err)
 	}
 }

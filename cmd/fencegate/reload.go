@@ -30,7 +30,7 @@ const ofPrincipals = "with principals, before and after"
 
 // markReloadable annotates the options that SIGHUP applies; reload applies them.
 func (o *serveFlags) markReloadable(f *pflag.FlagSet) {
-	for _, flag := range []string{"log-level", "pg-policy", "pg-lease", "pg-policy-file"} {
+	for _, flag := range []string{"log-level", "pg-policy", "pg-policy-file"} {
 		annotate(f, flag, reloadable)
 	}
 	for _, flag := range []string{"principals", "token-file"} {
@@ -90,7 +90,7 @@ func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) 
 	}
 	applied, waiting := o.changes(next)
 	if slices.ContainsFunc(applied, ofRules) && next.policyFile == "" {
-		rules, err := next.permits()
+		rules, err := next.rules()
 		if err == nil {
 			err = g.Permit(rules) // Permit logs the changes
 		}
@@ -171,7 +171,7 @@ func (o *serveFlags) limitsEveryone() bool {
 }
 
 func ofRules(flag string) bool {
-	return flag == "pg-policy" || flag == "pg-lease" || flag == "pg-policy-file"
+	return flag == "pg-policy" || flag == "pg-policy-file"
 }
 
 func keysOf(o *serveFlags, flags []string) []string {

@@ -3,7 +3,6 @@ package main
 const runLong = `Run a command under a lease, or under several, all or none. The command finds in its environment
 
   FENCE_RESOURCE, FENCE_TOKEN                   the grant, for any client
-  FENCE_NONCE                                   a nonce of this run, for fence.lease=…;once=$FENCE_NONCE
   PGHOST, PGPORT, PGOPTIONS                     psql and every libpq driver write through the gateway
   JDBC_URL                                      the same for JDBC, which reads none of these
   AWS_CONTAINER_CREDENTIALS_FULL_URI,           the S3 tools and SDKs upload through the gateway,

@@ -42,7 +42,7 @@ type serveFlags struct {
 	cfg                      gateway.Config
 	lock                     string
 	redis                    redisFlags
-	pgPolicies, pgLeases     []string
+	pgPolicies               []string
 	policyFile               string
 	maxLease                 time.Duration
 	principalsFile           string
@@ -202,7 +202,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 		markKey(f, flag, key)
 	}
 	o.markReloadable(f)
-	markNeverEmpty(f, "principals", "token-file", "master-key-file", "pg-policy", "pg-lease", "pg-policy-file", "s3-access-key", "s3-secret-key-file",
+	markNeverEmpty(f, "principals", "token-file", "master-key-file", "pg-policy", "pg-policy-file", "s3-access-key", "s3-secret-key-file",
 		"api-tls-cert", "api-tls-key", "api-tls-client-ca", "pg-tls-cert", "pg-tls-key", "pg-tls-client-ca", "s3-tls-cert", "s3-tls-key", "s3-tls-client-ca",
 		"redis-password-file", "redis-tls-ca", "redis-tls-cert", "redis-tls-key")
 }
@@ -215,8 +215,7 @@ func (o *serveFlags) registerPG(f *pflag.FlagSet) {
 	f.StringVar(&c.PGTLSKey, "pg-tls-key", "", "file with its key")
 	f.StringVar(&c.PGTLSClientCA, "pg-tls-client-ca", "", "file with the authorities of clients' certificates: clients of the PostgreSQL port must show one (default: none is asked for)")
 	f.StringArrayVar(&o.pgPolicies, "pg-policy", nil, "what sessions without a current grant may do: USER=POLICY or USER@DATABASE=POLICY, with open, read-only or grant-required, and * for all; the first that fits counts (may be repeated; default: open)")
-	f.StringArrayVar(&o.pgLeases, "pg-lease", nil, "resource that a role may lease with its login: USER=RESOURCE or USER=PREFIX* (may be repeated)")
-	f.StringVar(&o.policyFile, "pg-policy-file", "", "file with the policies and leases, read again at SIGHUP: lines such as policy app=open and lease app=orders/* (instead of --pg-policy and --pg-lease)")
+	f.StringVar(&o.policyFile, "pg-policy-file", "", "file with the policies, read again at SIGHUP: lines such as policy app=open (instead of --pg-policy)")
 	f.IntVar(&c.PG.MaxConnections, "pg-max-connections", 1000, "how many connections the PostgreSQL port takes at once")
 	f.IntVar(&c.PG.MaxUserConnections, "pg-max-user-connections", 0, "how many of them one role may have (default: no limit of its own)")
 	f.IntVar(&c.PG.MaxAddressLogins, "pg-max-address-logins", 0, "how many connections of one address may be on their way to a login (default: half of --pg-max-connections)")

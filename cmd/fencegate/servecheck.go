@@ -87,7 +87,7 @@ func (o *serveFlags) read(e env, log *slog.Logger) (gateway.Config, []error) {
 	}
 	refuse(o.s3Port(&cfg))
 	var err error
-	cfg.PG.Permits, err = o.permits()
+	cfg.PG.Rules, err = o.rules()
 	refuse(err)
 	cfg.PG.ProxyNetworks, err = parseNetworks(splitAll(o.pgProxies))
 	refuse(err)
@@ -162,7 +162,6 @@ var together, needing = [][2]string{
 	{"s3-tls-client-ca", "s3-tls-cert"},
 	{"pg-socket", "pg-listen"},
 	{"pg-policy", "pg-listen"},
-	{"pg-lease", "pg-listen"},
 	{"pg-policy-file", "pg-listen"},
 	{"pg-proxy-from", "pg-listen"},
 	{"pg-advertise", "pg-listen"},

@@ -33,7 +33,6 @@ var flagOf = map[string]string{
 	"S3Advertise":    "--s3-advertise",
 	"policy":         "--pg-policy",
 	"PG.policy":      "--pg-policy (or its file)",
-	"lease rule":     "--pg-lease",
 	"keyring":        "--master-key-file",
 }
 

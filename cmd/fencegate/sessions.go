@@ -86,9 +86,8 @@ func newSessionsEnd(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "end ID",
 		Short: "End a session, also inside a transaction",
-		Long: `End a session, also inside a transaction: its client gets FATAL 57P01, its transaction is rolled
-back, and its lease is released where the gateway holds it. Its grant, if it brought one,
-stays current: see "fencegate revoke".`,
+		Long: `End a session, also inside a transaction: its client gets FATAL 57P01, and its transaction is
+rolled back. Its grant, if it brought one, stays current: see "fencegate revoke".`,
 		Example: `  fencegate sessions end 3QX7KJ2M5V --by "ops: idle since noon"`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

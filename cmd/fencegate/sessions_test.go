@@ -64,8 +64,6 @@ func TestServeRefusesBadRulesWithTheReason(t *testing.T) {
 		{"--pg-policy", "app=closed", "grant-required"},
 		{"--pg-policy", "*=open,app=read-only", "never applies"},
 		{"--pg-policy", "app@elsewhere=open", "another database"},
-		{"--pg-lease", "app", "USER=RESOURCE"},
-		{"--pg-lease", "app=a*b", "'*'"},
 		{"--pg-max-connections", "0", "1 or more"},
 		{"--pg-max-user-connections", "-1", "negative"},
 		{"--pg-idle-timeout", "-1s", "negative"},

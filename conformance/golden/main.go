@@ -55,7 +55,6 @@ var chapters = []struct {
 	{"pg-login", playLogin},
 	{"pg-grants", playGrants},
 	{"pg-policies", playPolicies},
-	{"pg-leases", playPGLeases},
 	{"pg-messages", playMessages},
 	{"pg-ends", playEnds},
 	{"http-metrics", playMetrics},

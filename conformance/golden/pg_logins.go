@@ -26,6 +26,7 @@ func playLogin(ctx context.Context, w *world, b *book) error {
 		{},
 		{"user", "app_trust", "nonsense", "1"},
 		{"user", "app_trust", "options", "-c nonsense=1"},
+		{"user", "app_trust", "options", "-c fence.nonsense=1"},
 		{"user", "app_trust", "options", "-c work_mem=1MB -c application_name=x"},
 		{"user", "stranger_trust"},
 		{"user", "app_trust", "replication", "true"},
@@ -199,52 +200,5 @@ func playPolicies(ctx context.Context, w *world, b *book) error {
 	}
 	b.part("a stranger's physical replication")
 	t.open("user", "strict_trust", "replication", "true").close()
-	return t.err
-}
-
-// leaseNonce identifies one run of a process.
-const leaseNonce = "0b64e2f4-5e4f-4f4c-9a68-0d2d2f0c9c11"
-
-// playPGLeases takes leases with the connection string.
-func playPGLeases(ctx context.Context, w *world, b *book) error {
-	t := &pgTalk{ctx: ctx, w: w, b: b}
-	if err := w.guarded(ctx, "pg_leases", "pg-leases/"); err != nil {
-		return err
-	}
-	b.part("a lease")
-	s := t.open("user", "leaser_trust", "options", "-c fence.lease=pg-leases/1;once="+leaseNonce+";ttl=1m")
-	s.query("SHOW fence.resource")
-	s.query("INSERT INTO pg_leases VALUES (1, 'leased')")
-	s.query("DISCARD ALL")
-	s.query("UPDATE pg_leases SET status = 'again'")
-	b.part("held")
-	t.open("user", "leaser_trust", "options", "-c fence.lease=pg-leases/1;fresh").close()
-	t.open("user", "leaser_trust", "options", "-c fence.lease=pg-leases/1;fresh;wait=50ms").close()
-	b.part("held by the same run")
-	t.open("user", "leaser_trust", "options", "-c fence.lease=pg-leases/1;once="+leaseNonce).close()
-	api := &apiTalk{ctx: ctx, w: w, b: b}
-	api.do("GET", "/v1/sessions", "")
-	s.close()
-	b.part("a nonce that is spent")
-	api.do("POST", "/v1/resources/pg-leases%2F1/revoke", `{"holder":"golden"}`)
-	t.open("user", "leaser_trust", "options", "-c fence.lease=pg-leases/1;once="+leaseNonce).close()
-	for _, lease := range []string{
-		"other/1;fresh", "", "pg-leases/*", "*", "pg-leases/2;ttl=x", "pg-leases/2;fresh;ttl=1ns", "pg-leases/2;fresh;ttl=24h", "pg-leases/2;fresh;wait=6m", "pg-leases/2;wait=-1s", "pg-leases/2;nonsense=1", "pg-leases/2;ttl=1m;ttl=2m",
-		"pg-leases/%3B;fresh", "pg-leases/%zz", "pg-leases/%00", ";ttl=1m", "pg-leases/2", "pg-leases/2;once=1", "pg-leases/2;fresh;once=" + leaseNonce,
-	} {
-		b.part("fence.lease=" + lease)
-		t.open("user", "leaser_trust", "fence.lease", lease).close()
-	}
-	b.part("together with a grant")
-	t.open("user", "leaser_trust", "fence.lease", "pg-leases/3", "fence.token", "1", "fence.resource", "pg-leases/3").close()
-	t.open("user", "leaser_trust", "fence.lease", "pg-leases/3", "options", "-c fence.grants=a=1").close()
-	b.part("for a role without a rule")
-	t.open("user", "app_trust", "fence.lease", "pg-leases/4;fresh").close()
-	t.open("user", "nobody", "fence.lease", "pg-leases/4;fresh").close()
-	b.part("for a role that may not use the fence")
-	t.open("user", "stranger_trust", "fence.lease", "pg-leases/4;fresh").close()
-	if api.err != nil {
-		return api.err
-	}
 	return t.err
 }

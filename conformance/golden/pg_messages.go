@@ -92,7 +92,7 @@ func playEnds(ctx context.Context, w *world, b *book) error {
 	if err := w.guarded(ctx, "pg_ends", "pg-ends/"); err != nil {
 		return err
 	}
-	b.part("a newer grant is armed: idle, in a transaction, leased")
+	b.part("a newer grant is armed: idle, in a transaction")
 	for _, how := range []string{"idle", "transaction"} {
 		l, err := w.acquire(ctx, "pg-ends/"+how)
 		if err != nil {
@@ -109,15 +109,9 @@ func playEnds(ctx context.Context, w *world, b *book) error {
 		s.untilOver()
 		s.close()
 	}
-	s := t.open("user", "leaser_trust", "fence.lease", "pg-leases/ends;fresh;ttl=1m")
-	if err := w.ask(ctx, "POST", "/v1/resources/pg-leases%2Fends/revoke", `{}`, nil); err != nil {
-		return err
-	}
-	s.untilOver()
-	s.close()
 	b.part("ended by an operator")
 	api := &apiTalk{ctx: ctx, w: w, b: b}
-	s = t.open("user", "app_trust", "application_name", "to be ended")
+	s := t.open("user", "app_trust", "application_name", "to be ended")
 	id, err := w.sessionID(ctx, "app_trust")
 	if err != nil {
 		return err

@@ -58,7 +58,6 @@ CREATE ROLE app_md5 LOGIN PASSWORD 'golden-password';
 CREATE ROLE app_clear LOGIN PASSWORD 'golden-password';
 CREATE ROLE reader_trust LOGIN IN ROLE fence_writer;
 CREATE ROLE strict_trust LOGIN IN ROLE fence_writer;
-CREATE ROLE leaser_trust LOGIN IN ROLE fence_writer;
 CREATE ROLE stranger_trust LOGIN;
 CREATE ROLE few_trust LOGIN IN ROLE fence_writer;
 CREATE ROLE golden_gateway LOGIN PASSWORD 'golden-password' IN ROLE fence_gateway;
@@ -106,7 +105,7 @@ func start(ctx context.Context) (w *world, err error) {
 
 func (w *world) startPostgres(ctx context.Context) (err error) {
 	// PostgreSQL before 16 has no patterns for users.
-	lines := strings.ReplaceAll(hba, "/^.*_trust$", "app_trust,reader_trust,strict_trust,leaser_trust,stranger_trust,few_trust")
+	lines := strings.ReplaceAll(hba, "/^.*_trust$", "app_trust,reader_trust,strict_trust,stranger_trust,few_trust")
 	path := filepath.Join(w.dir, "pg_hba.conf")
 	if err := os.WriteFile(path, []byte(lines), 0o644); err != nil { //nolint:gosec // the server's user reads it
 		return err
@@ -170,7 +169,7 @@ func (w *world) startGateway(ctx context.Context) error {
 	}
 	w.gateway = exec.CommandContext(ctx, w.binary, "serve", "--redis", w.redis.Addr, "--init", "--node-timeout", "5s",
 		"--master-key-file", filepath.Join(w.dir, "master"), "--token-file", filepath.Join(w.dir, "token"), "--api-listen", w.api,
-		"--pg-listen", w.pgPort, "--pg-policy", "reader_trust=read-only,strict_trust=grant-required,*=open", "--pg-lease", "leaser_trust=pg-leases/*",
+		"--pg-listen", w.pgPort, "--pg-policy", "reader_trust=read-only,strict_trust=grant-required,*=open",
 		"--pg-max-user-connections", strconv.Itoa(sessionsOfUser),
 		"--s3-listen", w.s3, "--blobs", filepath.Join(w.dir, "blobs"), "--s3-access-key", rootAccess, "--s3-secret-key-file", filepath.Join(w.dir, "s3secret"),
 		"--s3-domain", s3Domain, "--advertise-host", "gateway.golden.test", "--max-ttl", "1h", "--drain-timeout", "1s")

@@ -7,9 +7,6 @@
 // Then drivers connect with only what `fencegate run` gives a command: each must present the grant in the ways that
 // docs/frameworks.md lists for it.
 //
-// Pools whose connections take a lease reconnect after another client has written: with a nonce their stale write must
-// be refused; as a newcomer's it is stored.
-//
 // With -suites the test suites of PostgreSQL 15 and of pgx run both ways, each on a new server: every test must have
 // the same outcome, except for those in [expected].
 //
@@ -31,20 +28,14 @@ func main() {
 	all := flag.Bool("all", false, "fail where a driver is missing")
 	folder := flag.String("drivers", "drivers", "folder of the drivers' scripts; empty: no drivers")
 	poolers := flag.Bool("poolers", false, "of the drivers, PgBouncer alone")
-	reconnect := flag.Bool("pools", false, "of the drivers, pools that connect again alone")
 	from := flag.String("suites", "", "folder that ./prepare filled; empty: no suites")
 	only := flag.String("only", "", "names of suites, with semicolons between them; empty: all")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, 40*time.Minute)
 	wrong, err := 0, error(nil)
-	if *folder != "" && !*reconnect {
+	if *folder != "" {
 		wrong, err = compareDrivers(ctx, *folder, *all, *poolers)
-	}
-	if err == nil && *folder != "" && !*poolers {
-		var n int
-		n, err = comparePools(ctx, *folder, *all)
-		wrong += n
 	}
 	if err == nil && *from != "" {
 		var n int

@@ -52,8 +52,8 @@ func (w *world) comparePoolers(ctx context.Context) (wrong int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	fmt.Println("\n| PgBouncer | pool_mode | ignore_startup_parameters | grant in options | SET | fence.use | another client after a SET | fence.lease in options | pgxsql |")
-	fmt.Println("|---|---|---|---|---|---|---|---|---|")
+	fmt.Println("\n| PgBouncer | pool_mode | ignore_startup_parameters | grant in options | SET | fence.use | another client after a SET | pgxsql |")
+	fmt.Println("|---|---|---|---|---|---|---|---|")
 	for n, p := range poolers {
 		addr, stop, err := w.pooled(ctx, path, n)
 		if err != nil {
@@ -64,15 +64,6 @@ func (w *world) comparePoolers(ctx context.Context) (wrong int, err error) {
 		if pool != p.use || stale != "ZF001" {
 			wrong++
 			pool += " (wanted " + p.use + "), under a stale grant " + stale
-		}
-		lease := "–" // behind the port, the relay gives no leases
-		if p.where == "in front" {
-			// A lease in the options has the result of options: it never arrives. It is tried first, because in
-			// transaction mode a later SET persists.
-			if lease = w.through(ctx, addr, byLease, w.current); lease != p.options {
-				wrong++
-				lease += " (wanted " + p.options + ")"
-			}
 		}
 		row := []string{p.where, p.mode, p.ignored}
 		for way, want := range []string{p.options, p.set, p.use, p.afterwards} {
@@ -86,7 +77,7 @@ func (w *world) comparePoolers(ctx context.Context) (wrong int, err error) {
 			}
 			row = append(row, got)
 		}
-		row = append(row, lease, pool)
+		row = append(row, pool)
 		stop()
 		fmt.Println("| " + strings.Join(row, " | ") + " |")
 	}
@@ -160,7 +151,6 @@ const (
 	bySet
 	byUse
 	afterSet
-	byLease
 )
 
 const insert = "INSERT INTO ledger VALUES ('pooled')"
@@ -172,10 +162,7 @@ func (w *world) through(ctx context.Context, addr string, way int, g fence.Grant
 		return err.Error()
 	}
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
-	switch way {
-	case byLease:
-		cfg.RuntimeParams["options"] = "-c fence.lease=" + fence.EscapeResource(g.Resource) + ";fresh"
-	case byOptions:
+	if way == byOptions {
 		cfg.RuntimeParams["options"] = "-c fence.resource=" + fence.EscapeResource(g.Resource) + " -c fence.token=" + g.Presented()
 	}
 	conn, err := pgx.ConnectConfig(ctx, cfg)

@@ -116,8 +116,8 @@ func (w *world) load(ctx context.Context) (ended *sync.WaitGroup) {
 // used causes once each event that the dashboard has panels for and the load does not cause.
 func (w *world) used() {
 	w.t.Helper()
-	if _, err := w.login("-c fence.lease=orders/1"); err == nil {
-		w.t.Error("a login took a lease that no --pg-lease allows")
+	if _, err := w.login("-c fence.tokens=1"); err == nil {
+		w.t.Error("a login passed with an option of the fence that does not exist")
 	}
 	conn, err := w.login("")
 	if err != nil {

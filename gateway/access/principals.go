@@ -33,10 +33,6 @@ func ParseDigest(text string) (d Digest, err error) {
 // String returns the digest in hexadecimal digits.
 func (d Digest) String() string { return hex.EncodeToString(d[:]) }
 
-// PostgresPrefix begins the names of principals that are PostgreSQL roles: a client that logs in through the PostgreSQL
-// port as app is pg:app.
-const PostgresPrefix = "pg:"
-
 // S3Prefix begins the name of the principal of an S3 port's own key: s3:KEY.
 const S3Prefix = "s3:"
 
@@ -246,12 +242,12 @@ func (d Definition) validate() error {
 	if err := validateName(d.Name); err != nil {
 		return err
 	}
-	elsewhere := strings.HasPrefix(d.Name, PostgresPrefix) || strings.HasPrefix(d.Name, S3Prefix)
+	elsewhere := strings.HasPrefix(d.Name, S3Prefix)
 	switch {
-	case d.Name == PostgresPrefix, d.Name == S3Prefix:
-		return &fence.InvalidError{Field: "name", Reason: "is without the role or key; pg:ROLE or s3:KEY is needed"}
+	case d.Name == S3Prefix:
+		return &fence.InvalidError{Field: "name", Reason: "is without the key; s3:KEY is needed"}
 	case elsewhere && len(d.Tokens)+len(d.Issued)+len(d.Certificates) > 0:
-		return &fence.InvalidError{Field: "tokens", Reason: "are not for who is known by its name: a role logs in to PostgreSQL, a key signs requests to the S3 port"}
+		return &fence.InvalidError{Field: "tokens", Reason: "are not allowed for s3:KEY, whose key signs requests to the S3 port"}
 	case !elsewhere && len(d.Tokens)+len(d.Issued)+len(d.Certificates) == 0:
 		return &fence.InvalidError{Field: "tokens", Reason: "are missing, and so are jwt and certificates: nobody could be this principal"}
 	case len(d.Tokens) > maxTokens:

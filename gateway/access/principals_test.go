@@ -139,19 +139,19 @@ func TestAChangeSaysWhom(t *testing.T) {
 	}
 }
 
-func TestRolesOfPostgresAreKnownByName(t *testing.T) {
+func TestKeysOfTheS3PortAreKnownByName(t *testing.T) {
 	t.Parallel()
-	ps := made(t, access.Definition{Name: "pg:app", Rules: []access.Rule{rule("orders/*", access.Acquire)}})
-	p, ok := ps.Named("pg:app")
-	if !ok || !p.May(access.Acquire, "orders/1") {
-		t.Error("pg:app may not acquire")
+	ps := made(t, access.Definition{Name: "s3:app", Rules: []access.Rule{rule("", access.Buckets)}})
+	p, ok := ps.Named("s3:app")
+	if !ok || !p.May(access.Buckets, "") {
+		t.Error("s3:app may not manage buckets")
 	}
-	if other, ok := ps.Named("pg:other"); ok || other.May(access.Acquire, "orders/1") {
-		t.Error("a role that is no principal may acquire")
+	if other, ok := ps.Named("s3:other"); ok || other.May(access.Buckets, "") {
+		t.Error("a key that is no principal may manage buckets")
 	}
-	replaced(t, ps, access.Definition{Name: "pg:new"})
-	if p.May(access.Acquire, "orders/1") || !ended(p) {
-		t.Error("a role that is no principal any more may acquire")
+	replaced(t, ps, access.Definition{Name: "s3:new"})
+	if p.May(access.Buckets, "") || !ended(p) {
+		t.Error("a key that is no principal any more may manage buckets")
 	}
 }
 
@@ -183,8 +183,8 @@ func TestDefinitionsThatMeanNothingAreRefused(t *testing.T) {
 		"name: a control character":  with(func(d *access.Definition) { d.Name = "b\n" }),
 		"name: a space behind":       with(func(d *access.Definition) { d.Name = "b " }),
 		"name: too long":             with(func(d *access.Definition) { d.Name = strings.Repeat("b", 201) }),
-		"name: no role":              with(func(d *access.Definition) { d.Name = "pg:" }),
-		"tokens: of a role":          with(func(d *access.Definition) { d.Name = "pg:b" }),
+		"name: no key":               with(func(d *access.Definition) { d.Name = "s3:" }),
+		"tokens: of a key":           with(func(d *access.Definition) { d.Name = "s3:b" }),
 		"tokens: missing":            with(func(d *access.Definition) { d.Tokens = nil }),
 		"tokens: that of another":    with(func(d *access.Definition) { d.Tokens = a.Tokens }),
 		"tokens: one twice":          with(func(d *access.Definition) { d.Tokens = append(d.Tokens, d.Tokens...) }),

@@ -182,7 +182,7 @@ func gatewayRoutes() []Route {
 			Answer: wire.Sessions{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).sessions,
 		},
 		{
-			Method: http.MethodPost, Path: "/v1/sessions/{session}/end", ID: "endSession", Does: "ends a session of this gateway's PostgreSQL port, FATAL `57P01`; its lease is released", Rights: sessions, Gateway: true,
+			Method: http.MethodPost, Path: "/v1/sessions/{session}/end", ID: "endSession", Does: "ends a session of this gateway's PostgreSQL port, FATAL `57P01`", Rights: sessions, Gateway: true,
 			Request: wire.EndRequest{}, Status: []int{http.StatusNoContent}, Codes: []string{wire.CodeNotFound, wire.CodeNotImplemented}, serve: (*Server).endSession,
 		},
 		{

@@ -22,12 +22,12 @@ func TestSessionsAreListedAndEnded(t *testing.T) {
 	t.Parallel()
 	resource, token, pid, ms := "orders/1", fence.Token(34), int64(4711), int64(12)
 	open := openSessions{
-		{ID: "A1", Client: "10.0.0.1:5", User: "app", Database: "shop", Resource: &resource, Token: &token, Leased: true, State: "idle", PID: &pid, App: "psql", Statement: &ms, Since: time.Unix(1700000000, 0), FromClient: 7, ToClient: 8},
+		{ID: "A1", Client: "10.0.0.1:5", User: "app", Database: "shop", Resource: &resource, Token: &token, State: "idle", PID: &pid, App: "psql", Statement: &ms, Since: time.Unix(1700000000, 0), FromClient: 7, ToClient: 8},
 		{ID: "B2", User: "report", State: "active"},
 	}
 	s := newServer(t, newFakes(), func(c *api.Config) { c.Sessions = open })
 	a := request(t, s, "GET", "/v1/sessions", "")
-	want := `{"sessions":[{"id":"A1","client":"10.0.0.1:5","user":"app","database":"shop","pid":4711,"application_name":"psql","resource":"orders/1","token":"34","leased":true,"state":"idle",` +
+	want := `{"sessions":[{"id":"A1","client":"10.0.0.1:5","user":"app","database":"shop","pid":4711,"application_name":"psql","resource":"orders/1","token":"34","state":"idle",` +
 		`"since":"2023-11-14T22:13:20Z","statement_ms":12,"bytes_from_client":7,"bytes_to_client":8},{"id":"B2","client":"","user":"report","database":"","pid":null,"application_name":"","resource":null,"token":null,`
 	if a.status != http.StatusOK || !strings.HasPrefix(a.text, want) {
 		t.Errorf("%d %s", a.status, a.text)

@@ -73,19 +73,13 @@ func ofLogin(typ byte) bool { return typ == typePassword || typ == typeTerminate
 // sqlCheck lets the fence check the grant that the session presents, and returns the server's identity.
 const sqlCheck = "SELECT fence.check(), identity, written FROM fence.identity()"
 
-// dressed returns the startup packet for PostgreSQL. It is unchanged, except for a lease login, which gets its grant
-// here, for a session that starts read-only, and for the client's address in the application_name. A replication
-// connection keeps its application_name, because it identifies synchronous standbys.
+// dressed returns the startup packet for PostgreSQL. It is unchanged, except for a session that starts read-only, and
+// for the client's address in the application_name. A replication connection keeps its application_name, because it
+// identifies synchronous standbys.
 func (s *session) dressed(opening packet) (packet, error) {
 	s.permitted()
 	var add []string
-	switch {
-	case s.who.lease != nil:
-		s.seal = fence.NewSeal()
-		s.who.claims = []claim{{resource: s.who.lease.resource}}
-		grant := fence.Grant{Resource: s.who.lease.resource, Seal: s.seal}
-		add = []string{"fence.resource", fence.EscapeResource(grant.Resource), "fence.token", grant.Presented()}
-	case s.policy == PolicyReadOnly && !s.who.presents && !s.who.physical:
+	if s.policy == PolicyReadOnly && !s.who.presents && !s.who.physical {
 		add = []string{"default_transaction_read_only", "on"}
 	}
 	if s.srv.cfg.NamesClients && !s.who.replicates {
@@ -123,10 +117,6 @@ func (s *session) admitted(upstream net.Conn, held []byte) ([]byte, error) {
 		}
 	}
 	switch {
-	case s.who.physical && s.policy == PolicyGrantRequired: // it has no writes that a lease protects
-		return nil, s.noGrant()
-	case s.who.lease != nil:
-		return held, s.takeLease()
 	case s.policy == PolicyOpen, s.policy == PolicyReadOnly && !s.who.presents:
 		return held, nil
 	case !s.who.presents || s.who.physical:
@@ -143,7 +133,7 @@ func (s *session) noGrant() error {
 			User     string `json:"user"`
 			Database string `json:"database"`
 		}{printable(s.who.user), printable(s.who.database)}),
-		hint: code.Hint + " It comes with the connection: options=-c fence.resource=… -c fence.token=…, or -c fence.lease=…;once=….",
+		hint: code.Hint + " It comes with the connection: options=-c fence.resource=… -c fence.token=….",
 	}
 }
 
@@ -276,10 +266,4 @@ func readMessage(r io.Reader) (typ byte, body []byte, err error) {
 func framed(typ byte, body []byte) []byte {
 	b := binary.BigEndian.AppendUint32([]byte{typ}, uint32(len(body)+4))
 	return append(b, body...)
-}
-
-// over releases what the session held, after both directions have ended.
-func (s *session) over() {
-	s.release()
-	s.srv.forget(s)
 }

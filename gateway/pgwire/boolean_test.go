@@ -18,8 +18,8 @@ func TestReplicationIsReadAsPostgreSQLReadsIt(t *testing.T) {
 		if err != nil || who.physical != physical {
 			t.Errorf("replication=%s: physical %v, %v; want %v", value, who.physical, err, physical)
 		}
-		cfg := Config{Options: Options{Permits: Permits{Rules: []Rule{{"*", "replication", PolicyGrantRequired}, {"*", "*", PolicyOpen}}}}}
-		if got := cfg.policyFor(who); (got == PolicyGrantRequired) != physical {
+		rules := []Rule{{"*", "replication", PolicyGrantRequired}, {"*", "*", PolicyOpen}}
+		if got := policyFor(rules, who); (got == PolicyGrantRequired) != physical {
 			t.Errorf("replication=%s: policy %v", value, got)
 		}
 	}

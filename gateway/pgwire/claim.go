@@ -20,39 +20,35 @@ type settings struct {
 }
 
 type fenceSettings struct {
-	resource, token, grants, lease string
+	resource, token, grants string
 
-	emptyLease  bool // fence.lease was set but empty, for example from an unset variable
+	unknown     string // a setting of the fence's that does not exist
 	application string
 }
-
-// settingLease is the gateway's own setting; PostgreSQL never receives it.
-const settingLease = "fence.lease"
 
 const settingApplication = "application_name"
 
 func (f *fenceSettings) assign(name, value string) {
-	switch strings.ToLower(name) { // settings' names are case-insensitive
+	switch name = strings.ToLower(name); name { // settings' names are case-insensitive
 	case "fence.resource":
 		f.resource = value
 	case "fence.token":
 		f.token = value
 	case "fence.grants":
 		f.grants = value
-	case settingLease:
-		f.lease, f.emptyLease = value, value == ""
 	case settingApplication:
 		f.application = value
+	default:
+		if strings.HasPrefix(name, "fence.") {
+			f.unknown = name
+		}
 	}
 }
 
-// options parses "-c name=value", "-cname=value" and "--name=value" as PostgreSQL does, and returns the text without
-// the gateway's own settings.
-func (s *settings) options(text string) (others string) {
+// options parses "-c name=value", "-cname=value" and "--name=value" as PostgreSQL does.
+func (s *settings) options(text string) {
 	words := splitOptions(text)
-	kept := make([]string, 0, len(words))
 	for i := 0; i < len(words); i++ {
-		first := i
 		setting, ok := strings.CutPrefix(unescapeOption(words[i]), "--")
 		if !ok {
 			if setting, ok = strings.CutPrefix(unescapeOption(words[i]), "-c"); ok && setting == "" && i+1 < len(words) {
@@ -60,15 +56,11 @@ func (s *settings) options(text string) (others string) {
 				setting = unescapeOption(words[i])
 			}
 		}
-		name, value, _ := strings.Cut(setting, "=")
 		if ok {
+			name, value, _ := strings.Cut(setting, "=")
 			s.fromOptions.assign(name, value)
 		}
-		if !ok || !strings.EqualFold(name, settingLease) {
-			kept = append(kept, words[first:i+1]...)
-		}
 	}
-	return strings.Join(kept, " ")
 }
 
 // splitOptions splits at white space; a backslash escapes the next byte. The words keep their backslashes.
@@ -117,14 +109,13 @@ func (s *settings) effective() fenceSettings {
 		{&all.resource, &s.fromMessage.resource},
 		{&all.token, &s.fromMessage.token},
 		{&all.grants, &s.fromMessage.grants},
-		{&all.lease, &s.fromMessage.lease},
+		{&all.unknown, &s.fromMessage.unknown},
 		{&all.application, &s.fromMessage.application},
 	} {
 		if *f.from != "" {
 			*f.into = *f.from
 		}
 	}
-	all.emptyLease = s.fromMessage.emptyLease || all.emptyLease && all.lease == ""
 	return all
 }
 

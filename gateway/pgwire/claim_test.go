@@ -55,71 +55,45 @@ func TestTheWatchedGrantsOfASessionAreBounded(t *testing.T) {
 func TestARuleFitsARoleHoweverItsNameIsSpelled(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("x", maxNameBytes) // PostgreSQL uses no more of a client's name
-	cfg := Config{Options: Options{Permits: Permits{Rules: []Rule{{User: name, Database: "*", Policy: PolicyGrantRequired}}, LeaseRules: []LeaseRule{{User: name, Resource: "a/*"}}}}}
+	rules := []Rule{{User: name, Database: "*", Policy: PolicyGrantRequired}}
 	for user, want := range map[string]Policy{name: PolicyGrantRequired, name + "y": PolicyGrantRequired, name[1:]: PolicyOpen, "*": PolicyOpen} {
-		if got := cfg.policyFor(startup{user: user, database: "shop"}); got != want {
+		if got := policyFor(rules, startup{user: user, database: "shop"}); got != want {
 			t.Errorf("%s: policy %d, want %d", user, got, want)
 		}
-		if got := cfg.mayLease(user, "a/1"); got != (want == PolicyGrantRequired) {
-			t.Errorf("%s may lease: %v", user, got)
-		}
-	}
-	if cfg.mayLease(name, "a") || cfg.mayLease(name, "b/a/1") {
-		t.Error("a pattern gives more than it says")
 	}
 }
 
-// A shell produces such options from an unset variable.
-func TestALeaseOfNothingIsRefused(t *testing.T) {
+// PostgreSQL would accept it: a session with a misspelled grant would write without one.
+func TestAnUnknownOptionOfTheFenceIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{
-		"options\x00-c fence.lease=\x00",
-		"options\x00-cfence.lease\x00",
-		"options\x00-c fence.lease=a -c FENCE.lease=\x00",
-		"options\x00-c fence.lease=a\x00fence.lease\x00\x00",
-		"fence.lease\x00;wait=5s\x00",
+		"options\x00-c fence.resource=a -c fence.tokens=1.ab\x00",
+		"options\x00--FENCE.Tokens=1.ab\x00",
+		"fence.resource\x00a\x00fence.tokens\x00\x00",
 	} {
 		p, err := read(startupPacket(version30, "user\x00ada\x00"+body+"\x00"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var refused *fatalError
-		if who, err := parseStartup(p); !errors.As(err, &refused) || !strings.Contains(refused.message, "fence.lease names no resource") {
-			t.Errorf("%q: %+v, %v", body, who.lease, err)
+		if _, err := parseStartup(p); !errors.As(err, &refused) || refused.code != "42704" || !strings.Contains(refused.message, `"fence.tokens"`) {
+			t.Errorf("%q: %v", body, err)
 		}
 	}
 }
 
-func TestALeaseIsTakenOutOfTheStartupPacket(t *testing.T) {
+func TestAddedSettingsFollowTheClients(t *testing.T) {
 	t.Parallel()
-	for body, want := range map[string]string{
-		"options\x00-c fence.lease=a;fresh\x00":                                 "options\x00\x00",
-		"options\x00-c geqo=off  -cfence.lease=a;fresh;ttl=1s -c a.b=c\\ d\x00": "options\x00-c geqo=off -c a.b=c\\ d\x00",
-		"options\x00--FENCE.lease=a;fresh -c x.y=fence.lease=b\x00":             "options\x00-c x.y=fence.lease=b\x00",
-		"Fence.Lease\x00a;fresh\x00options\x00-c  geqo=off\x00":                 "options\x00-c  geqo=off\x00",
-		"fence.lease\x00a\x00fence.lease\x00b;fresh\x00x.y\x00\x00":             "x.y\x00\x00",
-	} {
-		p, err := read(startupPacket(version30, "user\x00ada\x00"+body+"\x00"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		who, err := parseStartup(p)
-		if err != nil || who.lease == nil {
-			t.Fatalf("%q: %+v, %v", body, who.lease, err)
-		}
-		got, err := rewritten(p, "fence.token", "0.s")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if want := startupPacket(version30, "user\x00ada\x00"+want+"fence.token\x000.s\x00\x00"); string(got) != string(want) {
-			t.Errorf("%q became %q, want %q", body, got, want)
-		}
-	}
-	full, err := read(startupPacket(version30, "user\x00ada\x00fence.lease\x00a;fresh\x00x.y\x00"+strings.Repeat("z", maxStartupBytes-50)+"\x00\x00"))
+	const body = "user\x00ada\x00options\x00-c  geqo=off\x00x.y\x00\x00"
+	p, err := read(startupPacket(version30, body+"\x00"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rewritten(full, "fence.token", strings.Repeat("s", 80)); err == nil {
+	got, err := rewritten(p, "x.y", "z")
+	if want := startupPacket(version30, body+"x.y\x00z\x00\x00"); err != nil || string(got) != string(want) {
+		t.Errorf("%q became %q, %v; want %q", p, got, err, want)
+	}
+	if _, err := rewritten(p, "x.y", strings.Repeat("z", maxStartupBytes-len(p))); err == nil {
 		t.Error("a packet over PostgreSQL's limit is sent")
 	}
 }

@@ -15,11 +15,9 @@ import (
 
 // Options are the port's options for users.
 type Options struct {
-	// Permits are the initial permits; [Server.Permit] changes them.
-	Permits
-	// MaxLeaseWait is the longest wait for a lease that a session may ask for.
-	// Defaults to 5 min.
-	MaxLeaseWait time.Duration
+	// Rules say what sessions without a current grant may do; the first match applies. [Server.Permit] replaces them.
+	// Defaults to none: every session is relayed.
+	Rules []Rule
 
 	// MaxConnections bounds the open connections; further clients are refused with FATAL 53300. Defaults to 1000.
 	MaxConnections int
@@ -44,7 +42,7 @@ type Options struct {
 	// never more than LoginTimeout.
 	FirstByteTimeout time.Duration
 	// LoginTimeout bounds the time from accepting a connection to its first
-	// ReadyForQuery, without a wait for a lease. Defaults to 30 s.
+	// ReadyForQuery. Defaults to 30 s.
 	LoginTimeout time.Duration
 	// DialTimeout bounds connecting to PostgreSQL. Defaults to 10 s.
 	DialTimeout time.Duration
@@ -56,7 +54,7 @@ type Options struct {
 	IdleInTransactionTimeout time.Duration
 	// SlowClientTimeout ends a session whose client, for this long, reads nothing of what PostgreSQL sends, or leaves a
 	// message of its own unfinished. Defaults to 0: never. Such a client occupies a buffer of the gateway, and keeps
-	// its session, its lease and its locks.
+	// its session and its locks.
 	SlowClientTimeout time.Duration
 	// KeepAlive is the idle time after which TCP probes both peers. Defaults to 30 s.
 	KeepAlive time.Duration
@@ -70,7 +68,7 @@ func (o Options) Validate(database string) error {
 	switch {
 	case min(o.MaxConnections, o.MaxUserConnections, o.MaxAddressLogins) < 0:
 		return &fence.InvalidError{Field: "MaxConnections", Reason: "or MaxUserConnections or MaxAddressLogins is negative"}
-	case min(o.LoginTimeout, o.FirstByteTimeout, o.DialTimeout, o.KeepAlive, o.FencesEvery, o.MaxLeaseWait, o.IdleTimeout, o.IdleInTransactionTimeout, o.SlowClientTimeout) < 0:
+	case min(o.LoginTimeout, o.FirstByteTimeout, o.DialTimeout, o.KeepAlive, o.FencesEvery, o.IdleTimeout, o.IdleInTransactionTimeout, o.SlowClientTimeout) < 0:
 		return &fence.InvalidError{Field: "timeouts", Reason: "include a negative one"}
 	}
 	return CheckRules(o.Rules, database)
@@ -84,7 +82,6 @@ func (o Options) withDefaults() Options {
 	o.DialTimeout = cmp.Or(o.DialTimeout, 10*time.Second)
 	o.KeepAlive = cmp.Or(o.KeepAlive, 30*time.Second)
 	o.FencesEvery = cmp.Or(o.FencesEvery, time.Second)
-	o.MaxLeaseWait = cmp.Or(o.MaxLeaseWait, 5*time.Minute)
 	return o
 }
 
@@ -127,28 +124,15 @@ type Config struct {
 	// to nil: the fence refuses their writes, but they keep their locks.
 	Fences func(ctx context.Context, resources []string) (map[string]fence.Token, error)
 
-	// Leases grants a lease for the life of the connection to sessions that ask for it (fence.lease in the startup
-	// options). Defaults to nil: such sessions are refused.
-	Leases Leases
-	// MayLease reports whether a role may lease a resource that the lease rules do not allow. With it, each renewal
-	// checks the rights again, including the rules. Defaults to nil: only the rules decide, at the login.
-	MayLease func(role, resource string) bool
-	// Nonce returns what the fence knows of a nonce and a resource, so that a session whose nonce is spent, or already
-	// holds the resource, is refused at once. Defaults to nil: arming decides, after the wait.
-	Nonce func(ctx context.Context, resource string, hash []byte) (fence.NonceRecord, error)
 	// EndBackend terminates the backend with this process id if its client has this port, and reports whether it did.
 	// It is for statements of ended sessions that ignore a cancel request. Defaults to nil: their connection is closed,
 	// and they continue to run.
 	EndBackend func(ctx context.Context, pid uint32, port int) (bool, error)
-	// DefaultTTL is a lease's TTL if the session names none. Defaults to 30 s.
-	DefaultTTL time.Duration
-	// MaxTTL is the longest lease. Defaults to 5 min.
-	MaxTTL time.Duration
 
 	// Metrics receives measurements. Defaults to nil: none.
 	Metrics Metrics
-	// Tell receives events for people: writes that the fence refused, and leases of sessions. It is called while
-	// sessions wait. Defaults to nil: none.
+	// Tell receives events for people: writes that the fence refused, and ends of sessions. It is called while sessions
+	// wait. Defaults to nil: none.
 	Tell func(activity.Event)
 
 	// DrainTimeout bounds how long a stopping [Server.Serve] waits for sessions to reach the end of a transaction.
@@ -171,8 +155,6 @@ func (c Config) withDefaults() Config {
 	}
 	c.Options = c.Options.withDefaults()
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
-	c.DefaultTTL = cmp.Or(c.DefaultTTL, 30*time.Second)
-	c.MaxTTL = cmp.Or(c.MaxTTL, 5*time.Minute)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -197,11 +179,8 @@ func (c Config) validate() error {
 			return &fence.InvalidError{Field: "Network", Reason: "is neither tcp nor unix"}
 		}
 	}
-	if min(c.DrainTimeout, c.DefaultTTL, c.MaxTTL) < 0 {
+	if c.DrainTimeout < 0 {
 		return &fence.InvalidError{Field: "timeouts", Reason: "include a negative one"}
-	}
-	if err := c.validatePermits(c.Permits); err != nil {
-		return err
 	}
 	return c.Options.Validate(c.Database)
 }

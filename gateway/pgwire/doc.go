@@ -20,9 +20,8 @@
 //
 //	PGOPTIONS='-c fence.resource=orders/1001 -c fence.token=34.<seal>' psql -h 127.0.0.1 -p 6432 shop
 //
-// Two kinds of startup packet are changed: the relay replaces the option of a lease login (fence.lease, see [Leases])
-// by its grant, and adds an option for a session that a [Rule] starts read-only. No statement passes before a session
-// is open. Until then it can be refused, FATAL, but only after it has logged in.
+// The relay changes one kind of startup packet: it adds an option for a session that a [Rule] starts read-only. No
+// statement passes before a session is open. Until then it can be refused, FATAL, but only after it has logged in.
 //
 // A session is bound to the grant in its startup options. If the relay can ask the fence, it ends a session, FATAL
 // ZF001, once a newer grant is recorded: at once for grants that this gateway arms, within a second for others.

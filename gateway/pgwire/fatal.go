@@ -1,10 +1,12 @@
 package pgwire
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,12 +16,11 @@ import (
 // SQLSTATEs that the relay itself sends.
 const (
 	codeConnectionFailure     = "08006"
-	codeInvalidParameter      = "22023"
 	codeIdleInTransaction     = "25P03"
 	codeUndefinedSchema       = "3F000"
 	codeInsufficientPrivilege = "42501"
+	codeUndefinedParameter    = "42704"
 	codeUndefinedFunction     = "42883"
-	codeLockNotAvailable      = "55P03"
 	codeIdleSession           = "57P05"
 	codeProtocolViolation     = "08P01"
 	codeUnsupported           = "0A000"
@@ -69,6 +70,24 @@ func (e *fatalError) advised(more string) *fatalError {
 	with := *e
 	with.hint = strings.TrimSpace(e.hint + " " + more)
 	return &with
+}
+
+// jsonOf returns a DETAIL.
+func jsonOf(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "" // strings and numbers cannot fail
+	}
+	return string(b)
+}
+
+// maxPrintable bounds a name in a DETAIL, in bytes.
+const maxPrintable = 100
+
+// printable returns a name without control characters and invalid UTF-8.
+func printable(name string) string {
+	quoted := strconv.QuoteToASCII(truncated(name))
+	return quoted[1:min(len(quoted)-1, maxPrintable)]
 }
 
 func asFatalError(err error) (*fatalError, bool) { return errors.AsType[*fatalError](err) }

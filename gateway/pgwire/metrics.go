@@ -14,8 +14,6 @@ type Metrics interface {
 	Refused(sqlstate string)
 	// Ended reports that the gateway ended an open session, FATAL.
 	Ended(sqlstate string)
-	// LeaseEnded reports that a session's lease was released or lost; held is how long it was held.
-	LeaseEnded(held time.Duration, lost bool)
 }
 
 // noMetrics is a [Metrics] that discards everything.
@@ -27,8 +25,6 @@ func (noMetrics) LoggedIn(time.Duration) {}
 func (noMetrics) Answered(time.Duration) {}
 func (noMetrics) Refused(string)         {}
 func (noMetrics) Ended(string)           {}
-
-func (noMetrics) LeaseEnded(time.Duration, bool) {}
 
 // Traffic holds the open sessions and the bytes of all sessions. It names no resources, because clients choose the
 // names; [Server.Sessions] lists them.

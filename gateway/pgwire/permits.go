@@ -3,59 +3,31 @@ package pgwire
 import (
 	"log/slog"
 	"slices"
-
-	"github.com/fencegate/fencegate/fence"
 )
 
-// Permits are the rules by which the port admits sessions. They may change while it serves, all at once.
-type Permits struct {
-	// Rules say what sessions without a current grant may do; the first match applies. Defaults to none: every session
-	// is relayed.
-	Rules []Rule
-	// LeaseRules say which resources a role may lease with its login (fence.lease).
-	// Defaults to none.
-	LeaseRules []LeaseRule
-}
-
-// errPermits is the error for a session that [Server.Permit] ends.
-var errPermits = &fatalError{
+// errPolicies is the error for a session that [Server.Permit] ends.
+var errPolicies = &fatalError{
 	code: codeAdminShutdown, message: "terminating connection: the gateway's policies have changed",
 	hint: "Connect again: the new policies apply.",
 }
 
 // Permit replaces the rules. New sessions follow the new ones at once. An open session ends at its next idle moment
-// outside a transaction, FATAL 57P01, if its policy has become stricter, or if its role may no longer lease its
-// resource. Physical replication, which has no such moment, ends at once. An error is a [*fence.InvalidError], and
-// nothing has changed.
-func (s *Server) Permit(p Permits) error {
-	if err := s.cfg.validatePermits(p); err != nil {
+// outside a transaction, FATAL 57P01, if its policy has become stricter. Physical replication, which has no such
+// moment, ends at once. An error is a [*fence.InvalidError], and nothing has changed.
+func (s *Server) Permit(rules []Rule) error {
+	if err := CheckRules(rules, s.cfg.Database); err != nil {
 		return err
 	}
-	p = Permits{slices.Clone(p.Rules), slices.Clone(p.LeaseRules)}
-	before := s.permits.Swap(&p)
+	rules = slices.Clone(rules)
+	before := s.rules.Swap(&rules)
 	ends := 0
 	s.each(func(ss *session) {
-		if ss.outdated(&p) {
+		if ss.outdated(rules) {
 			ends++
 		}
 	})
-	attrs := []any{
-		"policies", differ(before.Rules, p.Rules, Rule.text), "leases", differ(before.LeaseRules, p.LeaseRules, LeaseRule.text), "sessions_ending", ends,
-	}
-	s.log.Info("the rules of the PostgreSQL port were replaced", attrs...)
+	s.log.Info("the rules of the PostgreSQL port were replaced", "policies", differ(*before, rules), "sessions_ending", ends)
 	return nil
-}
-
-func (c *Config) validatePermits(p Permits) error {
-	if len(p.LeaseRules) > 0 && c.Leases == nil {
-		return &fence.InvalidError{Field: "LeaseRules", Reason: "need Leases"}
-	}
-	return CheckRules(p.Rules, c.Database)
-}
-
-// mayLease reports whether a role may lease a resource.
-func (s *Server) mayLease(p *Permits, user, resource string) bool {
-	return p.mayLease(user, resource) || s.cfg.MayLease != nil && s.cfg.MayLease(truncated(user), resource)
 }
 
 // permitted sets the policy for the session's login. It holds the session's lock, so that a concurrent change of the
@@ -63,35 +35,32 @@ func (s *Server) mayLease(p *Permits, user, resource string) bool {
 func (s *session) permitted() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.policy, s.judged = s.srv.permits.Load().policyFor(s.who), true
+	s.policy, s.judged = policyFor(*s.srv.rules.Load(), s.who), true
 }
 
 // outdated ends the session between two transactions if the new rules would not admit it as it is.
-func (s *session) outdated(p *Permits) bool {
+func (s *session) outdated(rules []Rule) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.judged || s.closing != notClosing { // before judged is set, who belongs to another goroutine
+	if !s.judged || s.closing != notClosing || policyFor(rules, s.who) <= s.policy { // before judged is set, who belongs to another goroutine
 		return false
 	}
-	switch lease := s.who.lease; {
-	case lease != nil && s.srv.mayLease(p, s.who.user, lease.resource), lease == nil && p.policyFor(s.who) <= s.policy:
-		return false
-	case s.who.physical:
-		s.cutLocked(errPermits)
-	default:
-		s.why = errPermits
+	if s.who.physical {
+		s.cutLocked(errPolicies)
+	} else {
+		s.why = errPolicies
 		s.endLocked(draining)
 	}
 	return true
 }
 
 // differ describes what has changed in a list whose order matters.
-func differ[T comparable](before, after []T, text func(T) string) slog.Value {
-	lacking := func(in []T) func(T) bool { return func(one T) bool { return !slices.Contains(in, one) } }
-	texts := func(all []T, keep func(T) bool) (some []string) {
+func differ(before, after []Rule) slog.Value {
+	lacking := func(in []Rule) func(Rule) bool { return func(one Rule) bool { return !slices.Contains(in, one) } }
+	texts := func(all []Rule, keep func(Rule) bool) (some []string) {
 		for _, one := range all {
 			if keep(one) {
-				some = append(some, text(one))
+				some = append(some, one.text())
 			}
 		}
 		return some
@@ -114,5 +83,3 @@ func (r Rule) text() string {
 	}
 	return r.String()
 }
-
-func (r LeaseRule) text() string { return r.User + "=" + r.Resource }

@@ -5,31 +5,28 @@ package pgwire_test
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-func permits(t *testing.T, texts ...string) pgwire.Permits {
+func parsed(t *testing.T, texts ...string) []pgwire.Rule {
 	t.Helper()
 	rules, err := pgwire.ParseRules(texts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pgwire.Permits{Rules: rules}
+	return rules
 }
 
-func (w *world) permit(p pgwire.Permits) {
+func (w *world) permit(rules []pgwire.Rule) {
 	w.t.Helper()
-	if err := w.srv.Permit(p); err != nil {
+	if err := w.srv.Permit(rules); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -48,7 +45,7 @@ func TestStricterPoliciesEndOpenSessionsBetweenTransactions(t *testing.T) {
 	if got := w.exec(busy, "BEGIN; INSERT INTO notes VALUES (1)"); got != "" {
 		t.Fatal(got)
 	}
-	w.permit(permits(t, "*=grant-required"))
+	w.permit(parsed(t, "*=grant-required"))
 	if got := w.endedAs(idle); got != "57P01" {
 		t.Errorf("the idle session: %s; want 57P01", got)
 	}
@@ -76,7 +73,7 @@ func TestSessionsThatTheNewPoliciesWouldLetInGoOn(t *testing.T) {
 	w.shop()
 	conn := w.carrying(presenting(w.arm("orders/1", 3)))
 	for _, policy := range []string{"*=open", "*=read-only", "*=grant-required", "nobody=open,*=grant-required"} {
-		w.permit(permits(t, strings.Split(policy, ",")...))
+		w.permit(parsed(t, strings.Split(policy, ",")...))
 		if got := w.exec(conn, "INSERT INTO orders VALUES (1)"); got != "" {
 			t.Errorf("%s: %s", policy, got)
 		}
@@ -87,13 +84,12 @@ func TestRulesThatAreRefusedChangeNothing(t *testing.T) {
 	t.Parallel()
 	w := setup(t, rules(t, "*=open"))
 	conn := w.carrying("")
-	for name, p := range map[string]pgwire.Permits{
-		"never applies":    permits(t, "*=grant-required", "app=open"),
-		"another database": permits(t, "*=grant-required", "app@elsewhere=open"),
-		"without leases":   {Rules: permits(t, "*=grant-required").Rules, LeaseRules: []pgwire.LeaseRule{{User: "*", Resource: "*"}}},
+	for name, rules := range map[string][]pgwire.Rule{
+		"never applies":    parsed(t, "*=grant-required", "app=open"),
+		"another database": parsed(t, "*=grant-required", "app@elsewhere=open"),
 	} {
-		if _, ok := errors.AsType[*fence.InvalidError](w.srv.Permit(p)); !ok {
-			t.Errorf("%s: %v; want a *fence.InvalidError", name, w.srv.Permit(p))
+		if _, ok := errors.AsType[*fence.InvalidError](w.srv.Permit(rules)); !ok {
+			t.Errorf("%s: %v; want a *fence.InvalidError", name, w.srv.Permit(rules))
 		}
 		if got := w.exec(conn, "SELECT 1"); got != "" {
 			t.Errorf("%s: the open session: %s", name, got)
@@ -101,33 +97,6 @@ func TestRulesThatAreRefusedChangeNothing(t *testing.T) {
 		if _, err := w.try(""); err != nil {
 			t.Errorf("%s: a new session: %v", name, err)
 		}
-	}
-}
-
-func TestWhoWaitsForALeaseThatItMayNotHaveAnyMoreIsTold(t *testing.T) {
-	t.Parallel()
-	leases := newCounter()
-	r := start(t, "tcp", upstream(t, func(conn net.Conn) {
-		readStartup(conn)
-		_, _ = conn.Write(encode(authOK, ready))
-		_, _ = io.Copy(io.Discard, conn)
-	}), "shop", func(c *pgwire.Config) {
-		c.Leases, c.LeaseRules = leases, []pgwire.LeaseRule{{User: "ada", Resource: "orders/*"}}
-	})
-	conn := r.dial()
-	send(t, conn, &pgproto3.StartupMessage{
-		ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "ada", "database": "shop", "fence.lease": "orders/1;fresh"},
-	})
-	<-leases.asked
-	if err := r.srv.Permit(pgwire.Permits{LeaseRules: []pgwire.LeaseRule{{User: "ada", Resource: "orders/2"}}}); err != nil {
-		t.Fatal(err)
-	}
-	close(leases.give) // the answer was in transit
-	if code, message := farewell(t, conn); code != "57P01" {
-		t.Errorf("%s %s; want 57P01", code, message)
-	}
-	if first, then := <-leases.out, <-leases.out; first != 1 || then != 0 {
-		t.Errorf("%d and then %d leases are out; want 1 and 0", first, then)
 	}
 }
 
@@ -140,8 +109,8 @@ func TestRulesMayChangeWhileManyLogIn(t *testing.T) {
 	go func() {
 		defer close(changed)
 		for stop.Err() == nil {
-			_ = w.srv.Permit(pgwire.Permits{Rules: []pgwire.Rule{{User: "*", Database: "*", Policy: pgwire.PolicyGrantRequired}}})
-			_ = w.srv.Permit(pgwire.Permits{})
+			_ = w.srv.Permit([]pgwire.Rule{{User: "*", Database: "*", Policy: pgwire.PolicyGrantRequired}})
+			_ = w.srv.Permit(nil)
 		}
 	}()
 	for range 20 {
@@ -152,6 +121,6 @@ func TestRulesMayChangeWhileManyLogIn(t *testing.T) {
 	}
 	enough()
 	<-changed
-	w.permit(permits(t, "*=grant-required"))
+	w.permit(parsed(t, "*=grant-required"))
 	testenv.Eventually(t, "no session without a grant is left", func() bool { return w.srv.Stats().Active == 0 })
 }

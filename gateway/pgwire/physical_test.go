@@ -8,26 +8,20 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgproto3"
-
-	"github.com/fencegate/fencegate/gateway/pgwire"
 )
 
-// A lease does not admit physical replication, which a grant-required policy refuses.
-func TestPhysicalReplicationNeedsOpenAlsoWithALease(t *testing.T) {
+// A grant does not admit physical replication, which a grant-required policy refuses.
+func TestPhysicalReplicationNeedsOpenAlsoWithAGrant(t *testing.T) {
 	t.Parallel()
-	leases := newCounter()
 	r := start(t, "tcp", upstream(t, func(conn net.Conn) {
 		readStartup(conn)
 		_, _ = conn.Write(encode(authOK, ready))
 		_, _ = io.Copy(io.Discard, conn)
-	}), "shop", rules(t, "*@replication=grant-required"), func(c *pgwire.Config) {
-		c.Leases, c.LeaseRules = leases, []pgwire.LeaseRule{{User: "*", Resource: "*"}}
-	})
-	close(leases.give)
+	}), "shop", rules(t, "*@replication=grant-required"))
 	conn := r.dial()
-	send(t, conn, &pgproto3.StartupMessage{
-		ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "ada", "replication": "true", "fence.lease": "orders/1;fresh"},
-	})
+	send(t, conn, &pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{
+		"user": "ada", "replication": "true", "fence.resource": "orders/1", "fence.token": "1." + someSeal,
+	}})
 	for from := pgproto3.NewFrontend(conn, conn); ; {
 		m, err := from.Receive()
 		if err != nil {

@@ -53,50 +53,15 @@ func ParseRule(text string) (Rule, error) {
 }
 
 // ParseRules parses several rules, as [ParseRule] does.
-func ParseRules(texts []string) ([]Rule, error) { return parseAll(texts, ParseRule) }
-
-// ParseLeaseRules parses several rules, as [ParseLeaseRule] does.
-func ParseLeaseRules(texts []string) ([]LeaseRule, error) { return parseAll(texts, ParseLeaseRule) }
-
-func parseAll[T any](texts []string, parse func(string) (T, error)) (all []T, err error) {
+func ParseRules(texts []string) (all []Rule, err error) {
 	for _, text := range texts {
-		one, err := parse(text)
+		one, err := ParseRule(text)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, one)
 	}
 	return all, nil
-}
-
-// LeaseRule lets a user's sessions lease resources at their login.
-type LeaseRule struct {
-	User     string // the role that logs in; "*": all
-	Resource string // a name, or a prefix of names followed by "*"
-}
-
-// ParseLeaseRule parses "USER=RESOURCE" or "USER=PREFIX*", the name percent-encoded. The error is a
-// [*fence.InvalidError].
-func ParseLeaseRule(text string) (LeaseRule, error) {
-	user, pattern, ok := strings.Cut(text, "=")
-	invalid := func(why string) (LeaseRule, error) {
-		return LeaseRule{}, &fence.InvalidError{Field: "lease rule", Reason: fmt.Sprintf("is %q; %s", text, why)}
-	}
-	if !ok || user == "" || pattern == "" {
-		return invalid("USER=RESOURCE or USER=PREFIX* is needed")
-	}
-	name, isPrefix := strings.CutSuffix(pattern, "*")
-	if name == "" {
-		return LeaseRule{User: user, Resource: "*"}, nil
-	}
-	resource, err := fence.UnescapeResource(name)
-	if err != nil {
-		return invalid(err.Error())
-	}
-	if isPrefix {
-		resource += "*"
-	}
-	return LeaseRule{User: user, Resource: resource}, nil
 }
 
 func cutLast(s, sep string) (before, after string, found bool) {
@@ -107,12 +72,12 @@ func cutLast(s, sep string) (before, after string, found bool) {
 }
 
 // policyFor returns the policy of the first rule that matches; without one, open.
-func (p *Permits) policyFor(who startup) Policy {
+func policyFor(rules []Rule, who startup) Policy {
 	database := truncated(who.database)
 	if who.physical {
 		database = physicalDatabase
 	}
-	for _, r := range p.Rules {
+	for _, r := range rules {
 		if fits(r.User, truncated(who.user)) && fits(r.Database, database) {
 			return r.Policy
 		}
@@ -138,16 +103,6 @@ func CheckRules(rules []Rule, database string) error {
 
 // String returns the user and database of the rule.
 func (r Rule) String() string { return r.User + "@" + r.Database }
-
-func (p *Permits) mayLease(user, resource string) bool {
-	for _, r := range p.LeaseRules {
-		prefix, isPrefix := strings.CutSuffix(r.Resource, "*")
-		if fits(r.User, truncated(user)) && (resource == r.Resource || isPrefix && strings.HasPrefix(resource, prefix)) {
-			return true
-		}
-	}
-	return false
-}
 
 func fits(pattern, name string) bool { return pattern == "*" || truncated(pattern) == name }
 

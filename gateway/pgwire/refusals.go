@@ -77,8 +77,8 @@ func (s *session) tellOf(sqlState, detail string) {
 	}
 }
 
-// tokenOf returns the token of the session's grant for a resource; 0: not known. A lease from the connection string is
-// presented to PostgreSQL by its seal alone.
+// tokenOf returns the token of the session's grant for a resource; 0: not known. A refusal of a grant that is presented
+// by its seal alone contains no token.
 func (s *session) tokenOf(resource string) fence.Token {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,19 +109,4 @@ func (s *session) tellEnd(why *fatalError, busy bool) {
 // event returns an event about this session.
 func (s *session) event(kind string) activity.Event {
 	return activity.Event{Kind: kind, Surface: wire.SurfacePG, Login: s.who.user, Client: s.from(), App: s.who.application}
-}
-
-// tellLease records an event about the session's lease.
-func (s *session) tellLease(kind string, lease leased) {
-	if s.srv.cfg.Tell == nil {
-		return
-	}
-	e := s.event(kind)
-	e.Resource = lease.Grant.Resource
-	if kind == wire.EventAcquired {
-		e.Recorded = lease.Grant.Token
-	} else {
-		e.Presented = lease.Grant.Token
-	}
-	s.srv.cfg.Tell(e)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
-// A lease from the connection string reaches PostgreSQL as a seal, so the refusal contains token 0.
-func TestARefusalTellsTheTokenOfTheSessionsLease(t *testing.T) {
+// A grant may be presented by its seal alone. Then the refusal contains token 0.
+func TestARefusalTellsTheTokenOfTheSessionsGrant(t *testing.T) {
 	t.Parallel()
 	raw, other := net.Pipe()
 	defer func() { _, _ = raw.Close(), other.Close() }()

@@ -24,7 +24,7 @@ type Server struct {
 	passed   Traffic            // in bytes
 	stopping bool
 
-	permits atomic.Pointer[Permits]
+	rules   atomic.Pointer[[]Rule]
 	aborted chan struct{} // closed by Abort
 	abort   func()
 
@@ -58,7 +58,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, sessions: make(map[*session]struct{}),
 		ofUser: make(map[string]int), ofAddr: make(map[netip.Addr]int), aborted: make(chan struct{}),
 	}
-	s.permits.Store(&cfg.Permits)
+	s.rules.Store(&cfg.Rules)
 	s.abort = sync.OnceFunc(func() { close(s.aborted) })
 	return s, nil
 }

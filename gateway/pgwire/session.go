@@ -14,8 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/fencegate/fencegate/fence"
 )
 
 // session is a client's connection and its one upstream.
@@ -36,8 +34,6 @@ type session struct {
 	who      startup         // once the startup packet is read
 	way      Upstream        // to its server; set before relaying
 	backend  []byte          // its process id and cancel key; set after the login
-	seal     fence.Seal      // of the requested lease
-	held     *heldLease      // nil: no lease
 	reserved bool            // counted among its user's sessions
 	opening  context.Context // ends when the session opens, or is given up before
 	endLogin context.CancelFunc
@@ -58,7 +54,6 @@ type session struct {
 	why     *fatalError // why it ends; nil: the gateway stops
 	policy  Policy      // from the rules at its login
 	judged  bool        // policy is set
-	patient bool        // waits for its lease; the login's deadline no longer applies
 	moves   uint64      // how often bytes passed in either direction
 
 	fromClient, toClient int64 // bytes since it opened
@@ -102,7 +97,7 @@ func newSession(srv *Server, conn net.Conn) *session {
 // run serves the connection to its end.
 func (s *session) run(ctx context.Context) {
 	defer func() { _ = s.raw.Close() }()
-	defer s.over()
+	defer s.srv.forget(s)
 	defer s.endLogin()
 	if s.surplus {
 		s.loginEnds = time.Now().Add(min(surplusTimeout, s.srv.cfg.LoginTimeout))
@@ -306,7 +301,7 @@ func (s *session) opened() bool {
 func (s *session) deadlinePassed() (readOn bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.expired = s.phase != open && !s.patient
+	s.expired = s.phase != open
 	return !s.expired && s.closing == notClosing
 }
 

@@ -19,7 +19,6 @@ type Session struct {
 	Application    string        // application_name of its startup packet
 	Resource       string        // of the grant in the startup options; "": none, or several
 	Token          fence.Token   // 0: not known
-	Leased         bool          // the gateway holds the lease for it
 	State          string        // "active", "idle" or "idle in transaction"
 	Since          time.Time     // when the connection was accepted
 	StatementAge   time.Duration // how long the statement has been running; 0: none is
@@ -56,7 +55,7 @@ func (s *session) describe() (Session, bool) {
 	states := map[byte]string{'I': "idle", 'T': "idle in transaction", 'E': "idle in transaction"}
 	return Session{
 		ID: s.id, Client: s.from(), User: s.who.user, Database: s.who.database, PID: pid, Application: truncated(s.who.application), StatementAge: age,
-		Resource: s.carries().resource, Token: s.carries().token, Leased: s.who.lease != nil,
+		Resource: s.carries().resource, Token: s.carries().token,
 		State: cmp.Or(states[s.quiet], "active"), Since: s.began, FromClient: s.fromClient, ToClient: s.toClient,
 	}, true
 }
@@ -84,7 +83,7 @@ func (s *session) carries() claim {
 // errEndedByOperator is the error for a session that [Server.End] ends.
 var errEndedByOperator = &fatalError{
 	code: codeAdminShutdown, message: "terminating connection due to administrator command at the gateway",
-	hint: "An open transaction is rolled back, and the session's lease, if it has one, has ended.",
+	hint: "An open transaction is rolled back.",
 }
 
 // End ends an open session, FATAL 57P01, also inside a transaction. It returns false if the server has no session with

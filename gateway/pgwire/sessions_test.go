@@ -122,7 +122,7 @@ func TestSessionsAreListedAndEnded(t *testing.T) {
 		return found
 	}
 	s := find(conn, "idle in transaction")
-	if s.User != conn.Config().User || s.Database != w.pg.Database || s.Resource != "orders/1" || s.Token != 7 || s.Leased ||
+	if s.User != conn.Config().User || s.Database != w.pg.Database || s.Resource != "orders/1" || s.Token != 7 ||
 		s.FromClient == 0 || s.ToClient == 0 || time.Since(s.Since) > time.Minute || s.ID == "" {
 		t.Errorf("%+v", s)
 	}
@@ -165,8 +165,7 @@ func (h *heard) LoggedIn(took time.Duration) { h.do(func() { h.logins = append(h
 
 func (h *heard) Answered(took time.Duration) { h.do(func() { h.firsts = append(h.firsts, took) }) }
 
-func (h *heard) Refused(code string)            { h.do(func() { h.refused = append(h.refused, code) }) }
-func (h *heard) LeaseEnded(time.Duration, bool) {}
+func (h *heard) Refused(code string) { h.do(func() { h.refused = append(h.refused, code) }) }
 
 func (h *heard) Ended(code string) { h.do(func() { h.ended = append(h.ended, code) }) }
 

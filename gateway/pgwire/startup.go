@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -62,8 +63,7 @@ type startup struct {
 	physical       bool   // physical replication, which has no database
 	replicates     bool   // physical or logical replication
 	claims         []claim
-	presents       bool        // a grant, well-formed or not
-	lease          *leaseAsked // nil: no lease
+	presents       bool // a grant, well-formed or not
 }
 
 // parseStartup parses a StartupMessage. The packet itself is passed on unchanged.
@@ -102,7 +102,7 @@ func parseStartup(p packet) (startup, error) {
 			logical = logical || value == "database"
 			s.physical = isTrue(value)
 		case "options":
-			_ = set.options(value)
+			set.options(value)
 		default:
 			set.fromMessage.assign(name, value)
 		}
@@ -113,43 +113,27 @@ func parseStartup(p packet) (startup, error) {
 	asked := set.effective()
 	s.application = asked.application
 	s.claims, s.presents = asked.claims(), asked.presents()
-	if s.user == "" {
+	switch {
+	case s.user == "":
 		return s, &fatalError{code: codeInvalidAuthorization, message: "no PostgreSQL user name specified in startup packet"}
+	case asked.unknown != "": // PostgreSQL would accept it, and the session would write without the intended grant
+		return s, &fatalError{
+			code: codeUndefinedParameter, message: "unrecognized configuration parameter " + quote(asked.unknown),
+			hint: "The fence's options are fence.resource, fence.token and fence.grants.",
+		}
 	}
 	if s.database == "" {
 		s.database = s.user
 	}
-	var err error
-	s.lease, err = asked.leaseAsked()
-	return s, err
+	return s, nil
 }
 
-// rewritten returns a StartupMessage without fence.lease and with these settings (name, value, …), which override the
-// client's. The error is a [*fatalError]: the packet has become too long.
+// rewritten returns a StartupMessage with these settings (name, value, …), which override the client's. The error is a
+// [*fatalError]: the packet has become too long.
 func rewritten(p packet, add ...string) (packet, error) {
-	out := append(packet(nil), p[:minPacketBytes]...)
-	put := func(s string) { out = append(append(out, s...), 0) }
-	for b := []byte(p[minPacketBytes:]); ; {
-		name, rest, _ := cutString(b) // parseStartup has checked that it is well-formed
-		if name == "" {
-			break
-		}
-		value, rest, _ := cutString(rest)
-		b = rest
-		switch {
-		case strings.EqualFold(name, settingLease):
-			continue
-		case name == "options":
-			var asked settings
-			if others := asked.options(value); asked.fromOptions.lease != "" {
-				value = others
-			}
-		}
-		put(name)
-		put(value)
-	}
+	out := slices.Clone(p[:len(p)-1]) // without the terminator
 	for _, s := range add {
-		put(s)
+		out = append(append(out, s...), 0)
 	}
 	out = append(out, 0)
 	if len(out) > maxStartupBytes {

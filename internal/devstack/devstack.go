@@ -27,7 +27,6 @@ import (
 
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway"
-	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -42,7 +41,6 @@ type Config struct {
 
 	APIListen, PGListen, S3Listen string            // default: free ports on loopback
 	Buckets                       map[string]string // name → rule, created if missing
-	PG                            pgwire.Options    // options of the PostgreSQL port
 
 	Version  string            // reported to clients
 	Progress func(line string) // long steps, one line each; default: none
@@ -126,7 +124,7 @@ func (s *Stack) start(ctx context.Context, cfg Config) error {
 		PostgresURL: s.urls.gateway, SQLURL: s.urls.sql,
 		RedisNodes: s.nodes, KeyPrefix: s.prefix, EmbeddedNodes: true, InitNodes: true, NodeTimeout: nodeTimeout, PostgresLeases: cfg.PostgresLeases,
 		BlobDir: filepath.Join(s.dir, "blobs"), MasterKey: key, Buckets: cfg.Buckets,
-		APIListen: cfg.APIListen, PGListen: cfg.PGListen, S3Listen: cfg.S3Listen, PG: cfg.PG,
+		APIListen: cfg.APIListen, PGListen: cfg.PGListen, S3Listen: cfg.S3Listen,
 		Version: cfg.Version, Logger: cfg.Logger,
 	})
 	if err != nil {

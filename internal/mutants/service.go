@@ -66,8 +66,8 @@ var service = []mutant{
 	{
 		name: "audit-no-rules", what: "a change of the PostgreSQL port's rules is not written down",
 		file: "gateway/pgwire/permits.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
-		old: "s.log.Info(\"the rules of the PostgreSQL port were replaced\", attrs...)",
-		new: "_ = attrs",
+		old: "s.log.Info(\"the rules of the PostgreSQL port were replaced\", \"policies\", differ(*before, rules), \"sessions_ending\", ends)",
+		new: "_, _ = before, ends",
 	},
 	{
 		name: "audit-no-principals", what: "a change of the principals does not say which",
@@ -86,12 +86,6 @@ var service = []mutant{
 		file: "cmd/fencegate/reload.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
 		old: ", \"applied\", keysOf(next, applied))",
 		new: ")",
-	},
-	{
-		name: "audit-no-login", what: "a lease of the PostgreSQL port is not written down",
-		file: "gateway/pgwire/lease.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
-		old: "\t\ts.auditAcquired(held)\n",
-		new: "",
 	},
 	{
 		name: "own-pg-port", what: "clients are told the gateway's own PostgreSQL port",

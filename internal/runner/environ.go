@@ -2,7 +2,6 @@ package runner
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"maps"
 	"slices"
@@ -123,9 +122,7 @@ var (
 // replaces variables of the same names and removes those that bypass the gateway. PGOPTIONS is extended, because it may
 // carry settings that the command needs.
 func environ(inherited []string, leases []client.Lease, at wire.Endpoints, urls, s3 map[string]string) []string {
-	set := map[string]string{
-		"FENCE_NONCE": rand.Text(), // for further leases, by the command's connection strings
-	}
+	set := map[string]string{}
 	if len(leases) == 1 {
 		set["FENCE_RESOURCE"], set["FENCE_TOKEN"] = leases[0].Resource, leases[0].Presented
 	} else {

@@ -16,7 +16,7 @@ func TestTheCommandFindsItsGrantInTheEnvironment(t *testing.T) {
 	g := &gateway{ttl: time.Minute}
 	got := run(t, g, runner.Kill, "env")
 	for _, want := range []string{
-		"FENCE_RESOURCE=orders/10 01\n", "FENCE_NONCE=", "FENCE_TOKEN=" + presented + "\n",
+		"FENCE_RESOURCE=orders/10 01\n", "FENCE_TOKEN=" + presented + "\n",
 		"PGHOST=127.0.0.1\n", "PGPORT=7432\n", "PGDATABASE=app\n",
 		"PGOPTIONS=-c statement_timeout=5s -c fence.resource=orders/10%2001 -c fence.token=" + presented + "\n",
 		"AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:", "AWS_CONTAINER_AUTHORIZATION_TOKEN=", "AWS_REGION=us-east-1\n",

@@ -99,7 +99,7 @@ func TestTheCommandFindsAllGrantsAndNoneOfAnOuterRun(t *testing.T) {
 		"PGOPTIONS=-c fence.resource=outer -c fence.token=7."+seal, "AWS_PROFILE=mine")
 	grants := "a=1." + seal + ",orders/10%2001=2." + seal
 	for _, want := range []string{
-		"FENCE_GRANTS=" + grants + "\n", "FENCE_NONCE=", "PGHOST=127.0.0.1\n",
+		"FENCE_GRANTS=" + grants + "\n", "PGHOST=127.0.0.1\n",
 		" -c fence.resource= -c fence.token= -c fence.grants=" + grants + "\n",
 		"JDBC_URL=jdbc:postgresql://127.0.0.1:7432/app?options=-c%20fence.grants%3Da%3D1.",
 		"AWS_PROFILE=mine\n",

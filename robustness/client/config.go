@@ -62,7 +62,6 @@ type Report struct {
 // Surfaces are the ways to acquire, read and write.
 var Surfaces = []string{
 	"library",     // package lock with a pgfence Armer, and pgfence.InTx
-	"conn-lease",  // a lease in the connection string of the PostgreSQL port
 	"http-port",   // a lease by HTTP, whose grant goes through the PostgreSQL port
 	"http-direct", // the same, with PostgreSQL itself
 	"http-sql",    // the same, with /v1/sql

@@ -128,8 +128,6 @@ func TestWhatIsCutAtCOMMITIsUnknownAndWhatIsCutBeforeIsNot(t *testing.T) {
 		{"http-port", "commit\x00", false, history.Unknown},
 		{"http-port", "commit\x00", true, history.Unknown},
 		{"http-port", "update judged", true, history.Failed},
-		{"conn-lease", "commit\x00", true, history.Unknown},
-		{"conn-lease", "update judged", false, history.Failed},
 		{"http-sql", "update judged", false, history.Unknown},
 		{"http-sql", "update judged", true, history.Unknown},
 		{"run-psql", "commit;", true, history.Unknown},

@@ -70,7 +70,7 @@ func (h *grantHolding) open(ctx context.Context) (*session, error) {
 	if h.startup {
 		options = map[string]string{"fence.resource": fence.EscapeResource(h.grant.Resource), "fence.token": h.grant.Presented()}
 	}
-	s, err := connect(ctx, h.from.address(), options, connectTimeout)
+	s, err := connect(ctx, h.from.address(), options)
 	if err != nil {
 		return nil, connectFailure(err)
 	}

@@ -58,7 +58,7 @@ func (p *Prober) Turn(ctx context.Context, round int, surface, resource string, 
 		if l.known = nil; !w.read(ctx, l) {
 			return errors.New("could not be read again")
 		}
-		if surface != "conn-lease" && !w.release(ctx, l) { // the end of a connection has no answer
+		if !w.release(ctx, l) {
 			return errors.New("was not released")
 		}
 		return nil

@@ -41,14 +41,13 @@ type session struct {
 	warned atomic.Bool // a COMMIT did not wait for its standby
 }
 
-// connect opens a session with further startup options, which may hold a seal. If the address does not bound the time
-// for one host, patience does; 0: only ctx.
-func connect(ctx context.Context, address string, options map[string]string, patience time.Duration) (*session, error) {
+// connect opens a session with further startup options, which may hold a seal.
+func connect(ctx context.Context, address string, options map[string]string) (*session, error) {
 	config, err := pgx.ParseConfig(address)
 	if err != nil {
 		return nil, err
 	}
-	config.ConnectTimeout = cmp.Or(config.ConnectTimeout, patience)
+	config.ConnectTimeout = cmp.Or(config.ConnectTimeout, connectTimeout)
 	maps.Copy(config.RuntimeParams, options)
 	s := new(session)
 	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {

@@ -40,7 +40,7 @@ func newStack(t *testing.T) *s3World {
 		Args: []string{
 			"serve", "--redis", strings.Join(w.cfg.Redis, ","), "--redis-prefix", lock.DefaultKeyPrefix, "--init", "--master-key-file",
 			w.dir + "/master", "--api-listen", api,
-			"--pg-listen", pg, "--pg-lease", "*=robust/*", "--max-ttl", stackTTL.String(),
+			"--pg-listen", pg, "--max-ttl", stackTTL.String(),
 			"--drain-timeout", "1s", "--node-timeout", "2s",
 		},
 		Env: append(os.Environ(), "FENCEGATE_POSTGRES_URL="+login("gateway", server),
@@ -62,7 +62,7 @@ func newStack(t *testing.T) *s3World {
 }
 
 // sqlSurfaces are those that only read and write a row.
-var sqlSurfaces = []string{"library", "conn-lease", "http-port", "http-direct", "http-sql", "run-psql"}
+var sqlSurfaces = []string{"library", "http-port", "http-direct", "http-sql", "run-psql"}
 
 // freely is a write whose choices depend on dice.
 func freely(id string, d *dice) write {
@@ -125,7 +125,7 @@ func writesUnderItsLeaseOnly(t *testing.T, world *s3World, name string, seed uin
 		t.Errorf("%d: %v", seed, err)
 	}
 	err = second.release(ctx)
-	if outcome, code := outcomeOf(err); outcome != history.Done && code != "disconnected" {
+	if outcome, _ := outcomeOf(err); outcome != history.Done {
 		t.Errorf("%d: %s: %v", seed, outcome, err)
 	}
 	if got := world.effects(t, register); strings.Join(got, " ") != "a b c" {

@@ -62,7 +62,7 @@ func (c *Cluster) serve(g *Gateway, nodes []string, blobs string) []string {
 		"serve", "--redis", strings.Join(nodes, ","), "--init", "--node-timeout", nodePatience,
 		"--max-ttl", MaxTTL.String(), "--drain-timeout", "5s",
 		"--api-listen", g.API, "--token-file", c.secret("token"), "--master-key-file", c.secret("master"),
-		"--pg-listen", g.PG, "--pg-lease", WriterLogin + "=" + Bucket + "/*", "--pg-login-timeout", "10s",
+		"--pg-listen", g.PG, "--pg-login-timeout", "10s",
 		"--pg-idle-in-transaction-timeout", "15s", "--pg-slow-client-timeout", "15s",
 		"--s3-listen", g.S3, "--blobs", blobs, "--bucket", Bucket + "=" + Rule, "--sweep-grace", "10s",
 		"--s3-access-key", rootAccess, "--s3-secret-key-file", c.secret("s3secret"), "--s3-stall-timeout", "15s",

@@ -32,7 +32,7 @@ principals:
     gateway_token: true
     allow:
       - {resources: "*", verbs: [inspect, revoke, sessions]}
-  - name: pg:app
+  - name: s3:app
     allow:
       - resources: jobs
         verbs: acquire
@@ -57,7 +57,7 @@ func TestAFileIsReadAsItSays(t *testing.T) {
 			{Verbs: verbs(access.Metrics)},
 		}},
 		{Name: "ops", Tokens: []access.Digest{access.DigestOf("gateway token")}, Rules: []access.Rule{{Resources: "*", Verbs: verbs(access.Inspect, access.Revoke, access.Sessions)}}},
-		{Name: "pg:app", Rules: []access.Rule{{Resources: "jobs", Verbs: verbs(access.Acquire)}}},
+		{Name: "s3:app", Rules: []access.Rule{{Resources: "jobs", Verbs: verbs(access.Acquire)}}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -87,7 +87,7 @@ func TestWhatIsNotUnderstoodIsNamedWithItsLine(t *testing.T) {
 		{"resources: jobs", "resources: ''", "line 16: resources have an empty name"},
 		{"resources: jobs", "resources: []", "line 16: resources: the list is empty"},
 		{"resources: jobs\n", "verbs: acquire\n        x: 1\n", `line 17: unknown field "x"`},
-		{"  - name: pg:app", "---\nprincipals:\n  - name: pg:app", "has a second document"},
+		{"  - name: s3:app", "---\nprincipals:\n  - name: s3:app", "has a second document"},
 		{"principals:", "principals: [", "is not valid YAML: line"},
 	} {
 		text := strings.Replace(good, c.from, c.to, 1)
@@ -207,7 +207,7 @@ func TestTokensOfOthersAreReadAsTheFileSays(t *testing.T) {
 		{"claims: {sub: nightly, groups: jobs}", "claims: nightly", "line 5: claims: names with their values are needed"},
 		{"claims: {sub: nightly, groups: jobs}", "claims: {sub: nightly, sub: other}", `line 5: claim "sub" is repeated`},
 		{"      - issuer: https://idp.example", "      - issuer: https://other.example", `line 2: "nightly" has tokens of issuer "https://other.example", which is not among issuers`},
-		{"name: nightly", "name: pg:nightly", "line 2: tokens are not for who is known by its name"},
+		{"name: nightly", "name: s3:nightly", "line 2: tokens are not allowed for s3:KEY"},
 		{"  - issuer: https://idp.example\n    audience", "  - {issuer: https://idp.example, audience: a, algorithms: RS256, keys: 'https://x'}\n  - issuer: https://idp.example\n    audience", `line 9: issuer "https://idp.example" is repeated`},
 	} {
 		text := strings.Replace(issued, c.from, c.to, 1)
