@@ -37,10 +37,6 @@ var Codes = []Code{
 		Err: ErrUndrained, SQLState: "ZF005", Problem: "undrained", HTTPStatus: 503, S3Code: "ServiceUnavailable", S3Status: 503, ExitCode: 69,
 		Hint: "End the transactions that still hold the resource, then acquire again.",
 	},
-	{
-		Err: ErrSpent, SQLState: "ZF006", Problem: "spent", HTTPStatus: 412, S3Code: "SpentNonce", S3Status: 412, ExitCode: 76,
-		Hint: "Another has held the resource since this process did. End the process; a new one, with a nonce of its own, starts from what is stored now.",
-	},
 }
 
 // endedHint is the hint of [ErrStale] when the lease has ended.

@@ -200,10 +200,6 @@ type Arming struct {
 	Token    Token
 	SealHash []byte // SHA-256 of the new grant's seal; nil arms unsealed
 	Holder   string // display name of the lease's holder
-
-	// NonceHash is [NonceHash] of the process run that asks. Arming fails with a [*SpentError] if this nonce held the
-	// resource before and another arming or a revocation followed. nil: not checked.
-	NonceHash []byte
 }
 
 // MaxHolderBytes bounds [Arming.Holder] to keep a fence's row small: HOT updates need its versions to share a page.
@@ -219,8 +215,6 @@ func (a Arming) Validate() error {
 		return &InvalidError{Field: "token", Reason: "is not positive"}
 	case a.SealHash != nil && len(a.SealHash) != sha256.Size:
 		return &InvalidError{Field: "seal hash", Reason: fmt.Sprintf("is %d bytes long; a SHA-256 has %d", len(a.SealHash), sha256.Size)}
-	case a.NonceHash != nil && len(a.NonceHash) != sha256.Size:
-		return &InvalidError{Field: "nonce hash", Reason: fmt.Sprintf("is %d bytes long; a SHA-256 has %d", len(a.NonceHash), sha256.Size)}
 	case len(a.Holder) > MaxHolderBytes:
 		return &InvalidError{Field: "holder", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(a.Holder), MaxHolderBytes)}
 	case !utf8.ValidString(a.Holder) || strings.IndexByte(a.Holder, 0) >= 0:

@@ -119,7 +119,6 @@ func TestEachRefusalHasItsCode(t *testing.T) {
 		"ZF003": &fence.NeverIssuedError{Resource: "r", Presented: 3},
 		"ZF004": &fence.WrongResourceError{Resource: "r", Needed: "s"},
 		"ZF005": &fence.UndrainedError{Resource: "r", Token: 2},
-		"ZF006": &fence.SpentError{Resource: "r", Armed: 1, Recorded: 2},
 	} {
 		code, ok := fence.CodeOf(fmt.Errorf("wrapped: %w", err))
 		if !ok || code.SQLState != want {

@@ -23,9 +23,8 @@ func (e *UnknownError) Error() string { return fmt.Sprintf("%v: %v", ErrUnknown,
 func (e *UnknownError) Unwrap() []error { return []error{ErrUnknown, e.Err} }
 
 // Refusal builds the error of a refusal by PostgreSQL's fence from its SQLSTATE and DETAIL: a [*StaleError],
-// [*NoGrantError], [*NeverIssuedError], [*WrongResourceError], [*UndrainedError] or [*SpentError]. It is nil if the
-// SQLSTATE is not one of the fence's. If DETAIL can't be read, for example behind a proxy that hides it, the fields
-// stay empty.
+// [*NoGrantError], [*NeverIssuedError], [*WrongResourceError] or [*UndrainedError]. It is nil if the SQLSTATE is not one
+// of the fence's. If DETAIL can't be read, for example behind a proxy that hides it, the fields stay empty.
 func Refusal(sqlState, detail string) error {
 	var d struct {
 		Resource  string `json:"resource"`
@@ -50,8 +49,6 @@ func Refusal(sqlState, detail string) error {
 		return &WrongResourceError{Resource: d.Resource, Needed: d.Needed}
 	case "ZF005":
 		return &UndrainedError{Resource: d.Resource, Token: recorded, Detail: d.HeldBy}
-	case "ZF006":
-		return &SpentError{Resource: d.Resource, Armed: presented, Recorded: recorded}
 	}
 	return nil
 }

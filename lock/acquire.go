@@ -21,7 +21,6 @@ type acquireOptions struct {
 	keepAlive  *KeepAlive
 	sealHash   []byte // of the caller's seal; nil: the attempt creates a seal
 	repeatable bool   // see [leasing.Request]
-	nonceHash  []byte // for the Armer
 	owner      *Owner // nil: no owner
 	atOnce     bool   // one try
 }

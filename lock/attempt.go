@@ -195,7 +195,7 @@ func mayRaise(ctx context.Context, err error) bool {
 }
 
 func (a *attempt) arming() fence.Arming {
-	return fence.Arming{Resource: a.resource, Token: a.token, SealHash: a.o.sealHash, Holder: a.o.holder, NonceHash: a.o.nonceHash}
+	return fence.Arming{Resource: a.resource, Token: a.token, SealHash: a.o.sealHash, Holder: a.o.holder}
 }
 
 // armed interprets the result of arming for the acquisition.

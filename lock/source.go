@@ -51,12 +51,9 @@ func (s source) options(r leasing.Request) (acquireOptions, error) {
 		opts = append(opts, WithHolder(r.Holder))
 	}
 	o, err := s.l.options(r.Resource, opts)
-	o.sealHash, o.nonceHash, o.repeatable = r.SealHash, r.NonceHash, r.Repeatable
+	o.sealHash, o.repeatable = r.SealHash, r.Repeatable
 	if err == nil {
 		err = validateSealHash(r.SealHash)
-	}
-	if err == nil && r.NonceHash != nil && s.l.cfg.Armer == nil {
-		err = &fence.InvalidError{Field: "nonce hash", Reason: "needs an Armer, which refuses a nonce that is spent"}
 	}
 	return o, err
 }

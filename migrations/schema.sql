@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 1 08732abd5f73, code 27 26e3b2ce62ab'
+  COMMENT 'fencegate fence state 1 1a79ed4e0d65, code 28 edf71518ea7f'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -99,17 +99,6 @@ TABLE fence.lock_group
   CONSTRAINT lock_group_only_row_check CHECK (only_row)
   CONSTRAINT lock_group_pkey PRIMARY KEY (only_row)
   CREATE UNIQUE INDEX lock_group_pkey ON fence.lock_group USING btree (only_row)
-  OWNER fence_owner
-
-TABLE fence.nonces
-  resource text COLLATE "C" NOT NULL
-  nonce bytea NOT NULL
-  token bigint NOT NULL
-  seal bytea
-  armed_at timestamp with time zone NOT NULL
-  CONSTRAINT nonces_nonce_check CHECK ((octet_length(nonce) = 32))
-  CONSTRAINT nonces_pkey PRIMARY KEY (resource, nonce)
-  CREATE UNIQUE INDEX nonces_pkey ON fence.nonces USING btree (resource, nonce)
   OWNER fence_owner
 
 TABLE fence.registry
@@ -646,12 +635,6 @@ FUNCTION fence.floor_of_unsealed(p_resource text) RETURNS bigint
   body fc597c46dd4332e31a1956b3db3fc4bb
   OWNER fence_owner
 
-FUNCTION fence.forget_nonces(p_before timestamp with time zone) RETURNS bigint
-  plpgsql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body a444de86862e517bc13b530b3435d3ce
-  OWNER fence_owner
-
 FUNCTION fence.free_leases(p_resources text[], p_owners text[], p_limit interval DEFAULT '00:00:00'::interval) RETURNS TABLE(n integer, freed boolean, busy boolean)
   plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
@@ -988,13 +971,6 @@ FUNCTION fence.next_epoch(p_above bigint) RETURNS bigint
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
-FUNCTION fence.nonce(p_resource text, p_nonce bytea, OUT armed bigint, OUT recorded bigint, OUT ended boolean) RETURNS record
-  plpgsql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body c1fdb626acc3b56018dff6e3695d3815
-  OWNER fence_owner
-  GRANT EXECUTE TO fence_gateway
-
 FUNCTION fence.other_guards(p_relation regclass, p_per_row text, p_mode text, p_stamp name) RETURNS TABLE(member regclass, guard name)
   sql STABLE COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
@@ -1085,13 +1061,6 @@ FUNCTION fence.raise_all(p_resources text[], p_tokens bigint[], p_seal_hashes by
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
-FUNCTION fence.raise_once(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_nonce bytea, p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT recorded bigint) RETURNS record
-  plpgsql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body d7808b11127ab291a2b81d7b955595d4
-  OWNER fence_owner
-  GRANT EXECUTE TO fence_gateway
-
 FUNCTION fence.raise_own(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
@@ -1115,7 +1084,7 @@ FUNCTION fence.refresh(relation regclass, patience interval DEFAULT '00:00:03'::
 FUNCTION fence.refusal(p_state text, p_message text, p_resource text, p_presented bigint, p_recorded bigint, p_needed text DEFAULT NULL::text, p_advice text DEFAULT NULL::text, p_held_by text DEFAULT NULL::text) RETURNS fence.verdict
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
-  body b763d4398de4f9172b07f4a053d49677
+  body 0ac87f9f527736f3a6b26d096277c005
   OWNER fence_owner
 
 FUNCTION fence.refusal_of_ended(p_resource text, p_token bigint) RETURNS fence.verdict
@@ -1240,11 +1209,11 @@ FUNCTION fence.take_fault(p_resource text, p_token bigint, p_seal_hash bytea) RE
   body 14967e200614ad1b1d1e1f92a220c444
   OWNER fence_owner
 
-FUNCTION fence.take_lease(p_resource text, p_owner text, p_ttl bigint, p_seal_hash bytea, p_holder text, p_above bigint, p_behind boolean, p_nonce bytea DEFAULT NULL::bytea, p_waiter text DEFAULT NULL::text, p_keep interval DEFAULT '00:00:05'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT taken boolean, OUT token bigint, OUT holder text, OUT left_us bigint) RETURNS record
+FUNCTION fence.take_lease(p_resource text, p_owner text, p_ttl bigint, p_seal_hash bytea, p_holder text, p_above bigint, p_behind boolean, p_waiter text DEFAULT NULL::text, p_keep interval DEFAULT '00:00:05'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT taken boolean, OUT token bigint, OUT holder text, OUT left_us bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
   SET lock_timeout=5s
-  body 7ce080edcb909b72fe9eb8ff01e7078f
+  body 0ec92319e75599166f645f5749cc9585
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker
@@ -1280,12 +1249,6 @@ FUNCTION fence.tidy(p_but integer DEFAULT NULL::integer) RETURNS void
   body 30306d539fd4d76193f31de4ea79d625
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
-
-FUNCTION fence.token_of(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS bigint
-  sql VOLATILE COST 100
-  SET search_path=pg_catalog, pg_temp
-  body 6038ccd197328748232227e97de7d77e
-  OWNER fence_owner
 
 FUNCTION fence.told_of(v fence.verdict, p_relation oid) RETURNS text
   sql STABLE COST 100
@@ -1365,7 +1328,7 @@ FUNCTION fence.verdict_of(p_relation text, p_resources text[], p_tokens bigint[]
 FUNCTION fence.verify(p_resource text, p_token bigint, p_seal_hash bytea, p_kind text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 6a4908779ef351195c657c99424acdbc
+  body 5893bbd97a63c069feaba01f39223d79
   OWNER fence_owner
 
 FUNCTION fence.verify_presented(p_resource text, p_presented text) RETURNS fence.verdict

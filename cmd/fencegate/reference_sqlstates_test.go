@@ -47,7 +47,7 @@ var sqlStates = []sqlState{
 	{"08P01", "protocol_violation", "the startup packet is malformed or too long", "Mend the driver."},
 	{"0A000", "feature_not_supported", "the client asks for another protocol than version 3", "Use a driver of this protocol."},
 	{"22021", "character_not_in_repertoire", "a value in the result can't stand in JSON", "Convert it in the statement."},
-	{"22023", "invalid_parameter_value", "an argument or an option is malformed; the message names it", "Mend what it names."},
+	{"22023", "invalid_parameter_value", "an argument is malformed; the message names it", "Mend what it names."},
 	{"25000", "invalid_transaction_state", "the function needs READ COMMITTED; or `fence.drain` follows a raise that is not committed", "Call it at READ COMMITTED; drain after the COMMIT of the raise."},
 	{"25001", "active_sql_transaction", "`fence.take` commits, so it can't run inside a transaction block", "Call it by itself, with autocommit."},
 	{"25006", "read_only_sql_transaction", "this server is a standby", "Connect to the primary."},
@@ -55,15 +55,15 @@ var sqlStates = []sqlState{
 	{"28000", "invalid_authorization_specification", "no user is named, or a client certificate is missing", "Name the user; present a certificate."},
 	{"3D000", "invalid_catalog_name", "the gateway does not serve this database", "Use the database of `GET /v1/endpoints`."},
 	{"40001", "serialization_failure", "the fence was raised after the transaction's snapshot", "Run the transaction again, under a current grant."},
-	{"42501", "insufficient_privilege", "the login has no right to the call, or may not lease the resource", "Grant what the hint names."},
-	{"42704", "undefined_object", "the pattern is not in `fence.unsealed`", "Look at its spelling."},
+	{"42501", "insufficient_privilege", "the login has no right to the call", "Grant what the hint names."},
+	{"42704", "undefined_object", "the pattern is not in `fence.unsealed`, or the fence has no such option", "Look at its spelling."},
 	{"42804", "datatype_mismatch", "the stamped column is no `bigint`", "Use a column of this type."},
 	{"42809", "wrong_object_type", "the relation can't be guarded: it is no ordinary table", "Protect the table behind it."},
 	{"53300", "too_many_connections", "a limit of the port is reached, for all or for the role", "Close connections, or raise the limit."},
 	{"54000", "program_limit_exceeded", "no token or epoch is left above the recorded one", "Use another resource."},
 	{"55000", "object_not_in_prerequisite_state", "a guard is not as the call or command needs it; or a standby was promoted too early", "As the hint says."},
 	{"55006", "object_in_use", "leases of PostgreSQL are held, so their source can't change", "Wait for their end, or `--end-leases`."},
-	{"55P03", "lock_not_available", "another transaction has what the call needs, or another holds the lease", again},
+	{"55P03", "lock_not_available", "another transaction has what the call needs", again},
 	{"57014", "query_canceled", "the time that the caller gave is over", "Allow more time."},
 	{"57P01", "admin_shutdown", "the session is ended by an operator, a stop, a new policy or another PostgreSQL", "Connect again."},
 	{"57P03", "cannot_connect_now", "the gateway stops, or can't judge a grant or give a lease now", again},
@@ -88,7 +88,7 @@ func sqlStatesPage(t *testing.T) string {
 	slices.SortFunc(rows, func(a, b sqlState) int { return strings.Compare(order(a.code), order(b.code)) })
 	var page bytes.Buffer
 	page.WriteString("# SQLSTATEs\n\nMade from the SQL and the ports by `make reference`: each SQLSTATE that fencegate raises, and where. `ZF` is of the\n" +
-		"fence, `ZO` of objects; the others are PostgreSQL's, which raises more by itself. [Refusals](refusals.md) has the\nHTTP, S3 and exit codes of `ZF001` to `ZF006`. psql shows the code after `\\set VERBOSITY verbose`.\n\n" +
+		"fence, `ZO` of objects; the others are PostgreSQL's, which raises more by itself. [Refusals](refusals.md) has the\nHTTP, S3 and exit codes of `ZF001` to `ZF005`. psql shows the code after `\\set VERBOSITY verbose`.\n\n" +
 		"| SQLSTATE | condition | meaning | what to do | raised by |\n|---|---|---|---|---|\n")
 	for _, row := range rows {
 		where := raised[row.code]

@@ -152,11 +152,6 @@ type Request struct {
 	// for its lease first and return it. If the acquisition fails once its fence may be raised, a source does not give
 	// the lease back then: it ends at its TTL. Without a SealHash it has no effect.
 	Repeatable bool
-
-	// NonceHash is passed to the [Armer]; see [fence.Arming]. It requires a source with an Armer and a request for
-	// one resource; otherwise the error is a [*fence.InvalidError]. The error is a [*fence.SpentError] if the nonce
-	// is spent.
-	NonceHash []byte
 }
 
 // Lease is a resource held until its deadline.

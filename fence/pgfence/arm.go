@@ -26,7 +26,6 @@ import (
 // outcomes:
 //   - nil: the fence holds exactly this grant, and no older one can commit any more.
 //   - [*fence.NotRaisedError]: the recorded token is not lower; nothing was changed.
-//   - [*fence.SpentError]: the nonce held the resource before another arming or a revocation; nothing was changed.
 //   - [*fence.UndrainedError]: raised, but the new holder must not start yet. If its Token is 0: not raised, because
 //     a transaction that raised the fence with an unsealed token has not ended. Arming the same grant again retries.
 //   - joined with [fence.ErrUnknown]: it may be raised; with [ErrUnreplicated] too, it is raised, but a failover may
@@ -45,9 +44,6 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 
 // armInGroup arms in a group, or alone if writers have to be waited for.
 func (f *Fence) armInGroup(ctx context.Context, a fence.Arming) error {
-	if a.NonceHash != nil {
-		return f.armAlone(ctx, a)
-	}
 	got, err := f.armings.Do(ctx, a)
 	switch {
 	case err != nil:
@@ -171,15 +167,9 @@ func (f *Fence) raiseAndDrainOn(ctx context.Context, conn *pgxpool.Conn, a fence
 	p := conn.Conn().PgConn().StartPipeline(ctx)
 	defer func() { _ = p.Close() }() // a broken connection's error was returned already
 	grant := [][]byte{[]byte(a.Resource), []byte(a.Token.String()), a.SealHash}
-
 	limit := micros(f.patience.LimitWithin(ctx))
-	if a.NonceHash == nil {
-		p.SendQueryParams(core.SQLRaise, append(grant[:3:3], []byte(a.Holder), limit),
-			[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.TextOID, pgtype.Int8OID}, []int16{0, 0, 1, 0, 0}, resultFormats)
-	} else {
-		p.SendQueryParams(core.SQLRaiseOnce, append(grant[:3:3], []byte(a.Holder), a.NonceHash, limit),
-			[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.TextOID, pgtype.ByteaOID, pgtype.Int8OID}, []int16{0, 0, 1, 0, 1, 0}, resultFormats)
-	}
+	p.SendQueryParams(core.SQLRaise, append(grant[:3:3], []byte(a.Holder), limit),
+		[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.TextOID, pgtype.Int8OID}, []int16{0, 0, 1, 0, 0}, resultFormats)
 	p.SendPipelineSync() // draining must begin after this commit
 	p.SendQueryParams(core.SQLDrainCount, append(grant[:3:3], micros(f.patience.Grace), micros(f.patience.LimitWithin(ctx))),
 		[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.Int8OID, pgtype.Int8OID}, []int16{0, 0, 1, 0, 0}, resultFormats)

@@ -33,9 +33,6 @@ func (f *Fence) ArmAll(ctx context.Context, all []fence.Arming) error {
 		if i > 0 && all[i-1].Resource == a.Resource {
 			return &fence.InvalidError{Field: "resources", Reason: "name one resource twice"}
 		}
-		if a.NonceHash != nil {
-			return &fence.InvalidError{Field: "nonce hash", Reason: "is for arming one resource"}
-		}
 	}
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {

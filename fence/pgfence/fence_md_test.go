@@ -144,7 +144,6 @@ var stands = []standing{
 	{"Retiring skips a fence with a writer in flight", "TestWhatIsInUseIsNotRetired"},
 	{"It waits a second at most", "TestRetireGivesUpWherePatternsAreLocked"},
 	{"A pattern records the highest floor at the time when it is added", "TestTheFloorOfUnsealedTokensIsThatOfTheirPattern"},
-	{"Nonces of connection strings stay", "TestNoncesAreForgottenByTheirOwnerOnly"},
 	{"through the session's end and a crash", "TestAPreparedTransactionHoldsItsGrantThroughACrash"},
 	{"So its writes become visible before the next holder starts, or never", "TestAPreparedTransactionIsThereBeforeArmReturnsOrNever"},
 	{"a guard, or one of the triggers that belong to it, that was dropped", "TestUncoveredMissesNoGuardThatWasDroppedOrWeakened"},

@@ -9,10 +9,10 @@ import (
 	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
-// Translate adds the facts to a refusal by PostgreSQL's fence: for SQLSTATEs ZF001 to ZF006 the result is a
-// [*fence.StaleError], [*fence.NoGrantError], [*fence.NeverIssuedError], [*fence.WrongResourceError],
-// [*fence.UndrainedError] or [*fence.SpentError] for errors.As, and the matching sentinel for errors.Is. The original
-// error stays in the chain and provides the text. Other errors, and nil, are returned unchanged.
+// Translate adds the facts to a refusal by PostgreSQL's fence: for SQLSTATEs ZF001 to ZF005 the result is a
+// [*fence.StaleError], [*fence.NoGrantError], [*fence.NeverIssuedError], [*fence.WrongResourceError] or
+// [*fence.UndrainedError] for errors.As, and the matching sentinel for errors.Is. The original error stays in the chain
+// and provides the text. Other errors, and nil, are returned unchanged.
 func Translate(err error) error { return reports.Translate(err) }
 
 // ended is [core.Reports.Ended].

@@ -58,11 +58,7 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 // arm raises and drains. answered = false: the connection was lost before the outcome was known.
 func (f *Fence) arm(ctx context.Context, db Querier, a fence.Arming) (answered bool, err error) {
 	limit := func() int64 { return core.DefaultPatience.LimitWithin(ctx).Microseconds() }
-	statement, args := core.SQLRaise, []any{a.Resource, int64(a.Token), a.SealHash, a.Holder, limit()}
-	if a.NonceHash != nil {
-		statement, args = core.SQLRaiseOnce, []any{a.Resource, int64(a.Token), a.SealHash, a.Holder, a.NonceHash, limit()}
-	}
-	raised, recorded, err := ask(ctx, db, statement, args...)
+	raised, recorded, err := ask(ctx, db, core.SQLRaise, a.Resource, int64(a.Token), a.SealHash, a.Holder, limit())
 	if answered, err := reports.Raised(a, raised, recorded, err); err != nil {
 		return answered, err
 	}

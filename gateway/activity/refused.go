@@ -29,9 +29,6 @@ func Refused(err error, about Event) (Event, bool) {
 	if e, ok := errors.AsType[*fence.NeverIssuedError](err); ok {
 		about.Resource, about.Presented, about.Recorded = e.Resource, e.Presented, e.Recorded
 	}
-	if e, ok := errors.AsType[*fence.SpentError](err); ok {
-		about.Resource, about.Presented, about.Recorded = e.Resource, e.Armed, e.Recorded
-	}
 	if e, ok := errors.AsType[*fence.WrongResourceError](err); ok {
 		about.Resource, about.Needed = e.Resource, e.Needed
 	}

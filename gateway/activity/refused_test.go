@@ -19,7 +19,6 @@ func TestEachRefusalHasItsFacts(t *testing.T) {
 		`{"kind":"refused","code":"ZF003","resource":"r","presented":"9"}`:                &fence.NeverIssuedError{Resource: "r", Presented: 9},
 		`{"kind":"refused","code":"ZF004","resource":"r","needed":"s"}`:                   &fence.WrongResourceError{Resource: "r", Needed: "s"},
 		`{"kind":"refused","code":"ZF005","resource":"r","recorded":"4"}`:                 &fence.UndrainedError{Resource: "r", Token: 4},
-		`{"kind":"refused","code":"ZF006","resource":"r","presented":"3","recorded":"4"}`: &fence.SpentError{Resource: "r", Armed: 3, Recorded: 4},
 	} {
 		e, ok := activity.Refused(fmt.Errorf("while: %w", err), activity.Event{})
 		text, _ := json.Marshal(e)

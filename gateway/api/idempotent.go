@@ -24,7 +24,8 @@ import (
 // same key. No other state is kept.
 
 const (
-	maxKeyBytes = 128
+	minKeyBytes, maxKeyBytes = 16, 128
+
 	// onceLabel separates this use of the master keys from every other.
 	onceLabel = "fencegate idempotency key v1"
 )
@@ -68,7 +69,7 @@ func validKey(key string) bool {
 			return false
 		}
 	}
-	return len(key) >= fence.MinNonceBytes && len(key) <= maxKeyBytes
+	return len(key) >= minKeyBytes && len(key) <= maxKeyBytes
 }
 
 // framed joins texts so that different lists give different bytes.

@@ -45,7 +45,7 @@ func examinePostgres(ctx context.Context, url string) []Finding {
 		return found
 	}
 	found = append(found, checkRoles(ctx, conn)...)
-	found = append(found, checkEventTriggers(ctx, conn), checkNonces(ctx, conn))
+	found = append(found, checkEventTriggers(ctx, conn))
 	found = append(found, checkGuards(ctx, conn)...)
 	return append(found, checkReplicaIdentity(ctx, conn))
 }

@@ -141,7 +141,7 @@ func repeatable(all []leasing.Request) bool {
 func (s *Source) arm(ctx context.Context, all []leasing.Request, taken []Taken) (_ []leasing.Lease, raised bool, err error) {
 	leases, arms := make([]leasing.Lease, len(all)), make([]fence.Arming, len(all))
 	for i, t := range taken {
-		a := fence.Arming{Resource: t.Resource, Token: t.Token, SealHash: all[i].SealHash, Holder: all[i].Holder, NonceHash: all[i].NonceHash}
+		a := fence.Arming{Resource: t.Resource, Token: t.Token, SealHash: all[i].SealHash, Holder: all[i].Holder}
 		leases[i] = leasing.Lease{Grant: fence.Grant{Resource: t.Resource, Token: t.Token}, Owner: t.Owner, Deadline: t.Deadline}
 		if a.SealHash == nil {
 			leases[i].Grant.Seal = fence.NewSeal()

@@ -25,13 +25,8 @@ func (s *Source) validate(r leasing.Request) (leasing.Request, error) {
 	if err := cmp.Or(fence.ValidateResource(r.Resource), s.validateTTL(r.TTL), validateHolder(r.Holder)); err != nil {
 		return r, err
 	}
-	for field, hash := range map[string][]byte{"seal hash": r.SealHash, "nonce hash": r.NonceHash} {
-		if hash != nil && len(hash) != sha256.Size {
-			return r, &fence.InvalidError{Field: field, Reason: fmt.Sprintf("is %d bytes long; a SHA-256 has %d", len(hash), sha256.Size)}
-		}
-	}
-	if r.NonceHash != nil && s.cfg.Armer == nil {
-		return r, &fence.InvalidError{Field: "nonce hash", Reason: "is for a source with an Armer"}
+	if r.SealHash != nil && len(r.SealHash) != sha256.Size {
+		return r, &fence.InvalidError{Field: "seal hash", Reason: fmt.Sprintf("is %d bytes long; a SHA-256 has %d", len(r.SealHash), sha256.Size)}
 	}
 	return r, nil
 }
@@ -78,8 +73,6 @@ func (s *Source) validateAll(all []leasing.Request) ([]leasing.Request, error) {
 			return nil, err
 		case named[r.Resource]:
 			return nil, &fence.InvalidError{Field: "resources", Reason: "name one resource twice"}
-		case r.NonceHash != nil:
-			return nil, &fence.InvalidError{Field: "nonce hash", Reason: "is for acquiring one resource"}
 		}
 		named[r.Resource], valid[i] = true, r
 	}

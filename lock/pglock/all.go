@@ -108,9 +108,6 @@ func (s *Source) validateAll(all []leasing.Request) error {
 		if named[r.Resource] {
 			return &fence.InvalidError{Field: "resources", Reason: "name one resource twice"}
 		}
-		if r.NonceHash != nil {
-			return &fence.InvalidError{Field: "nonce hash", Reason: "is for acquiring one resource"}
-		}
 		named[r.Resource] = true
 	}
 	return nil

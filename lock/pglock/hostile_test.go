@@ -18,7 +18,7 @@ func TestAPlaceInTheLineHasAPlainNameAndIsKeptForAnHourAtMost(t *testing.T) {
 	held := w.take(t, "r", ttl)
 	p := pool(t, w.locker)
 	for _, place := range []string{`repeat('x', 60), '1 h'`, `'A"b', '1 h'`, `'', '1 h'`, `'x', '1000 years'`, `'x', '61 min'`, `'x', NULL`} {
-		_, err := p.Exec(t.Context(), `SELECT fence.take_lease('r', 'o', 60000000, sha256('x'), '', 0, true, NULL, `+place+`)`)
+		_, err := p.Exec(t.Context(), `SELECT fence.take_lease('r', 'o', 60000000, sha256('x'), '', 0, true, `+place+`)`)
 		if refused, ok := errors.AsType[*pgconn.PgError](err); !ok || refused.Code != "22023" {
 			t.Errorf("%s: %v; want invalid_parameter_value", place, err)
 		}

@@ -163,18 +163,24 @@ func TestAnAttemptWithoutAnAnswerIsGivenBackThoughItsRepetitionIsRefused(t *test
 	w := setup(t)
 	w.exec(t, `SELECT fence.take_lease('r', 'another', 3600000000, sha256('seal'), '', 0, false)`)
 	for name, c := range map[string]struct {
-		text  string
-		nonce []byte
-	}{"in a group": {"fence.take_leases(", nil}, "alone": {"fence.take_lease(", make([]byte, 32)}} {
+		text    string
+		acquire func(*pglock.Source, context.Context, leasing.Request) (leasing.Lease, error)
+	}{"in a group": {"fence.take_leases(", (*pglock.Source).TryAcquire}, "alone": {"fence.take_lease(", (*pglock.Source).Acquire}} {
 		s, l := w.lossyProcess(t)
 		l.on(c.text, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		_, err := s.TryAcquire(ctx, leasing.Request{Resource: "r", TTL: hour, NonceHash: c.nonce})
-		if !errors.Is(err, leasing.ErrHeld) || l.statements() == 0 {
-			t.Fatalf("%s: %v after %d statements; want ErrHeld", name, err, l.statements())
-		}
+		acquired := make(chan error, 1)
+		go func() {
+			_, err := c.acquire(s, ctx, leasing.Request{Resource: "r", TTL: hour})
+			acquired <- err
+		}()
+		until(t, name+", an answer is lost", func() bool { return l.statements() > 0 })
 		l.on("fence.free_leases")
 		until(t, name+", it is looked for", func() bool { return l.statements() > 0 })
+		cancel() // Acquire waits for the holder
+		if err := <-acquired; !errors.Is(err, leasing.ErrHeld) {
+			t.Errorf("%s: %v; want ErrHeld", name, err)
+		}
 	}
 }

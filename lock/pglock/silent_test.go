@@ -2,7 +2,6 @@ package pglock_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"io"
 	"net"
 	"sync"
@@ -175,7 +174,6 @@ func TestInspectionsOutliveConnectionsThatDieSilently(t *testing.T) {
 	}
 }
 
-// A request with a nonce is not grouped.
 func TestALeaseIsTakenDespiteConnectionsThatDiedSilently(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -184,8 +182,20 @@ func TestALeaseIsTakenDespiteConnectionsThatDiedSilently(t *testing.T) {
 	network.killAll()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	nonce := sha256.Sum256([]byte("nonce"))
-	if _, err := s.TryAcquire(ctx, leasing.Request{Resource: "r", TTL: ttl, NonceHash: nonce[:]}); err != nil {
+	if _, err := s.TryAcquire(ctx, leasing.Request{Resource: "free", TTL: ttl}); err != nil {
 		t.Error(err)
+	}
+
+	w.exec(t, `SELECT fence.take_lease('r', 'another', 3600000000, sha256('seal'), '', 0, false)`)
+	acquired := make(chan error, 1)
+	go func() { // a waiter's request is not grouped
+		_, err := s.Acquire(ctx, leasing.Request{Resource: "r", TTL: ttl})
+		acquired <- err
+	}()
+	until(t, "it waits", func() bool { return w.waiters(t) == 1 })
+	network.killAll()
+	w.exec(t, `SELECT fence.free_leases(ARRAY['r'], ARRAY['another'])`)
+	if err := <-acquired; err != nil {
+		t.Errorf("a waiter: %v", err)
 	}
 }

@@ -203,10 +203,8 @@ func (s *Source) validate(r leasing.Request) (leasing.Request, error) {
 	if err := cmp.Or(fence.ValidateResource(r.Resource), s.validateTTL(r.TTL), validateHolder(r.Holder)); err != nil {
 		return r, err
 	}
-	for field, hash := range map[string][]byte{"seal hash": r.SealHash, "nonce hash": r.NonceHash} {
-		if hash != nil && len(hash) != sha256.Size {
-			return r, &fence.InvalidError{Field: field, Reason: fmt.Sprintf("is %d bytes long; a SHA-256 has %d", len(hash), sha256.Size)}
-		}
+	if r.SealHash != nil && len(r.SealHash) != sha256.Size {
+		return r, &fence.InvalidError{Field: "seal hash", Reason: fmt.Sprintf("is %d bytes long; a SHA-256 has %d", len(r.SealHash), sha256.Size)}
 	}
 	return r, nil
 }

@@ -13,7 +13,7 @@ import (
 const (
 	sqlTakeAll = `SELECT n, taken, held, token, holder, left_us FROM fence.take_leases($1::text[], $2::text[], $3::bigint[], $4::bytea[], $5::text[], $6::bigint[], $7::boolean[])`
 	sqlTake    = `SELECT taken, token, holder, left_us FROM fence.take_lease($1::text, $2::text, $3::bigint, $4::bytea, $5::text, $6::bigint, $7::boolean, ` +
-		`$8::bytea, $9::text, $10::bigint * interval '1 us', $11::bigint * interval '1 us')`
+		`$8::text, $9::bigint * interval '1 us', $10::bigint * interval '1 us')`
 	sqlDrain   = `SELECT ours FROM fence.drain($1::text, $2::bigint, $3::bytea)`
 	sqlExtend  = `SELECT n, extended, busy FROM fence.extend_leases($1::text[], $2::text[], $3::bigint[], $4::boolean)`
 	sqlFree    = `SELECT n, freed, busy FROM fence.free_leases($1::text[], $2::text[], $3::bigint * interval '1 us')`

@@ -28,7 +28,7 @@ type attempt struct {
 	resource, owner, holder string
 	ttl                     time.Duration
 	seal                    fence.Seal // zero if the caller has it
-	sealHash, nonceHash     []byte
+	sealHash                []byte
 	above                   fence.Token // the token must exceed it
 	behind                  bool        // queues behind the waiters
 	waiter                  string      // the process that waits if the resource is held; "": none
@@ -67,7 +67,7 @@ func (s *Source) acquire(ctx context.Context, r leasing.Request, w way) (leasing
 	var above fence.Token
 	for try := 1; ; try++ {
 		a := &attempt{
-			resource: r.Resource, owner: rand.Text(), holder: r.Holder, ttl: r.TTL, sealHash: r.SealHash, nonceHash: r.NonceHash,
+			resource: r.Resource, owner: rand.Text(), holder: r.Holder, ttl: r.TTL, sealHash: r.SealHash,
 			above: above, behind: w.behind, waiter: w.waiter, start: time.Now(),
 		}
 		if a.sealHash == nil {
@@ -125,12 +125,12 @@ func (s *Source) armOther(ctx context.Context, a *attempt) error {
 	if s.cfg.Armer == nil {
 		return nil
 	}
-	return s.cfg.Armer.Arm(ctx, fence.Arming{Resource: a.resource, Token: a.given(), SealHash: a.sealHash, Holder: a.holder, NonceHash: a.nonceHash})
+	return s.cfg.Armer.Arm(ctx, fence.Arming{Resource: a.resource, Token: a.given(), SealHash: a.sealHash, Holder: a.holder})
 }
 
 // take has PostgreSQL give the lease and raise its fence, grouped with others if no waiting is needed.
 func (s *Source) take(ctx context.Context, a *attempt) error {
-	if a.nonceHash != nil || a.waiter != "" {
+	if a.waiter != "" {
 		return s.takeAlone(ctx, a)
 	}
 	got, err := s.takes.Do(ctx, a)
@@ -249,7 +249,7 @@ func (s *Source) takeAloneOn(ctx context.Context, conn *pgx.Conn, a *attempt) er
 		waiter = &a.waiter
 	}
 	err := conn.QueryRow(ctx, sqlTake, mode(conn), a.resource, a.owner, a.ttl.Microseconds(), a.sealHash, a.holder, int64(a.above), a.behind,
-		a.nonceHash, waiter, keepPlace.Microseconds(), turnLimit.Microseconds()).Scan(&taken, &token, &holder, &left)
+		waiter, keepPlace.Microseconds(), turnLimit.Microseconds()).Scan(&taken, &token, &holder, &left)
 	if err != nil {
 		return err
 	}

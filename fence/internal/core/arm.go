@@ -48,7 +48,7 @@ func Twice(what string, first, again func() (answered bool, err error)) error {
 func Settles(err error) bool {
 	var undrained *fence.UndrainedError
 	return err == nil || errors.Is(err, fence.ErrUnknown) || errors.Is(err, fence.ErrNotRaised) || errors.Is(err, fence.ErrStale) ||
-		errors.Is(err, fence.ErrSpent) || errors.As(err, &undrained) && undrained.Token != 0
+		errors.As(err, &undrained) && undrained.Token != 0
 }
 
 // Drained returns the error of a revocation that has raised the fence to token, after its drain ended with err. What

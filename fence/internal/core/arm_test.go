@@ -18,7 +18,6 @@ func TestARetryThatFailsSettlesTheFirstAttemptOnlyIfItSaysWhatIsRecorded(t *test
 		{nil, true},
 		{&fence.NotRaisedError{Resource: "orders", Offered: 1, Recorded: 2}, true},
 		{&fence.StaleError{Resource: "orders", Presented: 1, Recorded: 2}, true},
-		{&fence.SpentError{Resource: "orders"}, true},
 		{&fence.UndrainedError{Resource: "orders", Token: 1}, true},
 		{&fence.UndrainedError{Resource: "orders"}, false},
 		{&fence.NotEndedError{Resource: "orders", Token: 1}, false},

@@ -8,8 +8,6 @@ const (
 	SQLArm        = `SELECT fence.arm($1, $2, $3, $4, $5::bigint * interval '1 us')`
 	SQLArmGroup   = `SELECT fence.arm_group($1::text[], $2::bigint[], $3::bytea[], $4::text[])`
 	SQLRaise      = `SELECT raised, recorded FROM fence.raise($1::text, $2::bigint, $3::bytea, $4::text, $5::bigint * interval '1 us')`
-	SQLRaiseOnce  = `SELECT raised, recorded FROM fence.raise_once($1::text, $2::bigint, $3::bytea, $4::text, $5::bytea, $6::bigint * interval '1 us')`
-	SQLNonce      = `SELECT coalesce(armed, 0), coalesce(recorded, 0), ended FROM fence.nonce($1::text, $2::bytea)`
 	SQLDrain      = `SELECT ours, recorded FROM fence.drain($1::text, $2::bigint, $3::bytea, $4::bigint * interval '1 us', $5::bigint * interval '1 us')`
 	SQLDrainCount = `SELECT ours, recorded, ended FROM fence.drain($1::text, $2::bigint, $3::bytea, $4::bigint * interval '1 us', $5::bigint * interval '1 us')`
 	SQLRaiseAll   = `SELECT raised, resource, recorded FROM fence.raise_all($1::text[], $2::bigint[], $3::bytea[], $4::text[], $5::bigint * interval '1 us')`

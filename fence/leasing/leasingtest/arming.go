@@ -68,14 +68,13 @@ func arms(t testing.TB, open Open) {
 	}
 }
 
-// callersSeal: if the caller has a seal already, such as a client that sent it with its login, the source arms that
-// one. It neither makes nor returns another.
+// callersSeal: if the caller has a seal already, the source arms that one. It neither makes nor returns another.
 func callersSeal(t testing.TB, open Open) {
 	fences := &register{}
 	s := source(t, open, fences)
 	for name, acquire := range map[string]func(context.Context, leasing.Request) (leasing.Lease, error){"try": s.TryAcquire, "acquire": s.Acquire} {
 		r := request(TTL)
-		r.SealHash, r.NonceHash = fence.NewSeal().Hash(), fence.NewSeal().Hash() // as long as a nonce's hash
+		r.SealHash = fence.NewSeal().Hash()
 		lease, err := acquire(t.Context(), r)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -85,9 +84,6 @@ func callersSeal(t testing.TB, open Open) {
 		fences.mu.Unlock()
 		if !bytes.Equal(armed.SealHash, r.SealHash) || armed.Resource != r.Resource || armed.Token != lease.Grant.Token {
 			t.Errorf("%s: armed %+v for %v; want the seal of the request", name, armed, lease.Grant)
-		}
-		if !bytes.Equal(armed.NonceHash, r.NonceHash) {
-			t.Errorf("%s: armed without the nonce of the request", name)
 		}
 		if lease.Grant.Resource != r.Resource || !lease.Grant.Seal.IsZero() {
 			t.Errorf("%s: the lease's grant is %v; want no seal", name, lease.Grant)

@@ -47,7 +47,6 @@ func TestTheRulesCatchASourceThatBreaksThem(t *testing.T) {
 		"gives what is not armed":               "TheFenceIsArmedBeforeTheLeaseIsGiven",
 		"arms a seal of its own":                "TheCallersSealIsArmed",
 		"gives a seal that is not armed":        "TheCallersSealIsArmed",
-		"loses the nonce":                       "TheCallersSealIsArmed",
 		"stays below the fence":                 "TokensExceedWhatTheFenceRecords",
 		"keeps what could not be armed":         "AFailedArmGivesTheResourceBack",
 		"ends no grant":                         "AReleaseEndsTheGrantAndThenFreesTheResource",

@@ -124,11 +124,7 @@ func (s toy) take(ctx context.Context, r leasing.Request, floor fence.Token) (le
 	if r.SealHash != nil && s.b.broken != "gives a seal that is not armed" {
 		lease.Grant.Seal = fence.Seal{}
 	}
-	nonce := r.NonceHash
-	if s.b.broken == "loses the nonce" {
-		nonce = nil
-	}
-	err = s.armer.Arm(ctx, fence.Arming{Resource: r.Resource, Token: lease.Grant.Token, SealHash: hash, Holder: r.Holder, NonceHash: nonce})
+	err = s.armer.Arm(ctx, fence.Arming{Resource: r.Resource, Token: lease.Grant.Token, SealHash: hash, Holder: r.Holder})
 	if err == nil {
 		return lease, nil
 	}

@@ -236,7 +236,6 @@ BEGIN
       RETURN fence.refusal('ZF003', format(never, p_token, fence.shown(p_resource)), p_resource, p_token, f.token, NULL, advice);
     ELSIF p_token < f.token AND (p_token > 0 OR f.seal IS DISTINCT FROM p_seal_hash) THEN
       -- A seal without its token that is not the recorded one is treated as superseded.
-      p_token := fence.token_of(p_resource, p_token, p_seal_hash);
       RETURN fence.refusal('ZF001', format('stale fencing token%s for "%s": the fence stands at %s',
                              CASE WHEN p_token > 0 THEN ' ' || p_token ELSE ', presented by its seal alone,' END, p_resource, f.token),
                            p_resource, p_token, f.token);

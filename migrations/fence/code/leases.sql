@@ -186,7 +186,7 @@ GRANT EXECUTE ON FUNCTION fence.take_leases(text[], text[], bigint[], bytea[], t
 -- caller's process then waits, in its place, and keeps it for p_keep; a caller that takes the lease leaves the line. p_behind as
 -- in fence.take_leases; a waiter has its place.
 CREATE OR REPLACE FUNCTION fence.take_lease(p_resource text, p_owner text, p_ttl bigint, p_seal_hash bytea, p_holder text, p_above bigint,
-                                p_behind boolean, p_nonce bytea DEFAULT NULL, p_waiter text DEFAULT NULL, p_keep interval DEFAULT '5 s',
+                                p_behind boolean, p_waiter text DEFAULT NULL, p_keep interval DEFAULT '5 s',
                                 p_limit interval DEFAULT '5 s', OUT taken boolean, OUT token bigint, OUT holder text, OUT left_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 DECLARE
@@ -232,11 +232,7 @@ BEGIN
   ELSE
     PERFORM fence.commit_durably();
     token := greatest(coalesce((SELECT f.token FROM fence.resources f WHERE f.resource = p_resource), fence.floor_of(p_resource)), p_above) + 1;
-    IF p_nonce IS NULL THEN
-      taken := (SELECT r.raised FROM fence.raise(p_resource, token, p_seal_hash, p_holder, p_limit) r);
-    ELSE
-      taken := (SELECT r.raised FROM fence.raise_once(p_resource, token, p_seal_hash, p_holder, p_nonce, p_limit) r);
-    END IF;
+    taken := (SELECT r.raised FROM fence.raise(p_resource, token, p_seal_hash, p_holder, p_limit) r);
     IF NOT taken THEN
       RAISE EXCEPTION 'fence of "%" changed while its turn was held', p_resource USING ERRCODE = 'internal_error';
     END IF;
@@ -255,8 +251,8 @@ BEGIN
     ON CONFLICT ON CONSTRAINT lease_waiters_pkey DO UPDATE SET until = excluded.until;
   END IF;
 END $$;
-REVOKE ALL ON FUNCTION fence.take_lease(text, text, bigint, bytea, text, bigint, boolean, bytea, text, interval, interval) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
-GRANT EXECUTE ON FUNCTION fence.take_lease(text, text, bigint, bytea, text, bigint, boolean, bytea, text, interval, interval) TO fence_gateway, fence_locker;
+REVOKE ALL ON FUNCTION fence.take_lease(text, text, bigint, bytea, text, bigint, boolean, text, interval, interval) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
+GRANT EXECUTE ON FUNCTION fence.take_lease(text, text, bigint, bytea, text, bigint, boolean, text, interval, interval) TO fence_gateway, fence_locker;
 
 -- Extends leases to a new time to live, counted from now, at most 64. It extends no lease that has ended, and none whose grant
 -- has ended; it shortens none. It skips a row that another session has locked, unless p_wait. Returns one row for each; n is its

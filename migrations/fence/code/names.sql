@@ -99,7 +99,6 @@ RETURNS fence.verdict LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp 
       WHEN 'ZF003' THEN 'Present the token and seal exactly as they were issued, or acquire the resource again.'
       WHEN 'ZF004' THEN 'Acquire the resource that the write needs.'
       WHEN 'ZF005' THEN 'End the transactions that still hold the resource, then acquire again.'
-      WHEN 'ZF006' THEN 'Another has held the resource since this process did. End the process; a new one, with a nonce of its own, starts from what is stored now.'
     END, p_advice))::fence.verdict
 $$;
 REVOKE ALL ON FUNCTION fence.refusal(text, text, text, bigint, bigint, text, text, text) FROM PUBLIC, fence_writer, fence_gateway;

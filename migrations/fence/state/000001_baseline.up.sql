@@ -84,17 +84,6 @@ CREATE TABLE fence.arms (
   resource text COLLATE "C" PRIMARY KEY
 );
 
--- The nonces that have held a resource, so that one that was superseded is never armed again: whoever carries it may hold what it
--- read before. A row is kept as long as a process with this nonce may live; see fence.forget_nonces.
-CREATE TABLE fence.nonces (
-  resource text COLLATE "C",
-  nonce    bytea CHECK (octet_length(nonce) = 32),   -- SHA-256 of the nonce
-  token    bigint NOT NULL,                          -- the last one that it armed
-  seal     bytea,                                    -- and its seal, as in fence.resources
-  armed_at timestamptz NOT NULL,
-  PRIMARY KEY (resource, nonce)
-);
-
 -- What is left of fences that were retired: for each bucket of names the greatest token that one of them stood at.
 CREATE TABLE fence.floors (
   bucket integer PRIMARY KEY CHECK (bucket BETWEEN 0 AND 4095),   -- see fence.bucket_of
@@ -231,4 +220,4 @@ RESET ROLE;
 
 -- Says what is applied, in the same transaction: migrating again after an interruption goes by it. The hash is that of the text
 -- above: make code-hash.
-COMMENT ON SCHEMA fence IS 'fencegate fence state 1 08732abd5f73';
+COMMENT ON SCHEMA fence IS 'fencegate fence state 1 1a79ed4e0d65';
