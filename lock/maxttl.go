@@ -107,9 +107,10 @@ func overNodeMax(ttl time.Duration, maxMS int64) error {
 }
 
 // SetMaxTTL changes the longest TTL that the group's nodes grant, whatever Config.MaxTTL is. All nodes have to be
-// admitted. A longer TTL is granted once every node has it. A shorter one is in force at once; SetMaxTTL then waits
-// until every longer lease has ended, after which quarantines are shorter too. After an error, also of ctx, no
-// quarantine is too short for a lease, and the nodes may grant either TTL: call it again.
+// admitted. A longer TTL is granted once every node, and every process that looks after the nodes, knows of it: after
+// 5 s. A shorter one is in force at once; SetMaxTTL then waits until every longer lease has ended, after which
+// quarantines are shorter too. After an error, also of ctx, no quarantine is too short for a lease, and the nodes may
+// grant either TTL: call it again.
 func (l *Locker) SetMaxTTL(ctx context.Context, ttl time.Duration) error {
 	if err := validateMaxTTL(ttl); err != nil {
 		return err
@@ -129,16 +130,22 @@ func (l *Locker) setMaxTTL(ctx context.Context, ttl time.Duration) error {
 	if err != nil {
 		return err
 	}
+	wait := noticed
 	if longest > ttl {
-		if err := pause(ctx, longest+time.Duration(float64(longest)*l.cfg.DriftFactor)+driftFloor); err != nil {
-			return fmt.Errorf("wait until every longer lease has ended: %w", err)
-		}
-		if _, err := l.unchanged(ctx, states, change); err != nil {
-			return err
-		}
+		wait = max(wait, longest+time.Duration(float64(longest)*l.cfg.DriftFactor)+driftFloor)
+	}
+	if err := pause(ctx, wait); err != nil {
+		return fmt.Errorf("wait until every process knows of it, and every longer lease has ended: %w", err)
+	}
+	if _, err := l.unchanged(ctx, states, change); err != nil {
+		return err
 	}
 	return l.limitAll(ctx, states, change, "end", ttl)
 }
+
+// noticed is how long a change waits at least: processes that look after the nodes, every one to two seconds, know of
+// the longest TTL then. If all nodes lose their data, they are what remembers it.
+const noticed = 5 * time.Second
 
 // unchanged returns the longest TTL that a lease may still have. It fails unless all nodes still have their
 // incarnations, and no other change has begun.

@@ -108,9 +108,9 @@ func newNodesMaxTTL(e env) *cobra.Command {
 		Long: `Change the longest TTL that the nodes of a group grant. It is also the length of the quarantine after
 the loss of a majority, or of the only node.
 
-All nodes have to be admitted. A longer TTL is granted once every node knows of it. A shorter one is
-in force at once; this command then waits until every longer lease has ended, and quarantines are
-shorter from then on. Interrupted, it is safe, and is run again.
+All nodes have to be admitted. A longer TTL is granted once every node and every gateway knows of it,
+after 5 s. A shorter one is in force at once; this command then waits until every longer lease has
+ended, and quarantines are shorter from then on. Interrupted, it is safe, and is run again.
 
 Give gateways and programs no longer --max-ttl (Config.MaxTTL) than this: they refuse to start with
 --init otherwise. If none of the nodes is left, their own is the length of the quarantine.`,
