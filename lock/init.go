@@ -36,16 +36,17 @@ func (l *Locker) Init(ctx context.Context, opts ...InitOption) error {
 	if o.given {
 		return l.initAbove(ctx, o.above)
 	}
+	return l.firstStart(ctx)
+}
+
+func (l *Locker) firstStart(ctx context.Context) error {
 	l.inits.Add(1)
 	l.initing.Add(1)
 	defer l.initing.Add(-1)
 	for {
 		states := l.states(ctx)
-		if err := l.mayMaxTTL(states); err != nil {
-			return fmt.Errorf("init: %w", err)
-		}
-		if admitted(states) == len(states) {
-			return nil
+		if over, err := l.started(states); over {
+			return err
 		}
 		raised, err := l.raised(ctx)
 		if err != nil && admitted(states) >= l.quorum {
@@ -75,6 +76,14 @@ func (l *Locker) Init(ctx context.Context, opts ...InitOption) error {
 			return fmt.Errorf("admit empty nodes: %w", err)
 		}
 	}
+}
+
+// started reports whether a first start is over: all nodes are admitted, or with a shorter TTL than this Locker's.
+func (l *Locker) started(states []nodeState) (bool, error) {
+	if err := l.mayMaxTTL(states); err != nil {
+		return true, fmt.Errorf("init: %w", err)
+	}
+	return admitted(states) == len(states), nil
 }
 
 // raised reports whether the fence records earlier leases. An error may also come from [Locker.mayAdmit].
