@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { testenv.VerifyMain(m) }
 // stackTTL is the longest lease of a stack.
 const stackTTL = 30 * time.Second
 
-// newStack is an s3World with three Redis nodes and a gateway that also gives leases to connections.
+// newStack is an s3World with three Redis nodes and a gateway.
 func newStack(t *testing.T) *s3World {
 	t.Helper()
 	w := newS3World(t)
@@ -176,7 +176,7 @@ WHERE usename IN ('client', 'for_sql', 'gateway') ORDER BY random() LIMIT 1`
 func (w *s3World) worked(t *testing.T, cfg Config) {
 	t.Helper()
 	r, wrote, ctx := &history.Reader{Path: cfg.History}, map[string]int{}, bounded(t)
-	pace := time.NewTicker(100 * time.Millisecond)
+	pace := time.NewTicker(150 * time.Millisecond)
 	defer pace.Stop()
 	for {
 		more, err := r.Next()
