@@ -26,7 +26,7 @@ events follow until you interrupt it. Each gateway has its own events: behind a 
 them with --gateway, separated by commas. What they keep is then printed in the order of time.
 
 With --table it shows who holds what, too, of all resources or of those with a prefix: a table on a
-terminal, which is drawn anew each second; elsewhere a line for each resource that is held, and then
+terminal, which is redrawn each second; elsewhere a line for each resource that is held, and then
 the events.
 
 PostgreSQL counts refused writes per table, also those that bypass the gateways:

@@ -47,7 +47,7 @@ var sqlStates = []sqlState{
 	{"08P01", "protocol_violation", "the startup packet is malformed or too long", "Mend the driver."},
 	{"0A000", "feature_not_supported", "the client asks for another protocol than version 3", "Use a driver of this protocol."},
 	{"22021", "character_not_in_repertoire", "a value in the result can't stand in JSON", "Convert it in the statement."},
-	{"22023", "invalid_parameter_value", "an argument is malformed; the message names it", "Mend what it names."},
+	{"22023", "invalid_parameter_value", "an argument is malformed; the message names it", "Correct the argument that it names."},
 	{"25000", "invalid_transaction_state", "the function needs READ COMMITTED; or `fence.drain` follows a raise that is not committed", "Call it at READ COMMITTED; drain after the COMMIT of the raise."},
 	{"25001", "active_sql_transaction", "`fence.take` commits, so it can't run inside a transaction block", "Call it by itself, with autocommit."},
 	{"25006", "read_only_sql_transaction", "this server is a standby", "Connect to the primary."},
