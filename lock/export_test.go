@@ -197,7 +197,7 @@ func (l *Locker) Impatient(node string) bool {
 }
 
 // SeenMaxTTL is the group's longest TTL that this Locker last saw.
-func (l *Locker) SeenMaxTTL() time.Duration { return l.lastSeen().granted }
+func (l *Locker) SeenMaxTTL() time.Duration { return l.lastLimits().granted }
 
 // BeginInit makes the first half of a first start.
 func (l *Locker) BeginInit(ctx context.Context) error {

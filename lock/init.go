@@ -45,7 +45,7 @@ func (l *Locker) firstStart(ctx context.Context) error {
 	defer l.initing.Add(-1)
 	for {
 		states := l.states(ctx)
-		if over, err := l.started(states); over {
+		if over, err := l.startIsOver(states); over {
 			return err
 		}
 		raised, err := l.raised(ctx)
@@ -78,9 +78,9 @@ func (l *Locker) firstStart(ctx context.Context) error {
 	}
 }
 
-// started reports whether a first start is over: all nodes are admitted, or with a shorter TTL than this Locker's.
-func (l *Locker) started(states []nodeState) (bool, error) {
-	if err := l.mayMaxTTL(states); err != nil {
+// startIsOver reports whether a first start is over: all nodes are admitted, or with a shorter TTL than this Locker's.
+func (l *Locker) startIsOver(states []nodeState) (bool, error) {
+	if err := l.checkMaxTTL(states); err != nil {
 		return true, fmt.Errorf("init: %w", err)
 	}
 	return admitted(states) == len(states), nil
@@ -109,7 +109,7 @@ func admitted(states []nodeState) (n int) {
 }
 
 // admitFresh admits the nodes that are not admitted. The nonces are written first, and the nodes are proven empty
-// after that, so any change in between is noticed.
+// after that, so any change in between is noticeTime.
 func (l *Locker) admitFresh(ctx context.Context, states []nodeState) error {
 	nonces := make([]string, len(states))
 	group, _ := l.limits(states)
@@ -263,7 +263,7 @@ func anyBase(states []nodeState) bool {
 func (l *Locker) states(ctx context.Context) []nodeState {
 	states := make([]nodeState, len(l.nodes))
 	l.each(func(i int, n *node) { states[i] = n.state(ctx) })
-	l.see(states)
+	l.noteLimits(states)
 	return states
 }
 

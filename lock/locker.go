@@ -35,7 +35,7 @@ type Locker struct {
 	sweepEvery int64        // average number of tries between two checks
 	listener   listener
 	rounds     sync.Pool
-	seen       atomic.Pointer[limits] // of the group, by the last look at its nodes; nil: none
+	noted      atomic.Pointer[limits] // of the group, by the last look at its nodes; nil: none
 
 	life       *lifetime.Lifetime // of the calls
 	ctx        context.Context    // ends with Close

@@ -37,7 +37,7 @@ func (l *Locker) limits(states []nodeState) (group limits, quarantine time.Durat
 	if group.longest > 0 {
 		return group, max(group.longest, kept.longest)
 	}
-	group = l.lastSeen()
+	group = l.lastLimits()
 	if group.longest == 0 {
 		own := cmp.Or(l.cfg.MaxTTL, DefaultMaxTTL)
 		group = limits{cmp.Or(kept.granted, own), own}
@@ -52,8 +52,8 @@ func (l *Locker) quarantine(states []nodeState) time.Duration {
 	return d
 }
 
-// see notes the limits of the nodes that are admitted.
-func (l *Locker) see(states []nodeState) {
+// noteLimits notes the limits of the nodes that are admitted.
+func (l *Locker) noteLimits(states []nodeState) {
 	var group limits
 	for _, st := range states {
 		if st.err == nil && st.admitted {
@@ -61,25 +61,25 @@ func (l *Locker) see(states []nodeState) {
 		}
 	}
 	if group.longest > 0 {
-		l.seen.Store(&group)
+		l.noted.Store(&group)
 	}
 }
 
-// lastSeen is what this process last saw of the group's limits; zero: nothing.
-func (l *Locker) lastSeen() limits {
-	if seen := l.seen.Load(); seen != nil {
-		return *seen
+// lastLimits is what this process last saw of the group's limits; zero: nothing.
+func (l *Locker) lastLimits() limits {
+	if noted := l.noted.Load(); noted != nil {
+		return *noted
 	}
 	return limits{}
 }
 
 // longestTTL is the longest TTL that a lease may have, as far as this process knows.
 func (l *Locker) longestTTL() time.Duration {
-	return max(l.lastSeen().longest, cmp.Or(l.cfg.MaxTTL, DefaultMaxTTL))
+	return max(l.lastLimits().longest, cmp.Or(l.cfg.MaxTTL, DefaultMaxTTL))
 }
 
-// mayMaxTTL refuses a Locker that allows longer leases than its group does.
-func (l *Locker) mayMaxTTL(states []nodeState) error {
+// checkMaxTTL refuses a Locker that allows longer leases than its group does.
+func (l *Locker) checkMaxTTL(states []nodeState) error {
 	if admitted(states) == 0 {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (l *Locker) setMaxTTL(ctx context.Context, ttl time.Duration) error {
 	if err != nil {
 		return err
 	}
-	wait := noticed
+	wait := noticeTime
 	if longest > ttl {
 		wait = max(wait, longest+time.Duration(float64(longest)*l.cfg.DriftFactor)+driftFloor)
 	}
@@ -143,9 +143,9 @@ func (l *Locker) setMaxTTL(ctx context.Context, ttl time.Duration) error {
 	return l.limitAll(ctx, states, change, "end", ttl)
 }
 
-// noticed is how long a change waits at least: processes that look after the nodes, every one to two seconds, know of
+// noticeTime is how long a change waits at least: processes that look after the nodes, every one to two seconds, know of
 // the longest TTL then. If all nodes lose their data, they are what remembers it.
-const noticed = 5 * time.Second
+const noticeTime = 5 * time.Second
 
 // unchanged returns the longest TTL that a lease may still have. It fails unless all nodes still have their
 // incarnations, and no other change has begun.

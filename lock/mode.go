@@ -67,7 +67,7 @@ func (n *node) state(ctx context.Context) nodeState {
 func (l *Locker) read(ctx context.Context) []nodeState {
 	states := make([]nodeState, len(l.nodes))
 	l.each(func(i int, n *node) { states[i] = n.read(ctx) })
-	l.see(states)
+	l.noteLimits(states)
 	return states
 }
 

@@ -33,7 +33,7 @@ func (l *Locker) watch() {
 			group = group.or(looks[i].limits)
 		}
 		if group.longest > 0 {
-			l.seen.Store(&group)
+			l.noted.Store(&group)
 		}
 	}
 }

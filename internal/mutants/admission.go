@@ -156,7 +156,7 @@ var admission = []mutant{
 	{
 		name: "forgotten-limit", what: "what a process saw of the longest TTL counts for nothing",
 		file: "lock/maxttl.go", test: "TestALockerNoticesAChangeOfTheMaxTTL",
-		old: "\tgroup = l.lastSeen()\n",
+		old: "\tgroup = l.lastLimits()\n",
 		new: "\tgroup = limits{time.Second, time.Second}\n",
 	},
 	{
