@@ -58,7 +58,7 @@ func memory(t *testing.T, pid int, name string) int64 {
 // The test measures a gateway in its own process: `make s3-memory`.
 func TestUploadsTakeLittleMemory(t *testing.T) {
 	const mib = 1 << 20
-	s := startDev(t, openTempDir(t), "--ephemeral")
+	s := startDev(t, openTempDir(t), "--ephemeral", "--lock", "postgres")
 	pid := s.cmd.Process.Pid
 	c, err := client.New(client.Config{URL: s.api})
 	if err != nil {
@@ -68,7 +68,7 @@ func TestUploadsTakeLittleMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	creds, err := c.Credentials(t.Context(), lease.Handle)
+	creds, err := c.Credentials(t.Context(), wire.CredentialsRequest{Handle: lease.Handle})
 	if err != nil {
 		t.Fatal(err)
 	}

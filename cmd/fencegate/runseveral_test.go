@@ -218,7 +218,7 @@ func (s stack) wantFree(t *testing.T, resource string) {
 func TestAllAreHeldOrNone(t *testing.T) {
 	t.Parallel()
 	s := accounts(t)
-	held, err := s.client(t).Acquire(t.Context(), client.AcquireRequest{Resource: credits, TTL: 5 * time.Minute, Wait: 10 * time.Second})
+	held, err := s.client(t).Acquire(t.Context(), client.AcquireRequest{Resource: credits, TTL: time.Minute, Wait: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func TestRunsWithTheSameSetInOtherOrdersDoNotWaitForEachOther(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 6 {
 		// a deadlock would outlast the wait
-		cmd := s.runBoth(t, append([]string{"--wait=1m", "--ttl=2m"}, orders[i%2]...), "sleep", "0.2")
+		cmd := s.runBoth(t, append([]string{"--wait=30s", "--ttl=1m"}, orders[i%2]...), "sleep", "0.2")
 		all.Go(func() {
 			if err := cmd.Run(); err != nil {
 				t.Errorf("run %d: %v", i, err)

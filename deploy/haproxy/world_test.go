@@ -87,7 +87,7 @@ func (w *world) start(i int) {
 	}
 	defer func() { _ = log.Close() }()
 	w.run[i], err = child.Start(child.Spec{Path: w.path, Env: w.env, Log: log, Args: []string{
-		"serve", "--api-listen", w.at[i].api, "--pg-listen", w.at[i].pg, "--s3-listen", w.at[i].s3,
+		"serve", "--api-listen", w.at[i].api, "--pg-listen", w.at[i].pg, "--s3-listen", w.at[i].s3, "--max-ttl", "5m",
 	}})
 	if err != nil {
 		w.t.Fatal(err)

@@ -155,7 +155,7 @@ type option func(*api.Config)
 func newServer(t *testing.T, f *fakes, opts ...option) *api.Server {
 	t.Helper()
 	cfg := api.Config{
-		Leases: leases{f}, Fences: f, Credentials: f, Buckets: f, SQL: f, Handles: keys,
+		Leases: leases{f}, Fences: f, Credentials: f, Buckets: f, SQL: f, Handles: keys, MaxTTL: 5 * time.Minute,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	for _, o := range opts {
