@@ -3,7 +3,6 @@ package lock
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 )
 
@@ -41,7 +40,7 @@ func (l *Locker) admit(ctx context.Context, n *node) error {
 			quarantine, ok := errors.AsType[*quarantineError](err)
 			switch {
 			case ok && quarantine.left <= a.quarantine:
-				wait, err = min(quarantine.left+time.Millisecond, askEvery+jitter()), nil
+				wait, err = min(quarantine.left+time.Millisecond, askEvery+l.clock.jitter()), nil
 			case ok: // the node's clock was set back: begin again
 				err = errRace
 			}
@@ -53,12 +52,12 @@ func (l *Locker) admit(ctx context.Context, n *node) error {
 			l.forget(n)
 			return nil
 		case errors.Is(err, errOthers):
-			err = pause(ctx, askEvery/4+jitter())
+			err = pause(ctx, askEvery/4+l.clock.jitter())
 		case errors.As(err, &quarantine): // another process's
 			seen.hasten(ctx, l, n)
 			err = pause(ctx, seen.again(l, quarantine.left))
 		case voids(err):
-			err = pause(ctx, jitter())
+			err = pause(ctx, l.clock.jitter())
 		}
 		if err != nil {
 			return err
@@ -115,7 +114,7 @@ func (l *Locker) waitsForOther(n *node, nonce string) bool {
 			o.times = min(o.times+1, 5)
 		}
 		wait := endPatience << o.times
-		o.nonce, o.until = nonce, now().add(wait+rand.N(wait/2))
+		o.nonce, o.until = nonce, l.clock.now().add(wait+l.clock.random(wait/2))
 		l.overdue[n.index] = o
 	}
 	return !o.until.passed()
@@ -132,8 +131,6 @@ func (l *Locker) forget(n *node) {
 func voids(err error) bool {
 	return errors.Is(err, errRace) || errors.Is(err, errRestarted) || errors.Is(err, errStaleBase)
 }
-
-func jitter() time.Duration { return 50*time.Millisecond + rand.N(200*time.Millisecond) }
 
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

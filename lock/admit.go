@@ -65,7 +65,7 @@ func (l *Locker) admission(ctx context.Context, n *node) (a admission, err error
 		a, err = l.write(ctx, n, states)
 	}
 	if err == nil && a.begun == (instant{}) {
-		a.begun = now()
+		a.begun = l.clock.now()
 	}
 	if err == nil && a.base == 0 {
 		a.base, err = l.newBase(ctx, states, n)
@@ -235,7 +235,7 @@ func (l *Locker) lookAfter(n *node) {
 	log := l.cfg.Logger.With("node", n.name)
 	if !l.cfg.Embedded && !l.cfg.BestEffort {
 		// Another process may be in the middle of a first start, which needs no quarantine.
-		if pause(l.ctx, 2*jitter()) != nil {
+		if pause(l.ctx, 2*l.clock.jitter()) != nil {
 			return
 		}
 	}
@@ -259,7 +259,7 @@ func (l *Locker) lookAfter(n *node) {
 			log.Warn("node could not be admitted yet", "error", err)
 			told = err.Error()
 		}
-		if pause(l.ctx, time.Second+jitter()) != nil {
+		if pause(l.ctx, time.Second+l.clock.jitter()) != nil {
 			return
 		}
 	}

@@ -24,7 +24,7 @@ func (seen *another) hasten(ctx context.Context, l *Locker, n *node) {
 		return
 	}
 	if seen.nonce != nonce {
-		*seen = another{nonce: nonce, since: now()}
+		*seen = another{nonce: nonce, since: l.clock.now()}
 	}
 	if !seen.since.add(l.askAfter()).passed() {
 		return
@@ -40,7 +40,7 @@ func (seen *another) again(l *Locker, left time.Duration) time.Duration {
 	if ask := seen.since.add(l.askAfter()).left(); ask > 0 {
 		left = min(left, ask)
 	}
-	return min(left, askEvery) + jitter()
+	return min(left, askEvery) + l.clock.jitter()
 }
 
 // underWay reads a node's current admission and the original length of its quarantine; 0: it has none, or a shortened

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -92,10 +91,10 @@ func (a *attempt) take(ctx context.Context, floor fence.Token) error {
 // phase1 takes the lock on a quorum and returns the highest of its counters.
 func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, error) {
 	l := a.l
-	a.start = now() // before the first send: the TTL runs from some later moment
+	a.start = l.clock.now() // before the first send: the TTL runs from some later moment
 	a.deadline = a.start.add(l.validity(a.o.ttl))
 	l.attempts.Add(1)
-	if rand.N(l.sweepEvery) == 0 { // at random, because many processes end before they reach so many tries
+	if l.clock.rand(l.sweepEvery) == 0 { // at random, because many processes end before they reach so many tries
 		l.sweepSometimes()
 	}
 	r := l.newRound(opAcquire, "acquire", a.resource)

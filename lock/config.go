@@ -144,6 +144,8 @@ type Config struct {
 	Metrics Metrics
 	// Tracer receives each step of an operation. Default: none.
 	Tracer Tracer
+
+	clock *clock // of tests
 }
 
 // Validate checks the configuration as [New] does. The error is a [*fence.InvalidError].

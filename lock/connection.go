@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net"
 	"runtime"
 	"strings"
 	"time"
@@ -188,7 +187,7 @@ func (n *node) serve() {
 // receive waits for the node's next message. It reports whether to look again first.
 func (n *node) receive() (again bool, err error) {
 	_, err = n.link.in.Peek(1)
-	if netErr, ok := errors.AsType[net.Error](err); ok && netErr.Timeout() && n.patient() {
+	if isTimeout(err) && n.patient() {
 		return true, nil
 	}
 	return false, err

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/fencegate/fencegate/fence/leasing"
@@ -21,6 +23,27 @@ const (
 	Recheck = recheck / 2
 	Grace   = grace
 )
+
+// Clock is a Locker's clock that a test can suspend and set.
+type Clock struct {
+	clock
+	suspended, set atomic.Int64
+}
+
+// WithClock gives the Lockers of a configuration a clock.
+func (c *Config) WithClock() *Clock {
+	k := &Clock{clock: clock{origin: time.Now(), rand: rand.Int64N}}
+	k.clock.wall = func(t time.Time) int64 { return t.UnixNano() + k.suspended.Load() + k.set.Load() }
+	k.clock.boot = func() time.Duration { return time.Since(k.origin) + time.Duration(k.suspended.Load()) }
+	c.clock = &k.clock
+	return k
+}
+
+// Suspend lets time pass of which Go's timers know nothing.
+func (c *Clock) Suspend(d time.Duration) { c.suspended.Add(int64(d)) }
+
+// Set moves the wall clock by d: nobody was suspended.
+func (c *Clock) Set(d time.Duration) { c.set.Add(int64(d)) }
 
 // ErrRace says that another admission of a node came between.
 var ErrRace = errRace
@@ -191,7 +214,7 @@ func (l *Locker) Impatient(node string) bool {
 		return false
 	}
 	o := l.overdue[n.index]
-	o.until = now()
+	o.until = l.clock.now()
 	l.overdue[n.index] = o
 	return true
 }

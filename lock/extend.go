@@ -18,7 +18,7 @@ import (
 // does not contain the lease's deadline. Without a quorum ([ErrNoQuorum]) the lease is still valid until its old
 // deadline.
 func (l *Locker) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
-	deadline, err := l.extend(ctx, ref, ttl, now().add(l.roundLimit()))
+	deadline, err := l.extend(ctx, ref, ttl, l.clock.now().add(l.roundLimit()))
 	if err != nil {
 		return 0, err
 	}
@@ -56,7 +56,7 @@ func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Dur
 		if err == nil || !again {
 			return deadline, err
 		}
-		if left := until.left(); left <= 0 || pause(ctx, between(firstPause, left/8, failed)) != nil || until.passed() {
+		if left := until.left(); left <= 0 || pause(ctx, l.clock.between(firstPause, left/8, failed)) != nil || until.passed() {
 			return deadline, err
 		}
 	}
@@ -69,7 +69,7 @@ func (l *Locker) roundLimit() time.Duration { return max(stallTimeout, 2*l.cfg.N
 // extendRound makes one round. Only its own answers count, and the TTL runs from its own start. It reports whether
 // another round may reach a quorum.
 func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Duration, until instant) (deadline instant, again bool, err error) {
-	start := now()
+	start := l.clock.now()
 	deadline = start.add(l.validity(ttl))
 	r := l.newRound(opExtend, "extend", ref.Resource)
 	defer r.drop()

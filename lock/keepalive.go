@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -74,7 +73,7 @@ func (s *session) first() time.Duration {
 }
 
 // soon is the time to the next renewal.
-func (s *session) soon() time.Duration { return s.ttl/4 + rand.N(s.ttl/12+1) }
+func (s *session) soon() time.Duration { return s.ttl/4 + s.l.clock.random(s.ttl/12+1) }
 
 // renew renews the lease and returns why that ended.
 func (s *session) renew(ctx context.Context, k KeepAlive) error {

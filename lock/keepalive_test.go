@@ -3,94 +3,85 @@ package lock_test
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
 func TestKeepAliveRenewsUntilItsCap(t *testing.T) {
 	t.Parallel()
-	l := started(t, shared(t, 3))
-	testenv.Paced(t, 600*time.Millisecond, func(ttl time.Duration) error {
-		ended := make(chan error, 1)
-		begun := time.Now()
-		lease := acquire(t, l, "r", lock.WithTTL(ttl), lock.WithKeepAlive(lock.KeepAlive{
-			Renewals: 4, Ended: func(err error) { ended <- err },
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		l := started(t, cfg)
+		var ended error
+		lease := acquire(t, l, "r", lock.WithKeepAlive(lock.KeepAlive{
+			Renewals: 4, Ended: func(err error) { ended = err },
 		}))
-		select {
-		case <-lease.Done():
-		case <-time.After(30 * ttl):
-			t.Fatal("renewed beyond the cap")
+		begun := time.Now()
+		<-lease.Done()
+		synctest.Wait()
+		// Each renewal comes a quarter to a third of the TTL after the one before; the last one's TTL runs out.
+		if lived, ttl := time.Since(begun), lock.DefaultTTL; lived < 2*ttl-ttl/50 || lived > ttl*7/3 {
+			t.Errorf("the lease lived for %v", lived)
 		}
-		err := <-ended
-		if errors.Is(err, lock.ErrLost) {
-			return err // not renewed in time
+		if !errors.Is(ended, lock.ErrCapped) {
+			t.Errorf("ended: %v", ended)
 		}
-		if lived := time.Since(begun); lived < ttl+ttl/2 {
-			t.Errorf("the lease lived for %v only", lived)
-		}
-		if !errors.Is(err, lock.ErrCapped) {
-			t.Errorf("ended: %v", err)
-		}
-		return nil
 	})
 }
 
 func TestAStuckWorkerIsNotRenewed(t *testing.T) {
 	t.Parallel()
-	l := started(t, shared(t, 3))
-	stuck := errors.New("no item done since the last renewal")
-	testenv.Paced(t, 300*time.Millisecond, func(ttl time.Duration) error {
-		ended := make(chan error, 1)
-		var asked atomic.Int32
-		lease := acquire(t, l, "r", lock.WithTTL(ttl), lock.WithKeepAlive(lock.KeepAlive{
-			For: time.Hour, Ended: func(err error) { ended <- err },
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		l := started(t, cfg)
+		stuck := errors.New("no item done since the last renewal")
+		var ended error
+		asked := 0
+		lease := acquire(t, l, "r", lock.WithKeepAlive(lock.KeepAlive{
+			For: time.Hour, Ended: func(err error) { ended = err },
 			Progress: func(context.Context) error {
-				if asked.Add(1) > 2 {
+				if asked++; asked > 2 {
 					return stuck
 				}
 				return nil
 			},
 		}))
-		select {
-		case <-lease.Done():
-		case <-time.After(30 * ttl):
-			t.Fatal("renewed without progress")
+		begun := time.Now()
+		<-lease.Done()
+		synctest.Wait()
+		if lived, ttl := time.Since(begun), lock.DefaultTTL; lived < ttl*3/2-ttl/50 || lived > ttl*5/3 {
+			t.Errorf("renewed twice, the lease lived for %v", lived)
 		}
-		err := <-ended
-		if errors.Is(err, lock.ErrLost) {
-			return err // not renewed in time
+		if !errors.Is(ended, stuck) {
+			t.Errorf("ended: %v", ended)
 		}
-		if !errors.Is(err, stuck) {
-			t.Errorf("ended: %v", err)
-		}
-		return nil
 	})
 }
 
 func TestReleaseEndsRenewalsQuietly(t *testing.T) {
 	t.Parallel()
-	l := started(t, shared(t, 3))
-	var quiet *atomic.Pointer[error]
-	testenv.Paced(t, 200*time.Millisecond, func(ttl time.Duration) error {
-		var ended atomic.Pointer[error]
-		quiet = &ended
-		lease := acquire(t, l, "r", lock.WithTTL(ttl), lock.WithKeepAlive(lock.KeepAlive{
-			For: time.Hour, Ended: func(err error) { ended.Store(&err) },
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		l := started(t, cfg)
+		var ended error
+		lease := acquire(t, l, "r", lock.WithKeepAlive(lock.KeepAlive{
+			For: time.Hour, Ended: func(err error) { ended = err },
 		}))
 		first := lease.Deadline()
-		over := func() bool { return lease.Context().Err() != nil }
-		eventually(t, 100*ttl, "the lease is renewed", func() bool { return lease.Deadline().After(first) || over() })
-		return lease.Release(t.Context()) // lost if it was not renewed in time
+		time.Sleep(2 * time.Minute)
+		if !lease.Deadline().After(first) {
+			t.Error("not renewed")
+		}
+		release(t, lease)
+		must(t, l.Close()) // waits for the goroutine
+		if ended != nil {
+			t.Errorf("ended: %v", ended)
+		}
 	})
-	must(t, l.Close()) // waits for the goroutine
-	if err := quiet.Load(); err != nil {
-		t.Errorf("ended: %v", *err)
-	}
 }
 
 func TestKeepAliveNeedsACap(t *testing.T) {

@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type Locker struct {
 	keys   keys
 	nodes  []*node
 	quorum int
+	clock  *clock
 	lines  lines
 	id     string // identifies this Locker among those that wait
 	places atomic.Int64
@@ -59,6 +61,7 @@ func New(cfg Config) (*Locker, error) {
 	l := &Locker{
 		cfg:       cfg,
 		keys:      newKeys(cfg.KeyPrefix),
+		clock:     cmp.Or(cfg.clock, newClock()),
 		id:        newID(),
 		quorum:    len(cfg.Nodes)/2 + 1,
 		admitting: make(map[int]bool),

@@ -2,9 +2,7 @@ package lock
 
 import (
 	"context"
-	"math/rand/v2"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -114,18 +112,18 @@ func (p *place) look(ctx context.Context, expires time.Duration, looks int) (aft
 		p.failed++
 		backoff := p.backoff()
 		if expires > 0 && expires < backoff {
-			backoff = expires + rand.N(firstWait) // the lock's own expiry is the best hint
+			backoff = expires + p.l.clock.random(firstWait) // the lock's own expiry is the best hint
 		}
 		return backoff, true
 	case pttl >= 0 || pttl == -1: // held: wait for a release or the expiry
 		p.failed = 0
 		switch {
 		case pttl >= 0 && pttl <= recheck:
-			return pttl + rand.N(firstWait), false
+			return pttl + p.l.clock.random(firstWait), false
 		case rank == 0 && looks > 0 && p.freeElsewhere(ctx):
-			return rand.N(firstWait), true
+			return p.l.clock.random(firstWait), true
 		}
-		return recheck/2 + rand.N(recheck/2), false
+		return recheck/2 + p.l.clock.random(recheck/2), false
 	case rank == 0:
 		p.failed++
 		return p.backoff() / 4, true
@@ -156,7 +154,7 @@ func (p *place) freeElsewhere(ctx context.Context) bool {
 // pause waits before the next try after too few nodes answered.
 func (p *place) pause(ctx context.Context) error {
 	p.missing++
-	timer := time.NewTimer(between(firstPause, maxPause, p.missing-1))
+	timer := time.NewTimer(p.l.clock.between(firstPause, maxPause, p.missing-1))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -169,12 +167,12 @@ func (p *place) pause(ctx context.Context) error {
 }
 
 // backoff is a random time that grows with the failures in a row.
-func (p *place) backoff() time.Duration { return between(firstWait, maxWait, p.failed-1) }
+func (p *place) backoff() time.Duration { return p.l.clock.between(firstWait, maxWait, p.failed-1) }
 
 // between is a random time that grows with the number of failures.
-func between(first, most time.Duration, failed int) time.Duration {
+func (c *clock) between(first, most time.Duration, failed int) time.Duration {
 	longest := min(first<<min(failed, 10), most)
-	return longest/2 + rand.N(longest/2+1)
+	return longest/2 + c.random(longest/2+1)
 }
 
 // queue joins or checks the queue on the first home that answers.
@@ -258,81 +256,3 @@ var (
 	waitScript  = redis.NewScript(waitText)
 	leaveScript = redis.NewScript(leaveText)
 )
-
-// listener receives the calls for this Locker's turns, by one subscription to each node with a queue that has this
-// Locker.
-type listener struct {
-	mu         sync.Mutex
-	subscribed map[*node]*redis.PubSub
-	down       map[*node]time.Time // not tried again until then
-}
-
-// listen makes sure that this Locker is subscribed to the node's calls.
-func (s *listener) listen(ctx context.Context, l *Locker, n *node) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.subscribed[n] != nil:
-		return time.Now().After(s.down[n])
-	case time.Now().Before(s.down[n]):
-		return false
-	}
-	bounded, cancel := context.WithTimeout(ctx, l.cfg.NodeTimeout)
-	defer cancel()
-	sub := n.client.Subscribe(bounded, l.keys.wakePrefix+l.id)
-	if _, err := sub.Receive(bounded); err != nil {
-		_ = sub.Close()
-		if !over(ctx) {
-			s.setDown(n)
-		}
-		return false
-	}
-	if !l.receiveCalls(sub) {
-		_ = sub.Close()
-		return false
-	}
-	if s.subscribed == nil {
-		s.subscribed = make(map[*node]*redis.PubSub)
-	}
-	s.subscribed[n] = sub
-	return true
-}
-
-func (s *listener) setDown(n *node) {
-	if s.down == nil {
-		s.down = make(map[*node]time.Time)
-	}
-	s.down[n] = time.Now().Add(homeDown)
-}
-
-// lost records that a node does not answer.
-func (s *listener) lost(n *node) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.setDown(n)
-}
-
-// receiveCalls forwards calls until the Locker is closed. The client renews a subscription that breaks.
-func (l *Locker) receiveCalls(sub *redis.PubSub) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return false
-	}
-	calls := sub.Channel()
-	l.background.Go(func() {
-		defer func() { _ = sub.Close() }()
-		for {
-			select {
-			case <-l.ctx.Done():
-				return
-			case call, ok := <-calls:
-				if !ok {
-					return
-				}
-				l.lines.turn(call.Payload)
-			}
-		}
-	})
-	return true
-}

@@ -35,14 +35,14 @@ func TestALeaseThatIsOverIsSeenWithoutItsTimer(t *testing.T) {
 			return inner.Err() != nil
 		},
 	} {
-		s := newSession(t.Context(), l, fence.Grant{Resource: "r"}, newID(), time.Hour, now().add(time.Hour))
+		s := newSession(t.Context(), l, fence.Grant{Resource: "r"}, newID(), time.Hour, l.clock.now().add(time.Hour))
 		s.timer.Stop()
 		_ = s.context()
 		lease := &Lease{s: s}
 		if over(lease) {
 			t.Errorf("%s: over before its deadline", name)
 		}
-		s.deadline = now()
+		s.deadline = l.clock.now()
 		if !over(lease) {
 			t.Errorf("%s: not over", name)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
@@ -78,6 +79,19 @@ func embedded(t *testing.T, n int) (lock.Config, []*miniredis.Miniredis) {
 		addrs[i] = minis[i].Addr()
 	}
 	return lock.Config{Nodes: nodesAt(addrs...), NodeTimeout: patient, MaxTTL: maxTTL}, minis
+}
+
+// inMemory is a configuration over n nodes in a bubble of testing/synctest, with the product's own times.
+func inMemory(t *testing.T, n int) (lock.Config, []*memredis.Node) {
+	t.Helper()
+	nodes := make([]*memredis.Node, n)
+	cfg := lock.Config{}
+	for i := range nodes {
+		nodes[i] = memredis.Start(t)
+		name := fmt.Sprintf("node-%d", i+1)
+		cfg.Nodes = append(cfg.Nodes, lock.Node{Name: name, Addr: name, Dialer: nodes[i].Dial})
+	}
+	return cfg, nodes
 }
 
 // locker creates a Locker that is closed at the test's end.

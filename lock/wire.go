@@ -308,7 +308,6 @@ func refusesLogin(err error) bool {
 // serverError maps an error of Redis or of its connection to one of this package's.
 func serverError(err error) error {
 	text := err.Error()
-	var netErr net.Error
 	switch {
 	case strings.HasPrefix(text, "NOSCRIPT"):
 		// The bound scripts are gone: the node was restarted.
@@ -319,8 +318,13 @@ func serverError(err error) error {
 		return fmt.Errorf("%w: its server is a replica now", ErrQuarantined) // nothing was written
 	case strings.HasPrefix(text, "CROSSSLOT"), strings.HasPrefix(text, "MOVED"), strings.HasPrefix(text, "CLUSTERDOWN"):
 		return ErrCluster
-	case errors.As(err, &netErr) && netErr.Timeout():
+	case isTimeout(err):
 		return fmt.Errorf("%w: %w", ErrNodeTimeout, err)
 	}
 	return err
+}
+
+func isTimeout(err error) bool {
+	netErr, ok := errors.AsType[net.Error](err)
+	return ok && netErr.Timeout()
 }
