@@ -67,6 +67,7 @@ func New(cfg Config) (*Locker, error) {
 		admitting: make(map[int]bool),
 		begun:     make(map[int]admission),
 		overdue:   make(map[int]overdue),
+		raise:     raise{turn: make(chan struct{}, 1)},
 
 		sweepEvery: sweepEvery,
 	}

@@ -162,8 +162,8 @@ func (n *node) raise(ctx context.Context, incarnation string, base int64) error 
 
 // raise is the time at which this Locker last raised the epoch.
 type raise struct {
-	mu sync.Mutex
-	at time.Time
+	turn chan struct{} // holds a value while the nodes are asked
+	at   time.Time
 }
 
 // nextEpoch makes the nodes count in a new epoch, for a resource that used up the tokens of this one, unless that was
@@ -171,8 +171,12 @@ type raise struct {
 // had been incremented up to it. Nodes that cannot be reached now follow when they report that their tokens are used
 // up.
 func (l *Locker) nextEpoch(ctx context.Context, since time.Time) error {
-	l.raise.mu.Lock()
-	defer l.raise.mu.Unlock()
+	select {
+	case l.raise.turn <- struct{}{}:
+		defer func() { <-l.raise.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	if l.raise.at.After(since) {
 		return nil
 	}
