@@ -1,15 +1,19 @@
 // Command mutants removes safeguards of the leases and of the gateway, one at a time, and shows that a test then fails.
 // A replacement that does not apply to the current text, or does not compile, is an error.
 //
-//	go run ./internal/mutants            all of them
-//	go run ./internal/mutants NAME...    some
+//	go run ./internal/mutants [-plain] [NAME...]
+//
+// Without a name it tries all of them. With -plain it runs the whole package of the test, as developers do, instead of
+// the test alone.
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -40,7 +44,9 @@ func all() []mutant { return slices.Concat(grants, admission, service) }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, os.Args[1:])
+	plain := flag.Bool("plain", false, "run the whole package of each test")
+	flag.Parse()
+	err := run(ctx, *plain, flag.Args())
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
@@ -48,7 +54,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, names []string) error {
+func run(ctx context.Context, plain bool, names []string) error {
 	for _, name := range names {
 		if !slices.ContainsFunc(all(), func(m mutant) bool { return m.name == name }) {
 			return fmt.Errorf("no mutant is called %q", name)
@@ -66,13 +72,15 @@ func run(ctx context.Context, names []string) error {
 		}
 		begun := time.Now()
 		mark := "caught by"
-		if err := m.catch(ctx, ".", dir); errors.Is(err, errEscaped) {
-			mark = "ESCAPED"
+		failed, err := m.catch(ctx, ".", dir, plain)
+		switch {
+		case errors.Is(err, errEscaped):
+			mark, failed = "ESCAPED", []string{m.test}
 			escaped = append(escaped, m.name)
-		} else if err != nil {
+		case err != nil:
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
-		fmt.Printf("%-24s %-9s %s, %v\n", m.name, mark, m.test, time.Since(begun).Round(time.Second))
+		fmt.Printf("%-24s %-9s %s, %v\n", m.name, mark, strings.Join(failed, " "), time.Since(begun).Round(time.Second))
 	}
 	if len(escaped) > 0 {
 		return fmt.Errorf("no test saw that these safeguards were gone: %s", strings.Join(escaped, ", "))
@@ -82,38 +90,47 @@ func run(ctx context.Context, names []string) error {
 
 var errEscaped = errors.New("escaped")
 
-// catch runs the mutant's test on the changed text.
-func (m mutant) catch(ctx context.Context, root, dir string) error {
+var failure = regexp.MustCompile(`(?m)^--- FAIL: (\w+)`)
+
+// catch runs the mutant's test on the changed text, or its whole package, and returns the tests that failed.
+func (m mutant) catch(ctx context.Context, root, dir string, plain bool) ([]string, error) {
 	text, err := m.apply(root)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	changed := filepath.Join(dir, m.name+filepath.Ext(m.file))
 	original, err := filepath.Abs(filepath.Join(root, m.file))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{original: changed}})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	list := filepath.Join(dir, m.name+".json")
 	if err := errors.Join(os.WriteFile(changed, []byte(text), 0o600), os.WriteFile(list, overlay, 0o600)); err != nil {
-		return err
+		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", list, "-vet=off", "-count=1", "-timeout=3m",
-		"-run", "^"+m.test+"$", "./"+m.folder())
+	args := []string{"test", "-overlay", list, "-vet=off", "-count=1", "-timeout=10m", "-failfast"}
+	if !plain {
+		args = append(args, "-run", "^"+m.test+"$")
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "./"+m.folder())...)
 	cmd.Dir = root
 	out, err := cmd.CombinedOutput()
-	switch {
-	case err == nil && regexp.MustCompile(`no tests to run`).Match(out):
-		return fmt.Errorf("there is no %s", m.test)
-	case err == nil:
-		return errEscaped
-	case !strings.Contains(string(out), "--- FAIL: "+m.test):
-		return fmt.Errorf("the test did not fail by itself: %w\n%s", err, out)
+	var failed []string
+	for _, found := range failure.FindAllSubmatch(out, -1) {
+		failed = append(failed, string(found[1]))
 	}
-	return nil
+	switch {
+	case err == nil && bytes.Contains(out, []byte("no tests to run")):
+		return nil, fmt.Errorf("there is no %s", m.test)
+	case err == nil:
+		return nil, errEscaped
+	case len(failed) == 0:
+		return nil, fmt.Errorf("no test failed by itself: %w\n%s", err, out)
+	}
+	return failed, nil
 }
 
 // apply returns the file's text without the safeguard.
