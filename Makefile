@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture torture-sources test-busy observability-test balancer-test soak test-sources kube-test page-test page-pictures
+.PHONY: help demo test test-ops lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model model-all release-checks bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture torture-sources test-busy observability-test balancer-test soak test-sources kube-test page-test page-pictures
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -79,8 +79,11 @@ compose-demo: build ## Run the demo against what compose-up started
 compose-down: ## Stop what compose-up started, and remove its data
 	@scripts/compose down
 
-model: ## Check the token protocol with spin, and that each safeguard removed breaks it
+model: ## Check the token protocol with spin, and that a safeguard removed breaks it: the smallest searches
 	@docs/model/run
+
+model-all: ## The same with every search (half an hour of a processor, up to 3.5 GB each)
+	@docs/model/run full
 
 mutants: ## Take safeguards of the leases and the gateway away, one by one: a test fails then (about fifteen minutes)
 	@scripts/need --local cc postgres redis
@@ -208,6 +211,25 @@ page-test: ## Open the live page in a real Chromium: what it shows, searches, re
 page-pictures: ## The same, and write the pictures of the page in docs anew
 	@scripts/need --local postgres redis chromium
 	cd conformance/page && $(GO) test -count=1 -parallel 6 -timeout 3m . -args -update
+
+release-checks: ## Run what a release runs and CI does not, for several hours (Linux, root; BASE=commit of the last release)
+	$(MAKE) model-all
+	$(MAKE) balancer-test
+	$(MAKE) fuzz
+	$(MAKE) s3-memory
+	$(MAKE) kube-test
+	$(MAKE) blob-minio
+	$(MAKE) conformance-pg
+	$(MAKE) conformance-s3
+	$(MAKE) mutants
+	$(MAKE) torture
+	$(MAKE) robustness
+	$(MAKE) robustness MODE=async
+	$(MAKE) robustness BLOBS=s3
+	$(MAKE) robustness-mutants
+	$(MAKE) soak
+	$(MAKE) bench
+	$(if $(BASE),$(MAKE) bench-compare)
 
 clean: ## Remove what was built
 	rm -rf bin dist
