@@ -205,10 +205,10 @@ func TestEachFaultOfAServerIsFound(t *testing.T) {
 		{"postgresql.durability", `ALTER SYSTEM SET fsync = off`, `ALTER SYSTEM RESET fsync`, Fail, OK, []string{"fsync is off"}},
 		{"postgresql.durability", `ALTER SYSTEM SET full_page_writes = off`, `ALTER SYSTEM RESET full_page_writes`, Warn, OK, []string{"full_page_writes"}},
 	} {
-		exec(t, server.URL("postgres"), broken.do, `SELECT pg_reload_conf()`)
-		untilFound(t, server.URL("postgres"), broken.check, broken.status, broken.words...)
-		exec(t, server.URL("postgres"), broken.undo, `SELECT pg_reload_conf()`)
-		untilFound(t, server.URL("postgres"), broken.check, broken.then)
+		reconfigure(t, server.URL("postgres"), broken.do)
+		want(t, examine(t, server.URL("postgres")), broken.check, broken.status, broken.words...)
+		reconfigure(t, server.URL("postgres"), broken.undo)
+		want(t, examine(t, server.URL("postgres")), broken.check, broken.then)
 	}
 
 	want(t, examine(t, server.URL("postgres")), "postgresql.standbys", OK)
@@ -218,14 +218,17 @@ func TestEachFaultOfAServerIsFound(t *testing.T) {
 	}
 	standby := startServer(t, dir)
 	want(t, examine(t, standby.URL("postgres")), "postgresql.primary", Fail, "standby", "primary")
-	untilFound(t, server.URL("postgres"), "postgresql.standbys", Warn, "asynchronous", "synchronous_standby_names")
+	super := connect(t, server.URL("postgres"))
+	await(t, super, "the standby streams", `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE state = 'streaming')`)
+	want(t, examine(t, server.URL("postgres")), "postgresql.standbys", Warn, "asynchronous", "synchronous_standby_names")
 	exec(t, server.URL("postgres"), `CREATE ROLE gateway LOGIN PASSWORD 'gateway' IN ROLE fence_gateway`)
 	asGateway := loginOf(t, server.URL("postgres"), "gateway")
 	want(t, examine(t, asGateway), "postgresql.standbys", Warn, "1 replication connection(s) exist whose state this login may not see", "pg_monitor")
 	exec(t, server.URL("postgres"), `GRANT pg_monitor TO gateway`)
 	want(t, examine(t, asGateway), "postgresql.standbys", Warn, "1 of 1", "asynchronous")
-	exec(t, server.URL("postgres"), `ALTER SYSTEM SET synchronous_standby_names = '*'`, `SELECT pg_reload_conf()`)
-	untilFound(t, server.URL("postgres"), "postgresql.standbys", OK)
+	reconfigure(t, server.URL("postgres"), `ALTER SYSTEM SET synchronous_standby_names = '*'`)
+	await(t, super, "the standby is synchronous", `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')`)
+	want(t, examine(t, server.URL("postgres")), "postgresql.standbys", OK)
 }
 
 // loginOf replaces the login of an address, whose password is its name.
@@ -239,20 +242,37 @@ func loginOf(t *testing.T, address, login string) string {
 	return u.String()
 }
 
-// untilFound examines again until a finding appears: a new configuration takes a moment to apply.
-func untilFound(t *testing.T, url, check string, status Status, words ...string) {
+// reconfigure runs a statement, and reloads the configuration. What has reached one session, new ones begin with.
+func reconfigure(t *testing.T, url, statement string) {
 	t.Helper()
-	var findings []Finding
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
-		findings = examine(t, url)
-		for _, f := range findings {
-			if f.Check == check && f.Status == status && (len(words) == 0 || strings.Contains(f.Found+" "+f.Do, words[0])) {
-				want(t, findings, check, status, words...)
-				return
-			}
-		}
+	conn := connect(t, url)
+	var loaded time.Time
+	if err := conn.QueryRow(t.Context(), `SELECT pg_conf_load_time()`).Scan(&loaded); err != nil {
+		t.Fatal(err)
 	}
-	want(t, findings, check, status, words...)
+	exec(t, url, statement, `SELECT pg_reload_conf()`)
+	await(t, conn, "the configuration is reloaded", `SELECT pg_conf_load_time() > $1`, loaded)
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+// await waits until a query returns true.
+func await(t *testing.T, conn *pgx.Conn, what, sql string, args ...any) {
+	t.Helper()
+	testenv.Eventually(t, what, func() (is bool) {
+		if err := conn.QueryRow(t.Context(), sql, args...).Scan(&is); err != nil {
+			t.Fatal(err)
+		}
+		return is
+	})
 }
 
 func startServer(t *testing.T, dir string) *pgserver.Server {

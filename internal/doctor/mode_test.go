@@ -40,7 +40,9 @@ func group(t *testing.T, n int, bestEffort, durable bool) (*lock.Locker, []lock.
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	testenv.Eventually(t, "the nodes are admitted", func() error { return l.Init(t.Context()) }) // a node may answer too late
+	if err := l.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	return l, list
 }
 

@@ -25,7 +25,7 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 	if n := len(cfg.RedisNodes); n%2 == 0 && n > 2 { // two are refused below
 		found = append(found, warn("redis.nodes", fmt.Sprintf("%d nodes: an even number tolerates no more failures than one node less", len(cfg.RedisNodes)), "Use 1, 3 or 5 independent nodes."))
 	}
-	group := lock.Config{Nodes: cfg.RedisNodes, NodeTimeout: time.Second} // without an Armer it admits no node
+	group := lock.Config{Nodes: cfg.RedisNodes, NodeTimeout: max(cfg.Patience/10, time.Millisecond)} // without an Armer it admits no node
 	if err := group.Validate(); err != nil {
 		return append(found, fail("redis.nodes", err.Error(), "Correct the list of nodes: 1, 3 or 5 independent ones."))
 	}
@@ -33,7 +33,7 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 	if group.KeyPrefix, unknown = keyPrefix(ctx, cfg); unknown != nil {
 		found = append(found, *unknown)
 		for _, node := range cfg.RedisNodes {
-			_, nodeFindings := examineNode(ctx, node, nameOf(node))
+			_, nodeFindings := examineNode(ctx, node, nameOf(node), cfg.Patience)
 			found = append(found, nodeFindings...)
 		}
 		return found
@@ -50,7 +50,7 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 	for i, node := range cfg.RedisNodes {
 		node.Addr = cmp.Or(node.Addr, node.MasterName) // for messages
 		node.Addr = nameOf(node)
-		info, nodeFindings := examineNode(ctx, cfg.RedisNodes[i], node.Addr)
+		info, nodeFindings := examineNode(ctx, cfg.RedisNodes[i], node.Addr, cfg.Patience)
 		found = append(found, nodeFindings...)
 		if info == nil {
 			continue
@@ -115,8 +115,9 @@ func admission(addr string, durable bool, st lock.NodeStatus) Finding {
 
 func nameOf(n lock.Node) string { return cmp.Or(n.Name, n.Addr, n.MasterName) }
 
-// examineNode returns the node's INFO; nil if the node does not answer.
-func examineNode(ctx context.Context, node lock.Node, addr string) (map[string]string, []Finding) {
+// examineNode returns the node's INFO; nil if the node does not answer. An answer may take a third of the patience, so that
+// a silent node leaves time for the others.
+func examineNode(ctx context.Context, node lock.Node, addr string, patience time.Duration) (map[string]string, []Finding) {
 	var last net.Conn
 	client := redis.NewClient(&redis.Options{
 		Addr: addr, DB: node.DB,
@@ -127,7 +128,7 @@ func examineNode(ctx context.Context, node lock.Node, addr string) (map[string]s
 			last = conn
 			return conn, err
 		},
-		MaxRetries: -1, DialerRetries: 1, DialTimeout: 3 * time.Second, ReadTimeout: 3 * time.Second, DisableIdentity: true,
+		MaxRetries: -1, DialerRetries: 1, DialTimeout: patience / 3, ReadTimeout: patience / 3, DisableIdentity: true,
 	})
 	defer func() { _ = client.Close() }()
 	text, err := client.Info(ctx).Result()

@@ -3,9 +3,7 @@
 package doctor
 
 import (
-	"context"
 	"net"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,18 +24,11 @@ func nodes(addrs ...string) []lock.Node {
 	return list
 }
 
-// patiently examines again while something answers too late, as on a busy machine.
-func patiently(t *testing.T, cfg Config) (findings []Finding) {
+// patiently examines with time for the answers of a busy machine.
+func patiently(t *testing.T, cfg Config) []Finding {
 	t.Helper()
-	late := func(f Finding) bool {
-		return slices.ContainsFunc([]string{lock.ErrNodeTimeout.Error(), "i/o timeout", context.DeadlineExceeded.Error(), "did not answer within"},
-			func(words string) bool { return strings.Contains(f.Found, words) })
-	}
-	for end := time.Now().Add(time.Minute); ; {
-		if findings = Examine(t.Context(), cfg); !slices.ContainsFunc(findings, late) || time.Now().After(end) {
-			return findings
-		}
-	}
+	cfg.Patience = time.Minute
+	return Examine(t.Context(), cfg)
 }
 
 func TestRedisNodesAreExamined(t *testing.T) {
@@ -56,7 +47,9 @@ func TestRedisNodesAreExamined(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = locker.Close() }()
-	testenv.Eventually(t, "the nodes are admitted", func() error { return locker.Init(t.Context()) }) // a node may answer too late
+	if err := locker.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	findings = examine(addrs...)
 	if Worst(findings) != OK {
 		t.Errorf("sound nodes: %+v", findings)

@@ -58,7 +58,7 @@ type Config struct {
 
 // Server is one real server of the source.
 type Server struct {
-	Addr         string
+	Addr         string // "": the source does not connect to it
 	Freeze, Thaw func() error
 	Kill         func() error // like kill -9
 	Start        func() error // restarts it with its data
@@ -123,6 +123,9 @@ func (m *torment) open(t testing.TB) process {
 	var p process
 	var addrs []string
 	for _, s := range m.Servers {
+		if s.Addr == "" {
+			continue
+		}
 		l := newLink(t, s.Addr)
 		p.links = append(p.links, l)
 		addrs = append(addrs, l.addr)

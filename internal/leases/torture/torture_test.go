@@ -3,9 +3,9 @@ package torture
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -33,16 +33,12 @@ func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 	} {
 		t.Run(broken, func(t *testing.T) {
 			t.Parallel()
-			atAnyPace(t, func(slower int) string {
+			synctest.Test(t, func(t *testing.T) {
 				b := &board{broken: broken, held: make(map[string]entry)}
-				v := run(t, Config{
-					Open: func([]string) leasing.Source { return toy{b} },
-					TTL:  time.Duration(slower*100) * time.Millisecond, For: time.Duration(slower*2) * time.Second, patience: time.Duration(slower) * time.Second,
-				})
+				v := run(t, quick(Config{Open: func([]string) leasing.Source { return toy{b} }}))
 				if t.Log(v); !seen(v) {
-					return fmt.Sprintf("%q was not seen: %q", broken, v.wrong(0))
+					t.Errorf("%q was not seen: %q", broken, v.wrong(0))
 				}
-				return ""
 			})
 		})
 	}
@@ -52,31 +48,22 @@ func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 func TestTheJudgeCatchesASourceThatBelievesAJumpingClock(t *testing.T) {
 	t.Parallel()
 	nothing := func() error { return nil }
-	atAnyPace(t, func(slower int) string {
+	synctest.Test(t, func(t *testing.T) {
 		b := &board{held: make(map[string]entry)}
-		v := run(t, Config{
-			Servers: []Server{{Addr: "127.0.0.1:1", Freeze: nothing, Thaw: nothing, Kill: nothing, Start: nothing, Jump: b.jump}},
+		v := run(t, quick(Config{
+			Servers: []Server{{Freeze: nothing, Thaw: nothing, Kill: nothing, Start: nothing, Jump: b.jump}},
 			Open:    func([]string) leasing.Source { return toy{b} },
-			TTL:     time.Duration(slower*100) * time.Millisecond, For: time.Duration(slower*6) * time.Second, patience: time.Duration(slower) * time.Second,
-		})
+		}))
 		if t.Log(v); v.jumps == 0 || len(v.overlaps)+v.early == 0 {
-			return fmt.Sprintf("it was not seen: %q", v.wrong(0))
+			t.Errorf("it was not seen: %q", v.wrong(0))
 		}
-		return ""
 	})
 }
 
-// atAnyPace repeats a run that ended wrong at half the pace, because the machine may have been too busy for it.
-func atAnyPace(t *testing.T, try func(slower int) (wrong string)) {
-	t.Helper()
-	var wrong string
-	for _, slower := range []int{1, 2, 4, 8} {
-		if wrong = try(slower); wrong == "" {
-			return
-		}
-		t.Log(wrong)
-	}
-	t.Error(wrong)
+// quick sets the durations of a run on a fake clock.
+func quick(cfg Config) Config {
+	cfg.TTL, cfg.For, cfg.patience = 100*time.Millisecond, 6*time.Second, time.Second
+	return cfg
 }
 
 // Two may hold a resource at one time for as long as the source promises, and no longer.
