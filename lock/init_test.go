@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/internal/redisserver"
-	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -19,36 +19,42 @@ import (
 func TestInitAdmitsNoGroupThatWasEmptiedUnderALease(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 3} {
-		cfg, servers := own(t, n, redisserver.Config{})
-		first := acquire(t, started(t, cfg), "r", lock.WithTTL(time.Minute))
-		for _, s := range servers {
-			must(t, client(t, s.Addr).FlushAll(t.Context()).Err())
-		}
-		second := locker(t, cfg)
-		if err := patiently(t.Context(), func() error { return second.Init(t.Context()) }); !errors.Is(err, lock.ErrQuarantined) {
-			t.Errorf("%d nodes: init: %v", n, err)
-		}
-		if again, err := second.TryAcquire(t.Context(), "r"); err == nil {
-			t.Errorf("%d nodes: a second lease %v while the first lasts until %v", n, again.Ref(), first.Deadline())
-		}
-		first.ReleaseAsync()
+		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, n)
+				first := acquireOnAll(t, started(t, cfg), "r")
+				for _, n := range nodes {
+					flush(t, n)
+				}
+				second := locker(t, cfg)
+				if err := second.Init(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
+					t.Errorf("init: %v", err)
+				}
+				if again, err := second.TryAcquire(t.Context(), "r"); err == nil {
+					t.Errorf("a second lease %v while the first lasts until %v", again.Ref(), first.Deadline())
+				}
+			})
+		})
 	}
 }
 
 // A group with another prefix or database on the same servers does not count as part of this one.
 func TestInitAdmitsANewGroupOnServersThatAreInUse(t *testing.T) {
 	t.Parallel()
-	cfg, _ := own(t, 3, redisserver.Config{})
-	release(t, acquire(t, started(t, cfg), "r"))
-	other, db := cfg, cfg
-	other.KeyPrefix += "-other"
-	db.Nodes = append([]lock.Node(nil), cfg.Nodes...)
-	for i := range db.Nodes {
-		db.Nodes[i].DB = 1
-	}
-	for _, cfg := range []lock.Config{other, db} {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
 		release(t, acquire(t, started(t, cfg), "r"))
-	}
+		other, db := cfg, cfg
+		other.KeyPrefix = "other"
+		db.Nodes = append([]lock.Node(nil), cfg.Nodes...)
+		for i := range db.Nodes {
+			db.Nodes[i].DB = 1
+		}
+		for _, cfg := range []lock.Config{other, db} {
+			release(t, acquire(t, started(t, cfg), "r"))
+		}
+	})
 }
 
 // recording is an Armer that keeps what Redis loses, as PostgreSQL does.
@@ -64,77 +70,88 @@ func (r *recording) Raised(context.Context) (bool, error) {
 
 func TestInitHasAGroupThatWasRestartedEmptyWaitWhereTheFenceRemembers(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	cfg.Armer, cfg.MaxTTL = &recording{}, 10*time.Second
-	l := started(t, cfg)
-	first := acquire(t, l, "r", lock.WithTTL(cfg.MaxTTL))
-	must(t, l.Close())
-	for _, s := range servers {
-		must(t, errors.Join(s.Kill(), s.Restart(t.Context())))
-	}
-	second := locker(t, cfg)
-	if err := second.Init(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
-		t.Errorf("init: %v", err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	again, err := second.Acquire(ctx, "r") // waits for the quarantine, which started automatically
-	if err != nil {
-		t.Fatal(err)
-	}
-	if time.Now().Before(first.Deadline()) {
-		t.Errorf("a second lease %v before the first was over", time.Until(first.Deadline()))
-	}
-	release(t, again)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		cfg.Armer = &recording{}
+		l := started(t, cfg)
+		first := acquire(t, l, "r", lock.WithTTL(lock.DefaultMaxTTL))
+		must(t, l.Close())
+		for _, n := range nodes {
+			n.Lose(t)
+		}
+		second := locker(t, cfg)
+		if err := second.Init(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
+			t.Errorf("init: %v", err)
+		}
+		again, err := second.Acquire(t.Context(), "r") // waits for the quarantine, which started automatically
+		must(t, err)
+		margin := lock.DefaultMaxTTL - second.Validity(lock.WithTTL(lock.DefaultMaxTTL))
+		lasted(t, "a second lease after the first", time.Since(first.Deadline()), margin, 2*time.Second)
+		release(t, again)
+	})
 }
 
-// Readiness checks and requests for leases before the first start begin no quarantine.
+// Readiness checks and requests for leases before the first start begin no quarantine for ten seconds.
 func TestWhatIsAskedBeforeAFirstStartBeginsNoQuarantine(t *testing.T) {
 	t.Parallel()
-	cfg, _ := own(t, 3, redisserver.Config{})
-	cfg.Armer = &recording{}
-	l := locker(t, cfg)
-	if err := ping(t, l); !errors.Is(err, lock.ErrNoQuorum) {
-		t.Errorf("ping: %v", err)
+	for _, initialised := range []bool{true, false} {
+		t.Run(fmt.Sprintf("a first start: %t", initialised), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg, _ := inMemory(t, 3)
+				cfg.Armer = &recording{}
+				l := locker(t, cfg)
+				if err := l.Ping(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
+					t.Errorf("ping: %v", err)
+				}
+				if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrNoQuorum) {
+					t.Errorf("acquire: %v", err)
+				}
+				time.Sleep(10 * time.Second)
+				if initialised {
+					must(t, l.Init(t.Context()))
+					release(t, acquire(t, l, "r"))
+					return
+				}
+				time.Sleep(time.Second)
+				if left := l.Status(t.Context())[0].Quarantine; left < lock.DefaultMaxTTL-time.Second {
+					t.Errorf("nobody starts the group, and %v of a quarantine are left", left)
+				}
+			})
+		})
 	}
-	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrNoQuorum) {
-		t.Errorf("acquire: %v", err)
-	}
-	<-time.After(2 * time.Second) // a lost node's admission would have begun
-	initialise(t, l)
-	release(t, acquire(t, l, "r"))
 }
 
 // If the fence or a node knows of leases, the quarantine starts automatically instead of waiting for a first start.
 func TestAUsedGroupIsNotLeftToItsFirstStart(t *testing.T) {
 	t.Parallel()
-	for name, use := range map[string]func(t *testing.T, cfg lock.Config, kept *recording){
-		"the fence": func(t *testing.T, _ lock.Config, kept *recording) {
+	for name, use := range map[string]func(t *testing.T, cfg lock.Config, nodes []*memredis.Node, kept *recording){
+		"the fence": func(t *testing.T, _ lock.Config, _ []*memredis.Node, kept *recording) {
 			must(t, kept.Arm(t.Context(), fence.Arming{Resource: "r", Token: 1}))
 		},
-		"the nodes": func(t *testing.T, cfg lock.Config, _ *recording) {
+		"the nodes": func(t *testing.T, cfg lock.Config, nodes []*memredis.Node, _ *recording) {
 			cfg.Armer = nil
 			release(t, acquire(t, started(t, cfg), "r"))
-			for _, n := range cfg.Nodes {
-				must(t, client(t, n.Addr).FlushAll(t.Context()).Err()) // a lease left its trace script
+			for _, n := range nodes {
+				flush(t, n) // a lease left its trace script
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			testenv.Paced(t, 8*time.Second, func(time.Duration) error {
-				cfg, _ := own(t, 3, redisserver.Config{})
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, 3)
 				kept := &recording{}
 				cfg.Armer, cfg.Epochs = kept, &epochs{}
-				use(t, cfg, kept)
-				begun := time.Now()
+				use(t, cfg, nodes, kept)
 				l := locker(t, cfg)
-				_ = l.Ping(t.Context())
-				eventually(t, time.Minute, "a quarantine begins", func() bool { return status(t, l)[0].Quarantine > 0 })
-				if took := time.Since(begun); took > 8*time.Second { // a first start has 10 s
-					return fmt.Errorf("the quarantine began only after %v", took)
+				if err := l.Ping(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
+					t.Errorf("ping: %v", err)
 				}
-				return nil
+				time.Sleep(time.Second) // a first start has 10 s
+				if left := l.Status(t.Context())[0].Quarantine; left < lock.DefaultMaxTTL-time.Second {
+					t.Errorf("%v of the quarantine are left", left)
+				}
 			})
 		})
 	}
@@ -147,82 +164,84 @@ func (*away) Raised(context.Context) (bool, error) { return false, errors.New("a
 
 func TestInitNeedsNoFenceWhereAQuorumIsAdmitted(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	acquireEverywhere(t, started(t, cfg), "r", lock.WithTTL(lock.DefaultMaxTTL)) // no emptied node is admitted again meanwhile
-	cfg.Armer = &away{}
-	l := locker(t, cfg)
-	for i, s := range servers {
-		must(t, client(t, s.Addr).FlushAll(t.Context()).Err())
-		err := l.Init(t.Context())
-		if i == 0 { // on a busy machine the others may answer too late
-			eventually(t, 20*time.Second, "init", func() bool { err = l.Init(t.Context()); return err == nil })
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		must(t, started(t, cfg).Close())
+		cfg.Armer = &away{}
+		l := locker(t, cfg)
+		for i, n := range nodes {
+			flush(t, n)
+			if err := l.Init(t.Context()); (err == nil) != (i == 0) {
+				t.Errorf("%d of 3 nodes are empty: %v", i+1, err)
+			}
 		}
-		if quorum := i == 0; quorum != (err == nil) {
-			t.Errorf("%d of 3 nodes are empty: %v", i+1, err)
-		}
-	}
+	})
 }
 
 // A snapshot of a first start, from before its node was admitted, proves nothing.
 func TestInitTakesNoOldSnapshotForItsOwnBeginning(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{AppendOnly: redisserver.Always})
-	l := started(t, cfg)
-	must(t, l.Close())
-	admin := client(t, servers[0].Addr)
-	must(t, admin.Del(t.Context(), cfg.KeyPrefix+":h").Err())
-	must(t, admin.HSet(t.Context(), cfg.KeyPrefix+":h", "@pending", "0123456789abcdef0123456789abcdef").Err())
-	restart(t, servers[0], nil)
-	second := locker(t, cfg)
-	initialise(t, second) // a quorum is there
-	if status(t, second)[0].Admitted {
-		t.Error("admitted without quarantine")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		must(t, started(t, cfg).Close())
+		admin := nodes[0].Client(t)
+		must(t, admin.Del(t.Context(), hashKey).Err())
+		must(t, admin.HSet(t.Context(), hashKey, "@pending", "0123456789abcdef0123456789abcdef").Err())
+		nodes[0].Restart(t)
+		second := locker(t, cfg)
+		must(t, second.Init(t.Context())) // a quorum is there
+		if second.Status(t.Context())[0].Admitted {
+			t.Error("admitted without quarantine")
+		}
+	})
 }
 
 // Beside an admitted node that was never used, empty nodes have lost their data: the first start is long over.
 func TestInitTakesNoUsedGroupForNew(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	initialise(t, locker(t, cfg))
-	must(t, servers[2].Freeze())
-	l := locker(t, func() lock.Config { c := cfg; c.NodeTimeout = silence; return c }())
-	lease := acquire(t, l, "r", lock.WithTTL(5*time.Minute))
-	must(t, l.Close()) // no message arrives late
-	for _, s := range servers[:2] {
-		must(t, errors.Join(s.Kill(), s.Restart(t.Context())))
-	}
-	must(t, servers[2].Thaw())
-	second := locker(t, cfg)
-	if err := patiently(t.Context(), func() error { return second.Init(t.Context()) }); !errors.Is(err, lock.ErrQuarantined) {
-		t.Errorf("init: %v, while a lease lasts until %v", err, lease.Deadline())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		must(t, started(t, cfg).Close())
+		nodes[2].Freeze() // l has no connection to it yet
+		l := locker(t, cfg)
+		lease := acquire(t, l, "r")
+		must(t, l.Close()) // no message arrives late
+		nodes[0].Lose(t)
+		nodes[1].Lose(t)
+		nodes[2].Thaw()
+		second := locker(t, cfg)
+		if err := second.Init(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
+			t.Errorf("init: %v, while a lease lasts until %v", err, lease.Deadline())
+		}
+	})
 }
 
 // Without a database the nodes keep the epoch. An admission whose quarantine is over, and that was not completed,
 // does not look like a first start if the other nodes have an epoch, even without counters.
 func TestInitTakesNoLapsedAdmissionForAFirstStart(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	l := started(t, cfg)
-	before := acquire(t, l, "r")
-	release(t, before)
-	must(t, client(t, servers[2].Addr).HDel(t.Context(), cfg.KeyPrefix+":h", "c:r").Err()) // as if it had never arrived
-	restart(t, servers[1], nil)
-	admit(t, l, "node-2")
-	restart(t, servers[0], nil)
-	begun, err := admitBegin(t, l, "node-1")
-	must(t, err)
-	must(t, l.EndQuarantine(t.Context(), "node-1"))
-	second := locker(t, cfg)
-	initialise(t, second) // a quorum is there
-	if st := status(t, second)[0]; st.Admitted {
-		t.Errorf("admitted with epoch %d, after token %d", st.Epoch, before.Ref().Token)
-	}
-	must(t, admitEnd(t, l, begun))
-	after := acquire(t, l, "r")
-	if token(t, after) <= before.Ref().Token {
-		t.Errorf("token %d after %d", token(t, after), before.Ref().Token)
-	}
-	release(t, after)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		l := started(t, cfg)
+		before := acquireOnAll(t, l, "r")
+		release(t, before)
+		must(t, nodes[2].Client(t).HDel(t.Context(), hashKey, "c:r").Err()) // as if it had never arrived
+		forgets(t, nodes[1])
+		must(t, l.Admit(t.Context(), "node-2"))
+		forgets(t, nodes[0])
+		begun, err := l.BeginAdmission(t.Context(), "node-1")
+		must(t, err)
+		time.Sleep(lock.DefaultMaxTTL)
+		second := locker(t, cfg)
+		must(t, second.Init(t.Context())) // a quorum is there
+		if st := second.Status(t.Context())[0]; st.Admitted {
+			t.Errorf("admitted with epoch %d, after token %d", st.Epoch, before.Ref().Token)
+		}
+		must(t, l.EndAdmission(t.Context(), begun))
+		after := acquire(t, l, "r")
+		if token(t, after) <= before.Ref().Token {
+			t.Errorf("token %d after %d", token(t, after), before.Ref().Token)
+		}
+		release(t, after)
+	})
 }
