@@ -1,15 +1,17 @@
 package lock_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"net"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -22,41 +24,43 @@ func TestAnAdmissionGoesOnAfterAnError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg, servers := own(t, 3, redisserver.Config{})
-			kept := &epochs{}
-			cfg.Epochs = kept
-			before := acquire(t, started(t, cfg), "r")
-			release(t, before)
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			failed := false
-			cfg.Epochs = epochStore(func(ctx context.Context, above int64) (int64, error) {
-				if !failed {
-					failed = true
-					if err := fail(cancel); err != nil {
-						return 0, err
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, 1)
+				kept := &epochs{}
+				cfg.Epochs = kept
+				before := acquire(t, started(t, cfg), "r")
+				release(t, before)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				failed := false
+				cfg.Epochs = epochStore(func(ctx context.Context, above int64) (int64, error) {
+					if !failed {
+						failed = true
+						if err := fail(cancel); err != nil {
+							return 0, err
+						}
 					}
+					return kept.RaiseEpoch(ctx, above)
+				})
+				l := locker(t, cfg)
+				nodes[0].Lose(t)
+				lost := time.Now()
+				if err := l.Admit(ctx, "node-1"); err == nil || !failed {
+					t.Fatalf("readmit: %v", err)
 				}
-				return kept.RaiseEpoch(ctx, above)
+				begun := hashField(t, nodes[0], "@pending")
+				time.Sleep(lock.DefaultMaxTTL / 2)
+				must(t, l.Admit(t.Context(), "node-1"))
+				lasted(t, "admitted after", time.Since(lost), lock.DefaultMaxTTL, 10*time.Millisecond)
+				if is := hashField(t, nodes[0], "@incarnation"); is != begun || begun == "" {
+					t.Errorf("begun as %q, admitted as %q", begun, is)
+				}
+				after := acquire(t, l, "r")
+				if token(t, after) <= before.Ref().Token {
+					t.Errorf("token %d after %d", token(t, after), before.Ref().Token)
+				}
+				release(t, after)
 			})
-			l := locker(t, cfg)
-			restart(t, servers[1], nil)
-			if err := patiently(ctx, func() error { return l.Admit(ctx, "node-2") }); err == nil || !failed {
-				t.Fatalf("readmit: %v", err)
-			}
-			pending := func() string {
-				return client(t, servers[1].Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "@pending").Val()
-			}
-			begun := pending()
-			readmit(t, l, "node-2")
-			if is := client(t, servers[1].Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "@incarnation").Val(); is != begun || begun == "" {
-				t.Errorf("begun as %q, admitted as %q", begun, is)
-			}
-			after := acquire(t, l, "r")
-			if token(t, after) <= before.Ref().Token {
-				t.Errorf("token %d after %d", token(t, after), before.Ref().Token)
-			}
-			release(t, after)
 		})
 	}
 }
@@ -64,124 +68,138 @@ func TestAnAdmissionGoesOnAfterAnError(t *testing.T) {
 // An admission is not continued if the node was restarted since it began.
 func TestAnAdmissionThatAnErrorStoppedIsVoidAfterARestart(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{AppendOnly: redisserver.Always})
-	cfg.Epochs = &epochs{}
-	started(t, cfg)
-	cfg.Epochs = epochStore(func(context.Context, int64) (int64, error) { return 0, errors.New("PostgreSQL is away") })
-	l := locker(t, cfg)
-	restart(t, servers[1], nil)
-	var begun [2]string
-	for i := range begun {
-		if _, err := admitBegin(t, l, "node-2"); err == nil || errors.Is(err, lock.ErrQuarantined) {
-			t.Errorf("begin %d: %v", i+1, err)
-		}
-		begun[i] = client(t, servers[1].Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "@pending").Val()
-		restart(t, servers[1], nil)
-	}
-	if begun[0] == begun[1] {
-		t.Error("the same admission in two runs")
-	}
-}
-
-// Several processes admit the same node. Reading and copying many locks takes longer than the interval of their
-// checks, but none of them replaces an admission that another one is completing.
-func TestProcessesLetEachOtherAdmitANodeWithManyLocks(t *testing.T) {
-	t.Parallel()
-	// On a busy machine the nodes tell so many locks too slowly for a query, or for the others' patience.
-	for locks := 8000; ; locks /= 2 {
-		begun, err := admittedByThree(t, locks)
-		switch {
-		case err == nil && begun == 1:
-			return
-		case err == nil:
-			t.Fatalf("%d admissions were begun", begun)
-		case locks < 1000:
-			t.Fatal(err)
-		}
-		t.Logf("%d locks: %v", locks, err)
-	}
-}
-
-// admittedByThree lets three processes admit the same node, and counts the admissions that they begin. An error says
-// that it took too long.
-func admittedByThree(t *testing.T, locks int) (admissions int, err error) {
-	t.Helper()
-	const ttl = 3 * time.Second
-	cfg, servers := own(t, 3, redisserver.Config{})
-	cfg.Epochs = &epochs{}
-	all := []*lock.Locker{started(t, cfg), locker(t, cfg), locker(t, cfg)}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	keep := func() { // leases that are renewed
-		for _, i := range []int{0, 2} {
-			pipe := client(t, servers[i].Addr).Pipeline()
-			for j := range locks {
-				pipe.Set(ctx, fmt.Sprintf("%s:lock:%d", cfg.KeyPrefix, j), fmt.Sprintf("%032xholder", j), ttl)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		cfg.Epochs = &epochs{}
+		started(t, cfg)
+		cfg.Epochs = epochStore(func(context.Context, int64) (int64, error) { return 0, errors.New("PostgreSQL is away") })
+		l := locker(t, cfg)
+		var begun [2]string
+		for i := range begun {
+			nodes[1].Restart(t)
+			reconnect(t, l)
+			if _, err := l.BeginAdmission(t.Context(), "node-2"); err == nil || errors.Is(err, lock.ErrQuarantined) {
+				t.Errorf("begin %d: %v", i+1, err)
 			}
-			_, _ = pipe.Exec(ctx)
+			begun[i] = hashField(t, nodes[1], "@pending")
 		}
-	}
-	keep()
-	restart(t, servers[1], nil)
-	var readmits, looks sync.WaitGroup
-	errs := make([]error, len(all))
-	since := time.Now()
-	for i, l := range all {
-		readmits.Go(func() {
-			errs[i] = patiently(ctx, func() error { return l.Admit(ctx, "node-2") })
-			if err := errs[i]; err != nil && ctx.Err() == nil {
-				t.Errorf("process %d: %v", i+1, err)
-			}
-		})
-	}
-	over, stop := context.WithCancel(ctx)
-	begun := make(map[string]bool)
-	looks.Go(func() {
-		look, renew := time.NewTicker(10*time.Millisecond), time.NewTicker(ttl/3)
-		defer look.Stop()
-		defer renew.Stop()
-		for admin := client(t, servers[1].Addr); over.Err() == nil; {
-			select {
-			case <-renew.C:
-				keep()
-			case <-look.C:
-				if nonce := admin.HGet(over, cfg.KeyPrefix+":h", "@pending").Val(); nonce != "" {
-					begun[nonce] = true
-				}
-			case <-over.Done():
-			}
+		if begun[0] == begun[1] {
+			t.Error("the same admission in two runs")
 		}
 	})
-	readmits.Wait()
-	stop()
-	looks.Wait()
-	err = errors.Join(errs...)
-	if took := time.Since(since); err == nil && len(begun) > 1 && took > lock.EndPatience {
-		err = fmt.Errorf("%d admissions were begun in %v", len(begun), took)
+}
+
+// admissions watches a node in a bubble, and returns how many of its admissions were begun until stop.
+func admissions(t *testing.T, n *memredis.Node) (stop func() int) {
+	t.Helper()
+	begun, ended := make(map[string]bool), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer close(ended)
+		for c := n.Client(t); ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+			if nonce, err := c.HGet(t.Context(), hashKey, "@pending").Result(); err == nil {
+				begun[nonce] = true
+			}
+		}
+	}()
+	return func() int {
+		cancel()
+		<-ended
+		return len(begun)
 	}
-	return len(begun), err
+}
+
+// copying is a connection to a node on which each call that copies locks takes a time.
+type copying struct {
+	net.Conn
+
+	takes time.Duration
+}
+
+func (c copying) Write(b []byte) (int, error) {
+	if bytes.Count(b, []byte(lockKey(""))) > 1 {
+		time.Sleep(c.takes)
+	}
+	return c.Conn.Write(b)
+}
+
+// Several processes admit the same node. Copying many locks takes longer than the interval of their checks, but none of
+// them replaces an admission that another one is completing. If it takes longer than their patience, the next one gets
+// more of it.
+func TestProcessesLetEachOtherAdmitANodeWithManyLocks(t *testing.T) {
+	t.Parallel()
+	for copies, want := range map[time.Duration]int{
+		lock.EndPatience * 8 / 10: 1,
+		// One of the others replaces the first admission, the first process that one, and each waits longer now.
+		lock.EndPatience * 18 / 10: 3,
+	} {
+		t.Run(fmt.Sprintf("copied within %v", copies), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, 3)
+				cfg.Epochs = &epochs{}
+				cfg.Nodes[1].Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					conn, err := nodes[1].Dial(ctx, network, addr)
+					return copying{conn, copies / 2}, err
+				}
+				all := []*lock.Locker{started(t, cfg), locker(t, cfg), locker(t, cfg)}
+				leases := func() { // which are renewed; they take two calls
+					for _, n := range []*memredis.Node{nodes[0], nodes[2]} {
+						pipe := n.Client(t).Pipeline()
+						for i := range 260 {
+							pipe.Set(t.Context(), lockKey(fmt.Sprint(i)), fmt.Sprintf("%032xholder", i), lock.DefaultTTL)
+						}
+						_, err := pipe.Exec(t.Context())
+						must(t, err)
+					}
+				}
+				leases()
+				forgets(t, nodes[1])
+				stop := admissions(t, nodes[1])
+				errs := make(chan error)
+				for _, l := range all {
+					go func() { errs <- l.Admit(t.Context(), "node-2") }()
+				}
+				for range all {
+					for admitted := false; !admitted; {
+						select {
+						case err := <-errs:
+							must(t, err)
+							admitted = true
+						case <-time.After(lock.DefaultTTL / 3):
+							leases()
+						}
+					}
+				}
+				if begun := stop(); begun != want {
+					t.Errorf("%d admissions were begun; want %d", begun, want)
+				}
+				if copied := len(nodes[1].Client(t).Keys(t.Context(), lockKey("*")).Val()); copied != 260 {
+					t.Errorf("the node has %d locks", copied)
+				}
+			})
+		})
+	}
 }
 
 // If a process ended during its admission, another one begins a new one after its patience.
 func TestAnAdmissionThatNobodyEndsIsBegunAnew(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	cfg.Epochs = &epochs{}
-	l := started(t, cfg)
-	restart(t, servers[1], nil)
-	left, err := admitBegin(t, l, "node-2")
-	must(t, err)
-	must(t, l.EndQuarantine(t.Context(), "node-2"))
-	second := locker(t, cfg)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	readmitted := make(chan error, 1)
-	go func() { readmitted <- patiently(ctx, func() error { return second.Admit(ctx, "node-2") }) }()
-	eventually(t, 20*time.Second, "it waits for the other", func() bool { return second.Impatient("node-2") })
-	must(t, <-readmitted)
-	if is := client(t, servers[1].Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "@incarnation").Val(); is == left.Nonce() {
-		t.Error("the admission that was left has ended")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		cfg.Epochs = &epochs{}
+		l := started(t, cfg)
+		forgets(t, nodes[1])
+		left, err := l.BeginAdmission(t.Context(), "node-2")
+		must(t, err)
+		must(t, l.EndQuarantine(t.Context(), "node-2"))
+		begun := time.Now()
+		must(t, locker(t, cfg).Admit(t.Context(), "node-2"))
+		lasted(t, "admitted after", time.Since(begun), lock.EndPatience, lock.EndPatience/2+2*time.Second)
+		if is := hashField(t, nodes[1], "@incarnation"); is == left.Nonce() {
+			t.Error("the admission that was left has ended")
+		}
+	})
 }
 
 // choosy is an Armer of a process that may not admit nodes at first.
@@ -202,19 +220,27 @@ func (c *choosy) MayAdmit(context.Context) error {
 
 func TestNoNodeIsAdmittedWhereTheArmerRefusesIt(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	cfg.Epochs = &epochs{}
-	must(t, started(t, cfg).Close())
-	armer := &choosy{}
-	cfg.Armer = armer
-	l := locker(t, cfg)
-	restart(t, servers[1], nil)
-	initialise(t, l) // a quorum is there
-	asked := armer.asked.Load()
-	eventually(t, 20*time.Second, "the lost node is found twice", func() bool { return armer.asked.Load() > asked+1 })
-	if keys := client(t, servers[1].Addr).Keys(t.Context(), "*").Val(); len(keys) > 0 {
-		t.Errorf("the node has %q", keys)
-	}
-	armer.may.Store(true)
-	eventually(t, 20*time.Second, "the node is admitted", func() bool { return status(t, l)[1].Admitted })
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		cfg.Epochs = &epochs{}
+		must(t, started(t, cfg).Close())
+		armer := &choosy{}
+		cfg.Armer = armer
+		l := locker(t, cfg)
+		nodes[1].Lose(t)
+		must(t, l.Init(t.Context())) // a quorum is there
+		asked := armer.asked.Load()
+		time.Sleep(lock.DefaultMaxTTL)
+		if armer.asked.Load() <= asked+1 {
+			t.Error("the lost node was not found twice")
+		}
+		if keys := nodes[1].Client(t).Keys(t.Context(), "*").Val(); len(keys) > 0 {
+			t.Errorf("the node has %q", keys)
+		}
+		armer.may.Store(true)
+		time.Sleep(5 * time.Second)
+		if st := l.Status(t.Context())[1]; !st.Admitted {
+			t.Errorf("%+v", st)
+		}
+	})
 }
