@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 
 	"github.com/fencegate/fencegate/fence"
 )
@@ -26,12 +27,14 @@ func (f *floored) Arm(_ context.Context, a fence.Arming) error {
 // Redis counts from 1, but the fence's floor is known, so one arm is enough.
 func TestATokenBeginsAboveTheFloor(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 3)
-	armer := &floored{floor: 34}
-	cfg.Armer = armer
-	l := started(t, cfg)
-	grant, err := acquire(t, l, "r").Grant()
-	if err != nil || grant.Token <= 34 || armer.arms != 1 {
-		t.Errorf("token %d after %d arms, %v", grant.Token, armer.arms, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		armer := &floored{floor: 34}
+		cfg.Armer = armer
+		l := started(t, cfg)
+		grant, err := acquire(t, l, "r").Grant()
+		if err != nil || grant.Token <= 34 || armer.arms != 1 {
+			t.Errorf("token %d after %d arms, %v", grant.Token, armer.arms, err)
+		}
+	})
 }

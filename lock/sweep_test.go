@@ -2,10 +2,12 @@ package lock_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -39,44 +41,27 @@ func used(t *testing.T, c *redis.Client) int64 {
 
 func TestSweepingDeletesCountersAndTokensStillRise(t *testing.T) {
 	t.Parallel()
-	backends(t, []int{1, 3}, func(t *testing.T, cfg lock.Config) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
 		l := started(t, cfg)
 		tokens := make(map[string]fence.Token)
-		for i := range 40 {
+		for i := range 20 {
 			name := fmt.Sprint("r", i)
 			for range 1 + i%4 {
-				lease := acquire(t, l, name)
+				lease := acquireOnAll(t, l, name)
 				tokens[name] = token(t, lease)
 				release(t, lease)
 			}
 		}
-		held := acquireEverywhere(t, l, "held", lock.WithTTL(lock.DefaultMaxTTL))
-		prefix := cfg.KeyPrefix
-		if prefix == "" {
-			prefix = lock.DefaultKeyPrefix
-		}
-		const names = 41
-		for _, node := range cfg.Nodes { // a quorum has them; other nodes may be behind
-			c := client(t, node.Addr)
-			eventually(t, 20*time.Second, node.Name+" has counted all", func() bool {
-				for name := range tokens {
-					if !c.HExists(t.Context(), prefix+":h", "c:"+name).Val() { // or its message came too late
-						lease := acquire(t, l, name)
-						tokens[name] = token(t, lease)
-						release(t, lease)
-					}
-				}
-				return fields(t, c, prefix) >= names+ownFields
-			})
-		}
-		n, err := sweep(t, l)
+		held := acquireOnAll(t, l, "held")
+		n, err := l.Sweep(t.Context())
 		must(t, err)
-		if want := names * len(cfg.Nodes); n < want-2*len(cfg.Nodes) {
-			t.Errorf("swept %d counters; want about %d", n, want)
+		if n != 21*len(nodes) {
+			t.Errorf("swept %d counters", n)
 		}
-		for _, node := range cfg.Nodes {
-			if left := fields(t, client(t, node.Addr), prefix); left > 8 {
-				t.Errorf("%s: %d fields are left", node.Name, left)
+		for i, node := range nodes {
+			if left := fields(t, node.Client(t), lock.DefaultKeyPrefix); left != ownFields+1 { // the longest TTL of a lease
+				t.Errorf("node %d: %d fields are left", i+1, left)
 			}
 		}
 		must(t, held.Extend(t.Context(), time.Minute)) // a lease survives it
@@ -95,50 +80,45 @@ func TestSweepingDeletesCountersAndTokensStillRise(t *testing.T) {
 // token here.
 func TestTokensStayUniqueAndRiseWhileCountersAreSwept(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 3)
-	l := started(t, cfg)
-	var mu sync.Mutex
-	var entries []acquisition
-	var workers sync.WaitGroup
-	var stop atomic.Bool
-	for range 3 {
-		other := locker(t, cfg)
-		workers.Go(func() {
-			for !stop.Load() {
-				begun := time.Now()
-				lease, err := other.Acquire(t.Context(), "r")
-				if err != nil {
-					continue
-				}
-				mu.Lock()
-				entries = append(entries, acquisition{begun, time.Now(), lease.Ref().Token})
-				mu.Unlock()
-				_ = lease.Release(t.Context())
-			}
-		})
-	}
-	defer workers.Wait()
-	defer stop.Store(true)
-	acquired := func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(entries)
-	}
-	sweeps := 0
-	for begun := time.Now(); acquired() < 20 || sweeps < 5 || time.Since(begun) < 1500*time.Millisecond; sweeps++ {
-		_, err := sweep(t, l)
-		must(t, err)
-		if time.Since(begun) > time.Minute {
-			t.Fatalf("only %d acquisitions and %d sweeps", acquired(), sweeps)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		l := started(t, cfg)
+		for _, n := range nodes { // messages overtake each other
+			n.Requests.Delay(func() time.Duration { return rand.N(10 * time.Millisecond) })
 		}
-	}
-	stop.Store(true)
-	workers.Wait()
-	duplicates, inversions := verify(entries)
-	t.Logf("%d acquisitions, %d sweeps", len(entries), sweeps)
-	if duplicates != 0 || inversions != 0 {
-		t.Errorf("%d duplicates, %d inversions", duplicates, inversions)
-	}
+		var mu sync.Mutex
+		var entries []acquisition
+		var workers sync.WaitGroup
+		var stop atomic.Bool
+		for range 3 {
+			other := locker(t, cfg)
+			workers.Go(func() {
+				for !stop.Load() {
+					begun := time.Now()
+					lease, err := other.Acquire(t.Context(), "r")
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					entries = append(entries, acquisition{begun, time.Now(), lease.Ref().Token})
+					mu.Unlock()
+					_ = lease.Release(t.Context())
+				}
+			})
+		}
+		for begun := time.Now(); time.Since(begun) < 1500*time.Millisecond; {
+			_, err := l.Sweep(t.Context())
+			must(t, err)
+		}
+		stop.Store(true)
+		workers.Wait()
+		duplicates, inversions := verify(entries)
+		t.Logf("%d acquisitions", len(entries))
+		if duplicates != 0 || inversions != 0 || len(entries) < 50 {
+			t.Errorf("%d acquisitions: %d duplicates, %d inversions", len(entries), duplicates, inversions)
+		}
+	})
 }
 
 // A million resources that were used once leave a bounded amount of memory.
@@ -156,7 +136,7 @@ func TestAMillionResourcesUsedOnceLeaveAlmostNothing(t *testing.T) {
 	}
 	full, before := used(t, c), scripts(t, c)
 	begun := time.Now()
-	n, err := sweep(t, l)
+	n, err := l.Sweep(t.Context())
 	must(t, err)
 	took := time.Since(begun)
 	// Redis frees the table's buckets (8 MB) gradually as the hash is used.
@@ -183,43 +163,19 @@ func scripts(t *testing.T, c *redis.Client) int64 {
 	return n
 }
 
-// A sweep does not have to be requested.
-func TestALockerSweepsByItself(t *testing.T) {
-	t.Parallel()
-	cfg, servers := own(t, 1, redisserver.Config{})
-	l := started(t, cfg)
-	first := token(t, acquire(t, l, "r", lock.WithTTL(50*time.Millisecond)))
-	c := client(t, servers[0].Addr)
-	manyCounters(t, c, cfg.KeyPrefix)
-	next := locker(t, cfg)
-	next.SweepEvery(1)
-	lease := acquire(t, next, "r")
-	if got := token(t, lease); got <= first {
-		t.Errorf("token %d after %d", got, first)
-	}
-	eventually(t, 30*time.Second, "the counters are swept", func() bool {
-		release(t, acquire(t, next, "other")) // the first sweep may be cut short by a query, which has a second
-		return fields(t, c, cfg.KeyPrefix) < 20
-	})
-}
-
-// manyCounters writes more counters than a node may keep.
-func manyCounters(t *testing.T, c *redis.Client, prefix string) {
-	t.Helper()
-	for i := range 3 {
-		must(t, c.Eval(t.Context(), `for i = 1, 40000 do
-			redis.call('HSET', KEYS[1], 'c:jobs/' .. string.format('%d', ARGV[1] * 40000 + i), '1')
-		end return 1`, []string{prefix + ":h"}, i).Err())
-	}
-}
-
-// Sweeps also happen if each process makes only a few tries.
+// A sweep does not have to be requested, and also happens if each process makes only a few tries.
 func TestLockersThatDoNotLiveLongSweepTogether(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{})
-	started(t, cfg)
+	lease := acquire(t, started(t, cfg), "first")
+	first := token(t, lease)
+	release(t, lease)
 	c := client(t, servers[0].Addr)
-	manyCounters(t, c, cfg.KeyPrefix)
+	for i := range 3 { // more counters than a node may keep
+		must(t, c.Eval(t.Context(), `for i = 1, 40000 do
+			redis.call('HSET', KEYS[1], 'c:jobs/' .. string.format('%d', ARGV[1] * 40000 + i), '1')
+		end return 1`, []string{cfg.KeyPrefix + ":h"}, i).Err())
+	}
 	eventually(t, time.Minute, "the counters are swept", func() bool {
 		l := locker(t, cfg)
 		l.SweepEvery(16)
@@ -228,4 +184,7 @@ func TestLockersThatDoNotLiveLongSweepTogether(t *testing.T) {
 		}
 		return fields(t, c, cfg.KeyPrefix) < 20
 	})
+	if got := token(t, acquire(t, locker(t, cfg), "first")); got <= first {
+		t.Errorf("token %d after %d", got, first)
+	}
 }
