@@ -13,7 +13,6 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/redisserver"
-	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -38,45 +37,39 @@ func (f *fences) List(_ context.Context, _, after string, _ int) ([]fence.Record
 // once, each time.
 func TestADurableNodeIsAdmittedAtOnceAfterItsRestart(t *testing.T) {
 	t.Parallel()
-	testenv.Paced(t, time.Minute, func(time.Duration) error {
-		cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
-		kept := &fences{}
-		cfg.Epochs, cfg.Nodes[0].Durable = kept, true
-		l := started(t, cfg)
-		lease := acquire(t, l, "r", lock.WithTTL(2*time.Minute))
-		kept.rows = []fence.Record{{Resource: "r", Token: lease.Ref().Token}}
-		for range 2 {
-			restart(t, servers[0], nil)
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			err := patiently(ctx, func() error { return l.Admit(ctx, "node-1") })
-			cancel()
-			if errors.Is(err, context.DeadlineExceeded) {
-				return err // the node may have been too late to tell its settings
-			}
-			must(t, err)
-			if _, err := tryAcquire(t, locker(t, cfg), "r"); !errors.Is(err, lock.ErrHeld) {
-				t.Errorf("acquire what is held: %v", err)
-			}
+	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
+	kept := &fences{}
+	cfg.Epochs, cfg.Nodes[0].Durable = kept, true
+	l := started(t, cfg)
+	lease := acquire(t, l, "r", lock.WithTTL(maxTTL))
+	kept.rows = []fence.Record{{Resource: "r", Token: lease.Ref().Token}}
+	for range 2 {
+		restart(t, servers[0], nil)
+		ctx, cancel := context.WithTimeout(t.Context(), maxTTL/2) // a quarantine would last twice as long
+		err := l.Admit(ctx, "node-1")
+		cancel()
+		must(t, err)
+		if _, err := locker(t, cfg).TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+			t.Errorf("acquire what is held: %v", err)
 		}
-		eventually(t, 20*time.Second, "it is admitted without a warning", func() bool {
-			st := status(t, l)[0]
-			return st.Admitted && st.Warning == ""
-		})
-		before := lease.Ref().Token
-		release(t, lease)
-		if next := acquire(t, l, "r"); token(t, next) <= before {
-			t.Errorf("token %d after %d", token(t, next), before)
-		}
-		return nil
+	}
+	eventually(t, 20*time.Second, "it is admitted without a warning", func() bool {
+		st := status(t, l)[0]
+		return st.Admitted && st.Warning == ""
 	})
+	before := lease.Ref().Token
+	release(t, lease)
+	if next := acquire(t, l, "r"); token(t, next) <= before {
+		t.Errorf("token %d after %d", token(t, next), before)
+	}
 }
 
 // quarantined begins to admit a node, and fails if the admission could end at once.
 func quarantined(t *testing.T, l *lock.Locker) {
 	t.Helper()
-	begun, err := admitBegin(t, l, "node-1")
+	begun, err := l.BeginAdmission(t.Context(), "node-1")
 	must(t, err)
-	if err := admitEnd(t, l, begun); !errors.Is(err, lock.ErrQuarantined) {
+	if err := l.EndAdmission(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
 		t.Errorf("admit: %v", err)
 	}
 }
