@@ -3,6 +3,9 @@ package pglock
 import (
 	"context"
 	"time"
+
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/lifetime"
 )
 
 // GiveTime lets groups take as long as a busy machine needs, and delays the next group meanwhile.
@@ -10,6 +13,9 @@ func GiveTime(s *Source) {
 	s.takes.Timeout, s.extends.Timeout, s.frees.Timeout = time.Minute, time.Minute, time.Minute
 	s.takes.Pace, s.extends.Pace, s.frees.Pace = time.Hour, time.Hour, time.Hour
 }
+
+// CloseInTime lets Close give back what it has however busy the machine is. Call it before the first lease.
+func CloseInTime(s *Source) { s.life = lifetime.New(time.Minute, leasing.ErrClosed) }
 
 // Extending is how many renewals wait for the group before them.
 func Extending(s *Source) int { return s.extends.Waiting() }

@@ -2,6 +2,7 @@ package pglock_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -71,10 +72,17 @@ func TestWhoAcquiresComesBehindThoseWhoWait(t *testing.T) {
 	if ask[bool](t, w, enter, "second", time.Hour) {
 		t.Error("the second came before the first")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if _, err := w.Acquire(ctx, leasing.Request{Resource: "r", TTL: ttl}); err == nil {
-		t.Error("who asks last comes first")
+	outcome := make(chan error, 1)
+	go func() {
+		_, err := w.Acquire(ctx, leasing.Request{Resource: "r", TTL: ttl})
+		outcome <- err
+	}()
+	until(t, "it stands behind the two, or has the lease", func() bool { return w.waiters(t) == 3 || len(outcome) == 1 })
+	cancel()
+	if err := <-outcome; !errors.Is(err, leasing.ErrHeld) && !errors.Is(err, context.Canceled) {
+		t.Errorf("who asks last: %v; want that it waited", err)
 	}
 	if !ask[bool](t, w, enter, "first", time.Hour) {
 		t.Error("the first does not get the resource")
