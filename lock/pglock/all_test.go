@@ -10,16 +10,17 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Each wait is shorter than the TTL; together they are longer. A renewal has two thirds of the TTL.
+// Each wait is shorter than the time between two renewals; together they are longer than the TTL. A renewal has two thirds
+// of the TTL.
 func TestLeasesThatAreHadOutliveManyShortWaits(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	const ttl = 12 * time.Second
 	all := []leasing.Request{{Resource: "r", TTL: ttl}}
-	for i := range 6 {
+	for i := range 9 {
 		r := fmt.Sprintf("r/%d", i+1)
 		all = append(all, leasing.Request{Resource: r, TTL: ttl})
-		w.exec(t, `SELECT fence.take_lease($1, 'another', $2, sha256('seal'), '', 0, false)`, r, (time.Duration(i+1) * ttl / 5).Microseconds())
+		w.exec(t, `SELECT fence.take_lease($1, 'another', $2, sha256('seal'), '', 0, false)`, r, (time.Duration(i+1) * ttl / 8).Microseconds())
 	}
 	begun := time.Now()
 	leases, err := w.AcquireAll(t.Context(), all)
