@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/gateway/access"
@@ -57,49 +58,50 @@ func TestATokenIsWhoseEveryClaimItHas(t *testing.T) {
 
 func TestRightsEndWithTheTokenAndWithItsMapping(t *testing.T) {
 	t.Parallel()
-	var who identity
-	var ps *access.Principals
-	var p *access.Principal
-	for validity := 300 * time.Millisecond; ; validity *= 4 { // it may end before it is looked at
-		who = identity{Issuer: "idp", Claims: map[string][]string{"sub": {"nightly"}, "groups": {"jobs"}}, Expires: time.Now().Add(validity)}
-		var err error
-		if ps, err = access.New([]access.Definition{claimed("nightly")}, access.VerifiedBy(who)); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		who := identity{Issuer: "idp", Claims: map[string][]string{"sub": {"nightly"}, "groups": {"jobs"}}, Expires: time.Now().Add(time.Hour)}
+		ps, err := access.New([]access.Definition{claimed("nightly")}, access.VerifiedBy(who))
+		if err != nil {
 			t.Fatal(err)
 		}
-		p, err = ps.Authenticate(t.Context(), "token")
-		if err == nil && p.May(access.Acquire, "a") {
-			break
-		}
-		if validity > 4*time.Second {
+		p, err := ps.Authenticate(t.Context(), "token")
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	ctx, cancel := p.Lasts(t.Context())
-	defer cancel()
-	<-ctx.Done()
-	if err := p.Check(access.Acquire, "a"); err == nil || err.Error() != "the token of nightly has expired" || p.MaySome(access.Acquire) {
-		t.Errorf("behind its end: %v", err)
-	}
+		ctx, cancel := p.Lasts(t.Context())
+		defer cancel()
+		time.Sleep(time.Hour - 1)
+		if !p.May(access.Acquire, "a") || ctx.Err() != nil {
+			t.Errorf("before its end: %v", ctx.Err())
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		if ctx.Err() == nil {
+			t.Error("what the token opened goes on")
+		}
+		if err := p.Check(access.Acquire, "a"); err == nil || err.Error() != "the token of nightly has expired" || p.MaySome(access.Acquire) {
+			t.Errorf("behind its end: %v", err)
+		}
 
-	who.Expires = time.Now().Add(time.Hour)
-	if _, err := ps.Replace([]access.Definition{claimed("nightly")}, access.VerifiedBy(who)); err != nil {
-		t.Fatal(err)
-	}
-	p, err := ps.Authenticate(t.Context(), "token")
-	if err != nil {
-		t.Fatal(err)
-	}
-	renamed := claimed("nightly")
-	renamed.Issued[0].Equal = map[string]string{"sub": "nightly", "groups": "admins"}
-	if _, err := ps.Replace([]access.Definition{renamed}, access.VerifiedBy(who)); err != nil {
-		t.Fatal(err)
-	}
-	if p.May(access.Acquire, "a") || !ended(p) {
-		t.Error("a token that is nobody's any more has rights")
-	}
-	if _, err := ps.Replace([]access.Definition{renamed}); err == nil {
-		t.Error("tokens that nobody verifies were accepted")
-	}
+		who.Expires = time.Now().Add(time.Hour)
+		if _, err := ps.Replace([]access.Definition{claimed("nightly")}, access.VerifiedBy(who)); err != nil {
+			t.Fatal(err)
+		}
+		if p, err = ps.Authenticate(t.Context(), "token"); err != nil {
+			t.Fatal(err)
+		}
+		renamed := claimed("nightly")
+		renamed.Issued[0].Equal = map[string]string{"sub": "nightly", "groups": "admins"}
+		if _, err := ps.Replace([]access.Definition{renamed}, access.VerifiedBy(who)); err != nil {
+			t.Fatal(err)
+		}
+		if p.May(access.Acquire, "a") || !ended(p) {
+			t.Error("a token that is nobody's any more has rights")
+		}
+		if _, err := ps.Replace([]access.Definition{renamed}); err == nil {
+			t.Error("tokens that nobody verifies were accepted")
+		}
+	})
 }
 
 // during is a verifier that calls a function while it verifies.

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -24,57 +25,54 @@ import (
 
 func TestLeaseTravelsThroughItsHandle(t *testing.T) {
 	t.Parallel()
-	f := newFakes()
-	var held time.Duration
-	s := newServer(t, f, func(c *api.Config) { c.Ended = func(d time.Duration, _ bool) { held = d } })
-	var asked leasing.Request
-	var wait time.Duration
-	inner := f.acquire
-	f.acquire = func(ctx context.Context, req leasing.Request) (leasing.Lease, error) {
-		asked = req
-		until, _ := ctx.Deadline()
-		wait = time.Until(until)
-		return inner(ctx, req)
-	}
-	a := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1001","ttl":"20s","wait":"5s","holder":"worker-a"}`)
-	if want := (leasing.Request{Resource: "orders/1001", TTL: 20 * time.Second, Holder: "worker-a"}); !reflect.DeepEqual(asked, want) || wait <= 0 || wait > 5*time.Second {
-		t.Errorf("asked for %+v, with a wait of %v; want %+v and 5s", asked, wait, want)
-	}
-	if a.status != http.StatusCreated || a.str("token") != "34" || a.str("grant") != "34."+seal.Reveal() || a.str("resource") != "orders/1001" {
-		t.Errorf("acquire: %d %s", a.status, a.text)
-	}
-	if ttl, valid := a.body["ttl_ms"], a.body["valid_ms"].(float64); ttl != 20000. || valid < 19000 || valid >= 20000 {
-		t.Errorf("ttl_ms %v, valid_ms %v", ttl, valid)
-	}
-	if a.header.Get("Cache-Control") != "no-store" {
-		t.Error("a grant may be cached")
-	}
-	handle := a.str("handle")
-	raw, err := base64.RawURLEncoding.DecodeString(handle)
-	if err != nil || strings.Contains(string(raw), seal.Reveal()) || strings.Contains(handle, seal.Reveal()) {
-		t.Errorf("the handle holds the seal, or is no base64url: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes()
+		var held time.Duration
+		s := newServer(t, f, func(c *api.Config) { c.Ended = func(d time.Duration, _ bool) { held = d } })
+		var asked leasing.Request
+		var wait time.Duration
+		inner := f.acquire
+		f.acquire = func(ctx context.Context, req leasing.Request) (leasing.Lease, error) {
+			asked = req
+			until, _ := ctx.Deadline()
+			wait = time.Until(until)
+			time.Sleep(2 * time.Second)
+			return inner(ctx, req)
+		}
+		a := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1001","ttl":"20s","wait":"5s","holder":"worker-a"}`)
+		if want := (leasing.Request{Resource: "orders/1001", TTL: 20 * time.Second, Holder: "worker-a"}); !reflect.DeepEqual(asked, want) || wait != 5*time.Second {
+			t.Errorf("asked for %+v, with a wait of %v; want %+v and 5s", asked, wait, want)
+		}
+		if a.status != http.StatusCreated || a.str("token") != "34" || a.str("grant") != "34."+seal.Reveal() || a.str("resource") != "orders/1001" {
+			t.Errorf("acquire: %d %s", a.status, a.text)
+		}
+		if ttl, valid, elapsed := a.body["ttl_ms"], a.body["valid_ms"], a.body["elapsed_ms"]; ttl != 20000. || valid != 19999. || elapsed != 2000. {
+			t.Errorf("ttl_ms %v, valid_ms %v, elapsed_ms %v", ttl, valid, elapsed)
+		}
+		if a.header.Get("Cache-Control") != "no-store" {
+			t.Error("a grant may be cached")
+		}
+		handle := a.str("handle")
+		raw, err := base64.RawURLEncoding.DecodeString(handle)
+		if err != nil || strings.Contains(string(raw), seal.Reveal()) || strings.Contains(handle, seal.Reveal()) {
+			t.Errorf("the handle holds the seal, or is no base64url: %v", err)
+		}
 
-	renewed := request(t, s, "POST", "/v1/leases/renew", fmt.Sprintf(`{"handle":%q,"ttl":"10s"}`, handle))
-	if renewed.status != http.StatusOK || f.renewed != 10*time.Second || renewed.str("token") != "34" {
-		t.Errorf("renew: %d %s, for %v", renewed.status, renewed.text, f.renewed)
-	}
-	creds := request(t, s, "POST", "/v1/leases/credentials", fmt.Sprintf(`{"handle":%q,"refreshing":true}`, handle))
-	if valid, _ := creds.body["valid_ms"].(float64); valid <= 0 || valid > 1500 {
-		t.Errorf("credentials are valid for %v ms of a lease of 1500", creds.body["valid_ms"])
-	}
-	if creds.status != http.StatusOK || creds.str("access_key_id") != "ASIA" {
-		t.Errorf("credentials: %d %s", creds.status, creds.text)
-	}
-	if a := request(t, s, "POST", "/v1/leases/release", fmt.Sprintf(`{"handle":%q}`, handle)); a.status != http.StatusNoContent || a.text != "" {
-		t.Errorf("release: %d %s", a.status, a.text)
-	}
-	if held <= 0 || held > time.Minute {
-		t.Errorf("the lease was held for %v, says its handle", held)
-	}
-	if got, want := <-f.released, (leasing.Ref{Resource: "orders/1001", Owner: "0123456789abcdef", Token: 34}); got != want {
-		t.Errorf("released %+v, want %+v", got, want)
-	}
+		time.Sleep(time.Minute)
+		renewed := request(t, s, "POST", "/v1/leases/renew", fmt.Sprintf(`{"handle":%q,"ttl":"10s"}`, handle))
+		if renewed.status != http.StatusOK || f.renewed != 10*time.Second || renewed.str("token") != "34" || renewed.body["valid_ms"] != 10000. {
+			t.Errorf("renew: %d %s, for %v", renewed.status, renewed.text, f.renewed)
+		}
+		if a := request(t, s, "POST", "/v1/leases/release", fmt.Sprintf(`{"handle":%q}`, handle)); a.status != http.StatusNoContent || a.text != "" {
+			t.Errorf("release: %d %s", a.status, a.text)
+		}
+		if held != time.Minute {
+			t.Errorf("the lease was held for %v, says its handle", held)
+		}
+		if got, want := <-f.released, (leasing.Ref{Resource: "orders/1001", Owner: "0123456789abcdef", Token: 34}); got != want {
+			t.Errorf("released %+v, want %+v", got, want)
+		}
+	})
 }
 
 // bad is one malformed request and the field that the answer must name.

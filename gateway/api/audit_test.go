@@ -54,8 +54,7 @@ func TestTheLogSaysWhoManagesAndWhoWasDeniedOnThePage(t *testing.T) {
 		t.Errorf("of one's own lease the log says %s", text)
 	}
 
-	base, _ := serve(t, s)
-	b := newBrowser(t, base)
+	b := newBrowser(t, transportTo(t, s))
 	b.login("token of worker")
 	says("worker", `msg="a request was denied" verb=inspect resource="" route=/page/login`)
 	b.login("token of ops")

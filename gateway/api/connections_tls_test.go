@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/gateway/api"
@@ -54,46 +55,41 @@ func (c *fullConn) Close() error {
 // The close alert of TLS would block under the lock that each new connection needs.
 func TestAFullPortSendsNoCloseAlert(t *testing.T) {
 	t.Parallel()
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln := &fullListener{Listener: inner}
-	a := newAuthority(t)
-	cfg := &tls.Config{Certificates: []tls.Certificate{a.sign(t, a.cert)}, MinVersion: tls.VersionTLS12}
-	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.NotFoundHandler()}
-	api.LimitConnections(srv, 1, func() {})
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(tlsfiles.Listener(ln, cfg)) }()
-	t.Cleanup(func() {
-		_ = srv.Close()
-		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-			t.Error(err)
-		}
-	})
-	quiet, err := tls.Dial("tcp", inner.Addr().String(), &tls.Config{InsecureSkipVerify: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = quiet.NetConn().Close() }()
-	_, _ = quiet.Write([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
-	resp, err := http.ReadResponse(bufio.NewReader(quiet), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	ln.full.Store(true)
-	for ended := false; !ended; { // until the first is idle, and replaced
-		other, err := net.Dial("tcp", inner.Addr().String())
+	synctest.Test(t, func(t *testing.T) {
+		inner := listenInProcess()
+		ln := &fullListener{Listener: inner}
+		a := newAuthority(t)
+		cfg := &tls.Config{Certificates: []tls.Certificate{a.sign(t, a.cert)}, MinVersion: tls.VersionTLS12}
+		srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.NotFoundHandler()}
+		api.LimitConnections(srv, 1, func() {})
+		served := make(chan error, 1)
+		go func() { served <- srv.Serve(tlsfiles.Listener(ln, cfg)) }()
+		t.Cleanup(func() {
+			_ = srv.Close()
+			if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+				t.Error(err)
+			}
+		})
+		conn := inner.dial()
+		defer func() { _ = conn.Close() }()
+		quiet := tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
+		_, _ = quiet.Write([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+		resp, err := http.ReadResponse(bufio.NewReader(quiet), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = other.Close() })
-		_ = quiet.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
-		_, err = quiet.Read(make([]byte, 1))
-		ended = err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
-	}
-	if n := ln.writes.Load(); n != 0 {
-		t.Errorf("%d writes before the connection was closed", n)
-	}
+		_ = resp.Body.Close()
+		synctest.Wait() // it is idle
+		ln.full.Store(true)
+		other := inner.dial()
+		defer func() { _ = other.Close() }()
+		after(t, 0, func() {
+			if _, err := conn.Read(make([]byte, 1)); err == nil {
+				t.Error("the idle connection stays open beside the next")
+			}
+		})
+		if n := ln.writes.Load(); n != 0 {
+			t.Errorf("%d writes before the connection was closed", n)
+		}
+	})
 }

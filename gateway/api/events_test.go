@@ -21,15 +21,20 @@ func withEvents(t *testing.T, keep int) (*activity.Feed, option) {
 	return feed, func(c *api.Config) { c.Events = feed }
 }
 
-func TestEventsAreStreamedFromWhereTheReaderWas(t *testing.T) {
-	t.Parallel()
-	feed, on := withEvents(t, 3)
-	s := newServer(t, newFakes(), on)
-	url, _ := serve(t, s)
-	c, err := client.New(client.Config{URL: url, HTTPClient: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}})
+// goClient is the Go client of a server.
+func goClient(t *testing.T, way http.RoundTripper) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Config{URL: "http://127.0.0.1:7070", HTTPClient: &http.Client{Transport: way}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+func TestEventsAreStreamedFromWhereTheReaderWas(t *testing.T) {
+	t.Parallel()
+	feed, on := withEvents(t, 3)
+	c := goClient(t, transportTo(t, newServer(t, newFakes(), on)))
 	tell := func(resource string) { feed.Tell(activity.Event{Kind: wire.EventAcquired, Resource: resource}) }
 	tell("r1")
 	tell("r2")
@@ -143,15 +148,12 @@ func TestWhatTheAPIDoesIsTold(t *testing.T) {
 func TestARefusalIsShownHoweverMuchElseHappened(t *testing.T) {
 	t.Parallel()
 	feed, on := withEvents(t, 0)
-	url, _ := serve(t, newServer(t, newFakes(), on))
+	way := transportTo(t, newServer(t, newFakes(), on))
 	feed.Tell(activity.Event{Kind: wire.EventRefused, Code: "ZF001", Resource: "orders/1001"})
 	for range 5000 {
 		feed.Tell(activity.Event{Kind: wire.EventAcquired, Resource: "busy"})
 	}
-	c, err := client.New(client.Config{URL: url, HTTPClient: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := goClient(t, way)
 	var told []string
 	if err := c.Refusals(t.Context(), "", false, func(e wire.Event) error { told = append(told, e.Kind+" "+e.Resource); return nil }); err != nil {
 		t.Fatal(err)
@@ -159,7 +161,7 @@ func TestARefusalIsShownHoweverMuchElseHappened(t *testing.T) {
 	if got := strings.Join(told, ", "); got != "refused orders/1001" {
 		t.Errorf("the stream told %q", got)
 	}
-	_, page := newBrowser(t, url).do("/", nil)
+	_, page := newBrowser(t, way).do("/", nil)
 	_, refused, _ := strings.Cut(page, `<tbody id="refused"`)
 	refused, rest, _ := strings.Cut(refused, "</tbody>")
 	if strings.Count(refused, "orders/1001") != 1 || strings.Contains(refused, "busy") || strings.Contains(rest, "orders/1001") {

@@ -39,6 +39,7 @@ type fakes struct {
 	ran       []wire.Statement
 	grant     fence.Grant
 	results   []wire.Result
+	terms     api.CredentialTerms // of the last credentials
 }
 
 var seal = fence.NewSeal()
@@ -112,7 +113,8 @@ func (f *fakes) Inspect(context.Context, string) (fence.Record, error) {
 	return f.record, f.err
 }
 
-func (f *fakes) Issue(_ string, _ fence.Token, expires time.Time, _ api.CredentialTerms) (wire.Credentials, error) {
+func (f *fakes) Issue(_ string, _ fence.Token, expires time.Time, terms api.CredentialTerms) (wire.Credentials, error) {
+	f.terms = terms
 	return wire.Credentials{AccessKeyID: "ASIA", SecretAccessKey: "s", SessionToken: "t", ExpiresAt: expires}, nil
 }
 

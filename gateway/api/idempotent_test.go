@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
@@ -84,20 +85,16 @@ func TestARepeatThatWaitsReturnsTheLeaseThatTheFirstRequestGotMeanwhile(t *testi
 // The look for an earlier lease must not take the place of the acquisition, which has its own way to PostgreSQL.
 func TestAFirstLookWithoutAnAnswerIsGivenUp(t *testing.T) {
 	t.Parallel()
-	f := newFakes()
-	s := newServer(t, f, func(c *api.Config) { c.Fences = silent{f} })
-	ended := make(chan answer, 1)
-	go func() {
-		ended <- send(t, s, "POST", "/v1/leases", `{"resource":"orders/1001","wait":"1s"}`, wire.IdempotencyKey, aKey)
-	}()
-	select {
-	case a := <-ended:
-		if a.status != http.StatusCreated {
-			t.Errorf("%d %s", a.status, a.text)
-		}
-	case <-time.After(15 * time.Second):
-		t.Error("the acquisition waits for the look")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes()
+		s := newServer(t, f, func(c *api.Config) { c.Fences = silent{f} })
+		after(t, patience, func() {
+			a := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1001","wait":"1s"}`, wire.IdempotencyKey, aKey)
+			if a.status != http.StatusCreated {
+				t.Errorf("%d %s", a.status, a.text)
+			}
+		})
+	})
 }
 
 func TestAKeyIsOfOneRequestOfOnePrincipal(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
@@ -28,15 +29,13 @@ type browser struct {
 	http *http.Client
 }
 
-func newBrowser(t *testing.T, base string) *browser {
+func newBrowser(t *testing.T, way http.RoundTripper) *browser {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport := &http.Transport{}
-	t.Cleanup(transport.CloseIdleConnections)
-	return &browser{t, base, &http.Client{Jar: jar, Transport: transport}}
+	return &browser{t, "http://127.0.0.1:7070", &http.Client{Jar: jar, Transport: way}}
 }
 
 // do sends a request, and posts form if it is not nil.
@@ -117,7 +116,7 @@ func define(name string, rules ...access.Rule) access.Definition {
 }
 
 // paged starts a gateway with two principals: one sees only orders, one may revoke.
-func paged(t *testing.T) (base string, shelf *shelf, all *access.Principals, feed *activity.Feed) {
+func paged(t *testing.T) (way http.RoundTripper, shelf *shelf, all *access.Principals, feed *activity.Feed) {
 	t.Helper()
 	all, err := access.New([]access.Definition{
 		define("orders", access.Rule{Resources: "orders/*", Verbs: []access.Verb{access.Inspect}}),
@@ -134,16 +133,15 @@ func paged(t *testing.T) (base string, shelf *shelf, all *access.Principals, fee
 	s := newServer(t, shelf.fakes, on, func(c *api.Config) {
 		c.Leases, c.Fences, c.Principals = onShelf{leases{shelf.fakes}, shelf}, shelf, all
 	})
-	base, _ = serve(t, s)
-	return base, shelf, all, feed
+	return transportTo(t, s), shelf, all, feed
 }
 
 func TestThePageShowsWhatThePrincipalMayInspect(t *testing.T) {
 	t.Parallel()
-	base, _, _, feed := paged(t)
+	way, _, _, feed := paged(t)
 	feed.Tell(activity.Event{Kind: wire.EventRefused, Code: "ZF001", Resource: "orders/3", Presented: 33, Recorded: 34})
 	feed.Tell(activity.Event{Kind: wire.EventRefused, Code: "ZF001", Resource: "invoices/1", Presented: 1, Recorded: 2})
-	b := newBrowser(t, base)
+	b := newBrowser(t, way)
 	if status, text := b.do("/", nil); status != http.StatusUnauthorized || strings.Contains(text, "orders/") || !strings.Contains(text, `type="password"`) {
 		t.Errorf("before the log-in: %d %s", status, text)
 	}
@@ -165,11 +163,11 @@ func TestThePageShowsWhatThePrincipalMayInspect(t *testing.T) {
 	if status, _ := b.do("/page/revoke?resource=orders/3", nil); status != http.StatusForbidden {
 		t.Errorf("revoking without the right: %d", status)
 	}
-	ops := newBrowser(t, base)
+	ops := newBrowser(t, way)
 	if _, text := ops.login("token of ops"); !strings.Contains(text, "invoices/1") || !strings.Contains(text, `aria-label="Revoke orders/3"`) {
 		t.Errorf("ops: %s", text)
 	}
-	blind := newBrowser(t, base)
+	blind := newBrowser(t, way)
 	if status, text := blind.login("token of blind"); status != http.StatusForbidden || !strings.Contains(text, "no right to inspect") || !strings.Contains(text, `type="password"`) {
 		t.Errorf("without the right to inspect: %d %s", status, text)
 	}
@@ -180,8 +178,8 @@ func TestThePageShowsWhatThePrincipalMayInspect(t *testing.T) {
 
 func TestRevokingOnThePageTakesTheFormOfTheHolderThatWasSeen(t *testing.T) {
 	t.Parallel()
-	base, shelf, _, _ := paged(t)
-	b := newBrowser(t, base)
+	way, shelf, _, _ := paged(t)
+	b := newBrowser(t, way)
 	b.login("token of ops")
 	const ask = "/page/revoke?resource=orders%2F1001"
 	_, text := b.do(ask, nil)
@@ -226,55 +224,62 @@ func TestRevokingOnThePageTakesTheFormOfTheHolderThatWasSeen(t *testing.T) {
 	}
 }
 
-// A stream ends with the log-out, with the principal, and with the gateway.
+// A stream ends with the log-out, and with the principal.
 func TestAViewEndsWithItsSession(t *testing.T) {
 	t.Parallel()
-	base, _, all, feed := paged(t)
-	watching := func(name string) (*browser, <-chan string) {
-		b := newBrowser(t, base)
-		b.login("token of " + name)
-		lines, status := b.stream(t.Context())
-		if status != http.StatusOK {
-			t.Fatalf("%s: %d", name, status)
+	synctest.Test(t, func(t *testing.T) {
+		way, _, all, feed := paged(t)
+		watching := func(name string) (*browser, <-chan string) {
+			b := newBrowser(t, way)
+			b.login("token of " + name)
+			lines, status := b.stream(t.Context())
+			if status != http.StatusOK {
+				t.Fatalf("%s: %d", name, status)
+			}
+			for line := range lines {
+				if line == "event: now" {
+					return b, lines
+				}
+			}
+			t.Fatalf("%s: the stream ended at once", name)
+			return nil, nil
 		}
-		for line := range lines {
-			if line == "event: now" {
-				return b, lines
+		leaves, left := watching("orders")
+		_, changed := watching("ops")
+		feed.Tell(activity.Event{Kind: wire.EventRefused, Resource: "invoices/9"})
+		feed.Tell(activity.Event{Kind: wire.EventRefused, Resource: "orders/9"})
+		for line := range left {
+			if strings.Contains(line, "invoices") {
+				t.Errorf("others' event: %s", line)
+			}
+			if strings.Contains(line, "orders/9") {
+				break
 			}
 		}
-		t.Fatalf("%s: the stream ended at once", name)
-		return nil, nil
-	}
-	leaves, left := watching("orders")
-	_, changed := watching("ops")
-	feed.Tell(activity.Event{Kind: wire.EventRefused, Resource: "invoices/9"})
-	feed.Tell(activity.Event{Kind: wire.EventRefused, Resource: "orders/9"})
-	for line := range left {
-		if strings.Contains(line, "invoices") {
-			t.Errorf("others' event: %s", line)
+		atOnce := func(lines <-chan string, what string) {
+			began := time.Now()
+			for range lines { // until it ends
+			}
+			if took := time.Since(began); took != 0 {
+				t.Errorf("%s: the stream ended after %v", what, took)
+			}
 		}
-		if strings.Contains(line, "orders/9") {
-			break
+		leaves.do("/page/logout", url.Values{"csrf": {leaves.csrf("/")}})
+		atOnce(left, "the log-out")
+		if _, status := leaves.stream(t.Context()); status != http.StatusUnauthorized {
+			t.Errorf("after the log-out: %d", status)
 		}
-	}
-	leaves.do("/page/logout", url.Values{"csrf": {leaves.csrf("/")}})
-	for range left { // until it ends
-	}
-	if _, status := leaves.stream(t.Context()); status != http.StatusUnauthorized {
-		t.Errorf("after the log-out: %d", status)
-	}
-	if _, err := all.Replace([]access.Definition{define("orders", access.Rule{Resources: "orders/*", Verbs: []access.Verb{access.Inspect}})}); err != nil {
-		t.Fatal(err)
-	}
-	for range changed { // until it ends
-	}
+		if _, err := all.Replace([]access.Definition{define("orders", access.Rule{Resources: "orders/*", Verbs: []access.Verb{access.Inspect}})}); err != nil {
+			t.Fatal(err)
+		}
+		atOnce(changed, "the principal has gone")
+	})
 }
 
 // Without tokens the page is served only under loopback names: a web page could reach it by a name of its own.
 func TestThePageWithoutTokensIsForLoopbackNames(t *testing.T) {
 	t.Parallel()
-	base, _ := serve(t, newServer(t, newFakes()))
-	b := newBrowser(t, base)
+	b := newBrowser(t, transportTo(t, newServer(t, newFakes())))
 	if status, text := b.do("/", nil); status != http.StatusOK || !strings.Contains(text, "Held now") {
 		t.Errorf("%d %s", status, text)
 	}

@@ -75,14 +75,13 @@ func serve(t *testing.T, s *api.Server) (url string, stop func()) {
 	return "http://" + ln.Addr().String(), stop
 }
 
-func post(ctx context.Context, url, body string) (*http.Response, error) {
+func post(ctx context.Context, way http.RoundTripper, url, body string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	transport := &http.Transport{DisableKeepAlives: true}
-	return transport.RoundTrip(req)
+	return way.RoundTrip(req)
 }
 
 // waiting makes f a lock that is held until it is released. It then grants even if the context has ended, like a lock
@@ -106,7 +105,7 @@ func TestLeaseGrantedAfterTheClientWentIsGivenBack(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	answered := make(chan error, 1)
 	go func() {
-		resp, err := post(ctx, url+"/v1/leases", `{"resource":"orders/1001","wait":"60s"}`)
+		resp, err := post(ctx, &http.Transport{DisableKeepAlives: true}, url+"/v1/leases", `{"resource":"orders/1001","wait":"60s"}`)
 		if err == nil {
 			_ = resp.Body.Close()
 		}

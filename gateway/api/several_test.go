@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/fence/leasing"
@@ -118,38 +120,28 @@ func TestARefusalOfSeveralNamesTheResource(t *testing.T) {
 
 func TestSeveralLeasesGrantedAfterTheClientWentAreGivenBack(t *testing.T) {
 	t.Parallel()
-	f, s := severalServer(t)
-	entered, once := make(chan struct{}), false
-	grant := f.acquire
-	f.acquire = func(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
-		if !once {
-			once = true
-			close(entered)
+	synctest.Test(t, func(t *testing.T) {
+		f, s := severalServer(t)
+		grant := f.acquire
+		f.acquire = func(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+			<-ctx.Done()
+			return grant(ctx, r)
 		}
-		<-ctx.Done()
-		return grant(ctx, r)
-	}
-	url, _ := serve(t, s)
-	ctx, leave := context.WithCancel(t.Context())
-	answered := make(chan error, 1)
-	go func() {
-		resp, err := post(ctx, url+"/v1/leases/all", `{"resources":["a","b"],"wait":"60s"}`)
+		ctx, leave := context.WithTimeout(t.Context(), 10*time.Second) // the client's patience
+		defer leave()
+		resp, err := post(ctx, transportTo(t, s), "http://localhost/v1/leases/all", `{"resources":["a","b"],"wait":"60s"}`)
 		if err == nil {
 			_ = resp.Body.Close()
+			t.Errorf("the client was answered: %d", resp.StatusCode)
 		}
-		answered <- err
-	}()
-	<-entered
-	leave()
-	<-answered
-	for _, want := range []string{"a", "b"} {
-		select {
-		case ref := <-f.released:
-			if ref.Resource != want {
-				t.Errorf("released %q, want %q", ref.Resource, want)
-			}
-		case <-time.After(10 * time.Second):
-			t.Errorf("the lease of %q that nobody waits for stays held", want)
+		synctest.Wait()
+		close(f.released)
+		var released []string
+		for ref := range f.released {
+			released = append(released, ref.Resource)
 		}
-	}
+		if !slices.Equal(released, []string{"a", "b"}) {
+			t.Errorf("released %q", released)
+		}
+	})
 }

@@ -3,20 +3,17 @@ package api_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/access"
-	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/gateway/api"
-	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // provider verifies tokens "jwt.of.NAME", which expire after it; "jwt.of.away" cannot be verified.
@@ -38,12 +35,6 @@ func claiming(name string) []access.Claims {
 	return []access.Claims{{Issuer: "idp", Equal: map[string]string{"sub": name}}}
 }
 
-// shortly returns the principal "me", known by tokens that expire in half a second.
-func shortly(t *testing.T, verbs ...access.Verb) *access.Principals {
-	t.Helper()
-	return expiring(t, 500*time.Millisecond, verbs...)
-}
-
 // expiring returns the principal "me", known by tokens that are valid for so long.
 func expiring(t *testing.T, validity time.Duration, verbs ...access.Verb) *access.Principals {
 	t.Helper()
@@ -55,62 +46,59 @@ func expiring(t *testing.T, validity time.Duration, verbs ...access.Verb) *acces
 	return all
 }
 
+// Until then it has a heartbeat every 15 s.
 func TestAStreamEndsWithTheToken(t *testing.T) {
 	t.Parallel()
-	feed := activity.New(activity.Config{})
-	defer feed.Close()
-	testenv.Paced(t, 500*time.Millisecond, func(validity time.Duration) error {
-		s := newServer(t, newFakes(), func(c *api.Config) { c.Principals, c.Events = expiring(t, validity, access.Inspect), feed })
+	synctest.Test(t, func(t *testing.T) {
+		_, on := withEvents(t, 3)
+		s := newServer(t, newFakes(), on, func(c *api.Config) { c.Principals = expiring(t, 50*time.Second, access.Inspect) })
 		began := time.Now()
 		a := request(t, s, "GET", "/v1/events", "", "Authorization", "Bearer jwt.of.me")
-		if took := time.Since(began); a.status != http.StatusOK || took < validity*4/5 || took > validity+5*time.Second {
-			return fmt.Errorf("%d after %v", a.status, took)
+		if took := time.Since(began); a.status != http.StatusOK || took != 50*time.Second || a.text != strings.Repeat(":\n\n", 4) {
+			t.Errorf("%d %q after %v", a.status, a.text, took)
 		}
-		return nil
 	})
 }
 
 // A wait ends when the token expires, before the fence is armed.
 func TestAWaitEndsWithTheToken(t *testing.T) {
 	t.Parallel()
-	f := newFakes()
-	f.acquire = func(ctx context.Context, _ leasing.Request) (leasing.Lease, error) {
-		<-ctx.Done()
-		return leasing.Lease{}, ctx.Err()
-	}
-	testenv.Paced(t, 500*time.Millisecond, func(validity time.Duration) error {
-		s := newServer(t, f, func(c *api.Config) { c.Principals = expiring(t, validity, access.Acquire) })
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes()
+		f.acquire = func(ctx context.Context, _ leasing.Request) (leasing.Lease, error) {
+			<-ctx.Done()
+			return leasing.Lease{}, ctx.Err()
+		}
+		s := newServer(t, f, func(c *api.Config) { c.Principals = expiring(t, 20*time.Second, access.Acquire) })
 		began := time.Now()
 		a := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1","wait":"60s"}`, "Authorization", "Bearer jwt.of.me")
-		if took := time.Since(began); a.status != http.StatusForbidden || !strings.Contains(a.text, "expired") || took > validity+10*time.Second {
-			return fmt.Errorf("%d %s after %v", a.status, a.text, took)
+		if took := time.Since(began); a.status != http.StatusForbidden || !strings.Contains(a.text, "expired") || took != 20*time.Second {
+			t.Errorf("%d %s after %v", a.status, a.text, took)
 		}
-		return nil
 	})
 }
 
 // The lock is kept for a repeat where the fence may have been raised.
 func TestAWaitThatEndsWithTheTokenSaysWhatIsUnknown(t *testing.T) {
 	t.Parallel()
-	f := newFakes()
-	f.acquire = func(ctx context.Context, _ leasing.Request) (leasing.Lease, error) {
-		<-ctx.Done()
-		return leasing.Lease{}, errors.Join(ctx.Err(), fence.ErrUnknown)
-	}
-	testenv.Paced(t, 500*time.Millisecond, func(validity time.Duration) error {
-		s := newServer(t, f, func(c *api.Config) { c.Principals = expiring(t, validity, access.Acquire) })
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes()
+		f.acquire = func(ctx context.Context, _ leasing.Request) (leasing.Lease, error) {
+			<-ctx.Done()
+			return leasing.Lease{}, errors.Join(ctx.Err(), fence.ErrUnknown)
+		}
+		s := newServer(t, f, func(c *api.Config) { c.Principals = expiring(t, 20*time.Second, access.Acquire) })
 		a := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1","wait":"60s"}`, "Authorization", "Bearer jwt.of.me", wire.IdempotencyKey, aKey)
 		if a.status != http.StatusForbidden || a.str("code") != wire.CodeDenied || !strings.HasPrefix(a.str("hint"), "Whether the lease was acquired is unknown") {
-			return fmt.Errorf("%d %s", a.status, a.text)
+			t.Errorf("%d %s", a.status, a.text)
 		}
-		return nil
 	})
 }
 
 // If a token cannot be verified, nothing is done, and the client does not get the answer for a wrong token.
 func TestATokenThatCannotBeVerifiedIsAnOutage(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, newFakes(), func(c *api.Config) { c.Principals = shortly(t, access.Inspect) })
+	s := newServer(t, newFakes(), func(c *api.Config) { c.Principals = expiring(t, time.Hour, access.Inspect) })
 	a := request(t, s, "GET", "/v1/resources", "", "Authorization", "Bearer jwt.of.away")
 	if a.status != http.StatusServiceUnavailable || strings.Contains(a.text, "10.0.0.9") {
 		t.Errorf("got %d %s", a.status, a.text)
@@ -127,35 +115,31 @@ func (o once) Verify(context.Context, string) (access.Identity, error) {
 // A session of the page and its stream end with the token, and the page asks for another.
 func TestASessionOfThePageEndsWithTheToken(t *testing.T) {
 	t.Parallel()
-	feed := activity.New(activity.Config{})
-	defer feed.Close()
-	me := access.Definition{Name: "me", Issued: claiming("me"), Rules: []access.Rule{{Resources: "*", Verbs: []access.Verb{access.Inspect}}}}
-	testenv.Paced(t, 2*time.Second, func(validity time.Duration) error {
+	synctest.Test(t, func(t *testing.T) {
+		const validity = time.Minute
+		_, on := withEvents(t, 3)
+		me := access.Definition{Name: "me", Issued: claiming("me"), Rules: []access.Rule{{Resources: "*", Verbs: []access.Verb{access.Inspect}}}}
 		all, err := access.New([]access.Definition{me}, access.VerifiedBy(once(time.Now().Add(validity))))
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := newServer(t, newFakes(), func(c *api.Config) { c.Principals, c.Events = all, feed })
-		srv := httptest.NewServer(s.Handler())
-		defer srv.Close()
-		b := newBrowser(t, srv.URL)
+		b := newBrowser(t, transportTo(t, newServer(t, newFakes(), on, func(c *api.Config) { c.Principals = all })))
 		if status, text := b.login("jwt.of.me"); status != http.StatusOK {
-			return fmt.Errorf("log-in: %d %s", status, text)
-		}
-		lines, status := b.stream(t.Context())
-		if status != http.StatusOK {
-			return fmt.Errorf("a stream: %d", status)
+			t.Fatalf("log-in: %d %s", status, text)
 		}
 		began := time.Now()
+		lines, status := b.stream(t.Context())
+		if status != http.StatusOK {
+			t.Fatalf("a stream: %d", status)
+		}
 		for range lines { // until it ends
 		}
-		if took := time.Since(began); took > validity+5*time.Second {
-			return fmt.Errorf("the stream ended after %v", took)
+		if took := time.Since(began); took != validity {
+			t.Errorf("the stream ended after %v", took)
 		}
 		if status, text := b.do("/", nil); status != http.StatusUnauthorized || !strings.Contains(text, `name="token"`) {
-			return fmt.Errorf("behind the end: %d %s", status, text)
+			t.Errorf("behind the end: %d %s", status, text)
 		}
-		return nil
 	})
 }
 
@@ -163,34 +147,41 @@ func TestASessionOfThePageEndsWithTheToken(t *testing.T) {
 func TestAWaitEndsWithTheTrustInItsToken(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]bool{"behind the change": false, "while it changes": true} {
-		me := []access.Definition{{Name: "me", Issued: claiming("me"), Rules: []access.Rule{{Resources: "*", Verbs: []access.Verb{access.Acquire}}}}}
-		all, err := access.New(me, access.VerifiedBy(provider(time.Hour)))
-		if err != nil {
-			t.Fatal(err)
+		synctest.Test(t, func(t *testing.T) { distrusted(t, name, late) })
+	}
+}
+
+// distrusted is a wait during which another verifier comes. If it is late, the wait gets its lease all the same.
+func distrusted(t *testing.T, name string, late bool) {
+	t.Helper()
+	me := []access.Definition{{Name: "me", Issued: claiming("me"), Rules: []access.Rule{{Resources: "*", Verbs: []access.Verb{access.Acquire}}}}}
+	all, err := access.New(me, access.VerifiedBy(provider(time.Hour)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFakes()
+	inner, changed := f.acquire, false
+	f.acquire = func(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+		if changed {
+			return inner(ctx, r) // the holder has released it
 		}
-		f := newFakes()
-		inner, changed := f.acquire, false
-		f.acquire = func(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
-			if changed {
-				return inner(ctx, r) // the holder has released it
-			}
-			changed = true
-			if _, err := all.Replace(me, access.VerifiedBy(provider(time.Hour))); err != nil {
-				t.Error(err)
-			}
-			<-ctx.Done()
-			if late {
-				return inner(context.WithoutCancel(ctx), r)
-			}
-			return leasing.Lease{}, ctx.Err()
+		changed = true
+		if _, err := all.Replace(me, access.VerifiedBy(provider(time.Hour))); err != nil {
+			t.Error(err)
 		}
-		s := newServer(t, f, func(c *api.Config) { c.Principals = all })
-		a := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1","wait":"60s"}`, "Authorization", "Bearer jwt.of.me")
-		if a.status != http.StatusForbidden || a.str("code") != wire.CodeDenied {
-			t.Errorf("%s: %d %s", name, a.status, a.text)
+		<-ctx.Done()
+		if late {
+			return inner(context.WithoutCancel(ctx), r)
 		}
-		if released := len(f.released) == 1; released != late {
-			t.Errorf("%s: released: %t", name, released)
-		}
+		return leasing.Lease{}, ctx.Err()
+	}
+	s := newServer(t, f, func(c *api.Config) { c.Principals = all })
+	began := time.Now()
+	a := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1","wait":"60s"}`, "Authorization", "Bearer jwt.of.me")
+	if took := time.Since(began); a.status != http.StatusForbidden || a.str("code") != wire.CodeDenied || took != 0 {
+		t.Errorf("%s: %d %s after %v", name, a.status, a.text, took)
+	}
+	if released := len(f.released) == 1; released != late {
+		t.Errorf("%s: released: %t", name, released)
 	}
 }

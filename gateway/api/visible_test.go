@@ -3,11 +3,12 @@ package api_test
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
@@ -103,70 +104,60 @@ func TestAListHasWhatMayBeSeenAndTellsNothingElse(t *testing.T) {
 
 func TestEventsAreThoseThatMayBeSeen(t *testing.T) {
 	t.Parallel()
-	feed := activity.New(activity.Config{})
-	defer feed.Close()
-	tell := func(resource string) { feed.Tell(activity.Event{Kind: wire.EventAcquired, Resource: resource}) }
-	for _, r := range []string{"secret/1", "orders/1", "", "secret/2", "orders/2"} {
-		tell(r)
-	}
-	all := inspector(t, "orders/*")
-	s := newServer(t, newFakes(), func(c *api.Config) { c.Principals, c.Events = all, feed })
-	kept := request(t, s, "GET", "/v1/events?follow=false", "", "Authorization", "Bearer me")
-	if strings.Count(kept.text, "event:") != 2 || strings.Contains(kept.text, "secret") {
-		t.Errorf("kept: %s", kept.text)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		feed, on := withEvents(t, 100)
+		tell := func(resource string) { feed.Tell(activity.Event{Kind: wire.EventAcquired, Resource: resource}) }
+		for _, r := range []string{"secret/1", "orders/1", "", "secret/2", "orders/2"} {
+			tell(r)
+		}
+		all := inspector(t, "orders/*")
+		s := newServer(t, newFakes(), on, func(c *api.Config) { c.Principals = all })
+		kept := request(t, s, "GET", "/v1/events?follow=false", "", "Authorization", "Bearer me")
+		if strings.Count(kept.text, "event:") != 2 || strings.Contains(kept.text, "secret") {
+			t.Errorf("kept: %s", kept.text)
+		}
 
-	served := httptest.NewServer(s.Handler())
-	defer served.Close()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, served.URL+"/v1/events", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer me")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	read := func(until string) (text string) {
-		t.Helper()
-		b := make([]byte, 4096)
-		for !strings.Contains(text, until) {
-			n, err := resp.Body.Read(b)
-			if text += string(b[:n]); err != nil {
-				t.Fatalf("%v after %s", err, text)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/v1/events", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer me")
+		resp, err := transportTo(t, s).RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		read := func(until string) (text string) {
+			t.Helper()
+			b := make([]byte, 4096)
+			for !strings.Contains(text, until) {
+				n, err := resp.Body.Read(b)
+				if text += string(b[:n]); err != nil {
+					t.Fatalf("%v after %s", err, text)
+				}
 			}
+			return text
 		}
-		return text
-	}
-	read("orders/2")
-	tell("secret/3")
-	tell("orders/3")
-	if text := read("orders/3"); strings.Contains(text, "secret") {
-		t.Errorf("streamed: %s", text)
-	}
+		read("orders/2")
+		tell("secret/3")
+		tell("orders/3")
+		if text := read("orders/3"); strings.Contains(text, "secret") {
+			t.Errorf("streamed: %s", text)
+		}
 
-	// The principal's rights change: the stream ends, and the next one uses the new rights.
-	if _, err := all.Replace([]access.Definition{{Name: "me", Tokens: []access.Digest{access.DigestOf("me")}}}); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() {
-		_, err := resp.Body.Read(make([]byte, 1))
-		ended <- err
-	}()
-	select {
-	case err := <-ended:
-		if err == nil {
-			t.Error("the stream goes on")
+		// The principal's rights change: the stream ends, and the next one uses the new rights.
+		if _, err := all.Replace([]access.Definition{{Name: "me", Tokens: []access.Digest{access.DigestOf("me")}}}); err != nil {
+			t.Fatal(err)
 		}
-	case <-time.After(10 * time.Second):
-		t.Fatal("the stream of a principal that lost its rights goes on")
-	}
-	if a := request(t, s, "GET", "/v1/events?follow=false", "", "Authorization", "Bearer me"); a.status != http.StatusForbidden {
-		t.Errorf("asked again: %d %s", a.status, a.text)
-	}
-	http.DefaultClient.CloseIdleConnections()
+		after(t, 0, func() {
+			if rest, err := io.ReadAll(resp.Body); err != nil || strings.Trim(string(rest), "\n") != "" {
+				t.Errorf("the stream goes on: %q, %v", rest, err)
+			}
+		})
+		if a := request(t, s, "GET", "/v1/events?follow=false", "", "Authorization", "Bearer me"); a.status != http.StatusForbidden {
+			t.Errorf("asked again: %d %s", a.status, a.text)
+		}
+	})
 }
 
 // A principal that loses its right while it waits gets no lease.
@@ -202,15 +193,25 @@ func TestALeaseIsNotGivenToWhoLostTheRightMeanwhile(t *testing.T) {
 	}
 }
 
-// A wait ends when the right does, before the fence is armed. A change that keeps the right lets the wait continue.
+// A wait ends when the right does, before the fence is armed. A change that keeps the right lets the wait continue, for
+// the rest of its time.
 func TestAWaitEndsWithTheRight(t *testing.T) {
 	t.Parallel()
+	for path, body := range map[string]string{"/v1/leases": `{"resource":"orders/1001","wait":"60s"}`, "/v1/leases/all": `{"resources":["orders/1001"],"wait":"60s"}`} {
+		synctest.Test(t, func(t *testing.T) { waitsWithTheRight(t, path, body) })
+	}
+}
+
+func waitsWithTheRight(t *testing.T, path, body string) {
+	t.Helper()
 	f := newFakes()
 	inner := f.acquire
-	waits, come := make(chan time.Duration), make(chan struct{})
+	come := make(chan struct{})
+	var until time.Time
+	waits := 0
 	f.acquire = func(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
-		until, _ := ctx.Deadline()
-		waits <- time.Until(until)
+		until, _ = ctx.Deadline()
+		waits++
 		select {
 		case <-come:
 			return inner(ctx, r)
@@ -229,38 +230,38 @@ func TestAWaitEndsWithTheRight(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s := newServer(t, f, func(c *api.Config) { c.Principals, c.Leases = all, &several{leases: leases{f}} })
 	change := func(resources ...string) {
 		t.Helper()
+		time.Sleep(20 * time.Second)
 		if _, err := all.Replace(may(resources...)); err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait()
 	}
-	s := newServer(t, f, func(c *api.Config) { c.Principals, c.Leases = all, &several{leases: leases{f}} })
-	for path, body := range map[string]string{"/v1/leases": `{"resource":"orders/1001","wait":"60s"}`, "/v1/leases/all": `{"resources":["orders/1001"],"wait":"60s"}`} {
+	for _, c := range []struct {
+		last   string // what it may at last
+		waits  int
+		status int
+	}{{"stock/*", 2, http.StatusForbidden}, {"orders/1001", 3, http.StatusCreated}} {
+		change("*")
+		waits = 0
+		began := time.Now()
 		answers := make(chan answer, 1)
-		ask := func() { answers <- request(t, s, "POST", path, body, "Authorization", "Bearer me") }
-		change("*")
-		go ask()
-		first := <-waits
+		go func() { answers <- request(t, s, "POST", path, body, "Authorization", "Bearer me") }()
 		change("orders/*")
-		if second := <-waits; second >= first || second < time.Second {
-			t.Errorf("%s waits %v, and then %v", path, first, second)
+		change(c.last)
+		if total := until.Sub(began); waits != c.waits || total != time.Minute {
+			t.Errorf("%s: %d waits, of %v in all; want %d of a minute", path, waits, total, c.waits)
 		}
-		change("orders/1001")
-		<-waits
-		change("stock/*")
-		if a := <-answers; a.status != http.StatusForbidden || a.str("code") != "denied" {
-			t.Errorf("%s without the right: %d %s", path, a.status, a.text)
+		if c.status == http.StatusCreated {
+			come <- struct{}{}
 		}
-		change("*")
-		go ask()
-		<-waits
-		change("orders/*")
-		<-waits
-		come <- struct{}{}
-		if a := <-answers; a.status != http.StatusCreated {
-			t.Errorf("%s with the right: %d %s", path, a.status, a.text)
-		}
+		after(t, 0, func() {
+			if a := <-answers; a.status != c.status || a.status == http.StatusForbidden && a.str("code") != "denied" {
+				t.Errorf("%s at last with the right to %s: %d %s", path, c.last, a.status, a.text)
+			}
+		})
 	}
 }
 
