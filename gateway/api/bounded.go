@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
 )
 
 // queryTimeout bounds a query that the API makes for people. PostgreSQL may hang, and connections may be dead without a
@@ -20,12 +21,26 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, queryTimeout, errNoAnswer)
 }
 
-// unanswered names the part that did not answer a query within [bounded].
+// boundedAct returns a context for an act that is carried out even if the client disconnects.
+func boundedAct(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(context.WithoutCancel(ctx), timeout, errNoAnswer)
+}
+
+// unanswered names the part that did not answer within [bounded] or [boundedAct]. It keeps [fence.ErrUnknown].
 func unanswered(ctx context.Context, part string, err error) error {
-	if err == nil || !errors.Is(context.Cause(ctx), errNoAnswer) {
+	if err == nil || errors.Is(err, fence.ErrUnknown) || !errors.Is(context.Cause(ctx), errNoAnswer) {
 		return err
 	}
 	return &UnavailableError{Part: part, Cause: &noAnswerError{part, err}}
+}
+
+// lockUnanswered is unanswered for the lock: its error names its part, if that is not Redis.
+func lockUnanswered(ctx context.Context, err error) error {
+	part := wire.PartRedis
+	if away, ok := errors.AsType[*UnavailableError](err); ok {
+		part = away.Part
+	}
+	return unanswered(ctx, part, errors.Join(ctx.Err(), err))
 }
 
 type noAnswerError struct {

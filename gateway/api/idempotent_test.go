@@ -119,6 +119,24 @@ func TestAKeyIsOfOneRequestOfOnePrincipal(t *testing.T) {
 	}
 }
 
+// A gateway remembers a key's request for ten minutes. Another request with the key is an acquisition then.
+func TestAKeyIsRememberedForTenMinutes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, newFakes())
+		request(t, s, "POST", "/v1/leases", `{"resource":"a"}`, wire.IdempotencyKey, aKey)
+		for _, c := range []struct {
+			after  time.Duration
+			status int
+		}{{10 * time.Minute, http.StatusUnprocessableEntity}, {1, http.StatusCreated}} {
+			time.Sleep(c.after)
+			if a := request(t, s, "POST", "/v1/leases", `{"resource":"a","ttl":"7s"}`, wire.IdempotencyKey, aKey); a.status != c.status {
+				t.Errorf("%v later: %d %s", c.after, a.status, a.text)
+			}
+		}
+	})
+}
+
 func TestRequestsHaveIDs(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, newFakes())

@@ -273,15 +273,17 @@ func (s *Server) release(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	// A release is carried out even if the client disconnects.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), releaseTimeout)
+	ctx, cancel := boundedAct(c.Request().Context(), releaseTimeout)
 	defer cancel()
 	switch err := s.cfg.Leases.Release(ctx, h.Ref); {
 	case err == nil:
 		s.ended(h, false)
 		s.auditManaged(c, "a principal released another's lease", h)
 		s.tellLease(c, wire.EventReleased, h.Ref)
-	case !errors.Is(err, leasing.ErrLost): // it may be the repeat of a release whose answer was lost
+	case errors.Is(err, leasing.ErrLost): // it may be the repeat of a release whose answer was lost
+	case ctx.Err() != nil:
+		return halfDone(lockUnanswered(ctx, err), releaseHint)
+	default:
 		return halfDone(leaseError(ctx, h.Resource, err), releaseHint)
 	}
 	return c.NoContent(http.StatusNoContent)

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"strings"
 
@@ -96,11 +95,7 @@ func (s *Server) survey(ctx context.Context, found []fence.Record, need bool) ([
 	case len(found) == 0:
 		return all, nil
 	case ctx.Err() != nil:
-		part := wire.PartRedis
-		if away, ok := errors.AsType[*UnavailableError](err); ok {
-			part = away.Part
-		}
-		return nil, unanswered(ctx, part, ctx.Err())
+		return nil, lockUnanswered(ctx, err)
 	case err != nil && need:
 		return nil, leaseError(ctx, "", err)
 	case err != nil:

@@ -118,6 +118,11 @@ func TestCredentialsAreNotIssuedOnceTheLeaseIsOver(t *testing.T) {
 	if a := request(t, s, "POST", "/v1/leases/credentials", body); a.status != http.StatusOK {
 		t.Errorf("without Redis: %d %s", a.status, a.text)
 	}
+	ended := time.Now()
+	f.record.EndedAt = &ended
+	if a := request(t, s, "POST", "/v1/leases/credentials", body); a.status != http.StatusGone || a.str("code") != "lease_lost" {
+		t.Errorf("released, without Redis: %d %s", a.status, a.text)
+	}
 }
 
 func TestRequestsThatAreNoHTTPAreAnswered(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
@@ -61,9 +62,20 @@ func TestOnePrincipalDoesNotTakeAllPlacesOfSQL(t *testing.T) {
 		if sql.running != 3 {
 			t.Errorf("%d requests run; another principal's waits", sql.running)
 		}
+		time.Sleep(time.Minute)
+		for range 2 {
+			if got := <-answers; got != http.StatusServiceUnavailable {
+				t.Errorf("after a minute without a place: answered %d", got)
+			}
+		}
+		synctest.Wait()
+		if sql.running != 3 || len(answers) != 0 {
+			t.Errorf("%d requests run, %d are answered", sql.running, len(answers))
+		}
+		ask("greedy")
 		close(sql.letGo)
 		asked.Wait()
-		for range 5 {
+		for range 4 {
 			if got := <-answers; got != http.StatusOK {
 				t.Errorf("answered %d", got)
 			}

@@ -95,7 +95,7 @@ func (s *Server) revoke(c echo.Context) error {
 
 // takeAway revokes a resource, even if the client disconnects. seen is as in [Fences].
 func (s *Server) takeAway(r *http.Request, resource, by string, seen fence.Token) (fence.Token, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), revokeTimeout)
+	ctx, cancel := boundedAct(r.Context(), revokeTimeout)
 	defer cancel()
 	token, err := s.cfg.Fences.Revoke(ctx, resource, fence.RevokedBy+cmp.Or(by, access.Of(r.Context()).Name(), "somebody over HTTP"), seen)
 	undrained, raised := errors.AsType[*fence.UndrainedError](err)
@@ -103,7 +103,7 @@ func (s *Server) takeAway(r *http.Request, resource, by string, seen fence.Token
 	case raised && undrained.Token > 0:
 		token = undrained.Token // the holder is out, although a write of it may still land
 	case err != nil:
-		return 0, err
+		return 0, unanswered(ctx, wire.PartPostgres, err)
 	}
 	s.auditOf(r, "a resource was revoked", "resource", resource, "token", token, "by", by)
 	s.tellOf(r, activity.Event{Kind: wire.EventRevoked, Surface: wire.SurfaceAPI, Resource: resource, Recorded: token, Holder: by})
