@@ -61,46 +61,27 @@ func TestStaticCredentialsOfATokenThatExpiresReadNothingOnceTheLeaseIsOver(t *te
 	cfg := config(t, pg)
 	cfg.Principals = all
 	c := start(t, cfg)
-	for name, over := range map[string]func(l lease){
-		"released": func(l lease) {
-			c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
-		},
-		"revoked": func(l lease) {
-			c.want(http.StatusOK, "POST", "/v1/resources/"+l.resource+"/revoke", map[string]string{})
-		},
-		"another's": func(l lease) { c.acquire(l.resource, "30s", "60s") },
-		"run out":   func(lease) {},
-	} {
-		for token, ends := range map[string]bool{"jwt of issued": true, "own": false} {
-			c.token = token
-			key := fmt.Sprintf("%x-%t", name, ends)
-			begin := map[bool]time.Duration{true: 3 * time.Second, false: 30 * time.Second}[name == "another's" || name == "run out"]
-			var l lease
-			var creds answer
-			testenv.Paced(t, begin, func(ttl time.Duration) (err error) {
-				l = c.acquire("orders/"+key, min(ttl, time.Minute).String(), "60s")
-				if creds, err = c.expect(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle}); err == nil {
-					err = errors.Join(c.put(creds, key+"/a", "x"), c.get(creds, key+"/a"))
-				}
-				if err != nil {
-					return fmt.Errorf("%s, %s: under the lease: %w", name, token, err)
-				}
-				return nil
-			})
-			over(l)
-			if !ends {
-				if err := c.get(creds, key+"/a"); err != nil {
-					t.Errorf("%s, %s: %v; its token does not expire", name, token, err)
-				}
-				continue
+	for token, ends := range map[string]bool{"jwt of issued": true, "own": false} {
+		c.token = token
+		key := fmt.Sprint(ends)
+		l := c.acquire("orders/"+key, "30s", "0s")
+		creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle})
+		if err := errors.Join(c.put(creds, key+"/a", "x"), c.get(creds, key+"/a")); err != nil {
+			t.Fatalf("%s: under the lease: %v", token, err)
+		}
+		c.runOut(l, pg)
+		if !ends {
+			if err := c.get(creds, key+"/a"); err != nil {
+				t.Errorf("%s: %v; its token does not expire", token, err)
 			}
-			testenv.Eventually(t, name+": the reads have ended", func() bool {
-				err = c.get(creds, key+"/a")
-				return err != nil
-			})
-			if !strings.Contains(err.Error(), "ExpiredToken") {
-				t.Errorf("%s: %v; want ExpiredToken", name, err)
-			}
+			continue
+		}
+		testenv.Eventually(t, "the reads have ended", func() bool {
+			err = c.get(creds, key+"/a")
+			return err != nil
+		})
+		if !strings.Contains(err.Error(), "ExpiredToken") {
+			t.Errorf("%s: %v; want ExpiredToken", token, err)
 		}
 	}
 }

@@ -11,12 +11,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/aws/smithy-go"
 	awshttp "github.com/aws/smithy-go/transport/http"
-	"github.com/jackc/pgx/v5"
-
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -30,26 +27,20 @@ func TestStaleWriterIsRefusedOnEveryFace(t *testing.T) {
 			c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
 			return c.acquire("orders/1001", "30s", "0s")
 		},
-		"expired": func(lease) lease { return c.acquire("orders/1001", "30s", "60s") },
+		"expired": func(l lease) lease {
+			c.runOut(l, pg)
+			return c.acquire("orders/1001", "30s", "0s")
+		},
 	} {
-		var a lease
-		var aConn *pgx.Conn
-		var aCreds answer
-		begin := map[string]time.Duration{"released": 30 * time.Second, "expired": 5 * time.Second}[name]
-		testenv.Paced(t, begin, func(ttl time.Duration) (err error) { // it must still be held when it is used
-			a = c.acquire("orders/1001", min(ttl, time.Minute).String(), "60s")
-			aConn = c.connect(pg, a)
-			if _, err := aConn.Exec(t.Context(), updateOrder, "by a"); err != nil {
-				return fmt.Errorf("%s: write under the current grant: %w", name, err)
-			}
-			if aCreds, err = c.expect(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": a.handle}); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			if err := c.put(aCreds, "1001/invoice.txt", "by a"); err != nil {
-				return fmt.Errorf("%s: upload under the current grant: %w", name, err)
-			}
-			return nil
-		})
+		a := c.acquire("orders/1001", "30s", "0s")
+		aConn := c.connect(pg, a)
+		if _, err := aConn.Exec(t.Context(), updateOrder, "by a"); err != nil {
+			t.Fatalf("%s: write under the current grant: %v", name, err)
+		}
+		aCreds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": a.handle})
+		if err := c.put(aCreds, "1001/invoice.txt", "by a"); err != nil {
+			t.Fatalf("%s: upload under the current grant: %v", name, err)
+		}
 
 		b := over(a)
 		if b.token <= a.token && len(b.token) <= len(a.token) {

@@ -21,6 +21,7 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway"
@@ -67,13 +68,14 @@ func start(t *testing.T, cfg gateway.Config) *client {
 	})
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &client{t: t, g: g, http: &http.Client{Transport: transport}}
+	return &client{t: t, g: g, cfg: cfg, http: &http.Client{Transport: transport}}
 }
 
 // client calls a gateway's API.
 type client struct {
 	t     *testing.T
 	g     *gateway.Gateway
+	cfg   gateway.Config
 	http  *http.Client
 	token string
 }
@@ -130,51 +132,31 @@ func (c *client) want(status int, method, path string, body any, headers ...stri
 
 type lease struct{ resource, token, grant, handle string }
 
-// acquire takes a lease that must be available. It asks again only if the TTL ended during the acquisition, as a short
-// one may on a busy machine.
+// acquire takes a lease that must be available.
 func (c *client) acquire(resource, ttl, wait string) lease {
 	c.t.Helper()
-	valid, err := time.ParseDuration(ttl)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for tries := 0; ; tries++ {
-		begun := time.Now()
-		l, err := c.tryAcquire(resource, valid, wait)
-		if err == nil {
-			return l
-		}
-		if lost, ok := errors.AsType[*unwantedError](err); !ok || lost.Status != http.StatusGone || time.Since(begun) < valid*9/10 || tries == 10 {
+	a := c.want(http.StatusCreated, "POST", "/v1/leases", map[string]string{"resource": resource, "ttl": ttl, "wait": wait, "holder": "test"})
+	return lease{resource: resource, token: a.text("token"), grant: a.text("grant"), handle: a.text("handle")}
+}
+
+// runOut ends a lease as the end of its TTL does: at the Redis nodes, or in PostgreSQL, and at this gateway. Nobody waits
+// for a TTL that must be long enough for a busy machine.
+func (c *client) runOut(l lease, pg testenv.PG) {
+	c.t.Helper()
+	if c.cfg.PostgresLeases {
+		if _, err := pg.Pool(c.t).Exec(c.t.Context(), "UPDATE fence.leases SET ends_at = clock_timestamp() WHERE resource = $1", l.resource); err != nil {
 			c.t.Fatal(err)
 		}
-		wait = "30s" // what it left behind
 	}
-}
-
-func (c *client) tryAcquire(resource string, ttl time.Duration, wait string) (lease, error) {
-	c.t.Helper()
-	a, err := c.expect(http.StatusCreated, "POST", "/v1/leases", map[string]string{"resource": resource, "ttl": ttl.String(), "wait": wait, "holder": "test"})
-	return lease{resource: resource, token: a.text("token"), grant: a.text("grant"), handle: a.text("handle")}, err
-}
-
-// expect is want for a call that the test may repeat.
-func (c *client) expect(status int, method, path string, body any) (answer, error) {
-	c.t.Helper()
-	a := c.do(method, path, body)
-	if a.Status != status {
-		return a, &unwantedError{answer: a, call: method + " " + path}
+	for _, n := range c.cfg.RedisNodes {
+		node := redis.NewClient(&redis.Options{Addr: n.Addr})
+		err := node.Del(c.t.Context(), c.cfg.KeyPrefix+":lock:"+l.resource).Err()
+		if err := errors.Join(err, node.Close()); err != nil {
+			c.t.Fatal(err)
+		}
 	}
-	return a, nil
+	c.g.PassDeadline(l.resource)
 }
-
-// unwantedError is an answer with another status than the expected one.
-type unwantedError struct {
-	answer
-
-	call string
-}
-
-func (u *unwantedError) Error() string { return fmt.Sprintf("%s: %d %v", u.call, u.Status, u.Body) }
 
 // initialise admits the nodes. A query of them has a second, which is too short on a busy machine.
 func initialise(ctx context.Context, l *lock.Locker) error {

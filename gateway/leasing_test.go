@@ -45,7 +45,8 @@ func (c *client) scraped() map[string]string {
 
 func TestMetricsTellWhatHappenedToLeases(t *testing.T) {
 	t.Parallel()
-	c := start(t, config(t, testenv.Postgres(t)))
+	pg := testenv.Postgres(t)
+	c := start(t, config(t, pg))
 	l := c.acquire("r", "30s", "0s")
 	c.want(http.StatusConflict, "POST", "/v1/leases", map[string]string{"resource": "r", "ttl": "30s"})
 	c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle})
@@ -54,8 +55,8 @@ func TestMetricsTellWhatHappenedToLeases(t *testing.T) {
 	lost := c.acquire("r", "30s", "0s")
 	c.want(http.StatusOK, "POST", "/v1/resources/r/revoke", map[string]string{})
 	c.want(http.StatusGone, "POST", "/v1/leases/renew", map[string]string{"handle": lost.handle})
-	c.acquire("short", "3s", "0s") // expires; nobody asks for it again
-	c.acquire("short", "60s", "30s")
+	c.runOut(c.acquire("short", "30s", "0s"), pg)
+	c.acquire("short", "60s", "0s")
 	series := c.scraped()
 	for name, want := range map[string]string{
 		`fencegate_lease_wait_seconds_count`:                               "4",

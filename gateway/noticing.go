@@ -22,6 +22,18 @@ const (
 
 // noticeExpiry reports expired leases of this gateway, until ctx ends.
 func (g *Gateway) noticeExpiry(ctx context.Context) error {
+	return expiries{g.held, g.source.(leasing.Surveyor), g.currentTokens, g.seen.Tell}.notice(ctx)
+}
+
+// expiries reports the leases of this gateway that expired.
+type expiries struct {
+	held    *holdings
+	source  leasing.Surveyor
+	current func(ctx context.Context, resources []string) (map[string]fence.Token, error) // of grants that have not ended
+	tell    func(activity.Event)
+}
+
+func (e expiries) notice(ctx context.Context) error {
 	tick := time.NewTicker(noticeEvery)
 	defer tick.Stop()
 	var unsure []leasing.Ref // expired here, not looked up yet
@@ -31,13 +43,13 @@ func (g *Gateway) noticeExpiry(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		unsure = append(unsure, g.held.over()...)
+		unsure = append(unsure, e.held.over()...)
 		if len(unsure) == 0 {
 			continue
 		}
 		unsure = unsure[:min(len(unsure), maxRanOut)]
 		look, cancel := context.WithTimeout(ctx, noticeTimeout)
-		if g.tellExpired(look, unsure) == nil {
+		if e.tellExpired(look, unsure) == nil {
 			unsure = nil
 		}
 		cancel()
@@ -46,28 +58,28 @@ func (g *Gateway) noticeExpiry(ctx context.Context) error {
 
 // tellExpired reports the leases that expired here. Another gateway may have extended or released one, so the lock and
 // the fence decide.
-func (g *Gateway) tellExpired(ctx context.Context, refs []leasing.Ref) error {
+func (e expiries) tellExpired(ctx context.Context, refs []leasing.Ref) error {
 	names := make([]string, len(refs))
 	for i, ref := range refs {
 		names[i] = ref.Resource
 	}
 	asked := time.Now()
-	states, err := g.source.(leasing.Surveyor).InspectAll(ctx, names)
+	states, err := e.source.InspectAll(ctx, names)
 	if err != nil {
 		return err
 	}
-	current, err := g.currentTokens(ctx, names)
+	current, err := e.current(ctx, names)
 	if err != nil {
 		return err
 	}
 	for i, ref := range refs {
 		switch state := states[i]; {
 		case state.Locked && state.Owner == ref.Owner && state.TTL >= 0:
-			g.held.note(ref, asked.Add(max(state.TTL, time.Millisecond)))
+			e.held.note(ref, asked.Add(max(state.TTL, time.Millisecond)))
 		case current[ref.Resource] == ref.Token:
-			g.seen.Tell(activity.Event{Kind: wire.EventExpired, Resource: ref.Resource, Presented: ref.Token})
+			e.tell(activity.Event{Kind: wire.EventExpired, Resource: ref.Resource, Presented: ref.Token})
 		default:
-			g.held.ended(ref)
+			e.held.ended(ref)
 		}
 	}
 	return nil

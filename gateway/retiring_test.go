@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 	"testing"
@@ -19,20 +20,17 @@ func TestUnusedFencesRetire(t *testing.T) {
 	held := c.acquire("orders/held", "60s", "5s")
 	released := c.acquire("orders/released", "60s", "5s")
 	c.want(http.StatusNoContent, http.MethodPost, "/v1/leases/release", map[string]string{"handle": released.handle})
-	lost := c.acquire("orders/lost", "1s", "5s")
+	lost := c.acquire("orders/lost", "60s", "5s")
+	c.runOut(lost, pg)
 	pool := pg.Pool(t)
-	left := func() (names string) {
-		if err := pool.QueryRow(t.Context(), `SELECT coalesce(string_agg(resource, ' '), '') FROM fence.resources`).Scan(&names); err != nil {
-			t.Fatal(err)
+	testenv.Eventually(t, "one fence is left", func() error {
+		var left string
+		err := pool.QueryRow(t.Context(), `SELECT coalesce(string_agg(resource, ' '), '') FROM fence.resources`).Scan(&left)
+		if err == nil && left != "orders/held" {
+			err = errors.New(left)
 		}
-		return names
-	}
-	for deadline := time.Now().Add(time.Minute); left() != "orders/held"; {
-		if time.Now().After(deadline) {
-			t.Fatalf("fences: %s", left())
-		}
-		<-time.After(20 * time.Millisecond)
-	}
+		return err
+	})
 	again := c.acquire("orders/lost", "60s", "5s")
 	if again.number(t) <= lost.number(t) {
 		t.Errorf("token %s after %s", again.token, lost.token)

@@ -5,7 +5,6 @@ package gateway_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -58,15 +57,15 @@ func TestSeveralResourcesAreArmedInOneTransaction(t *testing.T) {
 		return record.Token
 	}
 	names := []string{"orders/2", "orders/1", "stock/7"}
-	acquire := func(within time.Duration) ([]*lock.Lease, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), within)
-		defer cancel()
-		return l.AcquireAll(ctx, names, lock.WithTTL(time.Minute))
+	acquire := func() []*lock.Lease {
+		t.Helper()
+		leases, err := l.AcquireAll(t.Context(), names, lock.WithTTL(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return leases
 	}
-	leases, err := acquire(30 * time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	leases := acquire()
 	for i, lease := range leases {
 		grant, err := lease.Grant()
 		if err != nil || grant.Resource != names[i] || recorded(names[i]) != grant.Token {
@@ -85,9 +84,7 @@ func TestSeveralResourcesAreArmedInOneTransaction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if leases, err = acquire(30 * time.Second); err != nil {
-		t.Fatal(err)
-	}
+	leases = acquire()
 	if got := leases[1].Ref().Token; got <= revoked || recorded("orders/1") != got {
 		t.Errorf("token %d, recorded %d, after a revocation with %d", got, recorded("orders/1"), revoked)
 	}
@@ -97,18 +94,30 @@ func TestSeveralResourcesAreArmedInOneTransaction(t *testing.T) {
 		}
 	}
 
-	// One is held: no fence moves.
+	// One is held: no fence moves, though the others are locked while it is waited for.
 	held, err := l.TryAcquire(t.Context(), "stock/7", lock.WithTTL(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
 	before := []fence.Token{recorded("orders/1"), recorded("orders/2")}
-	testenv.Paced(t, 2*time.Second, func(within time.Duration) error { // a try must end within it
-		if _, err := acquire(within); !errors.Is(err, lock.ErrHeld) {
-			return fmt.Errorf("got %s", fmt.Sprint(err))
-		}
-		return nil
+	ctx, give := context.WithCancel(t.Context())
+	defer give()
+	waited := make(chan error, 1)
+	go func() {
+		_, err := l.AcquireAll(ctx, names, lock.WithTTL(time.Minute))
+		waited <- err
+	}()
+	testenv.Eventually(t, "it waits for the last one", func() bool {
+		last, err := l.Inspect(t.Context(), "stock/7")
+		return err == nil && last.Waiters == 1
 	})
+	if first, err := l.Inspect(t.Context(), "orders/1"); err != nil || !first.Locked {
+		t.Errorf("the first one while it waits: %+v, %v", first, err)
+	}
+	give()
+	if err := <-waited; !errors.Is(err, lock.ErrHeld) {
+		t.Errorf("got %v", err)
+	}
 	if after := []fence.Token{recorded("orders/1"), recorded("orders/2")}; after[0] != before[0] || after[1] != before[1] {
 		t.Errorf("fences moved from %v to %v though nothing was acquired", before, after)
 	}
