@@ -211,7 +211,7 @@ func TestAllAttemptsOfACopiedPartWaitForOneCopy(t *testing.T) {
 
 func TestACopyIsAmongTheUploadsThatAreLimited(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *config) { c.MaxUploads = 1 })
+	w := setup(t, lingers, func(c *config) { c.MaxUploads = 1 })
 	w.sourced()
 	release := w.store.hold()
 	defer release()

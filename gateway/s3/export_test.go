@@ -19,6 +19,9 @@ func (s *Server) Reserved() (ids []blob.ID, settled bool) { return s.backend.wri
 // SetPatience sets how long a copy may take before its answer begins.
 func (o *Options) SetPatience(d time.Duration) { o.patience = d }
 
+// SetLingering sets how long a refused client is heard.
+func (o *Options) SetLingering(d time.Duration) { o.lingering = d }
+
 // Route is a route as a client sees it.
 type Route struct {
 	Method, Sub, And, Header string

@@ -4,7 +4,6 @@ package s3_test
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -25,29 +24,13 @@ import (
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
-// wantSlowDown checks that a request was answered with 503 and Retry-After.
+// lingers makes the server hear a refused body to its end, however busy the machine is.
+func lingers(c *config) { c.SetLingering(time.Minute) }
+
+// wantSlowDown checks that a request was answered with 503 and Retry-After. A server that refuses a body lingers.
 func (w *world) wantSlowDown(r raw) {
 	w.t.Helper()
-	var data []byte
-	if r.body != nil {
-		var err error
-		if data, err = io.ReadAll(r.body); err != nil {
-			w.t.Fatal(err)
-		}
-	}
-	var res *http.Response
-	for tries := 0; ; tries++ { // on a busy machine a body may be sent for longer than a refused one is heard
-		if r.body != nil {
-			r.body = bytes.NewReader(data)
-		}
-		var err error
-		if res, err = httpClient(w.t).Do(w.request(r)); err == nil {
-			break
-		} else if tries == 4 {
-			w.t.Fatal(err)
-		}
-	}
-	text := readAll(w.t, res.Body)
+	res, text := w.send(r)
 	if res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, "SlowDown") || res.Header.Get("Retry-After") == "" {
 		w.t.Errorf("%s: got %d, Retry-After %q, %s", r.method, res.StatusCode, res.Header.Get("Retry-After"), text)
 	}
@@ -64,7 +47,7 @@ func TestUploadsAndRequestsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t, c.option)
+			w := setup(t, c.option, lingers)
 			w.bucket()
 			w.arm("orders/1001", 5)
 			slow := newHalf(3 << 20)
@@ -113,7 +96,7 @@ func TestAReadBeyondTheConnectionsToTheStoreIsToldToSlowDown(t *testing.T) {
 
 func TestARefusalReachesAClientThatGoesOnSending(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := setup(t, lingers)
 	w.bucket()
 	w.arm("orders/1001", 5)
 	const size = 8 << 20 // more than the socket buffers hold
@@ -121,7 +104,7 @@ func TestARefusalReachesAClientThatGoesOnSending(t *testing.T) {
 		creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: body(""), size: size,
 		header: map[string]string{"x-amz-server-side-encryption": "AES256"},
 	})
-	if status, text := w.wireAgain(head + strings.Repeat("x", size)); status != http.StatusNotImplemented {
+	if status, text := w.wire(head + strings.Repeat("x", size)); status != http.StatusNotImplemented {
 		t.Errorf("got %d %s", status, text)
 	}
 }
@@ -210,11 +193,9 @@ func TestNobodyHoldsAConnectionThatDoesNothing(t *testing.T) {
 	t.Parallel()
 	w := setup(t, func(c *config) { c.StallTimeout = 3 * time.Second })
 	bucket := w.bucket()
-	holder := w.lease("orders/1001", 5)
-	testenv.Eventually(t, "a large object is stored", func() error { // on a busy machine its upload may stall, too
-		_, err := tryPut(t, holder, bucket, invoice, strings.Repeat("x", 64<<20))
-		return err
-	})
+	w.arm("orders/1001", 5)
+	holder := w.holder("orders/1001", 5, func(o *awss3.Options) { o.RetryMaxAttempts = 8 }) // its upload may stall, too
+	put(t, holder, bucket, invoice, strings.Repeat("x", 64<<20))
 	for name, taken := range map[string]int{"idle after its answer": 16 << 10, "takes no more of its answer": 0} {
 		path := "/orders/" + invoice
 		if taken > 0 {

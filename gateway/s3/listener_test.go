@@ -237,15 +237,6 @@ func (w *world) wire(request string) (int, string) {
 	return res.StatusCode, readAll(w.t, res.Body)
 }
 
-// wireAgain repeats wire while there is no answer: on a busy machine a body may be sent for longer than a refused one is heard.
-func (w *world) wireAgain(request string) (status int, text string) {
-	w.t.Helper()
-	for tries := 0; tries < 5 && status == 0; tries++ {
-		status, text = w.wire(request)
-	}
-	return status, text
-}
-
 func TestTheS3PortsCertificateIsReplacedWithoutARestart(t *testing.T) {
 	t.Parallel()
 	files := filesIn(t)

@@ -41,7 +41,8 @@ type Options struct {
 	DatabaseTimeout time.Duration // of one statement. Default 10s
 	DrainTimeout    time.Duration // of the requests in progress when the server stops. Default 10s
 
-	patience time.Duration // of the client of a copy: then its answer begins. Default 10s
+	patience  time.Duration // of the client of a copy: then its answer begins. Default 10s
+	lingering time.Duration // default edge.Lingering
 }
 
 // Validate returns a [*fence.InvalidError] that names the field and shows no secret.
@@ -76,6 +77,7 @@ func (o Options) WithDefaults() Options {
 	orDefault(&o.DatabaseTimeout, 10*time.Second)
 	orDefault(&o.DrainTimeout, 10*time.Second)
 	orDefault(&o.patience, 10*time.Second)
+	orDefault(&o.lingering, edge.Lingering)
 	return o
 }
 

@@ -62,7 +62,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer s.backend.copies.stop(s.cfg.DatabaseTimeout)
 	ended := make(chan error, 1)
 	go func() {
-		plain := &edge.Listener{Listener: ln, Stall: s.cfg.StallTimeout, Limit: s.cfg.MaxConnections, Conns: &s.conns, Log: s.cfg.Logger}
+		plain := &edge.Listener{Listener: ln, Stall: s.cfg.StallTimeout, Linger: s.cfg.lingering, Limit: s.cfg.MaxConnections, Conns: &s.conns, Log: s.cfg.Logger}
 		ended <- s.app.Listener(tlsfiles.Listener(plain, s.cfg.TLS), fiber.ListenConfig{DisableStartupMessage: true})
 	}()
 	select {

@@ -80,7 +80,7 @@ func (b *Chunked) Read(p []byte) (int, error) {
 // Over reports whether versitygw has consumed a body completely, so that the next bytes on the connection are a
 // request. The end of the HTTP body may still be on its way.
 func (b *Chunked) Over(conn *Conn) bool {
-	if b == nil || conn.Conn == nil || conn.SetReadDeadline(time.Now().Add(time.Second)) != nil {
+	if b == nil || conn.Conn == nil || conn.SetReadDeadline(time.Now().Add(conn.linger/2)) != nil {
 		return false
 	}
 	n, _ := b.Read(make([]byte, 1))

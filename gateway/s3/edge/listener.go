@@ -64,10 +64,11 @@ const Refusers = 64
 type Listener struct {
 	net.Listener
 
-	Stall time.Duration
-	Limit int
-	Conns *Connections
-	Log   *slog.Logger
+	Stall  time.Duration
+	Linger time.Duration // see [Lingering]
+	Limit  int
+	Conns  *Connections
+	Log    *slog.Logger
 }
 
 // Accept implements [net.Listener]. It retries after an error, such as too many open files, because the server would
@@ -85,7 +86,7 @@ func (p *Listener) Accept() (net.Conn, error) {
 			continue
 		}
 		pause = 0
-		conn := &Conn{Conn: c, stall: p.Stall, conns: p.Conns}
+		conn := &Conn{Conn: c, stall: p.Stall, linger: p.Linger, conns: p.Conns}
 		if p.Conns.add(conn, p.Limit) {
 			return conn, nil
 		}
@@ -100,11 +101,12 @@ type Conn struct {
 	Surplus bool        // beyond the limit: to be refused
 	Unread  atomic.Bool // the client may be sending a body that is not read
 
-	stall time.Duration
-	began bool // a byte was received; used by the reader only
-	conns *Connections
-	mu    sync.Mutex
-	read  time.Time // the server's own deadline; zero: none
+	stall  time.Duration
+	linger time.Duration
+	began  bool // a byte was received; used by the reader only
+	conns  *Connections
+	mu     sync.Mutex
+	read   time.Time // the server's own deadline; zero: none
 }
 
 // ConnOf returns the connection below, with or without TLS.
@@ -149,14 +151,15 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// lingering is how long a refused client may continue to send its upload before it reads the answer.
-const lingering = 2 * time.Second
+// Lingering is how long a refused client may continue to send its upload before it reads the answer. Half of it may pass
+// until the end of a body, after its last byte.
+const Lingering = 2 * time.Second
 
 // Close implements [net.Conn]. Closing while the client sends would reset the connection, and the client could lose the
 // answer.
 func (c *Conn) Close() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.Unread.Load() && half.CloseWrite() == nil {
-		_ = c.Conn.SetReadDeadline(time.Now().Add(lingering)) // of all reads together
+		_ = c.Conn.SetReadDeadline(time.Now().Add(c.linger)) // of all reads together
 		n, _ := io.Copy(io.Discard, c.Conn)
 		c.conns.In.Add(n)
 	}
