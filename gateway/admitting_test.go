@@ -29,8 +29,8 @@ func TestAGatewayThatStartsWithoutRedisServesTheRest(t *testing.T) {
 	guarded(t, pg)
 	cfg := config(t, pg)
 	cfg.S3.RootAccessKey, cfg.S3.RootSecretKey = "reader", "its secret key"
-	cfg.MaxTTL = 3 * time.Second                             // a longer lease of the database would lengthen the quarantine
-	held := start(t, cfg).acquire("orders/1001", "3s", "0s") // of the same database, on other nodes
+	cfg.MaxTTL = 3 * time.Second // the quarantine of nodes that are new to a database with fences
+	held := armed(t, pg, "orders/1001")
 	nodes := testenv.OwnRedis(t, 3)
 	late := cfg
 	late.RedisNodes, late.BlobDir, late.StartTimeout = nil, t.TempDir(), time.Minute
@@ -69,10 +69,8 @@ func TestAGatewayThatStartsWithoutRedisServesTheRest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testenv.Eventually(t, "leases are granted", func() bool {
-		return c.do("POST", "/v1/leases", map[string]string{"resource": "r", "ttl": "2s"}).Status == http.StatusCreated
-	})
-	testenv.Eventually(t, "it is ready", func() bool { return c.do("GET", "/readyz", nil).Status == http.StatusOK })
+	untilReady(c)
+	testenv.Eventually(t, "the log says that leases are granted", func() bool { return len(log.lines("leases are granted")) == 1 })
 }
 
 func listed(t *testing.T, c *client, access, secret, bucket string) error {

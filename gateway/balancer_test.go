@@ -52,7 +52,7 @@ func TestAQuarantineSaysHowLongItLasts(t *testing.T) {
 	log := &logbook{}
 	cfg.RedisNodes, cfg.MaxTTL, cfg.Logger = []lock.Node{{Addr: nodes[0].Addr}}, 50*time.Second, slog.New(slog.NewTextHandler(log, nil))
 	c := start(t, cfg)
-	c.acquire("r", "50s", "0s")
+	c.acquire("r", "50s")
 	if err := errors.Join(nodes[0].Kill(), nodes[0].Restart(t.Context())); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestClientsAreToldTheBalancersPorts(t *testing.T) {
 	if pg["host"] != "db.example.net" || pg["port"] != 5432.0 || s3["url"] != "https://s3.example.net" {
 		t.Errorf("%v", e)
 	}
-	l := c.acquire("orders/1", "30s", "0s")
+	l := c.acquire("orders/1", "30s")
 	if a := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle}); a.Body["endpoint_url"] != "https://s3.example.net" {
 		t.Errorf("credentials for %v", a.Body["endpoint_url"])
 	}

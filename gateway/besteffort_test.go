@@ -34,13 +34,13 @@ func TestWithBestEffortTwoMayHoldAndTheNewestWrites(t *testing.T) {
 	if text, _ := notes["redis"].(string); !strings.Contains(text, "best effort") {
 		t.Errorf("readyz says %v", notes)
 	}
-	older := c.acquire("orders/1001", "5m", "0s")
+	older := c.acquire("orders/1001", "5m")
 	admin := redis.NewClient(&redis.Options{Addr: node.Addr})
 	t.Cleanup(func() { _ = admin.Close() })
 	if err := admin.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	newer := c.acquire("orders/1001", "5m", "30s") // a quarantine would last longer
+	newer := c.acquire("orders/1001", "5m") // a quarantine would last longer
 	if number(t, newer.token) <= number(t, older.token) {
 		t.Errorf("token %s after %s", newer.token, older.token)
 	}

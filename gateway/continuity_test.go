@@ -72,13 +72,13 @@ func TestAPromotedStandbyThatLaggedGetsNoLeasesUntilItsFencesAreInvalidated(t *t
 	c, beside := start(t, cfg), start(t, cfg)
 
 	// A's grant reaches the standby. B's does not.
-	a := c.acquire("orders/1001", "30s", "0s")
+	a := c.acquire("orders/1001", "30s")
 	untilSays(t, standby, `SELECT token::text FROM fence.resources WHERE resource = 'orders/1001'`, a.token)
 	execOn(t, standby, `ALTER SYSTEM SET primary_conninfo = ''`)
 	execOn(t, standby, `SELECT pg_reload_conf()`)
 	untilSays(t, primary.Server, `SELECT count(*) FROM pg_stat_replication`, "0")
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": a.handle})
-	b := c.acquire("orders/1001", "30s", "10s")
+	b := c.acquire("orders/1001", "30s")
 	if refused := primary.write(t, a.grant); refused != "ZF001" {
 		t.Fatalf("A's write on the primary: %q; want ZF001", refused)
 	}
@@ -117,7 +117,7 @@ func TestAPromotedStandbyThatLaggedGetsNoLeasesUntilItsFencesAreInvalidated(t *t
 	for _, gateway := range []*client{late, beside, c} {
 		untilReady(gateway)
 	}
-	next := c.acquire("orders/1001", "30s", "10s")
+	next := c.acquire("orders/1001", "30s")
 	raised := execOn(t, standby, `SELECT count(*)::text FROM fence.resources WHERE resource = 'orders/1001' AND token = $1::text::bigint`, next.token)
 	if number(t, next.token) <= number(t, b.token)+1<<32-1 || raised != "1" {
 		t.Errorf("the next token is %s after the lost %s", next.token, b.token)
@@ -125,8 +125,8 @@ func TestAPromotedStandbyThatLaggedGetsNoLeasesUntilItsFencesAreInvalidated(t *t
 	if refused := primary.write(t, next.grant); refused != "" {
 		t.Errorf("the next holder's write: %s", refused)
 	}
-	beside.acquire("orders/2", "30s", "0s")
-	late.acquire("orders/3", "30s", "0s")
+	beside.acquire("orders/2", "30s")
+	late.acquire("orders/3", "30s")
 }
 
 // While a part is away no lease is granted and there is no false alarm; then the gateway recovers by itself.
@@ -140,7 +140,7 @@ func TestWhatWasAwayIsTrustedWhenItIsBack(t *testing.T) {
 		cfg.RedisNodes = append(cfg.RedisNodes, lock.Node{Addr: n.Addr})
 	}
 	both := []*client{start(t, cfg), start(t, cfg)}
-	held := both[0].acquire("orders/1001", "60s", "0s")
+	held := both[0].acquire("orders/1001", "60s")
 	for name, away := range map[string]struct{ leave, back func() }{
 		"PostgreSQL": {func() { server.at.moveTo("127.0.0.1:1") }, func() { server.at.moveTo(server.Addr()) }},
 		"a quorum of Redis": {func() {
@@ -167,7 +167,7 @@ func TestWhatWasAwayIsTrustedWhenItIsBack(t *testing.T) {
 		away.back()
 		for i, c := range both {
 			untilReady(c)
-			l := c.acquire(fmt.Sprintf("orders/%s %d", name, i), "30s", "10s")
+			l := c.acquire(fmt.Sprintf("orders/%s %d", name, i), "30s")
 			c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
 		}
 	}
@@ -180,17 +180,17 @@ func TestAServerThatWasSetBackGetsNoLeasesUntilItsFencesAreInvalidatedAgain(t *t
 	t.Parallel()
 	server := startCluster(t)
 	c := start(t, server.gateway(t))
-	a := c.acquire("orders/1001", "30s", "0s")
+	a := c.acquire("orders/1001", "30s")
 	execOn(t, server.Server, `SELECT raised FROM fence.invalidate_all()`) // part of the backup
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": a.handle})
 	untilReady(c)
-	a = c.acquire("orders/1001", "30s", "10s")
+	a = c.acquire("orders/1001", "30s")
 	backup := testenv.ServerDir(t)
 	if err := server.CopyTo(t.Context(), backup, false); err != nil {
 		t.Fatal(err)
 	}
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": a.handle})
-	b := c.acquire("orders/1001", "30s", "10s")
+	b := c.acquire("orders/1001", "30s")
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": b.handle})
 	untilReady(c) // what is written so far is recorded
 
@@ -213,7 +213,7 @@ func TestAServerThatWasSetBackGetsNoLeasesUntilItsFencesAreInvalidatedAgain(t *t
 		}
 	}
 	untilReady(c)
-	next := c.acquire("orders/1001", "30s", "10s")
+	next := c.acquire("orders/1001", "30s")
 	if number(t, next.token) <= number(t, b.token) {
 		t.Errorf("the next token is %s after the lost %s", next.token, b.token)
 	}
@@ -229,14 +229,14 @@ func TestAServerThatRestartsIsTrustedAtOnce(t *testing.T) {
 	before := run(t, kept)
 	server.at.moveTo(before.Addr())
 	c := start(t, server.gateway(t))
-	l := c.acquire("orders/1001", "30s", "0s")
+	l := c.acquire("orders/1001", "30s")
 	if err := before.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	after := run(t, kept) // with its old data
 	server.at.moveTo(after.Addr())
 	untilReady(c)
-	c.acquire("orders/2", "30s", "10s")
+	c.acquire("orders/2", "30s")
 	if refused := server.write(t, l.grant); refused != "" {
 		t.Errorf("the holder's write after a crash of PostgreSQL: %s", refused)
 	}

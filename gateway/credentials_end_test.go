@@ -31,7 +31,7 @@ func TestStaticCredentialsEndWhenTheLeaseRunsOut(t *testing.T) {
 	guarded(t, pg)
 	cfg := config(t, pg)
 	c, other := start(t, cfg), start(t, cfg)
-	l := c.acquire("orders/1001", "30s", "0s")
+	l := c.acquire("orders/1001", "30s")
 	creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle})
 	if err := c.put(creds, "1001/a", "held"); err != nil {
 		t.Fatal(err)

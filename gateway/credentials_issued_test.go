@@ -64,7 +64,7 @@ func TestStaticCredentialsOfATokenThatExpiresReadNothingOnceTheLeaseIsOver(t *te
 	for token, ends := range map[string]bool{"jwt of issued": true, "own": false} {
 		c.token = token
 		key := fmt.Sprint(ends)
-		l := c.acquire("orders/"+key, "30s", "0s")
+		l := c.acquire("orders/"+key, "30s")
 		creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle})
 		if err := errors.Join(c.put(creds, key+"/a", "x"), c.get(creds, key+"/a")); err != nil {
 			t.Fatalf("%s: under the lease: %v", token, err)

@@ -25,14 +25,14 @@ func TestStaleWriterIsRefusedOnEveryFace(t *testing.T) {
 	for name, over := range map[string]func(lease) lease{
 		"released": func(l lease) lease {
 			c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
-			return c.acquire("orders/1001", "30s", "0s")
+			return c.acquire("orders/1001", "30s")
 		},
 		"expired": func(l lease) lease {
 			c.runOut(l, pg)
-			return c.acquire("orders/1001", "30s", "0s")
+			return c.acquire("orders/1001", "30s")
 		},
 	} {
-		a := c.acquire("orders/1001", "30s", "0s")
+		a := c.acquire("orders/1001", "30s")
 		aConn := c.connect(pg, a)
 		if _, err := aConn.Exec(t.Context(), updateOrder, "by a"); err != nil {
 			t.Fatalf("%s: write under the current grant: %v", name, err)
@@ -124,7 +124,7 @@ func TestSQLOverHTTPIsOneTransaction(t *testing.T) {
 	pg := testenv.Postgres(t)
 	guarded(t, pg)
 	c := start(t, config(t, pg))
-	l := c.acquire("orders/1001", "30s", "0s")
+	l := c.acquire("orders/1001", "30s")
 	sql := func(status int, statements ...map[string]any) answer {
 		t.Helper()
 		return c.want(status, "POST", "/v1/sql", map[string]any{"statements": statements}, "Fencing-Resource", l.resource, "Fencing-Token", l.grant)
@@ -138,7 +138,7 @@ func TestSQLOverHTTPIsOneTransaction(t *testing.T) {
 		t.Errorf("after the error: %s; want the row untouched", got)
 	}
 	sql(http.StatusBadRequest, map[string]any{"sql": "/* */ ; COMMIT"})
-	other := c.acquire("orders/2002", "30s", "0s")
+	other := c.acquire("orders/2002", "30s")
 	l = other
 	if a := sql(http.StatusForbidden, map[string]any{"sql": updateOrder, "args": []any{"x"}}); a.text("code") != "ZF004" || a.text("needed") != "orders/1001" {
 		t.Errorf("wrong table for the resource: %v", a.Body)
@@ -181,13 +181,13 @@ func TestHeldResourceSaysWhenToTryAgain(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
 	c := start(t, config(t, pg))
-	l := c.acquire("r", "20s", "0s")
-	a := c.want(http.StatusConflict, "POST", "/v1/leases", map[string]string{"resource": "r", "wait": "2s"})
-	if ms, _ := a.Body["retry_after_ms"].(float64); a.text("code") != "held" || ms <= 0 || ms > 20000 || a.text("holder") != "test" {
+	l := c.acquire("r", "1m")
+	a := c.want(http.StatusConflict, "POST", "/v1/leases", map[string]string{"resource": "r"})
+	if ms, _ := a.Body["retry_after_ms"].(float64); a.text("code") != "held" || ms <= 0 || ms > 60_000 || a.text("holder") != "test" {
 		t.Errorf("%v", a.Body)
 	}
-	a = c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "10s"})
-	if ms, _ := a.Body["valid_ms"].(float64); ms <= 5000 || ms > 10000 {
+	a = c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "30s"})
+	if ms, _ := a.Body["valid_ms"].(float64); ms <= 0 || ms > 30_000 {
 		t.Errorf("renewed: %v", a.Body)
 	}
 	for range 2 { // a second stop is no error

@@ -19,7 +19,7 @@ const heedless = `DO $$ BEGIN LOOP BEGIN PERFORM pg_sleep(60); EXCEPTION WHEN qu
 // running opens a session that locks a table and runs a long statement.
 func running(t *testing.T, c *client, pg testenv.PG, sql string) (ended <-chan error) {
 	t.Helper()
-	conn := c.connect(pg, c.acquire("orders/1001", "1m", "0s"))
+	conn := c.connect(pg, c.acquire("orders/1001", "1m"))
 	if _, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE orders IN SHARE ROW EXCLUSIVE MODE"); err != nil {
 		t.Fatal(err)
 	}

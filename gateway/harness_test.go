@@ -24,6 +24,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
@@ -132,11 +133,23 @@ func (c *client) want(status int, method, path string, body any, headers ...stri
 
 type lease struct{ resource, token, grant, handle string }
 
-// acquire takes a lease that must be available.
-func (c *client) acquire(resource, ttl, wait string) lease {
+// acquire takes a lease that must be available. A node may answer late on a busy machine, or a release be on its way to
+// it: the gateway waits for that, but for no lease of usual length to run out.
+func (c *client) acquire(resource, ttl string) lease {
 	c.t.Helper()
-	a := c.want(http.StatusCreated, "POST", "/v1/leases", map[string]string{"resource": resource, "ttl": ttl, "wait": wait, "holder": "test"})
+	a := c.want(http.StatusCreated, "POST", "/v1/leases", map[string]string{"resource": resource, "ttl": ttl, "wait": "20s", "holder": "test"})
 	return lease{resource: resource, token: a.text("token"), grant: a.text("grant"), handle: a.text("handle")}
+}
+
+// armed raises a resource's fence for a grant whose lease this test does not need.
+func armed(t *testing.T, pg testenv.PG, resource string) lease {
+	t.Helper()
+	grant := fence.Grant{Resource: resource, Token: 1, Seal: fence.NewSeal()}
+	arming := fence.Arming{Resource: resource, Token: grant.Token, SealHash: grant.Seal.Hash(), Holder: "test"}
+	if err := pgfence.New(testenv.PoolOf(t, pg.GatewayURL)).Arm(t.Context(), arming); err != nil {
+		t.Fatal(err)
+	}
+	return lease{resource: resource, token: grant.Token.String(), grant: grant.Presented()}
 }
 
 // runOut ends a lease as the end of its TTL does: at the Redis nodes, or in PostgreSQL, and at this gateway. Nobody waits

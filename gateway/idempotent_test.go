@@ -56,7 +56,7 @@ func TestARepeatThatWaitsAtAnotherGatewayIsTheSameLease(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, testenv.Postgres(t))
 	one, other := start(t, cfg), start(t, cfg)
-	before := one.acquire("orders/1", "60s", "0s")
+	before := one.acquire("orders/1", "60s")
 	ask := func(c *client, wait string) <-chan answer {
 		got := make(chan answer, 1)
 		go func() {

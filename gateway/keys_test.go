@@ -79,7 +79,7 @@ func TestAGatewayLearnsItsKeysOncePostgreSQLIsThere(t *testing.T) {
 	}
 	at.moveTo(there)
 	untilReady(c)
-	c.acquire("orders/1001", "30s", "0s")
+	c.acquire("orders/1001", "30s")
 	prefix := ownPrefix(t, pg.GatewayURL)
 	keys := keysOn(t, nodes[0])
 	for _, key := range keys {
@@ -98,7 +98,7 @@ func TestSeveralDatabasesShareTheNodes(t *testing.T) {
 	one, other := testenv.Postgres(t), testenv.Postgres(t)
 	first, second := start(t, sharing(t, one.GatewayURL, nodes)), start(t, sharing(t, other.GatewayURL, nodes))
 	for _, c := range []*client{first, second} { // the same name is another resource
-		c.acquire("orders/1001", "30s", "0s")
+		c.acquire("orders/1001", "30s")
 	}
 	for _, c := range []*client{first, second, start(t, sharing(t, one.GatewayURL, nodes))} {
 		untilReady(c)
@@ -141,14 +141,14 @@ func TestAnotherDatabaseUnderTheSameKeysIsNamedAndTheFirstGoesOn(t *testing.T) {
 		cfg.DatabaseKeys, cfg.KeyPrefix = false, "one"
 	}
 	first := start(t, mine)
-	held := first.acquire("orders/1001", "60s", "0s")
+	held := first.acquire("orders/1001", "60s")
 	second := start(t, theirs)
 	if said := refusedBeside(second, "are another database's", "one:*", "--redis-prefix"); strings.Contains(said, "invalidate") || strings.Contains(said, "--yes") {
 		t.Errorf("destructive advice: %s", said)
 	}
 	untilReady(first)
 	first.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": held.handle, "ttl": "60s"})
-	first.acquire("orders/3", "30s", "0s") // the refused ones hold no lock
+	first.acquire("orders/3", "30s") // the refused ones hold no lock
 }
 
 func TestACopyOfADatabaseLeavesTheFirstOneAloneUntilItHasItsOwnKeys(t *testing.T) {
@@ -156,7 +156,7 @@ func TestACopyOfADatabaseLeavesTheFirstOneAloneUntilItHasItsOwnKeys(t *testing.T
 	nodes, pg := testenv.OwnRedis(t, 3), testenv.Postgres(t)
 	name := copyOf(t, pg)
 	first := start(t, sharing(t, pg.GatewayURL, nodes))
-	held := first.acquire("orders/1001", "60s", "0s")
+	held := first.acquire("orders/1001", "60s")
 	beside := sharing(t, inDatabase(t, pg.GatewayURL, name), nodes)
 	second := start(t, beside)
 	refusedBeside(second, "this database is a copy", "fencegate fence new-group --yes", "fencegate fence invalidate-all --yes")
@@ -164,7 +164,7 @@ func TestACopyOfADatabaseLeavesTheFirstOneAloneUntilItHasItsOwnKeys(t *testing.T
 		t.Helper()
 		untilReady(first)
 		first.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": held.handle, "ttl": "60s"})
-		l := first.acquire("orders/3", "30s", "0s")
+		l := first.acquire("orders/3", "30s")
 		first.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
 	}
 	goesOn()
@@ -181,7 +181,11 @@ func TestACopyOfADatabaseLeavesTheFirstOneAloneUntilItHasItsOwnKeys(t *testing.T
 	beside.MaxTTL = 2 * time.Second // also the quarantine of nodes that are new to a database with fences
 	third := start(t, beside)
 	untilReady(third)
-	third.acquire("orders/1001", "2s", "30s")
+	for c, want := range map[*client]bool{first: true, third: false} {
+		if c.locked("orders/1001") != want {
+			t.Errorf("orders/1001 is held: %t, want %t", !want, want)
+		}
+	}
 	goesOn()
 }
 
@@ -214,7 +218,7 @@ func TestTheGatewayOfACopyAdmitsNoNodeOfTheFirstDatabase(t *testing.T) {
 	nodes, pg := testenv.OwnRedis(t, 3), testenv.Postgres(t)
 	name := copyOf(t, pg)
 	first := start(t, sharing(t, pg.GatewayURL, nodes))
-	first.acquire("orders/1001", "30s", "0s")
+	first.acquire("orders/1001", "30s")
 	if err := first.g.Stop(); err != nil {
 		t.Fatal(err)
 	}

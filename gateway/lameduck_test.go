@@ -25,7 +25,7 @@ func TestALameDuckServesWhileItIsNotReady(t *testing.T) {
 	t.Parallel()
 	c, pg := guardedGateway(t, func(cfg *gateway.Config) { cfg.LameDuck = time.Hour })
 	stopped := stopping(c)
-	l := c.acquire("orders/1001", "1m", "0s")
+	l := c.acquire("orders/1001", "1m")
 	if _, err := c.connect(pg, l).Exec(t.Context(), updateOrder, "by a lame duck"); err != nil {
 		t.Errorf("a new session: %v", err)
 	}
@@ -40,7 +40,7 @@ func TestALameDuckServesWhileItIsNotReady(t *testing.T) {
 func TestEachStopWaitsForTheFirst(t *testing.T) {
 	t.Parallel()
 	c, _ := guardedGateway(t, func(cfg *gateway.Config) { cfg.LameDuck = time.Hour })
-	l := c.acquire("orders/1001", "1m", "0s")
+	l := c.acquire("orders/1001", "1m")
 	stopped := stopping(c)
 	again := make(chan error, 1)
 	go func() { again <- c.g.Stop() }()
@@ -96,8 +96,8 @@ func notYet(t *testing.T, returned chan error) {
 func TestTheAPIServesUntilTheLastSessionHasDrained(t *testing.T) {
 	t.Parallel()
 	c, pg := guardedGateway(t, func(cfg *gateway.Config) { cfg.DrainTimeout = time.Hour })
-	l := c.acquire("orders/1001", "1m", "0s")
-	other := c.acquire("orders/2", "1m", "0s")
+	l := c.acquire("orders/1001", "1m")
+	other := c.acquire("orders/2", "1m")
 	conn := c.connect(pg, l)
 	if _, err := conn.Exec(t.Context(), "BEGIN; UPDATE orders SET status = 'half'"); err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestAnAbortDoesNotWaitForTransactions(t *testing.T) {
 	t.Parallel()
 	c, pg := guardedGateway(t, func(cfg *gateway.Config) { cfg.DrainTimeout = time.Hour })
 	c.g.Abort() // no stop is in progress yet
-	conn := c.connect(pg, c.acquire("orders/1001", "1m", "0s"))
+	conn := c.connect(pg, c.acquire("orders/1001", "1m"))
 	if _, err := conn.Exec(t.Context(), "BEGIN; UPDATE orders SET status = 'half'"); err != nil {
 		t.Fatal(err)
 	}

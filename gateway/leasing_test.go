@@ -47,16 +47,16 @@ func TestMetricsTellWhatHappenedToLeases(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
 	c := start(t, config(t, pg))
-	l := c.acquire("r", "30s", "0s")
+	l := c.acquire("r", "30s")
 	c.want(http.StatusConflict, "POST", "/v1/leases", map[string]string{"resource": "r", "ttl": "30s"})
 	c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle})
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle}) // counts once
-	lost := c.acquire("r", "30s", "0s")
+	lost := c.acquire("r", "30s")
 	c.want(http.StatusOK, "POST", "/v1/resources/r/revoke", map[string]string{})
 	c.want(http.StatusGone, "POST", "/v1/leases/renew", map[string]string{"handle": lost.handle})
-	c.runOut(c.acquire("short", "30s", "0s"), pg)
-	c.acquire("short", "60s", "0s")
+	c.runOut(c.acquire("short", "30s"), pg)
+	c.acquire("short", "60s")
 	series := c.scraped()
 	for name, want := range map[string]string{
 		`fencegate_lease_wait_seconds_count`:                               "4",
@@ -69,7 +69,7 @@ func TestMetricsTellWhatHappenedToLeases(t *testing.T) {
 			t.Errorf("%s is %q; want %q", name, series[name], want)
 		}
 	}
-	held := c.acquire("held", "30s", "0s")
+	held := c.acquire("held", "30s")
 	testenv.Eventually(t, "the gauges are right", func() error { // a node may answer too late for one scrape
 		if series := c.scraped(); series["fencegate_leases_held"] != "2" || series["fencegate_lease_waiters"] != "0" ||
 			series[`fencegate_lease_nodes{state="admitted"}`] != "3" || series[`fencegate_lease_nodes{state="away"}`] != "0" {
@@ -93,9 +93,12 @@ func TestMetricsTellWhatHappenedToLeases(t *testing.T) {
 func TestRevocationFreesTheLockAtOnce(t *testing.T) {
 	t.Parallel()
 	c := start(t, config(t, testenv.Postgres(t)))
-	l := c.acquire("r", "1m", "0s")
+	l := c.acquire("r", "1m")
 	c.want(http.StatusOK, "POST", "/v1/resources/r/revoke", map[string]string{"holder": "ops"})
-	next := c.acquire("r", "1m", "0s") // does not wait
+	if c.locked("r") {
+		t.Error("it is held still")
+	}
+	next := c.acquire("r", "1m")
 	if next.token == l.token {
 		t.Errorf("token %s twice", next.token)
 	}
@@ -110,7 +113,7 @@ func TestAResourceShowsItsHolderAndWhoWaits(t *testing.T) {
 	c := start(t, cfg)
 	cfg.BlobDir = t.TempDir()
 	other := start(t, cfg) // another gateway of the group
-	l := c.acquire("r", "1m", "0s")
+	l := c.acquire("r", "1m")
 	done := make(chan answer, 1)
 	go func() {
 		defer close(done)
@@ -173,7 +176,7 @@ func TestLeasesMayComeFromAnotherSource(t *testing.T) {
 		return s, initialise(t.Context(), l)
 	}
 	c := start(t, cfg)
-	l := c.acquire("r", "30s", "0s")
+	l := c.acquire("r", "30s")
 	if s.acquired != 1 || c.want(http.StatusOK, "GET", "/v1/resources/r", nil).text("token") != l.token {
 		t.Errorf("the source was asked %d times", s.acquired)
 	}

@@ -25,12 +25,12 @@ func TestAMasterKeyIsReplacedUnderALease(t *testing.T) {
 	before, added, used, after := under(masterKey), under(masterKey, next), under(next, masterKey), under(next)
 	for _, pair := range [][2]*client{{before, added}, {added, used}, {used, after}} {
 		for i, issuer := range pair {
-			l, other := issuer.acquire("r", "1m", "20s"), pair[1-i]
+			l, other := issuer.acquire("r", "1m"), pair[1-i]
 			other.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "1m"})
 			other.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
 		}
 	}
-	l := used.acquire("r", "1m", "20s")
+	l := used.acquire("r", "1m")
 	a := before.want(http.StatusBadRequest, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "1m"})
 	if !strings.Contains(a.text("detail"), "another master key") {
 		t.Errorf("%v", a.Body)

@@ -84,7 +84,7 @@ func TestEachMetricIsOnThePageAndNoLabelNamesAResource(t *testing.T) {
 	cfg.MetricsListen, cfg.PG.Rules, cfg.Version = "127.0.0.1:0", grantRequired, "v1.2.3"
 	cfg.MetricsPrefixes = []string{"jobs/"}
 	c := start(t, cfg)
-	l := c.acquire("orders/1001", "30s", "0s")
+	l := c.acquire("orders/1001", "30s")
 	conn := c.connect(pg, l)
 	if _, err := conn.Exec(t.Context(), updateOrder, "by the test"); err != nil {
 		t.Fatal(err)

@@ -24,7 +24,7 @@ func TestAGatewayNeedsNoRedis(t *testing.T) {
 	cfg := alone(config(t, pg))
 	c, beside := start(t, cfg), start(t, cfg)
 	untilReady(c)
-	l := c.acquire("orders/1001", "30s", "0s")
+	l := c.acquire("orders/1001", "30s")
 	beside.want(http.StatusConflict, "POST", "/v1/leases", map[string]string{"resource": "orders/1001", "ttl": "30s"})
 	beside.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle})
 	if _, err := c.connect(pg, l).Exec(t.Context(), "UPDATE orders SET status = 'paid' WHERE id = 1001"); err != nil {
@@ -38,7 +38,7 @@ func TestAGatewayNeedsNoRedis(t *testing.T) {
 	}
 	c.want(http.StatusOK, "POST", "/v1/resources/orders%2F1001/revoke", map[string]string{})
 	c.want(http.StatusGone, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle})
-	next := beside.acquire("orders/1001", "30s", "10s")
+	next := beside.acquire("orders/1001", "30s")
 	if number(t, next.token) <= number(t, l.token) {
 		t.Errorf("token %s after %s", next.token, l.token)
 	}
@@ -67,7 +67,7 @@ func TestGatewaysOfADatabaseHaveOneSourceOfLeases(t *testing.T) {
 			pg := testenv.Postgres(t)
 			cfg := config(t, pg)
 			one := start(t, first(cfg))
-			held := one.acquire("orders/1001", "30s", "0s")
+			held := one.acquire("orders/1001", "30s")
 			if name == "redis" {
 				cfg = alone(cfg)
 			}
@@ -101,7 +101,7 @@ func TestWithoutRedisAPromotedStandbyGetsNoLeasesUntilItsFencesAreInvalidated(t 
 	standby := run(t, dir)
 	cfg := alone(primary.gateway(t))
 	c := start(t, cfg)
-	a := c.acquire("orders/1001", "30s", "0s")
+	a := c.acquire("orders/1001", "30s")
 	untilSays(t, standby, `SELECT token::text FROM fence.resources WHERE resource = 'orders/1001'`, a.token)
 	if err := primary.Kill(); err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestWithoutRedisAPromotedStandbyGetsNoLeasesUntilItsFencesAreInvalidated(t 
 	for _, gateway := range []*client{c, late} {
 		untilReady(gateway)
 	}
-	next := late.acquire("orders/1001", "30s", "0s") // its old lease has ended, too
+	next := late.acquire("orders/1001", "30s") // its old lease has ended, too
 	if number(t, next.token) <= number(t, a.token) {
 		t.Errorf("token %s after %s", next.token, a.token)
 	}
@@ -131,14 +131,14 @@ func TestWithoutRedisAServerThatWasSetBackGetsNoLeases(t *testing.T) {
 	t.Parallel()
 	server := startCluster(t)
 	c := start(t, alone(server.gateway(t)))
-	a := c.acquire("orders/1001", "30s", "0s")
+	a := c.acquire("orders/1001", "30s")
 	untilReady(c)
 	backup := testenv.ServerDir(t)
 	if err := server.CopyTo(t.Context(), backup, false); err != nil {
 		t.Fatal(err)
 	}
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": a.handle})
-	b := c.acquire("orders/1001", "30s", "10s")
+	b := c.acquire("orders/1001", "30s")
 	untilReady(c) // what is written so far is recorded
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestWithoutRedisAServerThatWasSetBackGetsNoLeases(t *testing.T) {
 	wantForgotten(c, "fencegate fence invalidate-all --yes")
 	execOn(t, restored, `SELECT raised FROM fence.invalidate_all()`)
 	untilReady(c)
-	if next := c.acquire("orders/1001", "30s", "10s"); number(t, next.token) <= number(t, b.token) {
+	if next := c.acquire("orders/1001", "30s"); number(t, next.token) <= number(t, b.token) {
 		t.Errorf("token %s after the lost %s", next.token, b.token)
 	}
 }

@@ -44,7 +44,7 @@ func TestWithoutPostgreSQLNothingIsHalfDone(t *testing.T) {
 	broken.PostgresURL, broken.SQLURL = "postgres://u:hunter2@"+gone+"/d", "postgres://u:hunter2@"+gone+"/d"
 	broken.BlobDir, broken.Buckets = t.TempDir(), nil
 	c := start(t, broken)
-	l := healthy.acquire("held", "60s", "0s")
+	l := healthy.acquire("held", "60s")
 
 	for _, call := range []struct {
 		method, path string
@@ -71,7 +71,7 @@ func TestWithoutPostgreSQLNothingIsHalfDone(t *testing.T) {
 	c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle})
 	// The failed acquisitions left no lock and no fence.
 	healthy.want(http.StatusNotFound, "GET", "/v1/resources/r", nil)
-	healthy.acquire("r", "30s", "30s")
+	healthy.acquire("r", "30s")
 }
 
 func TestWithoutARedisQuorumNothingIsHalfDone(t *testing.T) {
@@ -85,7 +85,7 @@ func TestWithoutARedisQuorumNothingIsHalfDone(t *testing.T) {
 		cfg.RedisNodes = append(cfg.RedisNodes, lock.Node{Addr: n.Addr})
 	}
 	c := start(t, cfg)
-	l := c.acquire("orders/1001", "60s", "0s")
+	l := c.acquire("orders/1001", "60s")
 	conn := c.connect(pg, l)
 	untilAnswered(c, func(a answer) bool { return a.Status == http.StatusOK && a.Body["degraded"] == nil }) // all nodes serve
 	for i, n := range nodes[:2] {
@@ -140,7 +140,7 @@ func TestAWaitGoesOnWithoutARedisQuorum(t *testing.T) {
 		cfg.RedisNodes = append(cfg.RedisNodes, lock.Node{Addr: n.Addr})
 	}
 	c := start(t, cfg)
-	c.acquire("before", "1s", "0s")
+	c.acquire("before", "30s")
 	for _, n := range nodes[:2] {
 		if err := n.Freeze(); err != nil {
 			t.Fatal(err)
@@ -177,7 +177,7 @@ func TestIdleGatewaysAdmitANodeThatLostItsRun(t *testing.T) {
 	cfg := config(t, pg)
 	cfg.RedisNodes, cfg.MaxTTL = []lock.Node{{Addr: nodes[0].Addr}}, 2*time.Second
 	c, other := start(t, cfg), start(t, cfg)
-	c.acquire("r", "2s", "0s")
+	armed(t, pg, "r")                                                                    // so that the nodes are in use
 	sight, err := lock.New(lock.Config{Nodes: cfg.RedisNodes, KeyPrefix: cfg.KeyPrefix}) // as `nodes status` sees it
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +189,6 @@ func TestIdleGatewaysAdmitANodeThatLostItsRun(t *testing.T) {
 	testenv.Eventually(t, "a quorum of nodes answers", func() error { return sight.Ping(t.Context()) })
 	for _, c := range []*client{c, other} {
 		untilReady(c)
-		c.acquire("r", "2s", "30s")
 	}
 }
 

@@ -22,7 +22,7 @@ func TestALoginOfSQLThatFailsIsTroubleOfSQLAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := start(t, cfg)
-	l := c.acquire("orders/1", "50s", "0s")
+	l := c.acquire("orders/1", "50s")
 	run := func(status int, sql string) answer {
 		t.Helper()
 		return c.want(status, "POST", "/v1/sql", map[string]any{"statements": []any{map[string]any{"sql": sql}}},
@@ -43,7 +43,7 @@ func TestALoginOfSQLThatFailsIsTroubleOfSQLAlone(t *testing.T) {
 	if a := run(http.StatusServiceUnavailable, "SELECT 1"); strings.Contains(a.text("detail"), "password") {
 		t.Errorf("it says too much: %v", a.Body)
 	}
-	c.acquire("orders/2", "10s", "0s")
+	c.acquire("orders/2", "10s")
 	testenv.Eventually(t, "only SQL is not ready", func() error { // a check may take too long for one scrape
 		series := c.scraped()
 		for surface, want := range map[string]string{"lease": "1", "pg": "1", "s3": "1", "sql": "0"} {

@@ -22,7 +22,7 @@ func TestAReleasedLeaseIsRefusedOnEveryPort(t *testing.T) {
 	pg := testenv.Postgres(t)
 	guarded(t, pg)
 	c := start(t, config(t, pg))
-	l := c.acquire("orders/1001", "1m", "0s")
+	l := c.acquire("orders/1001", "1m")
 	conn := c.connect(pg, l)
 	creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle})
 	if _, err := conn.Exec(t.Context(), updateOrder, "held"); err != nil {
@@ -57,7 +57,7 @@ func TestAReleasedLeaseIsRefusedOnEveryPort(t *testing.T) {
 		t.Errorf("the resource: %v", a.Body)
 	}
 
-	next := c.acquire("orders/1001", "1m", "0s")
+	next := c.acquire("orders/1001", "1m")
 	if _, err := c.connect(pg, next).Exec(t.Context(), updateOrder, "next"); err != nil {
 		t.Errorf("the next holder: %v", err)
 	}
@@ -98,7 +98,7 @@ func TestAReleaseIsNotHeldUpByPostgreSQL(t *testing.T) {
 			cfg.BlobDir, cfg.Buckets = t.TempDir(), nil
 			cfg.PostgresURL = r.url
 			c := start(t, cfg)
-			l := c.acquire("orders/1001", "1m", "0s")
+			l := c.acquire("orders/1001", "1m")
 			end := strike(t, r, pg)
 			begun := time.Now()
 			c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
@@ -109,7 +109,7 @@ func TestAReleaseIsNotHeldUpByPostgreSQL(t *testing.T) {
 				t.Error("the lock is not free")
 			}
 			end()
-			next := direct.acquire("orders/1001", "1m", "30s")
+			next := direct.acquire("orders/1001", "1m")
 			if _, err := direct.connect(pg, next).Exec(t.Context(), updateOrder, "next"); err != nil {
 				t.Errorf("the next holder: %v", err)
 			}

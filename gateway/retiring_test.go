@@ -17,10 +17,10 @@ func TestUnusedFencesRetire(t *testing.T) {
 	cfg := config(t, pg)
 	cfg.RetireAfter = 300 * time.Millisecond
 	c := start(t, cfg)
-	held := c.acquire("orders/held", "60s", "5s")
-	released := c.acquire("orders/released", "60s", "5s")
+	held := c.acquire("orders/held", "60s")
+	released := c.acquire("orders/released", "60s")
 	c.want(http.StatusNoContent, http.MethodPost, "/v1/leases/release", map[string]string{"handle": released.handle})
-	lost := c.acquire("orders/lost", "60s", "5s")
+	lost := c.acquire("orders/lost", "60s")
 	c.runOut(lost, pg)
 	pool := pg.Pool(t)
 	testenv.Eventually(t, "one fence is left", func() error {
@@ -31,7 +31,7 @@ func TestUnusedFencesRetire(t *testing.T) {
 		}
 		return err
 	})
-	again := c.acquire("orders/lost", "60s", "5s")
+	again := c.acquire("orders/lost", "60s")
 	if again.number(t) <= lost.number(t) {
 		t.Errorf("token %s after %s", again.token, lost.token)
 	}

@@ -60,10 +60,10 @@ func TestStaleWritesAreSeenOnEachSurface(t *testing.T) {
 	pg := testenv.Postgres(t)
 	guarded(t, pg)
 	c := start(t, config(t, pg))
-	stale := c.acquire("orders/1001", "30s", "0s")
+	stale := c.acquire("orders/1001", "30s")
 	creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": stale.handle})
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": stale.handle})
-	current := c.acquire("orders/1001", "60s", "20s")
+	current := c.acquire("orders/1001", "60s")
 	relayed, direct := c.connect(pg, lease{}), past(t, pg, stale)
 	const present = "SELECT set_config('fence.resource', $1, false), set_config('fence.token', $2, false)"
 	// A grant that the gateway does not see, so it does not end the session.
@@ -175,7 +175,7 @@ func refusedIn(t *testing.T, pg testenv.PG, table string) (n int) {
 func TestLeasesAreSeen(t *testing.T) {
 	t.Parallel()
 	c, _ := guardedGateway(t, nil)
-	l := c.acquire("orders/1001", "1m", "0s")
+	l := c.acquire("orders/1001", "1m")
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
 	testenv.Eventually(t, "the lease came and went", func() bool {
 		var kinds []string

@@ -92,7 +92,7 @@ func TestSessionsGoWhereTheFenceIs(t *testing.T) {
 			p := startPair(t)
 			cfg := p.gateway(options)
 			c := start(t, cfg)
-			a := c.acquire("orders/1001", "60s", "0s")
+			a := c.acquire("orders/1001", "60s")
 			if err := p.primary.Kill(); err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +103,7 @@ func TestSessionsGoWhereTheFenceIs(t *testing.T) {
 			})
 			execOn(t, p.standby, `SELECT raised FROM fence.invalidate_all()`)
 			untilReady(c)
-			c.acquire("orders/2", "60s", "10s")
+			c.acquire("orders/2", "60s")
 
 			// The old primary is back, and takes writes.
 			p.first.moveTo(run(p.t, p.dir).Addr())
@@ -111,7 +111,7 @@ func TestSessionsGoWhereTheFenceIs(t *testing.T) {
 			for i, gateway := range []*client{c, late} {
 				name := []string{"the first", "a late one"}[i]
 				untilReady(gateway)
-				l := gateway.acquire(fmt.Sprint("orders/1", i), "60s", "0s")
+				l := gateway.acquire(fmt.Sprint("orders/1", i), "60s")
 				if armed := execOn(t, p.standby, `SELECT count(*)::text FROM fence.resources WHERE resource = $1`, l.resource); armed != "1" {
 					t.Errorf("%s: the lease was not armed on the promoted server", name)
 				}
@@ -139,7 +139,7 @@ func TestNoGrantOfBeforePassesWhereFencesMayBeForgotten(t *testing.T) {
 	cfg.PostgresURL, cfg.SQLURL = strings.Replace(cfg.PostgresURL, ","+p.second.ln.Addr().String(), "", 1), "" // an address that moves
 	cfg.PG.Rules = grantRequired
 	c := start(t, cfg)
-	a := c.acquire("orders/1001", "60s", "0s")
+	a := c.acquire("orders/1001", "60s")
 	present := func() (*pgx.Conn, error) {
 		return c.login(t.Context(), p.writer(), "-c fence.resource=orders/1001 -c fence.token="+a.grant)
 	}
@@ -163,7 +163,7 @@ func TestNoGrantOfBeforePassesWhereFencesMayBeForgotten(t *testing.T) {
 	if _, err := present(); fatal(err).Code != "ZF001" {
 		t.Errorf("after the invalidation: %v; want ZF001", err)
 	}
-	next := c.acquire("orders/2", "60s", "10s")
+	next := c.acquire("orders/2", "60s")
 	if _, err := c.login(t.Context(), p.writer(), "-c fence.resource=orders/2 -c fence.token="+next.grant); err != nil {
 		t.Errorf("a grant of now: %v", err)
 	}
@@ -177,7 +177,7 @@ func TestNoWriteOfBeforePassesWhereFencesMayBeForgotten(t *testing.T) {
 	second := "," + p.second.ln.Addr().String()
 	cfg.PostgresURL, cfg.SQLURL = strings.Replace(cfg.PostgresURL, second, "", 1), strings.Replace(cfg.SQLURL, second, "", 1) // an address that moves
 	c := start(t, cfg)
-	a := c.acquire("orders/1001", "60s", "0s")
+	a := c.acquire("orders/1001", "60s")
 	creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": a.handle})
 	update := func() answer {
 		return c.do("POST", "/v1/sql", map[string]any{"statements": []any{map[string]string{"sql": strings.Replace(updateOrder, "$1", "'x'", 1)}}},
@@ -213,7 +213,7 @@ func TestNoWriteOfBeforePassesWhereFencesMayBeForgotten(t *testing.T) {
 	if err := c.put(creds, "1001/a", "late"); err == nil || !strings.Contains(err.Error(), "StaleFencingToken") {
 		t.Errorf("PutObject after the invalidation: %v; want StaleFencingToken", err)
 	}
-	next := c.acquire("orders/2", "60s", "10s")
+	next := c.acquire("orders/2", "60s")
 	creds = c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": next.handle})
 	if err := c.put(creds, "2/a", "now"); err != nil {
 		t.Errorf("under a grant of now: %v", err)
@@ -230,7 +230,7 @@ func TestWithoutARedisQuorumGrantsAreJudgedAllTheSame(t *testing.T) {
 		cfg.RedisNodes = append(cfg.RedisNodes, lock.Node{Addr: n.Addr})
 	}
 	c := start(t, cfg)
-	l := c.acquire("orders/1001", "60s", "0s")
+	l := c.acquire("orders/1001", "60s")
 	for _, n := range nodes[:2] {
 		if err := n.Freeze(); err != nil {
 			t.Fatal(err)
@@ -255,7 +255,7 @@ func TestSessionsOfTheServerThatIsNotPostgreSQLAnyMoreEnd(t *testing.T) {
 	p := startPair(t)
 	cfg := p.gateway("")
 	c := start(t, cfg)
-	a := c.acquire("orders/1001", "60s", "0s")
+	a := c.acquire("orders/1001", "60s")
 	conn, err := c.login(t.Context(), p.writer(), "")
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ func TestOperatorsSeeAndEndSessions(t *testing.T) {
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		cfg.PG.Rules = grantRequired
 	})
-	l := c.acquire("orders/1001", "1m", "0s")
+	l := c.acquire("orders/1001", "1m")
 	conn, err := c.login(t.Context(), pg, "-c fence.resource=orders/1001 -c fence.token="+l.grant)
 	if err != nil {
 		t.Fatal(err)
@@ -67,8 +67,10 @@ func TestOperatorsSeeAndEndSessions(t *testing.T) {
 		t.Errorf("%v; want FATAL 57P01", err)
 	}
 	testenv.Eventually(t, "it is not there any more", func() bool {
-		return c.do("POST", "/v1/sessions/"+id+"/end", map[string]string{}).Status == http.StatusNotFound
+		all, _ := c.want(http.StatusOK, "GET", "/v1/sessions", nil).Body["sessions"].([]any)
+		return len(all) == 0
 	})
+	c.want(http.StatusNotFound, "POST", "/v1/sessions/"+id+"/end", map[string]string{})
 	testenv.Eventually(t, "its end is counted", func() bool { return c.scraped()[`fencegate_pg_ended_total{sqlstate="57P01"}`] == "1" })
 	if _, seal, _ := strings.Cut(l.grant, "."); strings.Contains(log.String(), seal) || strings.Contains(log.String(), "UPDATE orders") {
 		t.Error("the log shows a seal, or SQL")

@@ -48,7 +48,7 @@ func TestSeveralResourcesAreLeasedTogetherOrNotAtAll(t *testing.T) {
 	if a.Body["code"] != "held" || a.Body["resource"] != "orders/1001" || a.Body["holder"] != "worker-a" {
 		t.Errorf("%v", a.Body)
 	}
-	c.acquire("a", "1m", "20s") // a release may still be in transit
+	c.acquire("a", "1m")
 
 	// A waiting client gets them when the last one is released.
 	waited := make(chan error, 1)

@@ -44,7 +44,7 @@ func TestThePostgreSQLPortIsReachedByASocketToo(t *testing.T) {
 	_ = left.Close()
 	cfg.BlobDir = t.TempDir()
 	c := start(t, cfg)
-	l := c.acquire("orders/1001", "1m", "0s")
+	l := c.acquire("orders/1001", "1m")
 	login := func(host string, port uint16) {
 		t.Helper()
 		parsed, err := pgx.ParseConfig(pg.WriterURL)

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/pglock"
 )
@@ -80,11 +80,16 @@ func (g *Gateway) armer() continuityArmer {
 type guarded struct {
 	leasing.Source
 
-	fence   *pgfence.Fence
+	fence   records
 	servers *servers
 	log     *slog.Logger
 	held    *holdings
 	returns *returns
+}
+
+// records is what guarded needs of the fence.
+type records interface {
+	Inspect(ctx context.Context, resource string) (fence.Record, error)
 }
 
 func (g *Gateway) guarded(source leasing.Source) guarded {

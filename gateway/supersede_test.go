@@ -29,14 +29,14 @@ func TestSupersedingReachesOtherGateways(t *testing.T) {
 		return err == nil && n == 2
 	})
 	for round := range 3 {
-		l := one.acquire("orders/1001", "1m", "10s")
+		l := one.acquire("orders/1001", "1m")
 		conn := other.connect(pg, l)
-		bystander := other.connect(pg, one.acquire(fmt.Sprint("orders/", round), "1m", "0s"))
+		bystander := other.connect(pg, one.acquire(fmt.Sprint("orders/", round), "1m"))
 		if _, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE orders IN SHARE ROW EXCLUSIVE MODE"); err != nil {
 			t.Fatal(err)
 		}
 		one.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
-		next := one.acquire("orders/1001", "1m", "0s")
+		next := one.acquire("orders/1001", "1m")
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		if _, err := one.connect(pg, next).Exec(ctx, updateOrder, "by the next"); err != nil {
 			t.Errorf("round %d: the next holder waits for what a stale one locked: %v", round, err)
@@ -59,7 +59,7 @@ func TestWhatNobodySaidIsFoundByLooking(t *testing.T) {
 	cfg := config(t, pg)
 	cfg.PG.FencesEvery = 20 * time.Millisecond
 	c := start(t, cfg)
-	conn := c.connect(pg, c.acquire("orders/1001", "1m", "0s"))
+	conn := c.connect(pg, c.acquire("orders/1001", "1m"))
 	// A forged notification ends no session, because it is only a hint.
 	if _, err := pg.Pool(t).Exec(t.Context(), "SELECT pg_notify('fencegate_superseded', 'orders/1001'), pg_notify('fencegate_superseded', repeat('x', 7000)), pg_notify('fencegate_superseded', E'\\n\\n')"); err != nil {
 		t.Fatal(err)
