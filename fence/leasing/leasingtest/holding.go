@@ -45,7 +45,7 @@ func tokensRise(t testing.TB, open Open) {
 // token is higher than all earlier ones.
 func contended(t testing.TB, open Open) {
 	const callers, each = 3, 6
-	ctx, cancel := context.WithTimeout(t.Context(), 3*patience(t))
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 	defer cancel()
 	var holders atomic.Int32
 	var last atomic.Int64
@@ -108,17 +108,18 @@ func releaseFrees(t testing.TB, open Open) {
 	}
 }
 
-// waiting acquires in the background.
-func waiting(ctx context.Context, s leasing.Source, r leasing.Request) (<-chan leasing.Lease, <-chan error) {
+// waiting acquires in the background. The call waits when waiting returns, or has ended.
+func waiting(ctx context.Context, t testing.TB, s leasing.Source, r leasing.Request) (<-chan leasing.Lease, <-chan error) {
+	t.Helper()
 	leases, errs := make(chan leasing.Lease, 1), make(chan error, 1)
-	go func() {
+	started(t, func() {
 		lease, err := s.Acquire(ctx, r)
 		if err != nil {
 			errs <- err
 			return
 		}
 		leases <- lease
-	}()
+	})
 	return leases, errs
 }
 
@@ -129,8 +130,8 @@ func got(t testing.TB, leases <-chan leasing.Lease, errs <-chan error) leasing.L
 		return lease
 	case err := <-errs:
 		t.Fatalf("waiting: %v", err)
-	case <-time.After(patience(t)):
-		t.Fatalf("the waiter has nothing after %v", patience(t))
+	case <-time.After(patience):
+		t.Fatalf("the waiter has nothing after %v", patience)
 	}
 	return leasing.Lease{}
 }
@@ -139,10 +140,8 @@ func releaseWakes(t testing.TB, open Open) {
 	a, b := source(t, open, nil), source(t, open, nil)
 	for name, s := range map[string]leasing.Source{"the same process": a, "another process": b} {
 		lease := take(t, a, request(TTL)) // outlives the rule: only its release can end the wait
-		ctx, cancel := context.WithTimeout(t.Context(), 2*patience(t))
-		own := &lookedFor{Context: ctx, looked: make(chan struct{})}
-		leases, errs := waiting(own, s, request(TTL))
-		own.wait(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+		leases, errs := waiting(ctx, t, s, request(TTL))
 		select {
 		case <-leases:
 			t.Fatalf("%s: two holders", name)
@@ -156,39 +155,19 @@ func releaseWakes(t testing.TB, open Open) {
 	}
 }
 
-// lookedFor is a context that reports calls of its Done.
-type lookedFor struct {
-	context.Context
-	once   sync.Once
-	looked chan struct{}
-}
-
-func (c *lookedFor) Done() <-chan struct{} {
-	c.once.Do(func() { close(c.looked) })
-	return c.Context.Done()
-}
-
-// wait returns after a call of Done, or when the patience is over.
-func (c *lookedFor) wait(t testing.TB) {
-	t.Helper()
-	select {
-	case <-c.looked:
-	case <-time.After(patience(t)):
-	}
-}
-
 func turns(t testing.TB, open Open) {
 	s := source(t, open, nil)
 	lease := take(t, s, request(TTL))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience(t))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	const callers = 4
 	order := make(chan int, callers)
 	var done sync.WaitGroup
-	for i := range callers {
-		own := &lookedFor{Context: ctx, looked: make(chan struct{})}
-		done.Go(func() {
-			mine, err := s.Acquire(own, request(TTL))
+	done.Add(callers)
+	for i := range callers { // each stands in the line before the next one calls
+		started(t, func() {
+			defer done.Done()
+			mine, err := s.Acquire(ctx, request(TTL))
 			if err != nil {
 				t.Errorf("caller %d: %v", i, err)
 				return
@@ -198,9 +177,6 @@ func turns(t testing.TB, open Open) {
 				t.Errorf("caller %d: %v", i, err)
 			}
 		})
-		// It calls before the next one: a waiter calls Done when it stands in the line, or soon before.
-		own.wait(t)
-		<-time.After(100 * time.Millisecond)
 	}
 	release(t, s, lease)
 	done.Wait()
@@ -217,9 +193,9 @@ func turns(t testing.TB, open Open) {
 func waitForExpiry(t testing.TB, open Open) {
 	a, b := source(t, open, nil), source(t, open, nil)
 	lease := take(t, a, request(short))
-	ctx, cancel := context.WithTimeout(t.Context(), patience(t))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	leases, errs := waiting(ctx, b, request(TTL))
+	leases, errs := waiting(ctx, t, b, request(TTL))
 	next := got(t, leases, errs)
 	if left := time.Until(lease.Deadline); left > 0 {
 		t.Errorf("another holds the resource %v before the deadline", left)
@@ -231,40 +207,35 @@ func waitForExpiry(t testing.TB, open Open) {
 func waitForContext(t testing.TB, open Open) {
 	a, b := source(t, open, nil), source(t, open, nil)
 	lease := take(t, a, request(TTL))
+	ctx, cancel := context.WithTimeout(t.Context(), short) // by then they know that it is held
+	defer cancel()
+	ends := make(map[string]func())
 	for name, s := range map[string]leasing.Source{"the same process": a, "another process": b} {
-		for within := 100 * time.Millisecond; !endsInVain(t, name, s, within); within *= 2 {
-			t.Logf("%s: within %v it did not learn that the resource is held", name, within)
+		leases, errs := waiting(ctx, t, s, request(TTL))
+		ends[name] = func() {
+			select {
+			case err := <-errs:
+				if !errors.Is(err, leasing.ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%s: %v; want ErrHeld joined with the context's error", name, err)
+				}
+				if strings.Contains(err.Error(), "\n") {
+					t.Errorf("%s: %q; want one line", name, err)
+				}
+			case <-leases:
+				t.Errorf("%s: two holders", name)
+			case <-time.After(short + patience):
+				t.Errorf("%s: the wait goes on although its context has ended", name)
+			}
+			if ctx.Err() == nil {
+				t.Errorf("%s: the wait ended before its context", name)
+			}
 		}
+	}
+	for _, end := range ends {
+		end()
 	}
 	release(t, a, lease)
 	release(t, b, take(t, b, request(TTL))) // the waiters have left no trace
-}
-
-// endsInVain waits for a held resource until a context ends, and checks the error. It reports false if the context
-// may have ended, on a busy machine, before the source could know that the resource is held.
-func endsInVain(t testing.TB, name string, s leasing.Source, within time.Duration) bool {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	defer cancel()
-	leases, errs := waiting(ctx, s, request(TTL))
-	select {
-	case err := <-errs:
-		held, ended := errors.Is(err, leasing.ErrHeld), errors.Is(err, context.DeadlineExceeded)
-		if ended && !held && 2*within < patience(t) {
-			return false
-		}
-		if !held || !ended {
-			t.Errorf("%s: %v; want ErrHeld joined with the context's error", name, err)
-		}
-		if strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %q; want one line", name, err)
-		}
-	case <-leases:
-		t.Errorf("%s: two holders", name)
-	case <-time.After(within + patience(t)):
-		t.Errorf("%s: the wait goes on although its context has ended", name)
-	}
-	return true
 }
 
 func endedContext(t testing.TB, open Open) {
@@ -276,10 +247,7 @@ func endedContext(t testing.TB, open Open) {
 			t.Errorf("%s: %v; want the context's error", name, err)
 		}
 	}
-	eventually(t, "nothing stays locked", func() bool {
-		ins, err := s.Inspect(t.Context(), request(TTL).Resource)
-		return err == nil && !ins.Locked
-	})
+	free(t, s, request(TTL).Resource)
 	lease := take(t, s, request(TTL))
 	if err := s.Release(ctx, lease.Ref()); err != nil {
 		t.Errorf("release with an ended context: %v; it must be carried out", err)

@@ -10,8 +10,11 @@
 package leasingtest
 
 import (
-	"errors"
+	"bytes"
+	"runtime"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -28,16 +31,12 @@ type Open func(armer leasing.Armer) leasing.Source
 // TTL is how long the leases of most rules live. It is longer than the rules take, also on a busy machine.
 const TTL = time.Minute
 
-// short is the TTL of leases that expire during a rule.
-const short = 700 * time.Millisecond
-
-// patience bounds the wait for things that should happen soon. A test's t can shorten it.
-func patience(t testing.TB) time.Duration {
-	if own, ok := t.(interface{ Patience() time.Duration }); ok {
-		return own.Patience()
-	}
-	return 20 * time.Second
-}
+const (
+	// short is the TTL of leases that end during a rule. The acquisition of one, and its extension, take much less.
+	short = 5 * time.Second
+	// patience bounds the wait for things that should happen soon.
+	patience = 20 * time.Second
+)
 
 // Rule is one requirement of a source.
 type Rule struct {
@@ -86,6 +85,18 @@ func Run(t *testing.T, group Group) {
 	}
 }
 
+// RunInBubbles is Run with each rule in a bubble of testing/synctest, for a source whose servers are in this process's
+// memory. group is called inside.
+func RunInBubbles(t *testing.T, group Group) {
+	t.Helper()
+	for _, rule := range Rules {
+		t.Run(rule.Name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { rule.Check(t, group(t)) })
+		})
+	}
+}
+
 // source opens a source that is closed at the end of the rule.
 func source(t testing.TB, open Open, armer leasing.Armer) leasing.Source {
 	t.Helper()
@@ -102,16 +113,10 @@ func request(ttl time.Duration) leasing.Request {
 	return leasing.Request{Resource: "orders/1001", TTL: ttl, Holder: "worker-a"}
 }
 
-// take acquires a free resource. It retries if a short TTL ran out during the acquisition, as on a busy machine.
+// take acquires a free resource.
 func take(t testing.TB, s leasing.Source, r leasing.Request) leasing.Lease {
 	t.Helper()
-	begun := time.Now()
 	lease, err := s.TryAcquire(t.Context(), r)
-	lost := false
-	for errors.Is(err, leasing.ErrLost) && time.Since(begun) > r.TTL/2 || lost && errors.Is(err, leasing.ErrHeld) { // given back a moment later
-		begun, lost = time.Now(), true
-		lease, err = s.TryAcquire(t.Context(), r)
-	}
 	if err != nil {
 		t.Fatalf("acquire %q: %v", r.Resource, err)
 	}
@@ -128,18 +133,60 @@ func release(t testing.TB, s leasing.Source, lease leasing.Lease) {
 	}
 }
 
-// eventually polls, because a release may take a moment to arrive.
+// free waits until a resource is seen to be free, because a release may take a moment to arrive.
+func free(t testing.TB, s leasing.Source, resource string) {
+	t.Helper()
+	eventually(t, resource+" is free", func() bool {
+		ins, err := s.Inspect(t.Context(), resource)
+		return err == nil && !ins.Locked
+	})
+}
+
+// eventually polls a state.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.After(patience(t)); !ok(); {
+	for end := time.After(patience); !ok(); {
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatalf("not within %v: %s", patience(t), what)
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
+}
+
+// started starts a call, and returns when it waits for something, or has ended. A call that waits for a lease stands in
+// the line of its process by then.
+func started(t testing.TB, call func()) {
+	t.Helper()
+	begun := make(chan []byte, 1)
+	go func() {
+		begun <- goroutine()
+		call()
+	}()
+	name := <-begun
+	eventually(t, "the call waits", func() bool { return waits(name) })
+}
+
+// goroutine names the calling goroutine as a stack trace does: "goroutine 7 ".
+func goroutine() []byte {
+	stack := make([]byte, 64)
+	stack = stack[:runtime.Stack(stack, false)]
+	return stack[:bytes.IndexByte(stack, '[')]
+}
+
+// waits reports whether a goroutine waits for another or for a message, or has ended.
+func waits(name []byte) bool {
+	stacks := make([]byte, 1<<16)
+	for n := len(stacks); n == len(stacks); {
+		stacks = make([]byte, 2*n)
+		n = runtime.Stack(stacks, true)
+	}
+	_, state, alive := bytes.Cut(stacks, append([]byte("\n"), name...))
+	return !alive || slices.ContainsFunc([]string{"[select", "[chan ", "[IO wait", "[sleep", "[sync.Cond.Wait"}, func(waiting string) bool {
+		return bytes.HasPrefix(state, []byte(waiting))
+	})
 }
 
 // higher fails unless a token exceeds the one before.

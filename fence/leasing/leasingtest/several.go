@@ -85,14 +85,9 @@ func allOrNone(t testing.TB, open Open) {
 			t.Errorf("%s: %v; want ErrInvalid", name, err)
 		}
 	}
-	for _, resource := range []string{"a", "c"} { // a release may take a moment to arrive
-		eventually(t, resource+" is free", func() bool {
-			lease, err := s.TryAcquire(t.Context(), requests(resource)[0])
-			if err == nil {
-				release(t, s, lease)
-			}
-			return err == nil
-		})
+	for _, resource := range []string{"a", "c"} {
+		free(t, s, resource)
+		release(t, s, take(t, s, requests(resource)[0]))
 	}
 	release(t, s, held)
 }
@@ -104,19 +99,17 @@ func severalWait(t testing.TB, open Open) {
 	}
 	b := source(t, open, nil)
 	held := take(t, b, requests("a")[0])
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience(t))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	own := &lookedFor{Context: ctx, looked: make(chan struct{})}
 	got, errs := make(chan []leasing.Lease, 1), make(chan error, 1)
-	go func() {
-		leases, err := a.AcquireAll(own, requests("b", "a"))
+	started(t, func() {
+		leases, err := a.AcquireAll(ctx, requests("b", "a"))
 		if err != nil {
 			errs <- err
 			return
 		}
 		got <- leases
-	}()
-	own.wait(t)
+	})
 	release(t, b, held)
 	select {
 	case leases := <-got:

@@ -70,20 +70,20 @@ func (b *board) wake(resource string) {
 type toy struct {
 	b      *board
 	armer  leasing.Armer
-	mu     *sync.Mutex
-	closed *bool
+	closed context.Context // ends with Close
+	end    context.CancelFunc
 }
 
 var _ leasing.AllSource = toy{}
 
 func (b *board) open(armer leasing.Armer) leasing.Source {
-	return toy{b: b, armer: armer, mu: new(sync.Mutex), closed: new(bool)}
+	s := toy{b: b, armer: armer}
+	s.closed, s.end = context.WithCancel(context.Background())
+	return s
 }
 
 func (s toy) check(ctx context.Context, resource string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if *s.closed && s.b.broken != "open after close" {
+	if s.closed.Err() != nil && s.b.broken != "open after close" {
 		return leasing.ErrClosed
 	}
 	if err := ctx.Err(); err != nil && s.b.broken != "deaf to an ended context" {
@@ -181,9 +181,7 @@ func (s toy) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, err
 		defer b.mu.Unlock()
 		at := slices.Index(b.queues[r.Resource], call)
 		b.queues[r.Resource] = slices.Delete(b.queues[r.Resource], at, at+1)
-		if _, held := b.current(r.Resource); !held {
-			b.wake(r.Resource)
-		}
+		b.wake(r.Resource) // the first of the queue waits for the lease's end
 	}()
 	if first {
 		call <- struct{}{}
@@ -193,25 +191,28 @@ func (s toy) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, err
 		expiry := time.NewTimer(10 * time.Minute)
 		b.mu.Lock()
 		if e, held := b.current(r.Resource); held && b.queues[r.Resource][0] == call && b.broken != "waits for releases only" {
-			expiry.Reset(time.Until(e.until))
+			expiry.Reset(max(time.Until(e.until), time.Millisecond))
 		}
 		b.mu.Unlock()
 		ended := ctx.Done()
-		if b.broken == "waits for ever" {
+		switch b.broken {
+		case "waits for ever":
 			ended = nil
+		case "gives up early":
+			return leasing.Lease{}, fmt.Errorf("%w: %w", why, context.DeadlineExceeded)
 		}
 		select {
 		case <-call:
 		case <-expiry.C:
+		case <-s.closed.Done():
+			expiry.Stop()
+			return leasing.Lease{}, leasing.ErrClosed
 		case <-ended:
 			expiry.Stop()
 			if b.broken == "does not say why it waited" {
 				return leasing.Lease{}, ctx.Err()
 			}
 			return leasing.Lease{}, fmt.Errorf("%w: %w", why, ctx.Err())
-		case <-time.After(200 * time.Millisecond): // the first waiter may have reached the head of the queue meanwhile
-			expiry.Stop()
-			continue
 		}
 		expiry.Stop()
 		lease, err := s.TryAcquire(ctx, r)
@@ -306,8 +307,8 @@ func (s toy) Release(ctx context.Context, ref leasing.Ref) error {
 		return ctx.Err()
 	}
 	if s.b.broken == "frees before it ends" {
-		defer func() { _ = s.end(ctx, ref) }()
-	} else if err := s.end(ctx, ref); err != nil && s.b.broken == "keeps what could not be ended" {
+		defer func() { _ = s.endGrant(ctx, ref) }()
+	} else if err := s.endGrant(ctx, ref); err != nil && s.b.broken == "keeps what could not be ended" {
 		return nil
 	}
 	s.b.mu.Lock()
@@ -321,7 +322,7 @@ func (s toy) Release(ctx context.Context, ref leasing.Ref) error {
 	return nil
 }
 
-func (s toy) end(ctx context.Context, ref leasing.Ref) error {
+func (s toy) endGrant(ctx context.Context, ref leasing.Ref) error {
 	ender, ok := s.armer.(leasing.Ender)
 	if !ok || s.b.broken == "ends no grant" {
 		return nil
@@ -352,9 +353,7 @@ func (s toy) Inspect(ctx context.Context, resource string) (leasing.Inspection, 
 func (s toy) Ready(context.Context) error { return nil }
 
 func (s toy) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	*s.closed = true
+	s.end()
 	if s.b.broken == "leases end with their source" {
 		s.b.mu.Lock()
 		defer s.b.mu.Unlock()
