@@ -91,9 +91,9 @@ func (s *Source) renew(ctx context.Context, t *Taken, ttl time.Duration) error {
 	switch {
 	case err == nil:
 		t.Deadline = deadline
-	case ctx.Err() != nil: // the wait is over
-	case errors.Is(err, leasing.ErrLost):
+	case errors.Is(err, leasing.ErrLost): // also if the wait is over: the call must not return it
 		return err
+	case ctx.Err() != nil: // the wait is over
 	case !time.Now().Before(t.Deadline):
 		return fmt.Errorf("acquire %q: its lease ended while the call waited for other resources: %w: %w", t.Resource, leasing.ErrLost, err)
 	}

@@ -3,38 +3,13 @@ package leases
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/internal/testenv"
 )
-
-// hiccup is a service in which another holds "b", and which fails to free a lease the first time.
-type hiccup struct {
-	Store
-	tries, freed atomic.Int32
-}
-
-func (h *hiccup) Take(_ context.Context, r leasing.Request) (Taken, error) {
-	if r.Resource == "b" {
-		return Taken{}, &leasing.HeldError{Resource: r.Resource}
-	}
-	return Taken{Resource: r.Resource, Owner: "owner", Token: 1, Deadline: time.Now().Add(r.TTL)}, nil
-}
-
-func (h *hiccup) Free(context.Context, leasing.Ref) error {
-	if h.tries.Add(1) == 1 {
-		return errors.New("no answer")
-	}
-	h.freed.Add(1)
-	return nil
-}
-
-func (h *hiccup) Raise(context.Context, fence.Token) error { return errors.New("no answer") }
-func (h *hiccup) Close() error                             { return nil }
 
 // higher is a fence that records more than the service gives.
 type higher struct{}
@@ -43,29 +18,89 @@ func (higher) Arm(_ context.Context, a fence.Arming) error {
 	return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: a.Token + 1}
 }
 
-func hiccups(t *testing.T, armer leasing.Armer) (*hiccup, *Source) {
-	t.Helper()
-	h := &hiccup{}
-	s, err := New(Config{Store: h, Armer: armer, MinTTL: time.Second, MaxTTL: time.Hour})
-	if err != nil {
-		t.Fatal(err)
+// The service is away when a failed acquisition gives back what it has taken.
+func TestWhatIsNotGivenBackAtOnceIsGivenBackAfterAHiccup(t *testing.T) {
+	t.Parallel()
+	for name, acquire := range map[string]struct {
+		armer leasing.Armer
+		want  error
+	}{
+		"beside a held resource": {nil, leasing.ErrHeld},
+		"below its fence":        {higher{}, leasing.ErrUnavailable},
+		"arming fails":           {refusing{}, errReadOnly},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newService()
+				all := []leasing.Request{request("a")}
+				if acquire.armer == nil {
+					take(t, s.process(t, nil), "b")
+					all = append(all, request("b"))
+				}
+				source := s.process(t, acquire.armer)
+				const away = 5 * time.Second
+				s.onTake = func(resource string) {
+					if resource == all[len(all)-1].Resource {
+						s.away = time.Now().Add(away)
+					}
+				}
+				if _, err := source.TryAcquireAll(t.Context(), all); !errors.Is(err, acquire.want) {
+					t.Fatalf("%v; want %v", err, acquire.want)
+				}
+				if !s.lives("a") {
+					t.Fatal("it was given back while the service was away")
+				}
+				time.Sleep(away + backPauses)
+				freed := s.called("free")
+				if s.lives("a") || len(freed) < 5 || freed[len(freed)-1] < away {
+					t.Errorf("a lives: %t; freed after %v", s.lives("a"), freed)
+				}
+				time.Sleep(time.Hour)
+				if again := s.called("free"); len(again) > 0 {
+					t.Errorf("freed again after %v", again)
+				}
+			})
+		})
 	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return h, s
 }
 
-func TestWhatWasTakenBesideAHeldResourceIsGivenBackAfterAHiccup(t *testing.T) {
+// A lease that its TTL has ended needs no release.
+func TestALeaseIsGivenBackForAsLongAsItLives(t *testing.T) {
 	t.Parallel()
-	h, s := hiccups(t, nil)
-	_, err := s.TryAcquireAll(t.Context(), []leasing.Request{{Resource: "a", TTL: time.Hour}, {Resource: "b", TTL: time.Hour}})
-	if !errors.Is(err, leasing.ErrHeld) {
-		t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		source := s.process(t, refusing{})
+		s.onTake = func(string) { s.away = time.Now().Add(time.Hour) }
+		if _, err := source.TryAcquire(t.Context(), request("a")); !errors.Is(err, errReadOnly) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if freed := s.called("free"); len(freed) < 10 || freed[len(freed)-1] > ttl+backPauses {
+			t.Errorf("freed after %v", freed)
+		}
+	})
+}
+
+// Close bounds the time for what is given back.
+func TestCloseWaitsAWhileForWhatIsGivenBack(t *testing.T) {
+	t.Parallel()
+	for away, given := range map[time.Duration]bool{closeTimeout / 2: true, time.Hour: false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newService()
+			source := s.process(t, refusing{})
+			s.onTake = func(string) { s.away = time.Now().Add(away) }
+			if _, err := source.TryAcquire(t.Context(), request("a")); !errors.Is(err, errReadOnly) {
+				t.Fatal(err)
+			}
+			if err := source.Close(); err != nil || time.Since(s.begun) > closeTimeout {
+				t.Errorf("%v after %v", err, time.Since(s.begun))
+			}
+			if s.lives("a") == given {
+				t.Errorf("the service is away for %v: a lives: %t", away, s.lives("a"))
+			}
+		})
 	}
-	testenv.Eventually(t, `"a" is free`, func() bool { return h.freed.Load() == 1 })
 }
 
 // doubtful arms with an unknown outcome.
@@ -82,7 +117,7 @@ func TestALeaseThatARepeatMayHaveReturnedIsNotGivenBack(t *testing.T) {
 		once  bool // nobody repeats the request
 		seals [][]byte
 		armer leasing.Armer
-		tries int32
+		freed int
 	}{
 		{"own seal", false, [][]byte{nil}, doubtful{}, 1},
 		{"the caller's seal", false, [][]byte{make([]byte, 32)}, doubtful{}, 0},
@@ -92,21 +127,21 @@ func TestALeaseThatARepeatMayHaveReturnedIsNotGivenBack(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			h, s := hiccups(t, c.armer)
-			h.tries.Store(1)
-			var all []leasing.Request
-			for i, seal := range c.seals {
-				all = append(all, leasing.Request{Resource: []string{"a", "c"}[i], TTL: time.Hour, SealHash: seal, Repeatable: !c.once})
-			}
-			if _, err := s.TryAcquireAll(t.Context(), all); err == nil {
-				t.Fatal("it gave a lease")
-			}
-			if err := s.Close(); err != nil { // waits for what is given back
-				t.Error(err)
-			}
-			if n := h.freed.Load(); n != c.tries {
-				t.Errorf("%d leases were given back, want %d", n, c.tries)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				s := newService()
+				source := s.process(t, c.armer)
+				var all []leasing.Request
+				for i, seal := range c.seals {
+					all = append(all, leasing.Request{Resource: []string{"a", "c"}[i], TTL: ttl, SealHash: seal, Repeatable: !c.once})
+				}
+				if _, err := source.TryAcquireAll(t.Context(), all); err == nil {
+					t.Fatal("it gave a lease")
+				}
+				synctest.Wait()
+				if freed := s.called("free"); len(freed) != c.freed || s.lives("a") != (c.freed == 0) {
+					t.Errorf("given back %d times, want %d; a lives: %t", len(freed), c.freed, s.lives("a"))
+				}
+			})
 		})
 	}
 }
@@ -114,13 +149,6 @@ func TestALeaseThatARepeatMayHaveReturnedIsNotGivenBack(t *testing.T) {
 // refusing raises no fence.
 type refusing struct{}
 
-func (refusing) Arm(context.Context, fence.Arming) error { return errors.New("read-only") }
+func (refusing) Arm(context.Context, fence.Arming) error { return errReadOnly }
 
-func TestALeaseBelowItsFenceIsGivenBackAfterAHiccup(t *testing.T) {
-	t.Parallel()
-	h, s := hiccups(t, higher{})
-	if _, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "a", TTL: time.Hour}); err == nil {
-		t.Fatal("it gave a lease below the fence")
-	}
-	testenv.Eventually(t, `"a" is free`, func() bool { return h.freed.Load() == 1 })
-}
+var errReadOnly = errors.New("read-only")

@@ -15,8 +15,8 @@
 package torture
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"math/rand/v2"
 	"sync"
@@ -37,6 +37,9 @@ const (
 	// enough is the number of leases that a run needs to be meaningful. On a busy machine a run is extended until then.
 	enough = 4 * resources
 	more   = 30 * time.Second
+
+	// inTheEnd is how long all resources take at most to become free.
+	inTheEnd = time.Minute
 )
 
 // Config configures a run.
@@ -52,13 +55,11 @@ type Config struct {
 	Overlap time.Duration
 	// For is the duration. Defaults to the flag's.
 	For time.Duration
-
-	patience time.Duration // for each resource to become free in the end
 }
 
 // Server is one real server of the source.
 type Server struct {
-	Addr         string // "": the source does not connect to it
+	Addr         string // "": no process connects to it
 	Freeze, Thaw func() error
 	Kill         func() error // like kill -9
 	Start        func() error // restarts it with its data
@@ -99,7 +100,7 @@ func run(t testing.TB, cfg Config) verdict {
 	for range processes {
 		m.processes = append(m.processes, m.open(t))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), cfg.For+cmp.Or(m.patience, more))
+	ctx, cancel := context.WithTimeout(t.Context(), cfg.For+more)
 	defer cancel()
 	defer time.AfterFunc(cfg.For, func() { m.over(cancel) }).Stop()
 	var done sync.WaitGroup
@@ -209,27 +210,17 @@ func (m *torment) atMost() time.Duration {
 // allFree counts the resources that can't be acquired after the faults have ended.
 func (m *torment) allFree(t testing.TB) (stuck int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(m.patience, time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), inTheEnd)
 	defer cancel()
 	for i := range resources {
-		lease, err := m.again(ctx, leasing.Request{Resource: named(i), TTL: m.TTL})
-		if err == nil {
+		lease, err := m.processes[0].source.Acquire(ctx, leasing.Request{Resource: named(i), TTL: m.TTL})
+		switch {
+		case err == nil:
 			_ = m.processes[0].source.Release(ctx, lease.Ref())
-		} else {
+		case !errors.Is(err, leasing.ErrLost): // else it was acquired, and its TTL ended on the way
 			t.Logf("%s is not free in the end: %v", named(i), err)
 			stuck++
 		}
 	}
 	return stuck
-}
-
-// again acquires until ctx ends: a lease may expire on the way, and a server may still be starting.
-func (m *torment) again(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
-	for {
-		lease, err := m.processes[0].source.Acquire(ctx, r)
-		if err == nil || ctx.Err() != nil || !passing(err) {
-			return lease, err
-		}
-		leases.Pause(ctx, 20*time.Millisecond)
-	}
 }

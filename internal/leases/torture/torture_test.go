@@ -16,6 +16,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+const ttl = 30 * time.Second
+
 // Each of these sources breaks one rule, and the judge has to detect it.
 func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 	t.Parallel()
@@ -35,9 +37,9 @@ func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := &board{broken: broken, held: make(map[string]entry)}
-				v := run(t, quick(Config{Open: func([]string) leasing.Source { return toy{b} }}))
-				if t.Log(v); !seen(v) {
-					t.Errorf("%q was not seen: %q", broken, v.wrong(0))
+				v := run(t, Config{Open: func([]string) leasing.Source { return toy{b} }, TTL: ttl, For: 10 * ttl})
+				if !seen(v) {
+					t.Errorf("%q was not seen: %v: %q", broken, v, v.wrong(0))
 				}
 			})
 		})
@@ -47,23 +49,18 @@ func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 // A source that relies on a server's wall clock ends leases early when that clock jumps.
 func TestTheJudgeCatchesASourceThatBelievesAJumpingClock(t *testing.T) {
 	t.Parallel()
-	nothing := func() error { return nil }
 	synctest.Test(t, func(t *testing.T) {
+		nothing := func() error { return nil }
 		b := &board{held: make(map[string]entry)}
-		v := run(t, quick(Config{
+		v := run(t, Config{
 			Servers: []Server{{Freeze: nothing, Thaw: nothing, Kill: nothing, Start: nothing, Jump: b.jump}},
 			Open:    func([]string) leasing.Source { return toy{b} },
-		}))
-		if t.Log(v); v.jumps == 0 || len(v.overlaps)+v.early == 0 {
-			t.Errorf("it was not seen: %q", v.wrong(0))
+			TTL:     ttl, For: 30 * ttl,
+		})
+		if v.jumps == 0 || len(v.overlaps)+v.early == 0 {
+			t.Errorf("it was not seen: %v: %q", v, v.wrong(0))
 		}
 	})
-}
-
-// quick sets the durations of a run on a fake clock.
-func quick(cfg Config) Config {
-	cfg.TTL, cfg.For, cfg.patience = 100*time.Millisecond, 6*time.Second, time.Second
-	return cfg
 }
 
 // Two may hold a resource at one time for as long as the source promises, and no longer.
@@ -108,7 +105,7 @@ func (b *board) jump(offset time.Duration) error {
 
 func (b *board) current(resource string) (entry, bool) {
 	e, ok := b.held[resource]
-	early := map[string]time.Duration{"ends early": 20 * time.Millisecond, "leases never end": -time.Hour}[b.broken]
+	early := map[string]time.Duration{"ends early": ttl / 5, "leases never end": -time.Hour}[b.broken]
 	return e, ok && time.Now().Add(b.ahead).Before(e.until.Add(-early))
 }
 
@@ -138,7 +135,7 @@ func (s toy) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, 
 }
 
 func (s toy) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
-	tick := time.NewTicker(time.Millisecond)
+	tick := time.NewTicker(ttl / 100)
 	defer tick.Stop()
 	for {
 		lease, err := s.TryAcquire(ctx, r)
