@@ -1,7 +1,6 @@
 package pgfence_test
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -61,10 +60,11 @@ func startedDuringGroup(t *testing.T, w world, level pgx.TxIsoLevel) (landedLate
 // stoppedBeforeGroup: the writer has passed the check when a group arms. The resources that the group skips are armed
 // alone.
 func stoppedBeforeGroup(t *testing.T, w world, level pgx.TxIsoLevel) (landedLate bool) {
-	tx := paused(t, w, level, w.acquire(t, orders, 34))
+	g := w.renew(t)
+	tx := paused(t, w, level, g)
 	seal := fence.NewSeal()
-	if !value[bool](t, w, sqlArmInGroup, orders, 35, seal.Hash()) {
-		if err := w.fence.Arm(t.Context(), fence.Arming{Resource: orders, Token: 35, SealHash: seal.Hash()}); err != nil {
+	if !value[bool](t, w, sqlArmInGroup, orders, int64(g.Token)+1, seal.Hash()) {
+		if err := w.fence.Arm(t.Context(), fence.Arming{Resource: orders, Token: g.Token + 1, SealHash: seal.Hash()}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -72,8 +72,8 @@ func stoppedBeforeGroup(t *testing.T, w world, level pgx.TxIsoLevel) (landedLate
 }
 
 func startedDuring(t *testing.T, w world, sql string, level pgx.TxIsoLevel) (landedLate bool) {
-	g := w.acquire(t, orders, 34)
-	arming := armInto(t, w, sql, 35)
+	g := w.renew(t)
+	arming := armInto(t, w, sql, g.Token+1)
 	tx, err := writesDuring(t, w, level, g, func() {
 		if err := arming.Commit(t.Context()); err != nil {
 			t.Error(err)
@@ -88,41 +88,44 @@ func TestNoWriterPassesDuringAnArmAtOnce(t *testing.T) {
 	const key = `fence.key(f.resource, f.token, f.seal)`
 	without := strings.NewReplacer(take, `true`)
 	early := strings.NewReplacer(take, `pg_catalog.pg_try_advisory_lock(`+key+`) AND pg_catalog.pg_advisory_unlock(`+key+`)`)
-	cases := []struct {
+	checks := []struct {
 		name   string
 		mutant *strings.Replacer // nil: the real function
-		run    schedule
-		in     string // the mutated function; "": fence.arm
+		in     string            // the mutated function
+		runs   map[string]schedule
 	}{
-		{"started during arm", nil, startedDuringArm, ""},
-		{"started during arm/mutant without the key", without, startedDuringArm, ""},
-		{"started during arm/mutant that gives the key back early", early, startedDuringArm, ""},
-		{"stopped before COMMIT/mutant without the key", without, stoppedBeforeCommit, ""},
-		{"started during a group", nil, startedDuringGroup, ""},
-		{"started during a group/mutant without the key", without, startedDuringGroup, "fence.arm_group"},
-		{"started during a group/mutant that gives the key back early", early, startedDuringGroup, "fence.arm_group"},
-		{"stopped before a group", nil, stoppedBeforeGroup, ""},
-		{"stopped before a group/mutant without the key", without, stoppedBeforeGroup, "fence.arm_group"},
+		{name: "as it is", runs: map[string]schedule{
+			"started during arm": startedDuringArm, "started during a group": startedDuringGroup, "stopped before a group": stoppedBeforeGroup,
+		}},
+		{"arm without the key", without, "fence.arm", map[string]schedule{"started during arm": startedDuringArm, "stopped before COMMIT": stoppedBeforeCommit}},
+		{"arm that gives the key back early", early, "fence.arm", map[string]schedule{"started during arm": startedDuringArm}},
+		{"a group without the key", without, "fence.arm_group", map[string]schedule{
+			"started during a group": startedDuringGroup, "stopped before a group": stoppedBeforeGroup,
+		}},
+		{"a group that gives the key back early", early, "fence.arm_group", map[string]schedule{"started during a group": startedDuringGroup}},
 	}
-	for _, level := range levels {
-		for _, c := range cases {
-			t.Run(fmt.Sprintf("%s/%s", level, c.name), func(t *testing.T) {
-				t.Parallel()
-				w := setup(t)
-				if c.mutant != nil {
-					name := cmp.Or(c.in, "fence.arm")
-					definition := value[string](t, w, `SELECT pg_get_functiondef($1::regproc)`, name)
-					mutated := c.mutant.Replace(definition)
-					if mutated == definition {
-						t.Fatalf("%s does not take the key as it did", name)
-					}
-					w.exec(t, mutated)
+	for _, c := range checks {
+		t.Run(c.name, func(t *testing.T) { //nolint:tparallel // the runs follow each other in one world
+			t.Parallel()
+			w := setup(t)
+			if c.mutant != nil {
+				definition := value[string](t, w, `SELECT pg_get_functiondef($1::regproc)`, c.in)
+				mutated := c.mutant.Replace(definition)
+				if mutated == definition {
+					t.Fatalf("%s does not take the key as it did", c.in)
 				}
-				if late := c.run(t, w, level); late != (c.mutant != nil) {
-					t.Errorf("a stale write landed late: %t", late)
+				w.exec(t, mutated)
+			}
+			for _, level := range levels {
+				for name, run := range c.runs {
+					t.Run(fmt.Sprintf("%s/%s", level, name), func(t *testing.T) {
+						if late := run(t, w, level); late != (c.mutant != nil) {
+							t.Errorf("a stale write landed late: %t", late)
+						}
+					})
 				}
-			})
-		}
+			}
+		})
 	}
 }
 

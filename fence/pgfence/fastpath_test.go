@@ -93,14 +93,15 @@ func (w world) begin(t testing.TB, level pgx.TxIsoLevel, g fence.Grant) pgx.Tx {
 // Three mistakes would make the check slow: functions that are planned on each call, a SET clause, which makes
 // PostgreSQL plan again whatever runs under the other search_path, and too many calls. The test counts calls, because
 // unlike time they are the same on a busy machine.
-func TestTheCheckHasNoCliffs(t *testing.T) {
+func TestTheCheckHasNoCliffs(t *testing.T) { //nolint:tparallel // the cases follow each other in one world
 	t.Parallel()
+	w := setup(t)
 	for _, how := range append(presentations, presentation{name: "by its plain name"}) {
 		t.Run(how.name, func(t *testing.T) {
-			t.Parallel()
-			w := setup(t)
+			w := w
 			w.how = how
-			settings := w.settings(t, w.acquire(t, orders, 34))
+			g := w.renew(t)
+			settings := w.settings(t, g)
 			conn := connect(t, w.pg.URL, "-c track_functions=all")
 			tx, err := conn.Begin(t.Context())
 			if err != nil {
@@ -112,7 +113,7 @@ func TestTheCheckHasNoCliffs(t *testing.T) {
 			}
 			const writes, most = 10, 6 // calls for each write
 			for range writes {
-				if err := write(t.Context(), tx, 34); err != nil {
+				if err := write(t.Context(), tx, g.Token); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -171,67 +172,38 @@ func TestTheCheckOfRowsUnderSeveralGrantsHasNoCliffs(t *testing.T) {
 // The rule of race_test.go holds for each way to present a grant.
 func TestNoWriteLandsAfterArmReturnedHoweverItPresentsItsGrant(t *testing.T) {
 	t.Parallel()
-	cases := []struct {
-		name, gate string // where the check stops
-		run        schedule
-		mutant     string // lands a write in this schedule
-	}{
-		{"stopped before COMMIT", "", stoppedBeforeCommit, "without the lock"},
-		{"stopped after the snapshot", "", stoppedAfterSnapshot, "without the xmax test"},
-		{"stopped before the lock", `IF plain OR`, stoppedInTheGuard, ""},
-		{"stopped between lock and read", `SELECT f.token`, stoppedInTheGuard, ""},
-		{"stopped after the read", `RETURN recorded`, stoppedInTheGuard, "without the lock"},
-	}
-	for _, how := range presentations {
-		for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
-			for _, c := range cases {
-				for _, mutant := range []string{"", c.mutant}[:1+min(1, len(c.mutant))] {
-					snapshot := level != pgx.ReadCommitted
-					if mutant != "" && (mutant == "without the xmax test") != snapshot || mutant != "" && snapshot && how.touched {
-						continue // makes no difference there
-					}
-					t.Run(fmt.Sprintf("%s/%s/%s/%s", how.name, level, c.name, mutant), func(t *testing.T) {
-						t.Parallel()
-						w := setup(t)
-						w.how = how
-						if mutant != "" {
-							mutate(t, w, mutants[mutant].old, mutants[mutant].replacement)
-						}
-						if c.gate != "" {
-							pauseGuard(t, w, c.gate)
-						}
-						if late := c.run(t, w, level); late != (mutant != "") {
-							t.Errorf("a stale write landed after arm had returned: %v", late)
-						}
-					})
-				}
-			}
-		}
-	}
+	nothingLandsLate(t, func(t *testing.T) world { return setup(t) }, []place{
+		{"stopped before COMMIT", "", stoppedBeforeCommit, []string{"without the lock"}},
+		{"stopped after the snapshot", "", stoppedAfterSnapshot, []string{"without the xmax test"}},
+		{"stopped before the lock", beforeLock, stoppedInTheGuard, nil},
+		{"stopped between lock and read", beforeRead, stoppedInTheGuard, nil},
+		{"stopped after the read", afterRead, stoppedInTheGuard, []string{"without the lock"}},
+	}, presentations, []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead})
 }
 
 // ROLLBACK TO releases the lock: arming does not wait, and the next statement checks again.
-func TestAfterRollbackToTheNextStatementChecksAgain(t *testing.T) {
+func TestAfterRollbackToTheNextStatementChecksAgain(t *testing.T) { //nolint:tparallel // the cases follow each other in one world
 	t.Parallel()
+	w := setup(t)
 	for _, how := range presentations {
 		for _, level := range levels {
 			t.Run(fmt.Sprintf("%s/%s", how.name, level), func(t *testing.T) {
-				t.Parallel()
-				w := setup(t)
+				w := w
 				w.how = how
-				tx := w.begin(t, level, w.acquire(t, orders, 34))
+				g := w.renew(t)
+				tx := w.begin(t, level, g)
 				nested, err := tx.Begin(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := write(t.Context(), nested, 34); err != nil {
+				if err := write(t.Context(), nested, g.Token); err != nil {
 					t.Fatal(err)
 				}
 				if err := nested.Rollback(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				w.acquire(t, orders, 35)
-				wantCode(t, write(t.Context(), tx, 34), "ZF001")
+				w.renew(t)
+				wantCode(t, write(t.Context(), tx, g.Token), "ZF001")
 			})
 		}
 	}

@@ -1,6 +1,7 @@
 package pgfence_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -76,100 +77,134 @@ type schedule func(t *testing.T, w world, level pgx.TxIsoLevel) (landedLate bool
 
 // stoppedBeforeCommit: the writer stops after it has passed the check.
 func stoppedBeforeCommit(t *testing.T, w world, level pgx.TxIsoLevel) bool {
-	tx := paused(t, w, level, w.acquire(t, orders, 34))
-	w.acquire(t, orders, 35)
+	tx := paused(t, w, level, w.renew(t))
+	w.renew(t)
 	return tx.Commit(t.Context()) == nil
 }
 
 // stoppedInsideCommit: the writer stops during its COMMIT.
 func stoppedInsideCommit(t *testing.T, w world, level pgx.TxIsoLevel) bool {
-	w.exec(t, fmt.Sprintf(`CREATE FUNCTION at_gate() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(%d); RETURN NULL; END'`, gate))
+	w.exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION at_gate() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(%d); RETURN NULL; END'`, gate))
 	w.exec(t, `CREATE CONSTRAINT TRIGGER at_gate AFTER INSERT ON work DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION at_gate()`)
-	tx := paused(t, w, level, w.acquire(t, orders, 34))
+	tx := paused(t, w, level, w.renew(t))
 	open := closeGate(t, w)
 	committed := later(func() error { return tx.Commit(t.Context()) })
 	w.waitFor(t, "the writer stands at the gate", waitsForLock)
-	w.acquire(t, orders, 35)
+	w.renew(t)
 	open()
-	return <-committed == nil
+	err := <-committed
+	w.exec(t, `DROP TRIGGER at_gate ON work`)
+	return err == nil
 }
 
 // stoppedAfterSnapshot: the writer has taken its snapshot and not written yet.
 func stoppedAfterSnapshot(t *testing.T, w world, level pgx.TxIsoLevel) bool {
-	g := w.acquire(t, orders, 34)
+	g := w.renew(t)
 	tx := w.begin(t, level, g)
 	if _, err := tx.Exec(t.Context(), `SELECT 1`); err != nil {
 		t.Fatal(err)
 	}
-	w.acquire(t, orders, 35)
+	w.renew(t)
 	return write(t.Context(), tx, g.Token) == nil && tx.Commit(t.Context()) == nil
 }
 
 // stoppedInTheGuard: the writer stops inside the check, at the gate.
 func stoppedInTheGuard(t *testing.T, w world, level pgx.TxIsoLevel) bool {
-	g := w.acquire(t, orders, 34)
+	g := w.renew(t)
 	tx := w.begin(t, level, g)
 	open := closeGate(t, w)
 	written := make(chan error, 1)
 	go func() { written <- write(t.Context(), tx, g.Token) }()
 	w.waitFor(t, "the writer stands at the gate", waitsForLock)
-	w.acquire(t, orders, 35)
+	w.renew(t)
 	open()
 	return <-written == nil && tx.Commit(t.Context()) == nil
 }
 
-func TestNoWriteLandsAfterArmReturned(t *testing.T) {
-	t.Parallel()
-	const beforeLock = `IF plain OR`
-	const beforeRead = `SELECT f.token`
-	const afterRead = `RETURN recorded`
-	cases := []struct {
-		name string
-		gate string // where the guard stops
-		run  schedule
-	}{
-		{"stopped before COMMIT", "", stoppedBeforeCommit},
-		{"stopped inside COMMIT", "", stoppedInsideCommit},
-		{"stopped after the snapshot", "", stoppedAfterSnapshot},
-		{"stopped before the lock", beforeLock, stoppedInTheGuard},
-		{"stopped between lock and read", beforeRead, stoppedInTheGuard},
-		{"stopped after the read", afterRead, stoppedInTheGuard},
+// place is where a schedule stops the writer.
+type place struct {
+	name, gate string // where the check stops
+	run        schedule
+	bad        []string // mutants that land a write in this schedule
+}
+
+const (
+	beforeLock = `IF plain OR`
+	beforeRead = `SELECT f.token`
+	afterRead  = `RETURN recorded`
+)
+
+// makesDifference reports whether a mutant lands a write at a level, with a presentation.
+func makesDifference(mutant string, how presentation, level pgx.TxIsoLevel) bool {
+	if how.name == "" {
+		return slices.Contains(mutants[mutant].levels, level)
 	}
-	caughtBy := map[string][]string{
-		"without the lock":      {"stopped before COMMIT", "stopped inside COMMIT", "stopped after the read"},
-		"without the xmax test": {"stopped after the snapshot"},
+	snapshot := level != pgx.ReadCommitted
+	return (mutant == "without the xmax test") == snapshot && !(snapshot && how.touched)
+}
+
+// nothingLandsLate runs the schedules at each level with each presentation: a write lands after arm has returned with a
+// mutant, and never without. A world serves all that need the same check.
+func nothingLandsLate(t *testing.T, world func(t *testing.T) world, places []place, hows []presentation, levels []pgx.TxIsoLevel) {
+	t.Helper()
+	type check struct{ gate, mutant string }
+	type run struct {
+		place
+		how   presentation
+		level pgx.TxIsoLevel
 	}
-	for _, level := range levels {
-		for _, c := range cases {
-			t.Run(fmt.Sprintf("%s/%s", level, c.name), func(t *testing.T) {
-				t.Parallel()
-				w := setup(t)
-				if c.gate != "" {
-					pauseGuard(t, w, c.gate)
-				}
-				if c.run(t, w, level) {
-					t.Error("a stale write landed after arm had returned")
-				}
-			})
-			for mutant, names := range caughtBy {
-				m := mutants[mutant]
-				if !slices.Contains(names, c.name) || !slices.Contains(m.levels, level) {
-					continue
-				}
-				t.Run(fmt.Sprintf("%s/%s/mutant %s", level, c.name, mutant), func(t *testing.T) {
-					t.Parallel()
-					w := setup(t)
-					mutate(t, w, m.old, m.replacement)
-					if c.gate != "" {
-						pauseGuard(t, w, c.gate)
+	runs := make(map[check][]run)
+	for _, p := range places {
+		for _, mutant := range append([]string{""}, p.bad...) {
+			for _, how := range hows {
+				for _, level := range levels {
+					if c := (check{p.gate, mutant}); mutant == "" || makesDifference(mutant, how, level) {
+						runs[c] = append(runs[c], run{p, how, level})
 					}
-					if !c.run(t, w, level) {
-						t.Error("the schedule does not catch this mutant, so it proves nothing")
-					}
-				})
+				}
 			}
 		}
 	}
+	for c, all := range runs {
+		t.Run(cmp.Or(c.mutant, "no mutant")+" "+c.gate, func(t *testing.T) { //nolint:tparallel // the runs follow each other in one world
+			t.Parallel()
+			w := world(t)
+			if c.mutant != "" {
+				mutate(t, w, mutants[c.mutant].old, mutants[c.mutant].replacement)
+			}
+			if c.gate != "" {
+				pauseGuard(t, w, c.gate)
+			}
+			for _, r := range all {
+				t.Run(fmt.Sprintf("%s/%s/%s", r.level, r.name, r.how.name), func(t *testing.T) {
+					w := w
+					w.how = r.how
+					if late := r.run(t, w, r.level); late != (c.mutant != "") {
+						t.Errorf("a stale write landed after arm had returned: %t", late)
+					}
+				})
+			}
+		})
+	}
+}
+
+func TestNoWriteLandsAfterArmReturned(t *testing.T) {
+	t.Parallel()
+	nothingLandsLate(t, func(t *testing.T) world { return setup(t) }, []place{
+		{"stopped before COMMIT", "", stoppedBeforeCommit, []string{"without the lock"}},
+		{"stopped inside COMMIT", "", stoppedInsideCommit, []string{"without the lock"}},
+		{"stopped after the snapshot", "", stoppedAfterSnapshot, []string{"without the xmax test"}},
+		{"stopped before the lock", beforeLock, stoppedInTheGuard, nil},
+		{"stopped between lock and read", beforeRead, stoppedInTheGuard, nil},
+		{"stopped after the read", afterRead, stoppedInTheGuard, []string{"without the lock"}},
+	}, []presentation{{}}, levels)
+}
+
+// renew acquires the next token of [orders].
+func (w world) renew(t testing.TB) fence.Grant {
+	t.Helper()
+	next := value[fence.Token](t, w, `SELECT coalesce(max(token), 0) + 1 FROM fence.resources WHERE resource = $1`, orders)
+	return w.acquire(t, orders, next)
 }
 
 // race runs writers at every level against arms, and returns how many writes landed after the arm that superseded
@@ -246,61 +281,24 @@ func writeSlowly(ctx context.Context, w world, level pgx.TxIsoLevel, g fence.Gra
 	})
 }
 
+// The arms are grouped with those of other resources.
 func TestRacesBetweenArmsAndWriters(t *testing.T) {
 	t.Parallel()
-	const arms, writers = 200, 9
+	const arms, writers, beside = 60, 9, 6
 	w := setup(t, pgfence.WithGrace(5*time.Millisecond))
-	if late := race(t, w, arms, writers, 0); late > 0 {
+	if late := race(t, w, arms, writers, beside); late > 0 {
 		t.Errorf("%d writes landed after arm had returned", late)
 	}
 	t.Logf("%d arms against %d writers; %d rows landed in time", arms, writers, rows(t, w))
 }
 
-func TestRacesBetweenGroupsAndWriters(t *testing.T) {
-	t.Parallel()
-	const arms, writers, beside = 200, 9, 6
-	w := setup(t, pgfence.WithGrace(5*time.Millisecond))
-	if late := race(t, w, arms, writers, beside); late > 0 {
-		t.Errorf("%d writes landed after arm had returned", late)
-	}
-}
-
+// In 60 arms some writer always stands between its write and its COMMIT.
 func TestTheRaceCatchesAGroupWithoutTheKey(t *testing.T) {
 	t.Parallel()
-	late := caught(t, 60, 6, func() world {
-		w := setup(t)
-		mutateFunction(t, w, "fence.arm_group", `fence.try_lock(fence.key(f.resource, f.token, f.seal), true)`, `true`)
-		return w
-	})
-	if late == 0 {
-		t.Error("ten times 60 arms did not catch it")
-	}
-}
-
-// caught races in new worlds until writes landed late: on a busy machine one side may stand still during a race.
-func caught(t *testing.T, arms, beside int, mutant func() world) (late int) {
-	t.Helper()
-	for tries := 0; tries < 10 && late == 0; tries++ {
-		late = race(t, mutant(), arms, 9, beside)
-	}
-	return late
-}
-
-func TestTheRaceCatchesMutants(t *testing.T) {
-	t.Parallel()
-	for name, m := range mutants {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			late := caught(t, 60, 0, func() world {
-				w := setup(t)
-				mutate(t, w, m.old, m.replacement)
-				return w
-			})
-			if late == 0 {
-				t.Error("ten times 60 arms did not catch it")
-			} else {
-				t.Logf("%d late writes", late)
-			}
-		})
+	w := setup(t)
+	mutateFunction(t, w, "fence.arm_group", `fence.try_lock(fence.key(f.resource, f.token, f.seal), true)`, `true`)
+	late := race(t, w, 60, 9, 6)
+	if t.Logf("%d late writes", late); late == 0 {
+		t.Error("60 arms did not catch it")
 	}
 }
