@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -22,6 +23,7 @@ type apiServer struct {
 	URL       string
 	namespace string
 	roots     *x509.CertPool
+	memory    http.RoundTripper // a stand-in's; nil: the server is on the network
 }
 
 // leaseStore holds the operations of an operator.
@@ -42,7 +44,17 @@ func newAPIServer(t testing.TB) *apiServer {
 	if kubernetes != nil {
 		return kubernetes.space(t)
 	}
-	return newStandIn(t)
+	return newStandIn()
+}
+
+// electing runs a test of elections: in a bubble of testing/synctest over a stand-in, or on the real server.
+func electing(t *testing.T, test func(t *testing.T, s *apiServer)) {
+	t.Helper()
+	if kubernetes != nil {
+		test(t, kubernetes.space(t))
+		return
+	}
+	synctest.Test(t, func(t *testing.T) { test(t, newStandIn()) })
 }
 
 func (s *apiServer) holder(name string) string { return holderOf(s.lease(name)) }
@@ -116,12 +128,22 @@ func (n *network) requests() int {
 	return n.count
 }
 
-// client is the client of one process. host replaces the server's host unless it is empty.
-func (s *apiServer) client(t testing.TB, host, token string) (coordinationclient.LeasesGetter, *network) {
+// client is the client of one process.
+func (s *apiServer) client(t testing.TB, token string) (coordinationclient.LeasesGetter, *network) {
 	t.Helper()
-	transport := s.transport()
-	t.Cleanup(transport.CloseIdleConnections)
-	n := &network{next: transport}
+	next := s.memory
+	if next == nil {
+		transport := s.transport()
+		t.Cleanup(transport.CloseIdleConnections)
+		next = transport
+	}
+	return clientOver(t, next, s.URL, token)
+}
+
+// clientOver is a client of the server that next reaches.
+func clientOver(t testing.TB, next http.RoundTripper, host, token string) (coordinationclient.LeasesGetter, *network) {
+	t.Helper()
+	n := &network{next: next}
 	c, err := coordinationclient.NewForConfig(&rest.Config{
 		Host: host, BearerToken: token, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"},
 		Transport: n,

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -39,23 +40,24 @@ func database(t testing.TB) (armer *pgfence.Fence, write func(fence.Grant) error
 	}
 }
 
-// The first leader loses the API server, and writes after a second one leads.
-func TestAPausedLeaderIsRefusedByTheFence(t *testing.T) {
+// The first leader loses the API server, and does not learn that its Lease was deleted and that a second one leads.
+func TestALeaderThatWasSupersededIsRefusedByTheFence(t *testing.T) {
 	t.Parallel()
 	s := newAPIServer(t)
 	armer, write := database(t)
 	first, n := config(t, s, "a")
 	second, _ := config(t, s, "b")
-	first = short(first)
+	first.LeaseDuration, first.RenewDeadline = 2*patience, patience // it leads on
 	first.Armer, second.Armer = armer, armer
 	a := lead(t.Context(), t, first)
 	if err := write(a.grant); err != nil {
 		t.Fatal(err)
 	}
 	defer n.cut()()
+	s.remove(leaseName)
 	b := lead(t.Context(), t, second)
-	if a.ctx.Err() == nil {
-		t.Error("the second one leads before the first one's work was told")
+	if a.ctx.Err() != nil {
+		t.Errorf("the first one knows that it does not lead, so this shows nothing: %v", context.Cause(a.ctx))
 	}
 	if err := write(a.grant); !errors.Is(err, fence.ErrStale) {
 		t.Errorf("the first one's write: %v; want ErrStale", err)
@@ -63,6 +65,30 @@ func TestAPausedLeaderIsRefusedByTheFence(t *testing.T) {
 	if err := write(b.grant); err != nil || b.grant.Token <= a.grant.Token {
 		t.Errorf("the second one's write: %v; token %d after %d", err, b.grant.Token, a.grant.Token)
 	}
+}
+
+// The first leader loses the API server.
+func TestASecondOneLeadsOnlyAfterTheFirstOnesWorkWasTold(t *testing.T) {
+	t.Parallel()
+	electing(t, func(t *testing.T, s *apiServer) {
+		first, n := config(t, s, "a")
+		second, _ := config(t, s, "b")
+		a := lead(t.Context(), t, first)
+		waiting := start(t.Context(), t, second)
+		time.Sleep(kubelock.DefaultLeaseDuration)
+		defer n.cut()()
+		cut := time.Now()
+		told := make(chan time.Duration, 1)
+		context.AfterFunc(a.ctx, func() { told <- time.Since(cut) })
+		await(t, "leads", waiting.leads)
+		leads := time.Since(cut)
+		if after := <-told; after >= leads || after > kubelock.DefaultLeaseDuration || leads > 2*kubelock.DefaultLeaseDuration {
+			t.Errorf("the first one's work was told after %v; the second one led after %v", after, leads)
+		}
+		if !errors.Is(context.Cause(a.ctx), leasing.ErrLost) {
+			t.Error(context.Cause(a.ctx))
+		}
+	})
 }
 
 func TestWorkEndsBeforeTheLeaseIsGivenBack(t *testing.T) {
@@ -97,16 +123,17 @@ func TestWorkEndsBeforeTheLeaseIsGivenBack(t *testing.T) {
 // Nobody took the Lease meanwhile. The leader's context has ended, so the leadership is over.
 func TestALeadershipThatRanOutIsNotRevived(t *testing.T) {
 	t.Parallel()
-	s := newAPIServer(t)
-	cfg, n := config(t, s, "a")
-	l := lead(t.Context(), t, short(cfg))
-	mend := n.cut()
-	defer mend()
-	await(t, "the end of the work", l.ctx.Done())
-	mend()
-	if err := l.end(); !errors.Is(err, leasing.ErrLost) || s.holder(leaseName) != "" {
-		t.Errorf("%v; held by %q", err, s.holder(leaseName))
-	}
+	electing(t, func(t *testing.T, s *apiServer) {
+		cfg, n := config(t, s, "a")
+		l := lead(t.Context(), t, cfg)
+		mend := n.cut()
+		defer mend()
+		await(t, "the end of the work", l.ctx.Done())
+		mend()
+		if err := l.end(); !errors.Is(err, leasing.ErrLost) || s.holder(leaseName) != "" {
+			t.Errorf("%v; held by %q", err, s.holder(leaseName))
+		}
+	})
 }
 
 // waitInVain returns Run's error from a wait that ends after a few tries.
@@ -123,55 +150,66 @@ func waitInVain(t testing.TB, cfg kubelock.Config, n *network) error {
 
 func TestAWaitThatEndsSaysWhoLeads(t *testing.T) {
 	t.Parallel()
-	s := newAPIServer(t)
-	cfg, _ := config(t, s, "a")
-	lead(t.Context(), t, cfg)
-	other, n := config(t, s, "b")
-	err := waitInVain(t, other, n)
-	held, ok := errors.AsType[*leasing.HeldError](err)
-	if !ok || held.Holder != "a" || !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	electing(t, func(t *testing.T, s *apiServer) {
+		cfg, _ := config(t, s, "a")
+		lead(t.Context(), t, cfg)
+		other, n := config(t, s, "b")
+		err := waitInVain(t, other, n)
+		held, ok := errors.AsType[*leasing.HeldError](err)
+		if !ok || held.Holder != "a" || !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
 }
 
 func TestACandidateWaitsWhileTheAPIServerIsAway(t *testing.T) {
 	t.Parallel()
-	s := newAPIServer(t)
-	cfg, n := config(t, s, "a")
-	away := testenv.DeadAddr(t)
-	c, nowhere := s.client(t, "http://"+away, "candidate")
-	gone := cfg
-	gone.Client = c
-	if err := waitInVain(t, gone, nowhere); !errors.Is(err, leasing.ErrUnavailable) || !errors.Is(err, context.Canceled) ||
-		!strings.Contains(err.Error(), away) || strings.Contains(err.Error(), "\n") {
-		t.Errorf("%q; want one line that names %s", err, away)
-	}
-	var mu sync.Mutex
-	failed := 0
-	n.lose = func(*http.Request) bool {
-		mu.Lock()
-		defer mu.Unlock()
-		failed++
-		return failed <= 5
-	}
-	if l := lead(t.Context(), t, cfg); l.end() != nil {
-		t.Error(l.err)
-	}
+	electing(t, func(t *testing.T, s *apiServer) {
+		cfg, n := config(t, s, "a")
+		const away = "kubernetes.example:6443"
+		gone := cfg
+		var nowhere *network
+		gone.Client, nowhere = clientOver(t, refusing{}, "https://"+away, "candidate")
+		if err := waitInVain(t, gone, nowhere); !errors.Is(err, leasing.ErrUnavailable) || !errors.Is(err, context.Canceled) ||
+			!strings.Contains(err.Error(), away) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q; want one line that names %s", err, away)
+		}
+		var mu sync.Mutex
+		failed := 0
+		n.lose = func(*http.Request) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			failed++
+			return failed <= 5
+		}
+		if l := lead(t.Context(), t, cfg); l.end() != nil {
+			t.Error(l.err)
+		}
+	})
 }
 
-func TestWhatOnlyAnOperatorMendsIsSaidInOneLine(t *testing.T) {
+// refusing refuses every connection.
+type refusing struct{}
+
+func (refusing) RoundTrip(*http.Request) (*http.Response, error) { return nil, syscall.ECONNREFUSED }
+
+func TestWhatOnlyAnOperatorCorrectsIsSaidInOneLine(t *testing.T) {
 	t.Parallel()
 	s := newAPIServer(t)
-	stranger := httptest.NewServer(http.NotFoundHandler())
-	t.Cleanup(stranger.Close)
-	for name, c := range map[string]struct{ host, token, namespace, want string }{
-		"no right":                             {s.URL, "other", s.namespace, "allow get, create and update"},
-		"no login":                             {s.URL, "nobody", s.namespace, "check the credentials"},
-		"no namespace":                         {s.URL, "candidate", "absent", `namespaces "absent" not found`},
-		"no Kubernetes, or one without Leases": {stranger.URL, "candidate", s.namespace, "is this the API server"},
+	for name, c := range map[string]struct {
+		token, namespace, want string
+		stranger               bool
+	}{
+		"no right":                             {token: "other", namespace: s.namespace, want: "allow get, create and update"},
+		"no login":                             {token: "nobody", namespace: s.namespace, want: "check the credentials"},
+		"no namespace":                         {token: "candidate", namespace: "absent", want: `namespaces "absent" not found`},
+		"no Kubernetes, or one without Leases": {token: "candidate", namespace: s.namespace, want: "is this the API server", stranger: true},
 	} {
 		cfg, _ := config(t, s, "a")
-		cfg.Client, _ = s.client(t, c.host, c.token)
+		cfg.Client, _ = s.client(t, c.token)
+		if c.stranger {
+			cfg.Client, _ = clientOver(t, handler{http.NotFound}, "http://stranger", c.token)
+		}
 		cfg.Lease.Namespace = c.namespace
 		err := kubelock.Run(t.Context(), cfg, nil)
 		if !errors.Is(err, leasing.ErrUnavailable) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
@@ -186,43 +224,46 @@ func TestWhatOnlyAnOperatorMendsIsSaidInOneLine(t *testing.T) {
 // Four processes lead in turn. Each term's token is unique and above those before.
 func TestTokensRiseWithTheTerms(t *testing.T) {
 	t.Parallel()
-	const processes, terms = 4, 3
-	s, m := newAPIServer(t), &memory{}
-	var mu sync.Mutex
-	var tokens []fence.Token
-	leading := 0
-	var all sync.WaitGroup
-	for i := range processes {
-		cfg, _ := config(t, s, string(rune('a'+i)))
-		cfg.Armer = m
-		all.Go(func() {
-			for range terms {
-				err := kubelock.Run(t.Context(), cfg, func(_ context.Context, grant fence.Grant) error {
-					mu.Lock()
-					tokens = append(tokens, grant.Token)
-					leading++
-					if leading > 1 {
-						t.Error("two lead")
+	electing(t, func(t *testing.T, s *apiServer) {
+		const processes, terms = 4, 3
+		m := &memory{}
+		var mu sync.Mutex
+		var tokens []fence.Token
+		leading := 0
+		var all sync.WaitGroup
+		for i := range processes {
+			cfg, _ := config(t, s, string(rune('a'+i)))
+			cfg.Armer = m
+			all.Go(func() {
+				for range terms {
+					err := kubelock.Run(t.Context(), cfg, func(_ context.Context, grant fence.Grant) error {
+						mu.Lock()
+						tokens = append(tokens, grant.Token)
+						leading++
+						if leading > 1 {
+							t.Error("two lead")
+						}
+						mu.Unlock()
+						time.Sleep(kubelock.DefaultRetryPeriod * 3 / 2) // the others look at the Lease
+						mu.Lock()
+						defer mu.Unlock()
+						leading--
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
 					}
-					mu.Unlock()
-					mu.Lock()
-					defer mu.Unlock()
-					leading--
-					return nil
-				})
-				if err != nil {
-					t.Error(err)
 				}
-			}
-		})
-	}
-	all.Wait()
-	for i := 1; i < len(tokens); i++ {
-		if tokens[i] <= tokens[i-1] {
-			t.Errorf("tokens %v", tokens)
+			})
 		}
-	}
-	if len(tokens) != processes*terms {
-		t.Errorf("%d terms", len(tokens))
-	}
+		all.Wait()
+		for i := 1; i < len(tokens); i++ {
+			if tokens[i] <= tokens[i-1] {
+				t.Errorf("tokens %v", tokens)
+			}
+		}
+		if len(tokens) != processes*terms {
+			t.Errorf("%d terms", len(tokens))
+		}
+	})
 }

@@ -20,25 +20,13 @@ const leaseName, resource = "orders", "orders/leader"
 // patience bounds waits on a busy machine.
 const patience = time.Minute
 
-// long is for terms that do not run out in a test.
-func long(c kubelock.Config) kubelock.Config {
-	c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = patience, patience/2, 50*time.Millisecond
-	return c
-}
-
-// short is for terms that run out in a test.
-func short(c kubelock.Config) kubelock.Config {
-	c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = 3*time.Second, 2*time.Second, 50*time.Millisecond
-	return c
-}
-
 // config is the configuration of one process.
 func config(t testing.TB, s *apiServer, identity string) (kubelock.Config, *network) {
 	t.Helper()
-	c, n := s.client(t, s.URL, "candidate")
-	return long(kubelock.Config{
+	c, n := s.client(t, "candidate")
+	return kubelock.Config{
 		Client: c, Lease: types.NamespacedName{Namespace: s.namespace, Name: leaseName}, Resource: resource, Identity: identity,
-	}), n
+	}, n
 }
 
 func newLock(t testing.TB, cfg kubelock.Config) *kubelock.Lock {
@@ -51,11 +39,12 @@ func newLock(t testing.TB, cfg kubelock.Config) *kubelock.Lock {
 }
 
 // elect runs client-go's elector until it leads. Its context ends with cancel.
-func elect(t testing.TB, cfg kubelock.Config, lock resourcelock.Interface, release bool) (cancel func(), ended chan struct{}) {
+func elect(t testing.TB, lock resourcelock.Interface, release bool) (cancel func(), ended chan struct{}) {
 	t.Helper()
 	leads, ended := make(chan struct{}), make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: cfg.LeaseDuration, RenewDeadline: cfg.RenewDeadline, RetryPeriod: cfg.RetryPeriod, ReleaseOnCancel: release,
+		Lock: lock, ReleaseOnCancel: release,
+		LeaseDuration: kubelock.DefaultLeaseDuration, RenewDeadline: kubelock.DefaultRenewDeadline, RetryPeriod: kubelock.DefaultRetryPeriod,
 		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { close(leads) }, OnStoppedLeading: func() {}},
 	})
 	if err != nil {
@@ -75,9 +64,9 @@ func elect(t testing.TB, cfg kubelock.Config, lock resourcelock.Interface, relea
 }
 
 // crash runs the elector until it leads, and then stops it without a release.
-func crash(t testing.TB, cfg kubelock.Config, lock resourcelock.Interface) {
+func crash(t testing.TB, lock resourcelock.Interface) {
 	t.Helper()
-	cancel, ended := elect(t, cfg, lock, false)
+	cancel, ended := elect(t, lock, false)
 	cancel()
 	await(t, "the end of the elector", ended)
 }

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"testing"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,12 +31,21 @@ type standIn struct {
 	written []coordinationv1.Lease           // every version of each
 }
 
-func newStandIn(t testing.TB) *apiServer {
-	t.Helper()
+func newStandIn() *apiServer {
 	s := &standIn{leases: make(map[string]*coordinationv1.Lease)}
-	server := httptest.NewServer(http.HandlerFunc(s.serve))
-	t.Cleanup(server.Close)
-	return &apiServer{leaseStore: s, URL: server.URL, namespace: shop}
+	return &apiServer{leaseStore: s, URL: "http://stand-in:6443", namespace: shop, memory: handler{s.serve}}
+}
+
+// handler answers requests without a connection, so that a bubble of testing/synctest can have it inside.
+type handler struct{ serve http.HandlerFunc }
+
+func (h handler) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	answer := httptest.NewRecorder()
+	h.serve(answer, r)
+	return answer.Result(), nil
 }
 
 // leasesPath is the prefix of a namespace's Leases; shop is the only namespace.
