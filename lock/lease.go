@@ -19,9 +19,10 @@ type Lease struct {
 	s    *session
 	stop func() // ends this handle's own renewals; nil: it has none
 
-	mu      sync.Mutex
-	gone    bool // this handle was released
-	outcome error
+	mu       sync.Mutex
+	gone     bool          // this handle was released
+	released chan struct{} // closed when Release has its outcome; nil: Release was not called first
+	outcome  error
 }
 
 var _ leasing.Held = (*Lease)(nil)
@@ -71,11 +72,20 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 // While the lease has other handles ([WithOwner]), only this one is released.
 func (h *Lease) Release(ctx context.Context) error {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.gone {
-		if h.leave() {
-			h.outcome = h.s.release(ctx)
+	if h.gone {
+		released := h.released
+		h.mu.Unlock()
+		if released != nil {
+			<-released
 		}
+		return h.outcome
+	}
+	last := h.leave()
+	h.released = make(chan struct{})
+	h.mu.Unlock()
+	defer close(h.released)
+	if last {
+		h.outcome = h.s.release(ctx) // Grant fails at once meanwhile: it does not wait for the nodes
 	}
 	return h.outcome
 }
