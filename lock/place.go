@@ -40,6 +40,7 @@ type place struct {
 	home     *node // has the waiter in its queue, or had
 	failed   int   // tries in a row that found the resource held although its home was free
 	missing  int   // tries that found no quorum
+	vain     int   // calls in a row after which a try found the resource held
 }
 
 // homes is how many nodes may keep a resource's queue: the second one does while the first is down.
@@ -69,13 +70,26 @@ func (p *place) wait(ctx context.Context, expires time.Duration) error {
 	for looks := 0; ; looks++ {
 		after, try := p.look(ctx, expires, looks)
 		called, err := p.pass(ctx, after)
-		if called {
-			p.failed = 0
-		}
-		if called || err != nil || try {
+		switch {
+		case err != nil:
 			return err
+		case called:
+			return p.called(ctx)
+		case try:
+			p.vain = 0
+			return nil
 		}
 	}
+}
+
+// called waits after a call, unless the call before it was of use. If the home has no lock of a resource that is held,
+// a waiter's own tries get that node's lock and give it back, which calls the first of the queue: itself.
+func (p *place) called(ctx context.Context) error {
+	p.failed = 0
+	if p.vain++; p.vain == 1 {
+		return nil
+	}
+	return pause(ctx, p.l.clock.between(firstWait, maxWait, p.vain-2))
 }
 
 // pass waits for after, or until the waiter is called.
@@ -85,6 +99,11 @@ func (p *place) pass(ctx context.Context, after time.Duration) (called bool, err
 	asked := p.w.news
 	var news <-chan time.Time
 	for {
+		select {
+		case <-p.w.wake: // before all else that is ready
+			return true, nil
+		default:
+		}
 		select {
 		case <-p.w.wake:
 			return true, nil
