@@ -222,11 +222,12 @@ func (l *Locker) nodeLost(n *node) {
 		return
 	}
 	l.admitting[n.index] = true
-	l.background.Go(func() { l.lookAfter(n) })
+	wait := 2 * l.clock.jitter() // drawn here: several nodes may be found lost at one time
+	l.background.Go(func() { l.lookAfter(n, wait) })
 }
 
-// lookAfter admits a lost node, however long it takes.
-func (l *Locker) lookAfter(n *node) {
+// lookAfter admits a lost node after a while, however long it takes.
+func (l *Locker) lookAfter(n *node, wait time.Duration) {
 	defer func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -235,7 +236,7 @@ func (l *Locker) lookAfter(n *node) {
 	log := l.cfg.Logger.With("node", n.name)
 	if !l.cfg.Embedded && !l.cfg.BestEffort {
 		// Another process may be in the middle of a first start, which needs no quarantine.
-		if pause(l.ctx, 2*l.clock.jitter()) != nil {
+		if pause(l.ctx, wait) != nil {
 			return
 		}
 	}

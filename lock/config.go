@@ -145,7 +145,8 @@ type Config struct {
 	// Tracer receives each step of an operation. Default: none.
 	Tracer Tracer
 
-	clock *clock // of tests
+	clock  *clock        // of tests
+	nonces func() string // of tests: nil: random ones
 }
 
 // Validate checks the configuration as [New] does. The error is a [*fence.InvalidError].

@@ -21,13 +21,20 @@ func isBestEffort(incarnation string) bool {
 }
 
 // newNonce creates the name of a new incarnation in this Locker's mode.
-func (l *Locker) newNonce() string { return newNonce(l.cfg.BestEffort) }
-
-func newNonce(bestEffort bool) string {
-	if bestEffort {
-		return bestEffortMark + newID()
+func (l *Locker) newNonce() string {
+	if l.cfg.nonces != nil {
+		return nonceOf(l.cfg.BestEffort, l.cfg.nonces())
 	}
-	return newID()
+	return newNonce(l.cfg.BestEffort)
+}
+
+func newNonce(bestEffort bool) string { return nonceOf(bestEffort, newID()) }
+
+func nonceOf(bestEffort bool, id string) string {
+	if bestEffort {
+		return bestEffortMark + id
+	}
+	return id
 }
 
 // modeError is an [ErrMode] with the remedy.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -207,6 +208,7 @@ func elect(all []told, longest time.Duration) []heldLock {
 		}
 		chosen = append(chosen, best.heldLock)
 	}
+	slices.SortFunc(chosen, func(a, b heldLock) int { return strings.Compare(a.key, b.key) })
 	return chosen
 }
 
