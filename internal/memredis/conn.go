@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -38,18 +39,47 @@ func (addr) String() string  { return "memory" }
 
 // half is one direction of a connection.
 type half struct {
-	way *Way
+	way   *Way
+	carry func(*Message) // nil: messages need nobody to carry them
 
 	mu       sync.Mutex
-	sent     []message
+	sent     []*Message
 	over     error         // after what was sent; io.ErrClosedPipe: at once
 	deadline time.Time     // of the reader
 	news     chan struct{} // closed at each change
 }
 
-type message struct {
+// Message is one write to a connection.
+type Message struct {
+	half    *half
 	arrives time.Time
+	carried bool // it waits for Deliver
 	bytes   []byte
+}
+
+// Bytes is what was written. The caller must not change it.
+func (m *Message) Bytes() []byte { return m.bytes }
+
+// Deliver lets a message arrive now, once those before it on its connection have.
+func (m *Message) Deliver() {
+	m.half.mu.Lock()
+	defer m.half.mu.Unlock()
+	m.carried = false
+	m.half.changedLocked()
+}
+
+// Lose loses a message and all later ones of its direction, and ends the connection there.
+func (m *Message) Lose() {
+	h := m.half
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if at := slices.Index(h.sent, m); at >= 0 {
+		h.sent = h.sent[:at]
+	}
+	if h.over == nil {
+		h.over = io.EOF
+	}
+	h.changedLocked()
 }
 
 func (h *half) changedLocked() {
@@ -87,7 +117,13 @@ func (h *half) write(b []byte) (int, error) {
 		if last := len(h.sent) - 1; last >= 0 && h.sent[last].arrives.After(at) {
 			at = h.sent[last].arrives
 		}
-		h.sent = append(h.sent, message{at, append([]byte(nil), b...)})
+		m := &Message{half: h, arrives: at, bytes: append([]byte(nil), b...)}
+		h.sent = append(h.sent, m)
+		if h.carry != nil {
+			m.carried = true
+			h.carry(m)
+			return len(b), nil // nobody has news of it before it is delivered
+		}
 	}
 	h.changedLocked()
 	return len(b), nil
@@ -129,7 +165,7 @@ func (h *half) take(b []byte, held bool) (n int, err error, news chan struct{}, 
 		return 0, h.over, nil, until
 	case len(b) == 0:
 		return 0, nil, nil, until
-	case len(h.sent) > 0 && !held && !h.sent[0].arrives.After(now):
+	case len(h.sent) > 0 && !held && !h.sent[0].carried && !h.sent[0].arrives.After(now):
 		n = copy(b, h.sent[0].bytes)
 		if h.sent[0].bytes = h.sent[0].bytes[n:]; len(h.sent[0].bytes) == 0 {
 			h.sent = h.sent[1:]
@@ -141,7 +177,7 @@ func (h *half) take(b []byte, held bool) (n int, err error, news chan struct{}, 
 		return 0, os.ErrDeadlineExceeded, nil, until
 	}
 	until = h.deadline
-	if len(h.sent) > 0 && !held && (until.IsZero() || h.sent[0].arrives.Before(until)) {
+	if len(h.sent) > 0 && !held && !h.sent[0].carried && (until.IsZero() || h.sent[0].arrives.Before(until)) {
 		until = h.sent[0].arrives
 	}
 	return 0, nil, h.news, until

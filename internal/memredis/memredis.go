@@ -32,6 +32,7 @@ type Node struct {
 
 	mu    sync.Mutex
 	mini  *miniredis.Miniredis // nil: stopped
+	kept  *miniredis.Miniredis // the server of a node that is stopped
 	conns []*end
 	made  int
 }
@@ -71,13 +72,17 @@ func (n *Node) start(m *miniredis.Miniredis) error {
 	return nil
 }
 
-// Stop cuts all connections and refuses new ones.
+// Stop cuts all connections and refuses new ones, until Restart or Lose.
 func (n *Node) Stop() { n.stop() }
 
 func (n *Node) stop() *miniredis.Miniredis {
 	n.mu.Lock()
 	m, conns := n.mini, n.conns
+	if m != nil {
+		n.kept = m
+	}
 	n.mini, n.conns = nil, nil
+	kept := n.kept
 	n.mu.Unlock()
 	for _, c := range conns {
 		_ = c.Close()
@@ -85,10 +90,10 @@ func (n *Node) stop() *miniredis.Miniredis {
 	if m != nil {
 		m.Close()
 	}
-	return m
+	return kept
 }
 
-// Restart stops and starts the node. It has its data as before, but not its scripts.
+// Restart starts the node, and stops it first if it runs. It has its data as before, but not its scripts.
 func (n *Node) Restart(t testing.TB) {
 	t.Helper()
 	if err := n.start(n.stop()); err != nil {
@@ -96,7 +101,7 @@ func (n *Node) Restart(t testing.TB) {
 	}
 }
 
-// Lose stops and starts the node without its data.
+// Lose starts the node without its data, and stops it first if it runs.
 func (n *Node) Lose(t testing.TB) {
 	t.Helper()
 	n.stop()
@@ -110,6 +115,13 @@ func (n *Node) Mini() *miniredis.Miniredis {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.mini
+}
+
+// Kept is the server of a node that is stopped.
+func (n *Node) Kept() *miniredis.Miniredis {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.kept
 }
 
 // Freeze stops the node's process: it takes connections and requests, and answers nothing until Thaw.
@@ -127,10 +139,17 @@ func (n *Node) Connections() int {
 
 // Dial connects to the node. It is a lock.Node's Dialer.
 func (n *Node) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	return n.dial(ctx, n.Requests, n.Replies)
+	return n.dial(ctx, n.Requests, n.Replies, nil, nil)
 }
 
-func (n *Node) dial(ctx context.Context, requests, replies *Way) (net.Conn, error) {
+// DialCarried connects to the node. Each message is handed to request or reply, which must not block, and arrives
+// when it is delivered. Requests and Replies do not concern the connection.
+func (n *Node) DialCarried(ctx context.Context, request, reply func(*Message)) (net.Conn, error) {
+	direct := &Way{}
+	return n.dial(ctx, direct, direct, request, reply)
+}
+
+func (n *Node) dial(ctx context.Context, requests, replies *Way, request, reply func(*Message)) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -140,6 +159,7 @@ func (n *Node) dial(ctx context.Context, requests, replies *Way) (net.Conn, erro
 		return nil, ErrDown
 	}
 	client, server := pipe(requests, replies)
+	client.out.carry, client.in.carry = request, reply
 	n.mini.Server().ServeConn(server)
 	n.conns = append(n.conns, client)
 	n.made++
@@ -150,7 +170,7 @@ func (n *Node) dial(ctx context.Context, requests, replies *Way) (net.Conn, erro
 func (n *Node) Client(t testing.TB) *redis.Client {
 	t.Helper()
 	direct := &Way{}
-	c := clientOf(func(ctx context.Context, _, _ string) (net.Conn, error) { return n.dial(ctx, direct, direct) })
+	c := clientOf(func(ctx context.Context, _, _ string) (net.Conn, error) { return n.dial(ctx, direct, direct, nil, nil) })
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
