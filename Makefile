@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model model-all release-checks bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture torture-sources test-busy observability-test balancer-test soak test-sources kube-test page-test page-pictures
+.PHONY: help demo test test-ops simulate lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model model-all release-checks bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture torture-sources test-busy observability-test balancer-test soak test-sources kube-test page-test page-pictures
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -88,6 +88,9 @@ model-all: ## The same with every search (half an hour of a processor, up to 3.5
 mutants: ## Take safeguards of the leases and the gateway away, one by one: a test fails then (about fifteen minutes)
 	@scripts/need --local cc postgres redis
 	$(GO) run ./internal/mutants $(MUTANTS)
+
+simulate: ## Run SEEDS (2000) simulations of nodes, messages, Lockers and clocks, each from one seed that repeats it (SEED=n: that one, with its trace)
+	GOGC=400 $(GO) test -vet=off -count=1 -timeout 10m -run 'TestSimulation$$' -v ./lock -args -sim.seeds=$(or $(SEEDS),2000) $(if $(SEED),-sim.seed=$(SEED) -sim.trace)
 
 torture: torture-sources ## Test leases of every source for about fifteen minutes under faults of servers, messages, clients and clocks (FOR=60s each)
 	@scripts/need --local cc redis

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,6 +39,30 @@ func (c *Config) WithClock() *Clock {
 	c.clock = &k.clock
 	return k
 }
+
+// Seed has the waits at random depend on the seed, the present moment, who draws (0: nobody in particular), and how many
+// it drew at this moment.
+func (c *Clock) Seed(seed uint64, who func() uint64) {
+	type draw struct{ who, n uint64 }
+	var mu sync.Mutex
+	var at time.Time
+	drawn := map[draw]uint64{}
+	c.rand = func(n int64) int64 {
+		mu.Lock()
+		defer mu.Unlock()
+		now, d := time.Now(), draw{who(), uint64(n)}
+		if !now.Equal(at) {
+			at = now
+			clear(drawn)
+		}
+		drawn[d]++
+		r := rand.New(rand.NewPCG(seed^d.who<<32^drawn[d]<<16, uint64(now.UnixNano())^d.n))
+		return int64(r.Uint64N(d.n))
+	}
+}
+
+// WithNonces names the incarnations that a configuration's Lockers admit.
+func (c *Config) WithNonces(next func() string) { c.nonces = next }
 
 // Suspend lets time pass of which Go's timers know nothing.
 func (c *Clock) Suspend(d time.Duration) { c.suspended.Add(int64(d)) }
