@@ -56,7 +56,9 @@ func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Dur
 		if err == nil || !again {
 			return deadline, err
 		}
-		if left := until.left(); left <= 0 || pause(ctx, l.clock.between(firstPause, left/8, failed)) != nil || until.passed() {
+		left := until.left()
+		wait := l.clock.between(firstPause, max(left/8, firstWait), failed) // shorter ones would never come to the end
+		if left <= 0 || pause(ctx, min(left, wait)) != nil || until.passed() {
 			return deadline, err
 		}
 	}
