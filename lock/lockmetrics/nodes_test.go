@@ -2,14 +2,14 @@ package lockmetrics_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/go-redis/v9"
 
+	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/lockmetrics"
@@ -19,16 +19,24 @@ func TestMain(m *testing.M) {
 	testenv.VerifyMain(m)
 }
 
-// initialise admits the nodes of a new group. It repeats what comes too late, because a query of the nodes has a second.
-func initialise(t *testing.T, l *lock.Locker) {
+// started is a Locker on a new group of n nodes in a bubble, whose events go to m.
+func started(t *testing.T, n int, m *lockmetrics.Metrics) (*lock.Locker, []*memredis.Node) {
 	t.Helper()
-	testenv.Eventually(t, "the nodes answer in time", func() bool {
-		err := l.Init(t.Context())
-		if err != nil && !errors.Is(err, lock.ErrNodeTimeout) {
-			t.Fatal(err)
-		}
-		return err == nil
-	})
+	cfg := lock.Config{Metrics: m}
+	nodes := make([]*memredis.Node, n)
+	for i := range nodes {
+		nodes[i] = memredis.Start(t)
+		cfg.Nodes = append(cfg.Nodes, lock.Node{Addr: string(rune('a' + i)), Dialer: nodes[i].Dial})
+	}
+	l, err := lock.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	if err := l.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return l, nodes
 }
 
 // gathered is the value of each series, by its name and the value of its label.
@@ -57,76 +65,50 @@ func gathered(t *testing.T, m *lockmetrics.Metrics) map[string]float64 {
 
 func TestAGroupIsSeenAsItIs(t *testing.T) {
 	t.Parallel()
-	servers := testenv.OwnRedis(t, 3)
-	m := lockmetrics.New()
-	cfg := lock.Config{NodeTimeout: 20 * time.Second, Metrics: m}
-	for i, s := range servers {
-		cfg.Nodes = append(cfg.Nodes, lock.Node{Name: []string{"a", "b", "c"}[i], Addr: s.Addr})
-	}
-	l, err := lock.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	m.Watch(l)
-	m.WatchHeld(l.Held)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	initialise(t, l)
-	leak := redis.NewClient(&redis.Options{Addr: servers[0].Addr})
-	t.Cleanup(func() { _ = leak.Close() })
-	var lease *lock.Lease
-	for leaks := false; !leaks; { // a quorum has the lock, and perhaps not this node
-		if lease, err = l.Acquire(ctx, "r", lock.WithTTL(lock.DefaultMaxTTL)); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		m := lockmetrics.New()
+		l, nodes := started(t, 3, m)
+		m.Watch(l)
+		m.WatchHeld(l.Held)
+		lease, err := l.Acquire(t.Context(), "r")
+		if err != nil {
 			t.Fatal(err)
 		}
-		if leaks, err = leak.Persist(ctx, lock.DefaultKeyPrefix+":lock:r").Result(); err != nil {
-			t.Fatal(err)
+		synctest.Wait()
+		if leaks := nodes[0].Client(t).Persist(t.Context(), lock.DefaultKeyPrefix+":lock:r").Val(); !leaks {
+			t.Fatal("the first node does not have the lock")
 		}
-		if !leaks {
-			lease.ReleaseAsync()
-		}
-	}
-	waiting, leave := context.WithCancel(ctx)
-	gone := make(chan struct{})
-	go func() {
-		defer close(gone)
-		_, _ = l.Acquire(waiting, "r")
-	}()
-	for l.Waiters() == 0 {
-		select {
-		case <-ctx.Done():
-			t.Fatal("nobody waits")
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-	if err := servers[2].Kill(); err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]float64{
-		"fencegate_lease_endless_locks": 1, "fencegate_leases_held": 1, "fencegate_lease_waiters": 1, "fencegate_lease_node_quarantine_seconds/a": 0,
-		"fencegate_lease_nodes/admitted": 2, "fencegate_lease_nodes/away": 1, "fencegate_lease_nodes/quarantined": 0, "fencegate_lease_nodes/not_admitted": 0,
-	}
-	var series map[string]float64
-	testenv.Eventually(t, "the nodes answer in time", func() error {
-		series = gathered(t, m)
-		for name, want := range want {
-			if got, told := series[name]; got != want || !told {
-				return fmt.Errorf("%s: %v, want %v", name, got, want)
+		waiting, leave := context.WithCancel(t.Context())
+		go func() { _, _ = l.Acquire(waiting, "r") }()
+		nodes[2].Stop()
+		synctest.Wait()
+		nodes[0].Requests.Delay(func() time.Duration { return 30 * time.Millisecond })
+		nodes[0].Mini().SetTime(time.Now().Add(time.Minute))
+		series := gathered(t, m)
+		for name, want := range map[string]float64{
+			"fencegate_lease_endless_locks": 1, "fencegate_leases_held": 1, "fencegate_lease_waiters": 1,
+			"fencegate_lease_nodes/admitted": 2, "fencegate_lease_nodes/away": 1, "fencegate_lease_nodes/quarantined": 0, "fencegate_lease_nodes/not_admitted": 0,
+			"fencegate_lease_node_quarantine_seconds/a": 0, "fencegate_lease_node_clock_offset_seconds/b": 0,
+		} {
+			if got, told := series[name]; !told || got != want {
+				t.Errorf("%s: %v, told %t; want %v", name, got, told, want)
 			}
 		}
-		return nil
+		if offset := series["fencegate_lease_node_clock_offset_seconds/a"]; offset < 59.9 || offset > 60 {
+			t.Errorf("the clock of a node that is a minute ahead is %v s ahead", offset)
+		}
+		for name := range series {
+			if strings.HasPrefix(name, "fencegate_lease_node_") && strings.HasSuffix(name, "/c") {
+				t.Errorf("a node that is away has %s", name)
+			}
+		}
+		leave()
+		if err := lease.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if series := gathered(t, m); series["fencegate_leases_held"] != 0 || series["fencegate_lease_waiters"] != 0 {
+			t.Errorf("afterwards: %v held, %v wait", series["fencegate_leases_held"], series["fencegate_lease_waiters"])
+		}
 	})
-	if offset, told := series["fencegate_lease_node_clock_offset_seconds/a"]; !told || offset < -10 || offset > 10 {
-		t.Errorf("the clock of a node on this machine is %v s ahead", offset)
-	}
-	if _, told := series["fencegate_lease_node_clock_offset_seconds/c"]; told {
-		t.Error("the clock of a node that is away is told")
-	}
-	leave()
-	<-gone
-	_ = lease.Release(ctx)
-	if series := gathered(t, m); series["fencegate_leases_held"] != 0 || series["fencegate_lease_waiters"] != 0 {
-		t.Errorf("afterwards: %v held, %v wait", series["fencegate_leases_held"], series["fencegate_lease_waiters"])
-	}
 }

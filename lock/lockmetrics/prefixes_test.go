@@ -5,53 +5,48 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/lockmetrics"
 )
 
 func TestHeldLeasesAreToldByTheLongestPrefix(t *testing.T) {
 	t.Parallel()
-	nodes := testenv.Redis(t, 1)
-	m := lockmetrics.New()
-	l, err := lock.New(lock.Config{Nodes: []lock.Node{{Addr: nodes.Addrs[0]}}, KeyPrefix: nodes.Prefix, NodeTimeout: 20 * time.Second, Metrics: m})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	prefixes, err := lockmetrics.NewPrefixes([]string{"jobs/", "jobs/nightly/", "orders/"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.WatchHeldByPrefix(prefixes, l.EachHeld)
-	initialise(t, l)
-	var leases []*lock.Lease
-	for _, resource := range []string{"jobs/1", "jobs/2", "jobs/nightly/1", "elsewhere", "jobs"} {
-		lease, err := l.Acquire(t.Context(), resource, lock.WithTTL(time.Minute))
+	synctest.Test(t, func(t *testing.T) {
+		m := lockmetrics.New()
+		l, _ := started(t, 1, m)
+		prefixes, err := lockmetrics.NewPrefixes([]string{"jobs/", "jobs/nightly/", "orders/"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		leases = append(leases, lease)
-	}
-	want := func(when string, series map[string]float64) {
-		t.Helper()
-		all := gathered(t, m)
-		for prefix, n := range series {
-			if got, told := all["fencegate_leases_held_by_prefix/"+prefix]; !told || got != n {
-				t.Errorf("%s, %s: %v, told %v; want %v", when, prefix, got, told, n)
+		m.WatchHeldByPrefix(prefixes, l.EachHeld)
+		var leases []*lock.Lease
+		for _, resource := range []string{"jobs/1", "jobs/2", "jobs/nightly/1", "elsewhere", "jobs"} {
+			lease, err := l.Acquire(t.Context(), resource)
+			if err != nil {
+				t.Fatal(err)
+			}
+			leases = append(leases, lease)
+		}
+		want := func(when string, series map[string]float64) {
+			t.Helper()
+			all := gathered(t, m)
+			for prefix, n := range series {
+				if got, told := all["fencegate_leases_held_by_prefix/"+prefix]; !told || got != n {
+					t.Errorf("%s, %s: %v, told %v; want %v", when, prefix, got, told, n)
+				}
 			}
 		}
-	}
-	want("held", map[string]float64{"jobs/": 2, "jobs/nightly/": 1, "orders/": 0, "other": 2})
-	for _, lease := range leases {
-		if err := lease.Release(t.Context()); err != nil {
-			t.Fatal(err)
+		want("held", map[string]float64{"jobs/": 2, "jobs/nightly/": 1, "orders/": 0, "other": 2})
+		for _, lease := range leases {
+			if err := lease.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	want("released", map[string]float64{"jobs/": 0, "jobs/nightly/": 0, "orders/": 0, "other": 0})
+		want("released", map[string]float64{"jobs/": 0, "jobs/nightly/": 0, "orders/": 0, "other": 0})
+	})
 }
 
 func TestPrefixesThatAreNoLabelsAreRefused(t *testing.T) {
