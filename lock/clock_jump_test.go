@@ -1,135 +1,132 @@
-//go:build linux
-
 package lock_test
 
 import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/fencegate/fencegate/internal/redisserver"
-	"github.com/fencegate/fencegate/internal/testenv"
-	"github.com/fencegate/fencegate/internal/testenv/clockshim"
+	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
 
-// clocked is a configuration over one real node whose clock the test controls.
-func clocked(t *testing.T) (lock.Config, *redisserver.Server, *clockshim.Clock) {
-	t.Helper()
-	clock := clockshim.New(t)
-	server, err := redisserver.Start(t.Context(), redisserver.Config{Env: clock.Env()})
-	must(t, err)
-	t.Cleanup(func() { check(t, server.Close()) })
-	return lock.Config{Nodes: nodesAt(server.Addr), NodeTimeout: patient, Epochs: &epochs{}}, server, clock
+// setBack does to a node's data what it does to set its clock back: everything expires later.
+func setBack(n *memredis.Node, by time.Duration) {
+	m := n.Mini()
+	for _, key := range m.Keys() {
+		if ttl := m.TTL(key); ttl > 0 {
+			m.SetTTL(key, ttl+by)
+		}
+	}
 }
 
-// Exclusion depends on clocks; tokens do not. The test shows this documented limit, and that the jumps of TestTorture
-// are real.
-func TestAClockThatJumpsForwardEndsLocksEarlyAndTokensStillRise(t *testing.T) {
-	t.Parallel()
-	cfg, _, clock := clocked(t)
-	l, other := started(t, cfg), locker(t, cfg)
-	first := acquire(t, l, "r", lock.WithTTL(time.Minute))
-	if _, err := tryAcquire(t, other, "r"); !errors.Is(err, lock.ErrHeld) {
-		t.Fatalf("before the jump: %v", err)
-	}
-	must(t, clock.Set(2*time.Minute))
-	second := acquire(t, other, "r", lock.WithTTL(time.Minute))
-	if a, b := token(t, first), token(t, second); b <= a {
-		t.Errorf("token %d after %d", b, a)
-	}
-	if err := first.Extend(t.Context(), time.Minute); !errors.Is(err, lock.ErrLost) {
-		t.Errorf("extending the first: %v", err)
+// wholeQuarantine fails unless f takes a quarantine, and the time to notice that it is over.
+func wholeQuarantine(t *testing.T, f func() error) {
+	t.Helper()
+	begun := time.Now()
+	must(t, f())
+	if took := time.Since(begun); took < lock.DefaultMaxTTL || took > lock.DefaultMaxTTL+5*time.Second {
+		t.Errorf("admitted after %v; want a whole quarantine", took)
 	}
 }
 
 // A clock that was set back by hours does not extend a quarantine by hours.
 func TestAQuarantineEndsThoughTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
-	testenv.Paced(t, 300*time.Millisecond, func(quarantine time.Duration) error {
-		cfg, server, clock := clocked(t)
-		cfg.MaxTTL = quarantine
-		must(t, clock.Set(5*time.Hour))
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 1)
+		cfg.Epochs = &epochs{}
 		l := started(t, cfg)
 		before := token(t, acquire(t, l, "r"))
-		must(t, client(t, server.Addr).FlushAll(t.Context()).Err())
-		begun, err := admitBegin(t, l, "node-1")
+		must(t, nodes[0].Client(t).FlushAll(t.Context()).Err())
+		begun, err := l.BeginAdmission(t.Context(), "node-1")
 		must(t, err)
-		must(t, clock.Set(0))
-		switch err := admitEnd(t, l, begun); {
-		case err == nil:
-			return errors.New("the quarantine was over when the clock was set back")
-		case !errors.Is(err, lock.ErrQuarantined):
+		time.Sleep(10 * time.Second)
+		setBack(nodes[0], 5*time.Hour)
+		if err := l.EndAdmission(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
 			t.Fatalf("admit: %v", err)
 		}
-		again := time.Now()
-		readmit(t, locker(t, cfg), "node-1")
-		if took := time.Since(again); took < cfg.MaxTTL {
-			t.Errorf("admitted after %v, without a whole quarantine", took)
-		}
+		wholeQuarantine(t, func() error { return locker(t, cfg).Admit(t.Context(), "node-1") })
 		if after := token(t, acquire(t, l, "r")); after <= before {
 			t.Errorf("token %d after %d", after, before)
 		}
-		return nil
 	})
 }
 
-// The same where an operator recovers the group: the clock is set back while Recover waits, or before it is repeated.
+// The clock is set back while the process that began the quarantine waits for its end.
+func TestAQuarantineBeginsAgainWhenTheClockIsSetBackMeanwhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 1)
+		cfg.Epochs = &epochs{}
+		l := started(t, cfg)
+		must(t, nodes[0].Client(t).FlushAll(t.Context()).Err())
+		admitted := make(chan error, 1)
+		go func() { admitted <- l.Admit(t.Context(), "node-1") }()
+		time.Sleep(30 * time.Second)
+		setBack(nodes[0], 5*time.Hour)
+		wholeQuarantine(t, func() error { return <-admitted })
+	})
+}
+
+// The same where an operator recovers the group: the clock is set back while Init waits, or before it is repeated.
 func TestARecoveryEndsThoughTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	for name, interrupted := range map[string]bool{"during the wait": false, "between two runs": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg, server, clock := clocked(t)
-			cfg.Epochs, cfg.KeyPrefix, cfg.MaxTTL = nil, lock.DefaultKeyPrefix, 5*time.Second
-			must(t, clock.Set(5*time.Hour))
-			l := started(t, cfg)
-			must(t, client(t, server.Addr).FlushAll(t.Context()).Err())
-			ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
-			defer cancel()
-			first, stop := context.WithCancel(ctx)
-			defer stop()
-			done := make(chan error, 1)
-			go func() { done <- l.Init(first, lock.Above(100)) }()
-			eventually(t, 20*time.Second, "the quarantine has begun", func() bool {
-				return client(t, server.Addr).HExists(t.Context(), cfg.KeyPrefix+":h", "@pending").Val()
-			})
-			if interrupted {
-				stop()
-				if err := <-done; !errors.Is(err, context.Canceled) {
-					t.Fatalf("interrupted: %v", err)
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, 1)
+				l := started(t, cfg)
+				must(t, nodes[0].Client(t).FlushAll(t.Context()).Err())
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				done := make(chan error, 1)
+				go func() { done <- l.Init(ctx, lock.Above(100)) }()
+				time.Sleep(30 * time.Second)
+				if interrupted {
+					stop()
+					if err := <-done; !errors.Is(err, context.Canceled) {
+						t.Fatalf("interrupted: %v", err)
+					}
 				}
-			}
-			must(t, clock.Set(0))
-			back := time.Now()
-			if interrupted {
-				recovered(t, l, 100)
-			} else if err := <-done; err != nil {
-				t.Fatal(err)
-			}
-			if took := time.Since(back); took < cfg.MaxTTL {
-				t.Errorf("admitted after %v, without a whole quarantine", took)
-			}
+				setBack(nodes[0], 5*time.Hour)
+				wholeQuarantine(t, func() error {
+					if interrupted {
+						return l.Init(t.Context(), lock.Above(100))
+					}
+					return <-done
+				})
+				if got := token(t, acquire(t, l, "r")); got <= 100 {
+					t.Errorf("token %d", got)
+				}
+			})
 		})
 	}
 }
 
-// A clock that jumps forward ends a quarantine on the node, but the admitting process also waits by its own clock.
+// A clock that jumps forward ends a quarantine on the node. The admitting process also waits by its own clock, as long
+// as the answers of a round count.
 func TestAQuarantineIsWaitedForThoughTheClockJumpsForward(t *testing.T) {
 	t.Parallel()
-	cfg, server, clock := clocked(t)
-	cfg.MaxTTL = 600 * time.Millisecond
-	started(t, cfg)
-	must(t, client(t, server.Addr).FlushAll(t.Context()).Err())
-	// The epoch is raised while the quarantine runs.
-	cfg.Epochs = epochStore(func(context.Context, int64) (int64, error) { return 2, clock.Set(time.Hour) })
-	l := locker(t, cfg)
-	lost := time.Now()
-	readmit(t, l, "node-1")
-	if took := time.Since(lost); took < cfg.MaxTTL {
-		t.Errorf("admitted after %v, without a whole quarantine", took)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 1)
+		cfg.MaxTTL = time.Second
+		started(t, cfg)
+		must(t, nodes[0].Client(t).FlushAll(t.Context()).Err())
+		// The epoch is raised while the quarantine runs.
+		cfg.Epochs = epochStore(func(context.Context, int64) (int64, error) {
+			nodes[0].Mini().FastForward(time.Hour)
+			return 2, nil
+		})
+		l := locker(t, cfg)
+		lost := time.Now()
+		must(t, l.Admit(t.Context(), "node-1"))
+		if took := time.Since(lost); took != cfg.MaxTTL {
+			t.Errorf("admitted after %v; want %v", took, cfg.MaxTTL)
+		}
+	})
 }
 
 type epochStore func(ctx context.Context, above int64) (int64, error)

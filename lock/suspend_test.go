@@ -1,163 +1,146 @@
-//go:build linux
-
 package lock_test
 
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
-	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/fencegate/fencegate/internal/child"
-	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
-// suspend runs in the stopped process. It checks its lease continuously, so that it is stopped between any two of its
-// steps, and reports how the lease ended.
-func (c *tortureClient) suspend(ctx context.Context, l *lock.Locker) error {
-	lease, err := l.Acquire(ctx, "r", lock.WithTTL(c.cfg.Suspend))
-	if errors.Is(err, lock.ErrLost) {
-		fmt.Println("was not in time")
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	longest, last := time.Duration(0), time.Now()
-	fmt.Println("held") // it may be stopped before this returns
-	for {
-		now := time.Now()
-		longest, last = max(longest, now.Sub(last)), now
-		alive := lease.Context().Err() == nil
+// over are the ways to see that a lease is over.
+var over = map[string]func(lease *lock.Lease) bool{
+	"cause": func(lease *lock.Lease) bool { return errors.Is(context.Cause(lease.Context()), lock.ErrLost) },
+	"err":   func(lease *lock.Lease) bool { return lease.Context().Err() != nil },
+	"grant": func(lease *lock.Lease) bool { _, err := lease.Grant(); return errors.Is(err, lock.ErrLost) },
+	"done": func(lease *lock.Lease) bool {
 		select {
 		case <-lease.Done():
-			alive = false
+			return true
 		default:
+			return false
 		}
-		_, err := lease.Grant()
-		longest = max(longest, time.Since(last))
-		switch {
-		case now.After(lease.Deadline()) && (alive || err == nil):
-			fmt.Println("used after its deadline")
-			return nil
-		case err != nil && !errors.Is(err, lock.ErrLost):
-			return err
-		case err != nil && longest < c.cfg.Suspend/2:
-			fmt.Println("was not stopped")
-			return nil
-		case err != nil:
-			fmt.Println("lost")
-			return nil
-		}
-	}
+	},
+	"a context made of it": func(lease *lock.Lease) bool {
+		inner, cancel := context.WithCancel(lease.Context())
+		defer cancel()
+		return inner.Err() != nil
+	},
 }
 
-// A process that was stopped past the end of its lease finds it over at its first check, whether or not its timers
-// have fired.
-func TestAStoppedProcessWakesUpWithoutItsLease(t *testing.T) {
+// The time in which the machine is suspended counts. Timers do not fire by it, so the first look finds the lease over,
+// whichever it is.
+func TestALeaseThatEndedInASuspensionIsOverAtTheFirstLook(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 3)
-	started(t, cfg)
-	c := clientConfig{Prefix: cfg.KeyPrefix, MaxTTL: time.Minute, Authority: newAuthority(t).path}
-	for _, n := range cfg.Nodes {
-		c.Addrs = append(c.Addrs, n.Addr)
-	}
-	for range 3 {
-		testenv.Paced(t, 400*time.Millisecond, func(ttl time.Duration) error {
-			c.Suspend = ttl
-			p := startTortureClient(t, c)
-			defer p.end(t)
-			if got := p.says(t); got != "held" {
-				return errors.New(got)
-			}
-			must(t, p.cmd.Process.Signal(syscall.SIGSTOP))
-			timer := time.NewTimer(2 * ttl)
-			<-timer.C
-			must(t, p.cmd.Process.Signal(syscall.SIGCONT))
-			switch got := p.says(t); got {
-			case "lost":
-				return nil
-			case "was not stopped":
-				return errors.New(got)
-			default:
-				t.Fatalf("the process says %q", got)
-				return nil
-			}
-		})
-	}
-}
-
-// interrupted makes requests to the nodes until it was stopped while it waited, and reports the result of that
-// request.
-func (c *tortureClient) interrupted(ctx context.Context, l *lock.Locker) error {
-	for asked := 0; ; asked++ {
-		begun := time.Now()
-		lease, err := l.TryAcquire(ctx, "r", lock.WithTTL(time.Minute))
-		took := time.Since(begun)
-		switch {
-		case err != nil && took < c.cfg.Interrupt:
-			fmt.Println("was too slow:", err)
-			return nil
-		case err != nil:
-			fmt.Println(err)
-			return nil
-		case took >= c.cfg.Interrupt:
-			fmt.Println("acquired")
-			return nil
-		case asked == 0:
-			fmt.Println("asks")
-		}
-		err = lease.Release(ctx)
-		switch took = time.Since(begun); {
-		case err != nil && took < c.cfg.Interrupt:
-			fmt.Println("was too slow:", err)
-			return nil
-		case took >= c.cfg.Interrupt:
-			fmt.Println("released", err)
-			return nil
-		}
-	}
-}
-
-// A process that was stopped for longer than its connections wait reads the answers that came meanwhile. It does not
-// report a node as silent because of its own suspension.
-func TestAStoppedProcessFindsItsAnswers(t *testing.T) {
-	t.Parallel()
-	cfg, relays := relayed(t, 1)
-	started(t, cfg)
-	c := clientConfig{Prefix: cfg.KeyPrefix, MaxTTL: 5 * time.Minute, Authority: newAuthority(t).path, Addrs: []string{relays[0].addr}}
-	for range 2 {
-		testenv.Paced(t, 1200*time.Millisecond, func(least time.Duration) error {
-			c.Interrupt = least
-			p := startTortureClient(t, c)
-			defer p.end(t)
-			if got := p.says(t); got != "asks" {
-				return errors.New(got)
-			}
-			way := &relays[0].replies
-			before, begun := way.waiting.Load(), time.Now()
-			way.close()
-			defer way.open()
-			eventually(t, 10*time.Second, "an answer is on its way", func() bool { return way.waiting.Load() > before })
-			must(t, child.Freeze(p.cmd.Process.Pid))
-			frozen := time.Since(begun)
-			way.open()
-			<-time.After(2 * least) // a connection waits for four node timeouts, and for a second at least
-			must(t, p.cmd.Process.Signal(syscall.SIGCONT))
-			switch got := p.says(t); got {
-			case "acquired", "released <nil>":
-				return nil
-			default:
-				if frozen >= least/8 || strings.HasPrefix(got, "was too slow") { // half its node timeout: it may have given up
-					return fmt.Errorf("frozen after %v: %s", frozen, got)
+	for name, over := range over {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg, _ := inMemory(t, 3)
+				clock := cfg.WithClock()
+				lease := acquire(t, started(t, cfg), "r")
+				left := time.Until(lease.Deadline())
+				if clock.Suspend(left - time.Millisecond); over(lease) {
+					t.Error("over before its deadline")
 				}
-				t.Errorf("the process says %q", got)
-				return nil
-			}
+				clock.Suspend(time.Millisecond)
+				if !over(lease) {
+					t.Error("not over")
+				}
+			})
 		})
 	}
+}
+
+// NTP, or an operator, sets the clock: nobody was suspended.
+func TestAClockThatWasOnlySetMovesNoDeadline(t *testing.T) {
+	t.Parallel()
+	for _, by := range []time.Duration{time.Millisecond, time.Hour, -time.Hour} {
+		t.Run(by.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg, _ := inMemory(t, 3)
+				clock := cfg.WithClock()
+				l := started(t, cfg)
+				lease := acquire(t, l, "r")
+				clock.Set(by)
+				if left := time.Until(lease.Deadline()); left != l.Validity() {
+					t.Errorf("the lease lasts for %v; want %v", left, l.Validity())
+				}
+				time.Sleep(time.Until(lease.Deadline()) - time.Nanosecond)
+				if _, err := lease.Grant(); err != nil {
+					t.Errorf("before its deadline: %v", err)
+				}
+				time.Sleep(time.Nanosecond)
+				if _, err := lease.Grant(); !errors.Is(err, lock.ErrLost) {
+					t.Errorf("at its deadline: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// The nodes ran on while the machine was suspended: a lock that they granted before may be over.
+func TestAnAnswerFromBeforeASuspensionGrantsNothing(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		suspended time.Duration
+		want      error
+	}{
+		"for longer than a round":   {2 * time.Second, lock.ErrNodeTimeout},
+		"for longer than the lease": {lock.DefaultTTL, lock.ErrNodeTimeout},
+		"for a moment":              {500 * time.Millisecond, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, 1)
+				clock := cfg.WithClock()
+				l := started(t, cfg)
+				release(t, acquire(t, l, "r")) // connects
+				nodes[0].Replies.Close()
+				acquired := make(chan error, 1)
+				var lease *lock.Lease
+				go func() {
+					var err error
+					lease, err = l.TryAcquire(t.Context(), "r")
+					acquired <- err
+				}()
+				synctest.Wait()
+				clock.Suspend(c.suspended)
+				nodes[0].Replies.Open()
+				if err := <-acquired; !errors.Is(err, c.want) {
+					t.Fatalf("%v; want %v", err, c.want)
+				}
+				if c.want != nil {
+					synctest.Wait()
+					freed(t, l, "r")
+					return
+				}
+				clock.Suspend(l.Validity() - c.suspended)
+				if _, err := lease.Grant(); !errors.Is(err, lock.ErrLost) {
+					t.Errorf("the suspension during the acquisition does not count: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// Renewals do not revive a lease that ended while the machine was suspended.
+func TestARenewalAfterASuspensionFindsTheLeaseLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		clock := cfg.WithClock()
+		l := started(t, cfg)
+		ended := make(chan error, 1)
+		acquire(t, l, "r", lock.WithKeepAlive(lock.KeepAlive{For: time.Hour, Ended: func(err error) { ended <- err }}))
+		begun := time.Now()
+		clock.Suspend(lock.DefaultTTL)
+		if err := <-ended; !errors.Is(err, lock.ErrLost) || time.Since(begun) > lock.DefaultTTL/3 {
+			t.Errorf("renewals ended after %v: %v", time.Since(begun), err)
+		}
+	})
 }

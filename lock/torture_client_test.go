@@ -38,8 +38,7 @@ type clientConfig struct {
 	History   string
 	Seed      uint64
 	MaxTTL    time.Duration
-	Suspend   time.Duration // the TTL of the one lease that it holds while it is stopped; 0: none
-	Interrupt time.Duration // it is stopped for longer than that while it waits for an answer; 0: it is not
+	Suspend   time.Duration // the TTL of the one lease that it takes; 0: it takes many
 	Resources int
 	Pace      int // of the scenario; 0: not in one
 }
@@ -143,9 +142,6 @@ func (c *tortureClient) run(ctx context.Context) error {
 	if c.cfg.Suspend > 0 {
 		cfg.NodeTimeout = patient
 	}
-	if c.cfg.Interrupt > 0 {
-		cfg.NodeTimeout = c.cfg.Interrupt / 4
-	}
 	if c.cfg.Armed {
 		cfg.Armer = c.authority
 	}
@@ -163,8 +159,6 @@ func (c *tortureClient) run(ctx context.Context) error {
 		return c.admit(ctx, lockers)
 	case c.cfg.Suspend > 0:
 		return c.suspend(ctx, lockers[0])
-	case c.cfg.Interrupt > 0:
-		return c.interrupted(ctx, lockers[0])
 	}
 	var err error
 	if c.history, err = os.OpenFile(c.cfg.History, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
@@ -186,6 +180,18 @@ func (c *tortureClient) run(ctx context.Context) error {
 	}
 	callers.Wait()
 	return json.NewEncoder(os.Stdout).Encode(clientReport{Failed: c.failed.Load(), Late: c.late.Load(), Kept: c.kept.Load()})
+}
+
+// suspend says when it has its one lease, and when that is over.
+func (c *tortureClient) suspend(ctx context.Context, l *lock.Locker) error {
+	lease, err := l.Acquire(ctx, "r", lock.WithTTL(c.cfg.Suspend))
+	if err != nil {
+		return err
+	}
+	fmt.Println("held")
+	<-lease.Done()
+	fmt.Println("over")
+	return nil
 }
 
 // admit admits lost nodes, two at once, as careless operators might.
