@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -58,32 +58,25 @@ func TestALeaseThatARepeatHasReturnedIsNotGivenBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := shared(t, 3)
-			other := started(t, cfg)
-			armer := &stuckArmer{raised: make(chan struct{}, 1), answer: c.answer}
-			if cfg.Armer = armer; c.all {
-				cfg.Armer = stuckAllArmer{armer}
-			}
-			testenv.Paced(t, time.Second, func(ttl time.Duration) error {
+			synctest.Test(t, func(t *testing.T) {
+				cfg, _ := inMemory(t, 3)
+				other := started(t, cfg)
+				armer := &stuckArmer{raised: make(chan struct{}, 1), answer: c.answer}
+				if cfg.Armer = armer; c.all {
+					cfg.Armer = stuckAllArmer{armer}
+				}
 				first := locker(t, cfg).Source()
 				ctx, disconnect := context.WithCancel(t.Context())
 				defer disconnect()
 				seal := fence.NewSeal()
-				all := []leasing.Request{{Resource: ttl.String(), TTL: ttl, SealHash: seal.Hash(), Repeatable: true}}
+				all := []leasing.Request{{Resource: "r", TTL: lock.DefaultTTL, SealHash: seal.Hash(), Repeatable: true}}
 				if c.all {
-					all = append(all, leasing.Request{Resource: "other " + ttl.String(), TTL: ttl, SealHash: seal.Hash(), Repeatable: true})
+					all = append(all, leasing.Request{Resource: "s", TTL: lock.DefaultTTL, SealHash: seal.Hash(), Repeatable: true})
 				}
 				done := make(chan error, 1)
 				go func() { done <- requested(ctx, first, all...) }()
-				select {
-				case <-armer.raised:
-				case err := <-done:
-					return err // it took too long
-				}
-				ref, err := repeat(t, other, all[0].Resource)
-				if err != nil {
-					return errors.Join(err, <-done)
-				}
+				<-armer.raised
+				ref := repeat(t, other, "r")
 				if c.disconnect {
 					disconnect()
 				}
@@ -94,7 +87,6 @@ func TestALeaseThatARepeatHasReturnedIsNotGivenBack(t *testing.T) {
 				if _, err := other.Extend(t.Context(), ref, time.Minute); err != nil {
 					t.Errorf("the lease of the repeat: %v", err)
 				}
-				return nil
 			})
 		})
 	}
@@ -103,45 +95,51 @@ func TestALeaseThatARepeatHasReturnedIsNotGivenBack(t *testing.T) {
 // Several leases come together: while one of their fences is not raised, no repeat returns any of them.
 func TestSeveralThatNoRepeatCanHaveAreGivenBack(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 3)
-	down := errors.New("database is away")
-	cfg.Armer = &register{before: func(a fence.Arming) error {
-		if a.Resource == "b" {
-			return down
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		down := errors.New("database is away")
+		cfg.Armer = &register{before: func(a fence.Arming) error {
+			if a.Resource == "b" {
+				return down
+			}
+			return nil
+		}}
+		l := started(t, cfg)
+		seal := fence.NewSeal()
+		a := leasing.Request{Resource: "a", TTL: time.Minute, SealHash: seal.Hash(), Repeatable: true}
+		b := a
+		b.Resource = "b"
+		if err := requested(t.Context(), l.Source(), a, b); !errors.Is(err, down) {
+			t.Errorf("got %v", err)
 		}
-		return nil
-	}}
-	l := started(t, cfg)
-	seal := fence.NewSeal()
-	a := leasing.Request{Resource: "a", TTL: time.Minute, SealHash: seal.Hash(), Repeatable: true}
-	b := a
-	b.Resource = "b"
-	if err := requested(t.Context(), l.Source(), a, b); !errors.Is(err, down) {
-		t.Errorf("got %v", err)
-	}
-	free(t, l, "a")
-	free(t, l, "b")
+		synctest.Wait()
+		freed(t, l, "a")
+		freed(t, l, "b")
+	})
 }
 
 // A login takes its lease for one connection: nobody knows its seal, so nobody repeats it.
 func TestALeaseThatNobodyRepeatsIsGivenBack(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 3)
-	armer := &stuckArmer{raised: make(chan struct{}, 1), answer: context.Canceled}
-	cfg.Armer = armer
-	l := started(t, cfg)
-	ctx, disconnect := context.WithCancel(t.Context())
-	defer disconnect()
-	done := make(chan error, 1)
-	go func() {
-		done <- requested(ctx, l.Source(), leasing.Request{Resource: "a", TTL: time.Minute, SealHash: fence.NewSeal().Hash()})
-	}()
-	<-armer.raised
-	disconnect()
-	if err := <-done; !errors.Is(err, fence.ErrUnknown) {
-		t.Errorf("got %v", err)
-	}
-	free(t, l, "a")
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		armer := &stuckArmer{raised: make(chan struct{}, 1), answer: context.Canceled}
+		cfg.Armer = armer
+		l := started(t, cfg)
+		ctx, disconnect := context.WithCancel(t.Context())
+		defer disconnect()
+		done := make(chan error, 1)
+		go func() {
+			done <- requested(ctx, l.Source(), leasing.Request{Resource: "a", TTL: time.Minute, SealHash: fence.NewSeal().Hash()})
+		}()
+		<-armer.raised
+		disconnect()
+		if err := <-done; !errors.Is(err, fence.ErrUnknown) {
+			t.Errorf("got %v", err)
+		}
+		synctest.Wait()
+		freed(t, l, "a")
+	})
 }
 
 func requested(ctx context.Context, s leasing.Source, all ...leasing.Request) error {
@@ -154,13 +152,12 @@ func requested(ctx context.Context, s leasing.Source, all ...leasing.Request) er
 }
 
 // repeat extends the lease of a resource, as a gateway does that finds it.
-func repeat(t *testing.T, l *lock.Locker, resource string) (leasing.Ref, error) {
+func repeat(t *testing.T, l *lock.Locker, resource string) leasing.Ref {
 	t.Helper()
 	ins, err := l.Inspect(t.Context(), resource)
-	if err != nil {
-		return leasing.Ref{}, err
-	}
+	must(t, err)
 	ref := leasing.Ref{Resource: resource, Owner: ins.Owner}
 	_, err = l.Extend(t.Context(), ref, time.Minute)
-	return ref, err
+	must(t, err)
+	return ref
 }

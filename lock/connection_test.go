@@ -2,44 +2,49 @@ package lock
 
 import (
 	"context"
+	"errors"
 	"io"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
-// A connection's deadline may pass because this process did not run, although the answer has arrived.
+// A connection's deadline may pass because this process did not run, although the answer has arrived: it is read for a
+// moment more.
 func TestAConnectionIsLookedAtOnceMoreAfterItsDeadline(t *testing.T) {
 	t.Parallel()
-	asked, answer := make(chan struct{}, 1), make(chan struct{})
-	s := newServer(t, func(command []string, out io.Writer) {
-		switch command[0] {
-		case "HELLO":
-			_, _ = io.WriteString(out, "*2\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n")
-		case "HGET":
-			_, _ = io.WriteString(out, "$5\r\nnonce\r\n")
-		default:
-			asked <- struct{}{}
-			<-answer
-			_, _ = io.WriteString(out, "*1\r\n:1\r\n")
-		}
-	})
-	m := against(t, s)
-	n := m.l.nodes[0]
-	for range 20 { // the extra time may be over on a busy machine
-		o, sink := m.on("r", opAcquire, newID()), make(replies, 1)
-		o.sink, o.expires, o.ttl = sink, time.Now().Add(time.Minute), 60_000
-		n.submit(o)
-		<-asked
-		n.mu.Lock()
-		n.sentAt = n.sentAt.Add(-2 * n.stall)
-		_ = n.link.conn.SetReadDeadline(time.Now())
-		n.mu.Unlock()
-		answer <- struct{}{}
-		if r := <-sink; r.err == nil && r.n == 1 {
-			return
-		}
+	for name, c := range map[string]struct {
+		after time.Duration // an op is sent, its answer is there
+		read  bool
+	}{
+		"an answer in time":        {stallTimeout - time.Millisecond, true},
+		"an answer a moment later": {stallTimeout + extraTime - time.Millisecond, true},
+		"an answer after that":     {stallTimeout + extraTime + time.Millisecond, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m, nodes := inBubble(t, 3)
+				a := newID()
+				m.one(m.on("r", opAcquire, a)) // connects
+				connections := nodes[0].Connections()
+				for range 2 { // each answer has its own moment
+					nodes[0].Replies.Close()
+					o, sink := m.on("r", opAcquire, a), make(replies, 1)
+					o.sink, o.expires, o.ttl = sink, time.Now().Add(time.Minute), 60_000
+					m.l.nodes[0].submit(o)
+					time.Sleep(c.after)
+					nodes[0].Replies.Open()
+					if r := <-sink; (r.err == nil) != c.read || !c.read && !errors.Is(r.err, ErrNodeTimeout) {
+						t.Errorf("%+v", r)
+					}
+				}
+				if ended := nodes[0].Connections() > connections; ended == c.read {
+					t.Errorf("the connection has ended: %t", ended)
+				}
+			})
+		})
 	}
-	t.Error("no answer that came after the deadline was read")
 }
 
 // If a node refuses the login, or sends an answer without a request, every call returns an error. Inspect used to
@@ -52,30 +57,27 @@ func TestANodeThatRefusesIsAnErrorOfEveryCall(t *testing.T) {
 	} {
 		t.Run(answer, func(t *testing.T) {
 			t.Parallel()
-			s := newServer(t, func(_ []string, out io.Writer) { _, _ = io.WriteString(out, answer) })
-			l, err := New(Config{Nodes: []Node{{Addr: s.addr, Password: "secret"}}, NodeTimeout: 20 * time.Millisecond, Epochs: noEpochs{}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = l.Close() }()
-			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-			defer cancel()
-			name := l.nodes[0].name
-			for call, do := range map[string]func() error{
-				"init":     func() error { return l.Init(ctx) },
-				"ping":     func() error { return l.Ping(ctx) },
-				"readmit":  func() error { return l.Admit(ctx, name) },
-				"acquire":  func() error { _, err := l.Acquire(ctx, "r"); return err },
-				"try":      func() error { _, err := l.TryAcquire(ctx, "r"); return err },
-				"inspect":  func() error { _, err := l.Inspect(ctx, "r"); return err },
-				"leaks":    func() error { _, err := l.Leaks(ctx); return err },
-				"sweep":    func() error { _, err := l.Sweep(ctx); return err },
-				"overrule": func() error { _, err := l.ForceRelease(ctx, "r"); return err },
-			} {
-				if do() == nil {
-					t.Errorf("%s: no error", call)
+			synctest.Test(t, func(t *testing.T) {
+				l := against(t, &impostor{answer: func(_ []string, out io.Writer) { _, _ = io.WriteString(out, answer) }}).l
+				name := l.nodes[0].name
+				for call, do := range map[string]func(ctx context.Context) error{
+					"init":     func(ctx context.Context) error { return l.Init(ctx) },
+					"ping":     func(ctx context.Context) error { return l.Ping(ctx) },
+					"readmit":  func(ctx context.Context) error { return l.Admit(ctx, name) },
+					"acquire":  func(ctx context.Context) error { _, err := l.Acquire(ctx, "r"); return err },
+					"try":      func(ctx context.Context) error { _, err := l.TryAcquire(ctx, "r"); return err },
+					"inspect":  func(ctx context.Context) error { _, err := l.Inspect(ctx, "r"); return err },
+					"leaks":    func(ctx context.Context) error { _, err := l.Leaks(ctx); return err },
+					"sweep":    func(ctx context.Context) error { _, err := l.Sweep(ctx); return err },
+					"overrule": func(ctx context.Context) error { _, err := l.ForceRelease(ctx, "r"); return err },
+				} {
+					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+					if err := do(ctx); err == nil || ctx.Err() != nil && call != "acquire" { // which waits for the node
+						t.Errorf("%s: %v", call, err)
+					}
+					cancel()
 				}
-			}
+			})
 		})
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/internal/redisserver"
-	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -43,98 +43,99 @@ func TestRetryableIsWhatMaySucceedByItself(t *testing.T) {
 
 func TestHeldNamesTheHolderAndWhenItEnds(t *testing.T) {
 	t.Parallel()
-	l := started(t, shared(t, 3))
-	defer release(t, acquire(t, l, "r", lock.WithHolder("worker-a"), lock.WithTTL(10*time.Second)))
-	_, err := tryAcquire(t, l, "r")
-	var held *leasing.HeldError
-	if !errors.As(err, &held) || held.Resource != "r" || held.Holder != "worker-a" || held.RetryAfter <= 0 || held.RetryAfter > 10*time.Second {
-		t.Fatalf("%v (%+v)", err, held)
-	}
-	if text := err.Error(); text != `"r" is held by "worker-a"` {
-		t.Error(text)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		l := started(t, cfg)
+		lease := acquire(t, l, "r", lock.WithHolder("worker-a"), lock.WithTTL(10*time.Second))
+		time.Sleep(3 * time.Second)
+		_, err := l.TryAcquire(t.Context(), "r")
+		var held *leasing.HeldError
+		if !errors.As(err, &held) || held.Resource != "r" || held.Holder != "worker-a" || held.RetryAfter != 7*time.Second {
+			t.Fatalf("%v (%+v)", err, held)
+		}
+		if text := err.Error(); text != `"r" is held by "worker-a"` {
+			t.Error(text)
+		}
+		release(t, lease)
+	})
 }
 
 func TestNoQuorumNamesEachNodesCause(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 5, redisserver.Config{})
-	started(t, cfg)
-	cfg.NodeTimeout = silence
-	l := locker(t, cfg)
-	must(t, servers[0].Kill())
-	freeze(t, servers[1])
-	must(t, client(t, servers[2].Addr).FlushAll(t.Context()).Err())
-	var err error
-	causes := make(map[string]error)
-	eventually(t, 30*time.Second, "the node without data answers in time", func() bool { // a round has a second
-		_, err = l.TryAcquire(t.Context(), "r")
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 5)
+		l := started(t, cfg)
+		nodes[0].Stop()
+		nodes[1].Freeze()
+		must(t, nodes[2].Client(t).FlushAll(t.Context()).Err())
+		_, err := l.TryAcquire(t.Context(), "r")
 		var quorum *lock.QuorumError
 		if !errors.As(err, &quorum) || quorum.Operation != "acquire" || quorum.Resource != "r" || quorum.Nodes != 5 || quorum.Quorum != 3 {
 			t.Fatalf("%v (%+v)", err, quorum)
 		}
-		clear(causes)
+		causes := make(map[string]error)
 		for _, c := range quorum.Causes {
 			causes[c.Node] = c.Err
 		}
-		return !errors.Is(causes["node-3"], lock.ErrNodeTimeout)
-	})
-	switch {
-	case len(causes) < 3:
-		t.Errorf("causes %v", causes)
-	case !errors.Is(causes["node-2"], lock.ErrNodeTimeout):
-		t.Errorf("the frozen node: %v", causes["node-2"])
-	case !errors.Is(causes["node-3"], lock.ErrQuarantined):
-		t.Errorf("the node without data: %v", causes["node-3"])
-	case causes["node-1"] == nil || errors.Is(causes["node-1"], lock.ErrQuarantined):
-		t.Errorf("the dead node: %v", causes["node-1"])
-	}
-	for _, target := range []error{lock.ErrNoQuorum, lock.ErrQuarantined, lock.ErrNodeTimeout} {
-		if !errors.Is(err, target) {
-			t.Errorf("%v is not seen in %v", target, err)
+		switch {
+		case len(causes) != 3:
+			t.Errorf("causes %v", causes)
+		case !errors.Is(causes["node-1"], memredis.ErrDown):
+			t.Errorf("the dead node: %v", causes["node-1"])
+		case !errors.Is(causes["node-2"], lock.ErrNodeTimeout):
+			t.Errorf("the frozen node: %v", causes["node-2"])
+		case !errors.Is(causes["node-3"], lock.ErrQuarantined):
+			t.Errorf("the node without data: %v", causes["node-3"])
 		}
-	}
-	if !strings.Contains(err.Error(), "node-3: ") || !lock.Retryable(err) {
-		t.Errorf("%v", err)
-	}
+		for _, target := range []error{lock.ErrNoQuorum, lock.ErrQuarantined, lock.ErrNodeTimeout} {
+			if !errors.Is(err, target) {
+				t.Errorf("%v is not seen in %v", target, err)
+			}
+		}
+		if !strings.Contains(err.Error(), "node-3: ") || !lock.Retryable(err) {
+			t.Errorf("%v", err)
+		}
+		nodes[1].Thaw()
+	})
 }
 
 // Without an Armer nodes are not admitted automatically, so retrying would never succeed. With one, or embedded, they
 // are.
 func TestNodesThatSomebodyHasToAdmitAreNotTriedAgain(t *testing.T) {
 	t.Parallel()
-	cfg, armed := shared(t, 3), shared(t, 3)
-	cfg.Epochs = &epochs{}
-	armed.Armer = &register{}
-	for name, c := range map[string]struct {
-		cfg  lock.Config
-		want bool
-	}{"without an Armer": {cfg, false}, "armed": {armed, true}} {
-		l := locker(t, c.cfg)
-		_, try := tryAcquire(t, l, "r")
-		var wait error
-		testenv.Paced(t, time.Second, func(pace time.Duration) error {
-			short, end := context.WithTimeout(t.Context(), pace)
-			defer end()
-			_, wait = l.Acquire(short, "r")
-			switch waited := errors.Is(wait, context.DeadlineExceeded); {
-			case waited && !c.want:
-				return fmt.Errorf("%s: it waited, or the nodes were late: %w", name, wait)
-			case !waited && c.want:
-				t.Errorf("%s: it did not wait: %v", name, wait)
-			case !errors.Is(wait, lock.ErrQuarantined):
-				return fmt.Errorf("%s: no node said that it is quarantined: %w", name, wait)
-			}
-			return nil
+	for name, armed := range map[string]bool{"without an Armer": false, "armed": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg, _ := inMemory(t, 3)
+				if armed {
+					cfg.Armer = &register{}
+				} else {
+					cfg.Epochs = &epochs{}
+				}
+				l := locker(t, cfg)
+				_, try := l.TryAcquire(t.Context(), "r")
+				begun := time.Now()
+				ctx, end := context.WithTimeout(t.Context(), 10*time.Second)
+				defer end()
+				_, wait := l.Acquire(ctx, "r")
+				switch took := time.Since(begun); {
+				case armed && (took != 10*time.Second || !errors.Is(wait, context.DeadlineExceeded)):
+					t.Errorf("it waited for %v: %v", took, wait)
+				case !armed && took != 0:
+					t.Errorf("it waited for %v, and nobody admits the nodes", took)
+				}
+				for _, err := range []error{try, wait, l.Ping(t.Context())} {
+					var quorum *lock.QuorumError
+					if !errors.As(err, &quorum) || !errors.Is(err, lock.ErrQuarantined) || quorum.NeedsAdmission == armed || lock.Retryable(err) != armed {
+						t.Errorf("%v; want retryable %v", err, armed)
+					}
+					if strings.Contains(err.Error(), "Locker.Init") == armed { // it would mislead a caller that only has to wait
+						t.Error(err)
+					}
+				}
+			})
 		})
-		for _, err := range []error{try, wait, ping(t, l)} {
-			var quorum *lock.QuorumError
-			if !errors.As(err, &quorum) || !errors.Is(err, lock.ErrQuarantined) || quorum.NeedsAdmission == c.want || lock.Retryable(err) != c.want {
-				t.Errorf("%s: %v; want retryable %v", name, err, c.want)
-			}
-			if strings.Contains(err.Error(), "Locker.Init") == c.want { // it would mislead a caller that only has to wait
-				t.Errorf("%s: %v", name, err)
-			}
-		}
 	}
 }
 
@@ -142,47 +143,58 @@ func TestNodesThatSomebodyHasToAdmitAreNotTriedAgain(t *testing.T) {
 // not at the deadline.
 func TestRenewalsEndWithTheNodesAdmission(t *testing.T) {
 	t.Parallel()
-	testenv.Paced(t, 5*time.Second, func(ttl time.Duration) error {
-		cfg, servers := own(t, 3, redisserver.Config{})
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
 		l := started(t, cfg)
 		ended := make(chan error, 1)
-		acquire(t, l, "r", lock.WithTTL(ttl), lock.WithKeepAlive(lock.KeepAlive{For: time.Hour, Ended: func(err error) { ended <- err }}))
-		for _, s := range servers {
-			must(t, client(t, s.Addr).FlushAll(t.Context()).Err())
+		lease := acquire(t, l, "r", lock.WithKeepAlive(lock.KeepAlive{For: time.Hour, Ended: func(err error) { ended <- err }}))
+		synctest.Wait()
+		for _, n := range nodes {
+			must(t, n.Client(t).FlushAll(t.Context()).Err())
 		}
-		select {
-		case err := <-ended:
-			if errors.Is(err, lock.ErrLost) && !errors.Is(err, lock.ErrQuarantined) {
-				return err // no renewal was in time
-			}
-			if lock.Retryable(err) || !errors.Is(err, lock.ErrQuarantined) {
-				t.Error(err)
-			}
-		case <-time.After(ttl + 20*time.Second):
-			t.Error("it goes on renewing")
+		begun := time.Now()
+		if err := <-ended; lock.Retryable(err) || !errors.Is(err, lock.ErrQuarantined) {
+			t.Error(err)
 		}
-		return nil
+		if took := time.Since(begun); took > lock.DefaultTTL/3 {
+			t.Errorf("renewals ended after %v", took)
+		}
+		if _, err := lease.Grant(); err != nil {
+			t.Errorf("before the deadline: %v", err)
+		}
 	})
 }
 
 func TestErrorsOfTheContextAreJoined(t *testing.T) {
 	t.Parallel()
-	l := started(t, shared(t, 3))
-	lease := acquire(t, l, "r")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	why := errors.New("the request was given up")
-	cancel(why)
-	if _, err := l.TryAcquire(ctx, "other"); !errors.Is(err, why) {
-		t.Errorf("try: %v", err)
-	}
-	if _, err := l.Acquire(ctx, "r"); !errors.Is(err, why) {
-		t.Errorf("acquire: %v", err)
-	}
-	// An extension that was cut short may have been carried out.
-	if err := lease.Extend(ctx, time.Minute); err != nil && (!errors.Is(err, why) || lock.Retryable(err)) {
-		t.Errorf("extend: %v", err)
-	}
-	release(t, lease)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		l := started(t, cfg)
+		lease := acquire(t, l, "r")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		why := errors.New("the request was given up")
+		extended := make(chan error, 1)
+		synctest.Wait()
+		for _, n := range nodes {
+			n.Replies.Close()
+		}
+		go func() { extended <- lease.Extend(ctx, time.Minute) }()
+		synctest.Wait() // it waits for the answers
+		cancel(why)
+		if err := <-extended; !errors.Is(err, why) || !errors.Is(err, fence.ErrUnknown) || lock.Retryable(err) {
+			t.Errorf("extend: %v", err)
+		}
+		for _, n := range nodes {
+			n.Replies.Open()
+		}
+		if _, err := l.TryAcquire(ctx, "other"); !errors.Is(err, why) {
+			t.Errorf("try: %v", err)
+		}
+		if _, err := l.Acquire(ctx, "r"); !errors.Is(err, why) {
+			t.Errorf("acquire: %v", err)
+		}
+		release(t, lease)
+	})
 }
 
 // A node that has not received a release yet names the previous holder, perhaps with a longer TTL than the current

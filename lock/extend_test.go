@@ -4,87 +4,115 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
 )
 
 // The connections of frozen nodes end, and with them the rounds.
 func TestAnExtensionIsTriedAgainWhileItsLeaseHasTime(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	cfg.NodeTimeout = brisk
-	l := started(t, cfg)
-	lease := acquireEverywhere(t, l, "r", lock.WithTTL(time.Minute))
-	freeze(t, servers[0])
-	freeze(t, servers[2])
-	before := lease.Deadline()
-	extended := make(chan error, 1)
-	go func() { extended <- lease.Extend(t.Context(), 2*time.Minute) }()
-	select {
-	case err := <-extended:
-		t.Fatalf("ended with %v while two of three nodes stood still", err)
-	case <-time.After(3 * stall):
-	}
-	must(t, servers[0].Thaw())
-	must(t, <-extended)
-	if !lease.Deadline().After(before) {
-		t.Error("the deadline stands where it was")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		l := started(t, cfg)
+		lease := acquire(t, l, "r")
+		synctest.Wait()
+		nodes[0].Freeze()
+		nodes[2].Freeze()
+		extended := make(chan error, 1)
+		go func() { extended <- lease.Extend(t.Context(), time.Minute) }()
+		time.Sleep(lock.DefaultTTL / 2)
+		if len(extended) > 0 {
+			t.Fatalf("ended with %v while two of three nodes stood still", <-extended)
+		}
+		thawed := time.Now()
+		nodes[0].Thaw()
+		must(t, <-extended)
+		// A pause between two rounds is an eighth of the time that is left, and a second at most.
+		if took := time.Since(thawed); took > 4*time.Second {
+			t.Errorf("extended %v after the node came back", took)
+		}
+		if lasts := time.Until(lease.Deadline()); lasts <= lock.DefaultTTL || lasts > time.Minute {
+			t.Errorf("the lease lasts for another %v", lasts)
+		}
+		nodes[2].Thaw()
+	})
 }
 
 func TestAnExtensionEndsWithItsLease(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 1, redisserver.Config{})
-	l := started(t, cfg)
-	lease := acquire(t, l, "r", lock.WithTTL(2*time.Second))
-	freeze(t, servers[0])
-	err := lease.Extend(t.Context(), time.Minute)
-	if !errors.Is(err, lock.ErrLost) || time.Now().Before(lease.Deadline()) {
-		t.Errorf("%v, %v before the deadline", err, time.Until(lease.Deadline()))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 1)
+		l := started(t, cfg)
+		lease := acquire(t, l, "r")
+		synctest.Wait()
+		nodes[0].Freeze()
+		err := lease.Extend(t.Context(), time.Minute)
+		if late := time.Since(lease.Deadline()); !errors.Is(err, lock.ErrLost) || late != 0 {
+			t.Errorf("%v after the deadline: %v", late, err)
+		}
+		nodes[0].Thaw()
+	})
 }
 
 // A release, or the end of the caller's context, ends an extension that waits for its nodes.
 func TestAReleaseWaitsForNoExtension(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	started(t, cfg)
-	cfg.NodeTimeout = silence
-	l := locker(t, cfg)
-	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
-	freeze(t, servers[0])
-	freeze(t, servers[1])
-	ctx, cancel := context.WithTimeout(t.Context(), silence/4)
-	defer cancel()
-	within(t, 10*silence, "an extension with a context", func() {
-		if err := lease.Extend(ctx, time.Minute); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got %v", err)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		l := started(t, cfg)
+		lease := acquire(t, l, "r")
+		synctest.Wait()
+		nodes[0].Freeze()
+		nodes[1].Freeze()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		begun := time.Now()
+		if err := lease.Extend(ctx, time.Minute); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != 5*time.Second {
+			t.Errorf("after %v: %v", time.Since(begun), err)
 		}
-	})
-	extended := make(chan error, 1)
-	go func() { extended <- lease.Extend(t.Context(), time.Minute) }()
-	eventually(t, 10*time.Second, "it extends", lease.Extending)
-	within(t, 10*silence, "release", func() {
+		extended := make(chan error, 1)
+		go func() { extended <- lease.Extend(t.Context(), time.Minute) }()
+		time.Sleep(time.Second)
+		if !lease.Extending() {
+			t.Error("it does not extend")
+		}
+		begun = time.Now()
 		if err := lease.Release(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
 			t.Errorf("got %v", err)
 		}
+		if took := time.Since(begun); took != lock.DefaultNodeTimeout {
+			t.Errorf("the release took %v", took)
+		}
+		if err := <-extended; !errors.Is(err, lock.ErrReleased) {
+			t.Errorf("the extension: %v", err)
+		}
+		nodes[0].Thaw()
+		nodes[1].Thaw()
 	})
-	if err := <-extended; !errors.Is(err, lock.ErrReleased) {
-		t.Errorf("the extension: %v", err)
-	}
 }
 
 // Otherwise an extension would continue until its lease ends.
 func TestAnExtensionEndsWithItsLocker(t *testing.T) {
 	t.Parallel()
-	l := started(t, shared(t, 3))
-	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
-	must(t, l.Close())
-	promptly(t, "extend", func() {
-		if err := lease.Extend(t.Context(), time.Minute); !errors.Is(err, lock.ErrClosed) {
-			t.Errorf("%v", err)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 1)
+		l := started(t, cfg)
+		lease := acquire(t, l, "r")
+		synctest.Wait()
+		nodes[0].Freeze()
+		extended := make(chan error, 1)
+		go func() { extended <- lease.Extend(t.Context(), time.Minute) }()
+		time.Sleep(5 * time.Second)
+		begun := time.Now()
+		go func() { check(t, l.Close()) }()
+		if err := <-extended; !errors.Is(err, lock.ErrClosed) || time.Since(begun) != 0 {
+			t.Errorf("%v after Close: %v", time.Since(begun), err)
 		}
+		if err := lease.Extend(t.Context(), time.Minute); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("afterwards: %v", err)
+		}
+		nodes[0].Thaw()
 	})
 }

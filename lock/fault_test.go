@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/internal/redisserver"
-	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -21,24 +19,29 @@ import (
 // does, must not end its lock before that.
 func TestAShorterExtensionShortensNoLock(t *testing.T) {
 	t.Parallel()
-	backends(t, []int{1, 3}, func(t *testing.T, cfg lock.Config) {
-		l := started(t, cfg)
-		lease := acquire(t, l, "r", lock.WithTTL(lock.DefaultMaxTTL))
-		testenv.Paced(t, 100*time.Millisecond, func(short time.Duration) error {
-			valid, err := locker(t, cfg).Extend(t.Context(), lease.Ref(), short)
-			if err == nil && valid > short {
-				t.Errorf("valid for %v; want at most %v", valid, short)
-			}
-			return err // the TTL may have run out
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg, _ := inMemory(t, n)
+				l := started(t, cfg)
+				lease := acquire(t, l, "r", lock.WithTTL(lock.DefaultMaxTTL))
+				const short = time.Second
+				valid, err := locker(t, cfg).Extend(t.Context(), lease.Ref(), short)
+				must(t, err)
+				if want := l.Validity(lock.WithTTL(short)); valid != want {
+					t.Errorf("valid for %v; want %v", valid, want)
+				}
+				time.Sleep(time.Until(lease.Deadline()) - time.Nanosecond)
+				if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+					t.Errorf("at the end of the lease: %v", err)
+				}
+				if _, err := lease.Grant(); err != nil {
+					t.Error(err)
+				}
+			})
 		})
-		var ins leasing.Inspection
-		must(t, patiently(t.Context(), func() (err error) { ins, err = l.Inspect(t.Context(), "r"); return err }))
-		if !ins.Locked || ins.TTL < lock.DefaultMaxTTL/2 {
-			t.Errorf("%+v", ins)
-		}
-		token(t, lease)
-		release(t, lease)
-	})
+	}
 }
 
 // An admission can't be completed twice: after a restart the node would come back with old counters and without a
@@ -46,59 +49,69 @@ func TestAShorterExtensionShortensNoLock(t *testing.T) {
 func TestAnAdmissionIsVoidOnceItsNodeHasRestarted(t *testing.T) {
 	t.Parallel()
 	for _, ended := range []bool{false, true} {
-		cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
-		cfg.Epochs = &epochs{}
-		l := started(t, cfg)
-		restart(t, servers[0], nil)
-		begun, err := admitBegin(t, l, "node-1")
-		must(t, err)
-		must(t, l.EndQuarantine(t.Context(), "node-1"))
-		if ended {
-			must(t, admitEnd(t, l, begun))
-		}
-		restart(t, servers[0], nil)
-		if err := admitEnd(t, l, begun); err == nil {
-			t.Errorf("ended before: %v: admitted after a restart", ended)
-		}
-		if st := status(t, l)[0]; st.Err != nil || st.Admitted {
-			t.Errorf("ended before: %v: %+v", ended, st)
-		}
-		admit(t, l, "node-1")
-		release(t, acquire(t, l, "r"))
+		t.Run(fmt.Sprintf("ended before: %t", ended), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, 1)
+				cfg.Epochs = &epochs{}
+				l := started(t, cfg)
+				restarted(t, l, nodes[0])
+				begun, err := l.BeginAdmission(t.Context(), "node-1")
+				must(t, err)
+				time.Sleep(lock.DefaultMaxTTL) // its quarantine
+				if ended {
+					must(t, l.EndAdmission(t.Context(), begun))
+				}
+				restarted(t, l, nodes[0])
+				if err := l.EndAdmission(t.Context(), begun); err == nil {
+					t.Error("admitted after a restart")
+				}
+				if st := l.Status(t.Context())[0]; st.Err != nil || st.Admitted {
+					t.Errorf("%+v", st)
+				}
+				must(t, l.Admit(t.Context(), "node-1"))
+				release(t, acquire(t, l, "r"))
+			})
+		})
 	}
+}
+
+// restarted restarts a node, which keeps its data, and has a Locker find its connection ended.
+func restarted(t *testing.T, l *lock.Locker, n *memredis.Node) {
+	t.Helper()
+	n.Restart(t)
+	_ = l.Status(t.Context())
 }
 
 // A caller's Armer may panic while the process continues.
 func TestAPanicOfTheArmerLeavesNoLock(t *testing.T) {
 	t.Parallel()
-	for name, acquire := range map[string]func(*lock.Locker) error{
-		"one": func(l *lock.Locker) error { _, err := tryAcquire(t, l, "a"); return err },
-		"all": func(l *lock.Locker) error {
-			_, err := l.AcquireAll(t.Context(), []string{"a", "b"})
+	for name, acquire := range map[string]func(context.Context, *lock.Locker) error{
+		"one": func(ctx context.Context, l *lock.Locker) error { _, err := l.TryAcquire(ctx, "a"); return err },
+		"all": func(ctx context.Context, l *lock.Locker) error {
+			_, err := l.AcquireAll(ctx, []string{"a", "b"})
 			return err
 		},
 	} {
-		cfg := shared(t, 3)
-		var broken atomic.Bool
-		cfg.Armer = &register{before: func(fence.Arming) error {
-			if broken.Load() {
-				panic("broken armer")
-			}
-			return nil
-		}}
-		l := started(t, cfg)
-		broken.Store(true)
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%s: no panic", name)
-				}
-			}()
-			_ = acquire(l)
-		}()
-		broken.Store(false)
-		free(t, l, "a")
-		free(t, l, "b")
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg, _ := inMemory(t, 3)
+				cfg.Armer = &register{before: func(fence.Arming) error { panic("broken armer") }}
+				l := started(t, cfg)
+				func() {
+					defer func() {
+						if recover() == nil {
+							t.Error("no panic")
+						}
+					}()
+					_ = acquire(t.Context(), l)
+				}()
+				synctest.Wait()
+				freed(t, l, "a")
+				freed(t, l, "b")
+			})
+		})
 	}
 }
 
@@ -113,10 +126,10 @@ func (h *hook) Failed(operation, cause string) { h.failed(operation, cause) }
 // The last lock is granted at the moment at which another one turns out to be lost.
 func TestAcquireAllFailsWhenOneWasLostMeanwhile(t *testing.T) {
 	t.Parallel()
-	testenv.Paced(t, 6*time.Second, func(ttl time.Duration) error {
-		cfg := shared(t, 3)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
 		other := started(t, cfg)
-		held := acquire(t, other, "z", lock.WithTTL(4*time.Minute))
+		held := acquire(t, other, "z", lock.WithTTL(lock.DefaultMaxTTL))
 		taken := make(chan struct{})
 		cfg.Tracer = steps(func(step lock.Step, err error) {
 			if step.Name == "attempt" && step.Resource == "z" && err == nil {
@@ -127,70 +140,73 @@ func TestAcquireAllFailsWhenOneWasLostMeanwhile(t *testing.T) {
 		h.failed = func(operation, cause string) {
 			if operation == "extend" && cause == "lost" {
 				check(t, held.Release(t.Context()))
-				select {
-				case <-taken:
-				case <-time.After(20 * time.Second):
-					t.Error("the last one is not acquired")
-				}
+				<-taken
 			}
 		}
 		cfg.Metrics = h
 		l := locker(t, cfg)
 		done := make(chan error, 1)
 		go func() {
-			leases, err := l.AcquireAll(t.Context(), []string{"a", "z"}, lock.WithTTL(ttl))
-			for _, lease := range leases {
-				lease.ReleaseAsync()
-			}
+			_, err := l.AcquireAll(t.Context(), []string{"a", "z"})
 			done <- err
 		}()
-		eventually(t, 20*time.Second, "it has a, and waits for z", func() bool { return l.Waiting("z") == 1 || len(done) > 0 })
-		for _, n := range cfg.Nodes {
-			dropAnyLock(t, n.Addr, cfg.KeyPrefix, "a") // a quorum sufficed
+		synctest.Wait()
+		if l.Waiting("z") != 1 {
+			t.Fatal("it does not wait for z")
 		}
-		err := <-done
-		if !errors.Is(err, lock.ErrLost) {
+		for _, n := range nodes {
+			must(t, n.Client(t).Del(t.Context(), lock.DefaultKeyPrefix+":lock:a").Err())
+		}
+		if err := <-done; !errors.Is(err, lock.ErrLost) {
 			t.Errorf("got %v", err)
 		}
 		select {
 		case <-taken:
 		default:
-			held.ReleaseAsync()
-			return fmt.Errorf("its TTL ended before it turned out to be lost: %w", err)
+			t.Error("z was not acquired")
 		}
-		free(t, other, "z")
-		return nil
+		synctest.Wait()
+		freed(t, other, "z")
 	})
 }
 
 func TestAcquireAllTakesNothingWhereOneNameIsBad(t *testing.T) {
 	t.Parallel()
-	l := started(t, shared(t, 1))
-	held := acquire(t, l, "a")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if _, err := l.AcquireAll(ctx, []string{"a", "b*"}); !errors.Is(err, fence.ErrInvalid) || errors.Is(err, lock.ErrHeld) {
-		t.Errorf("got %v", err)
-	}
-	release(t, held)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 1)
+		l := started(t, cfg)
+		held := acquire(t, l, "a")
+		begun := time.Now()
+		if _, err := l.AcquireAll(t.Context(), []string{"a", "b*"}); !errors.Is(err, fence.ErrInvalid) || errors.Is(err, lock.ErrHeld) {
+			t.Errorf("got %v", err)
+		}
+		if waited := time.Since(begun); waited != 0 {
+			t.Errorf("it waited for %v", waited)
+		}
+		release(t, held)
+	})
 }
 
 // A sweep near the end of an epoch leaves no counters, and a base at the beginning of the next epoch. The group still
 // counts as used.
 func TestInitLeavesTheEmptyNodeOfAGroupThatWasSweptIntoANewEpochAlone(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	l := started(t, cfg)
-	use(t, cfg, "r", lastOfEpoch-1)
-	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
-	_, err := sweep(t, l)
-	must(t, err)
-	must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
-	initialise(t, locker(t, cfg))
-	if l.Status(t.Context())[0].Admitted {
-		t.Error("admitted without quarantine")
-	}
-	lease.ReleaseAsync() // the emptied node may have been needed for its quorum
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		l := started(t, cfg)
+		for _, n := range nodes {
+			must(t, n.Client(t).HSet(t.Context(), lock.DefaultKeyPrefix+":h", "c:r", int64(lastOfEpoch-1)).Err())
+		}
+		acquire(t, l, "r")
+		synctest.Wait()
+		_, err := l.Sweep(t.Context())
+		must(t, err)
+		must(t, nodes[0].Client(t).FlushAll(t.Context()).Err())
+		must(t, locker(t, cfg).Init(t.Context()))
+		if l.Status(t.Context())[0].Admitted {
+			t.Error("admitted without quarantine")
+		}
+	})
 }
 
 // steps is a Tracer that is called at the end of steps.
@@ -226,17 +242,19 @@ func (o *order) take() []string {
 // A release at the resource's home wakes a waiter that asks all nodes at once, and it should find them free.
 func TestAReleaseReachesTheHomeLast(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 5)
-	var asked order
-	cfg.Tracer = &asked
-	l := started(t, cfg)
-	for _, resource := range []string{"a", "b", "c", "d"} {
-		lease := acquire(t, l, resource)
-		asked.take()
-		release(t, lease)
-		nodes := asked.take()
-		if want := cfg.Nodes[l.Home(resource)].Name; len(nodes) != 5 || slices.Index(nodes, want) != 4 {
-			t.Errorf("%s: %v; its home is %s", resource, nodes, want)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 5)
+		var asked order
+		cfg.Tracer = &asked
+		l := started(t, cfg)
+		for _, resource := range []string{"a", "b", "c", "d"} {
+			lease := acquire(t, l, resource)
+			asked.take()
+			release(t, lease)
+			nodes := asked.take()
+			if want := cfg.Nodes[l.Home(resource)].Name; len(nodes) != 5 || slices.Index(nodes, want) != 4 {
+				t.Errorf("%s: %v; its home is %s", resource, nodes, want)
+			}
 		}
-	}
+	})
 }

@@ -40,14 +40,13 @@ func TestCredentialsAreAskedForAtEachLogin(t *testing.T) {
 	}
 	password.Store("second")
 	release(t, acquire(t, l, "r"))
-	for _, st := range status(t, l) {
-		if st.Err != nil || !st.Admitted {
-			t.Errorf("%+v", st)
-		}
-	}
+	eventually(t, time.Minute, "the state of the node is read with the second password, too", func() bool {
+		st := l.Status(t.Context())[0]
+		return st.Err == nil && st.Admitted
+	})
 	broken := errors.New("no such file")
 	cfg.Nodes[0].Credentials = func() (string, string, error) { return "", "", broken }
-	if _, err := tryAcquire(t, locker(t, cfg), "r"); !errors.Is(err, broken) {
+	if _, err := locker(t, cfg).TryAcquire(t.Context(), "r"); !errors.Is(err, broken) {
 		t.Errorf("without a password: %v", err)
 	}
 }
@@ -58,11 +57,9 @@ func TestANodeThatNeedsAPasswordIsSaidSo(t *testing.T) {
 	cfg, servers := own(t, 1, redisserver.Config{})
 	must(t, client(t, servers[0].Addr).ConfigSet(t.Context(), "requirepass", "secret").Err())
 	l := locker(t, cfg)
-	if err := patiently(t.Context(), func() error { return l.Init(t.Context()) }); !errors.Is(err, lock.ErrNoPassword) || !strings.Contains(err.Error(), "--redis-password-file") {
+	eventually(t, time.Minute, "the node's state says so", func() bool { return errors.Is(l.Status(t.Context())[0].Err, lock.ErrNoPassword) })
+	if err := l.Init(t.Context()); !errors.Is(err, lock.ErrNoPassword) || !strings.Contains(err.Error(), "--redis-password-file") {
 		t.Errorf("init: %v", err)
-	}
-	if st := status(t, l)[0]; !errors.Is(st.Err, lock.ErrNoPassword) {
-		t.Errorf("status: %v", st.Err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

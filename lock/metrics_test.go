@@ -3,15 +3,14 @@ package lock_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/internal/redisserver"
-	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -33,6 +32,17 @@ func (m *told) has(what string) bool {
 	return slices.Contains(m.news, what)
 }
 
+// says fails unless this is the news since it was last asked.
+func (m *told) says(t *testing.T, want ...string) {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !slices.Equal(m.news, want) {
+		t.Errorf("told %q; want %q", m.news, want)
+	}
+	m.news = nil
+}
+
 func (m *told) Acquired(time.Duration, int)    { m.add("acquired") }
 func (m *told) Failed(operation, cause string) { m.add("failed", operation, cause) }
 func (m *told) Ended(_ time.Duration, lost bool) {
@@ -43,27 +53,56 @@ func (m *told) Slow(node string) { m.add("slow", node) }
 
 func TestMetricsHearWhatHappens(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 1, redisserver.Config{})
-	m := &told{}
-	cfg.Metrics = m
-	l := started(t, cfg)
-	lease := acquire(t, l, "r")
-	must(t, lease.Extend(t.Context(), time.Minute))
-	if _, err := tryAcquire(t, l, "r"); !errors.Is(err, lock.ErrHeld) {
-		t.Fatal(err)
-	}
-	release(t, lease)
-	acquire(t, l, "short", lock.WithTTL(20*time.Millisecond))
-	cfg.NodeTimeout = silence
-	hasty := locker(t, cfg)
-	freeze(t, servers[0])
-	if _, err := hasty.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrNoQuorum) {
-		t.Fatal(err)
-	}
-	must(t, servers[0].Thaw())
-	for _, want := range []string{"acquired", "renewed", "failed acquire held", "released", "lost", "slow node-1", "failed acquire no_quorum"} {
-		eventually(t, 20*time.Second, want, func() bool { return m.has(want) })
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 1)
+		m := &told{}
+		cfg.Metrics = m
+		l := started(t, cfg)
+		lease := acquire(t, l, "r")
+		m.says(t, "acquired")
+		must(t, lease.Extend(t.Context(), time.Minute))
+		m.says(t, "renewed")
+		if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+			t.Fatal(err)
+		}
+		m.says(t, "failed acquire held")
+		release(t, lease)
+		m.says(t, "released")
+		acquire(t, l, "expires")
+		m.says(t, "acquired")
+		time.Sleep(lock.DefaultTTL)
+		synctest.Wait()
+		m.says(t, "lost")
+		nodes[0].Freeze()
+		if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrNoQuorum) {
+			t.Fatal(err)
+		}
+		m.says(t, "slow node-1", "failed acquire no_quorum")
+		nodes[0].Thaw()
+	})
+}
+
+func TestMetricsHearOfSeveralLeasesAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		m := &told{}
+		cfg.Metrics = m
+		l := started(t, cfg)
+		leases, err := l.AcquireAll(t.Context(), []string{"a", "b"}, lock.WithTTL(time.Minute))
+		must(t, err)
+		m.says(t, "acquired", "acquired")
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if _, err := l.AcquireAll(ctx, []string{"b", "c"}); !errors.Is(err, lock.ErrHeld) {
+			t.Fatal(err)
+		}
+		m.says(t, "failed acquire held")
+		for _, lease := range leases {
+			release(t, lease)
+		}
+		m.says(t, "released", "released")
+	})
 }
 
 // In a cluster the counters of a resource and its lock would be in different slots.
@@ -71,36 +110,13 @@ func TestARedisClusterIsRefusedAtFirstContactWithTheReason(t *testing.T) {
 	t.Parallel()
 	cfg, _ := own(t, 1, redisserver.Config{Args: []string{"--cluster-enabled", "yes"}})
 	l := locker(t, cfg)
-	if err := patiently(t.Context(), func() error { return l.Init(t.Context()) }); !errors.Is(err, lock.ErrCluster) {
-		t.Errorf("init: %v", err)
-	}
-	if _, err := tryAcquire(t, l, "r"); !errors.Is(err, lock.ErrCluster) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := l.Acquire(ctx, "r"); !errors.Is(err, lock.ErrCluster) || ctx.Err() != nil {
 		t.Errorf("acquire: %v", err)
 	}
-}
-
-func TestMetricsHearOfSeveralLeasesAtOnce(t *testing.T) {
-	t.Parallel()
-	cfg := shared(t, 3)
-	m := &told{}
-	cfg.Metrics = m
-	l := started(t, cfg)
-	leases := acquireAll(t, l, []string{"a", "b"}, lock.WithTTL(time.Minute))
-	if !m.has("acquired") {
-		t.Error("nothing of what was acquired")
-	}
-	testenv.Paced(t, 100*time.Millisecond, func(patience time.Duration) error {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		if _, err := l.AcquireAll(ctx, []string{"b", "c"}); !errors.Is(err, lock.ErrHeld) {
-			return fmt.Errorf("it had not found that one is held: %w", err)
-		}
-		return nil
-	})
-	if !m.has("failed acquire held") {
-		t.Error("nothing of what was held")
-	}
-	for _, lease := range leases {
-		release(t, lease)
+	eventually(t, time.Minute, "the node's state says so", func() bool { return errors.Is(l.Status(t.Context())[0].Err, lock.ErrCluster) })
+	if err := l.Init(t.Context()); !errors.Is(err, lock.ErrCluster) {
+		t.Errorf("init: %v", err)
 	}
 }

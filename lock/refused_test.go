@@ -9,7 +9,7 @@ import (
 // At maxmemory a script that acquires fails, and a release of the same batch with it.
 func TestAReleaseBesideAnAcquireThatFailsIsMadeAlone(t *testing.T) {
 	t.Parallel()
-	m := newMessages(t, Config{Nodes: []Node{{Addr: testenv.OwnRedis(t, 1)[0].Addr}}})
+	m := newMessages(t, Config{Nodes: []Node{{Addr: testenv.OwnRedis(t, 1)[0].Addr}}, NodeTimeout: Patient})
 	a, b := newID(), newID()
 	m.run(0, m.on("mine", opAcquire, a))
 	if err := m.l.nodes[0].client.ConfigSet(t.Context(), "maxmemory", "100kb").Err(); err != nil {
@@ -28,7 +28,7 @@ func TestAReleaseBesideAnAcquireThatFailsIsMadeAlone(t *testing.T) {
 // on a connection that stays up.
 func TestARefusedReleaseIsMadeOnceTheNodeTakesWrites(t *testing.T) {
 	t.Parallel()
-	m := newMessages(t, Config{Nodes: []Node{{Addr: testenv.OwnRedis(t, 1)[0].Addr}}})
+	m := newMessages(t, Config{Nodes: []Node{{Addr: testenv.OwnRedis(t, 1)[0].Addr}}, NodeTimeout: Patient})
 	a := newID()
 	m.run(0, m.on("mine", opAcquire, a), m.on("other", opAcquire, a))
 	c := m.l.nodes[0].client

@@ -3,9 +3,8 @@ package lock
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
-
-	"github.com/alicebob/miniredis/v2"
 
 	"github.com/fencegate/fencegate/internal/testenv"
 )
@@ -18,19 +17,12 @@ type messages struct {
 
 func newMessages(t *testing.T, cfg Config) *messages {
 	t.Helper()
-	cfg.NodeTimeout = Patient
 	l, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	err = l.Init(t.Context())
-	for tries := 0; errors.Is(err, ErrNodeTimeout) && tries < 20; tries++ { // from a query of the nodes, which has a second
-		err = l.Init(t.Context())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Eventually(t, "the group is initialised", func() error { return l.Init(t.Context()) })
 	return &messages{t, l}
 }
 
@@ -145,27 +137,24 @@ func TestTokensOfAnEpochRunOut(t *testing.T) {
 	})
 }
 
-// onEach runs a directed test over three real nodes and three embedded ones.
+// onEach runs a directed test over three real nodes, whose scripts Lua runs, and over three embedded ones.
 func onEach(t *testing.T, test func(*testing.T, *messages)) {
 	t.Helper()
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		r := testenv.Redis(t, 3)
-		cfg := Config{KeyPrefix: r.Prefix}
+		cfg := Config{KeyPrefix: r.Prefix, NodeTimeout: Patient}
 		for _, addr := range r.Addrs {
 			cfg.Nodes = append(cfg.Nodes, Node{Addr: addr})
 		}
 		test(t, newMessages(t, cfg))
 	})
-	t.Run("miniredis", func(t *testing.T) {
+	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
-		var cfg Config
-		for range 3 {
-			mini := miniredis.RunT(t)
-			mini.ClockTTL(true)
-			cfg.Nodes = append(cfg.Nodes, Node{Addr: mini.Addr()})
-		}
-		test(t, newMessages(t, cfg))
+		synctest.Test(t, func(t *testing.T) {
+			m, _ := inBubble(t, 3)
+			test(t, m)
+		})
 	})
 }
 

@@ -1,186 +1,205 @@
 package lock_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
 
-// brisk is a node timeout for tests of connections that end. A connection then waits stall for its node, which is the
-// minimum.
-const (
-	brisk = 250 * time.Millisecond
-	stall = time.Second
-)
+// stall is how long a connection waits for its node.
+const stall = time.Second
 
-// relayed is a configuration over n nodes with a relay before each.
-func relayed(t *testing.T, n int) (lock.Config, []*relay) {
+// onSizes runs a test in a bubble for groups of one node, which has two connections, and of three.
+func onSizes(t *testing.T, test func(t *testing.T, l *lock.Locker, nodes []*memredis.Node)) {
 	t.Helper()
-	cfg := shared(t, n)
-	relays := make([]*relay, n)
-	for i := range relays {
-		relays[i] = newRelay(t, cfg.Nodes[i].Addr)
-		cfg.Nodes[i].Addr = relays[i].addr
-	}
-	return cfg, relays
-}
-
-// lose makes each relay drop the next n answers.
-func lose(relays []*relay, n int64) {
-	for _, r := range relays {
-		r.lose.Store(n)
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, n)
+				test(t, started(t, cfg), nodes)
+			})
+		})
 	}
 }
 
-func accepted(relays []*relay) (n int64) {
-	for _, r := range relays {
-		n += r.accepted.Load()
+func connections(nodes []*memredis.Node) (made int) {
+	for _, n := range nodes {
+		made += n.Connections()
 	}
-	return n
+	return made
 }
 
+// deadlined is a connection whose writes end at their deadline, as those of a socket do.
+type deadlined struct {
+	net.Conn
+
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *deadlined) SetWriteDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = t
+	return nil
+}
+
+func (c *deadlined) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+func (c *deadlined) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	over := !c.at.IsZero() && !time.Now().Before(c.at)
+	c.mu.Unlock()
+	if over {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return c.Conn.Write(b)
+}
+
+// A batch of several sets a deadline for writing. If it stayed, it would end the connection during a later call.
 func TestLeasesOfABurstAreReleasedAfterAQuietSecond(t *testing.T) {
 	t.Parallel()
-	for _, nodes := range []int{1, 3, 5} {
-		t.Run(fmt.Sprintf("redis-%d", nodes), func(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
 			t.Parallel()
-			cfg, relays := relayed(t, nodes)
-			cfg.NodeTimeout = brisk
-			l := started(t, cfg)
-			var ended int64
-			for range 5 { // a connection also ends if the machine is so busy that its node is silent for a second
-				if ended = burst(t, l, relays); ended == 0 {
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, n)
+				for i := range nodes {
+					cfg.Nodes[i].Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+						c, err := nodes[i].Dial(ctx, network, addr)
+						return &deadlined{Conn: c}, err
+					}
+				}
+				l := started(t, cfg)
+				leases := make([]*lock.Lease, 32)
+				var all sync.WaitGroup
+				for i := range leases {
+					all.Go(func() {
+						var err error
+						leases[i], err = l.TryAcquire(t.Context(), fmt.Sprintf("r%d", i), lock.WithTTL(time.Minute))
+						check(t, err)
+					})
+				}
+				all.Wait()
+				if t.Failed() {
 					return
 				}
-			}
-			t.Errorf("%d connections ended under the releases", ended)
+				time.Sleep(stall + stall/5)
+				before := connections(nodes)
+				for _, lease := range leases {
+					must(t, lease.Release(t.Context()))
+				}
+				if ended := connections(nodes) - before; ended != 0 {
+					t.Errorf("%d connections ended under the releases", ended)
+				}
+				synctest.Wait()
+				for i := range leases {
+					freed(t, l, fmt.Sprintf("r%d", i))
+				}
+			})
 		})
 	}
-}
-
-// burst acquires leases at once and releases them after a quiet second. It returns how many connections ended then.
-func burst(t *testing.T, l *lock.Locker, relays []*relay) (ended int64) {
-	t.Helper()
-	leases := make([]*lock.Lease, 32)
-	begin := make(chan struct{})
-	var all sync.WaitGroup
-	for i := range leases {
-		all.Go(func() {
-			<-begin
-			leases[i], _ = l.TryAcquire(t.Context(), fmt.Sprintf("r%d", i), lock.WithTTL(time.Minute))
-		})
-	}
-	close(begin)
-	all.Wait()
-	<-time.After(stall + stall/5)
-	connections := accepted(relays)
-	for i, lease := range leases {
-		if lease == nil {
-			continue // the machine was too busy
-		}
-		if err := lease.Release(t.Context()); err != nil && !errors.Is(err, lock.ErrNodeTimeout) {
-			t.Errorf("release %d: %v", i, err)
-		}
-	}
-	ended = accepted(relays) - connections
-	for i := range leases {
-		free(t, l, fmt.Sprintf("r%d", i))
-	}
-	return ended
 }
 
 func TestAReleaseWhoseAnswerWasLostIsSentAgain(t *testing.T) {
 	t.Parallel()
-	for _, nodes := range []int{1, 3, 5} {
-		t.Run(fmt.Sprintf("redis-%d", nodes), func(t *testing.T) {
-			t.Parallel()
-			cfg, relays := relayed(t, nodes)
-			l := started(t, cfg)
-			for range 5 {
-				lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
-				lose(relays, 1)
-				must(t, lease.Release(t.Context()))
-				lose(relays, 0)
-				free(t, l, "r")
+	onSizes(t, func(t *testing.T, l *lock.Locker, nodes []*memredis.Node) {
+		lease := acquire(t, l, "r")
+		synctest.Wait()
+		for _, n := range nodes {
+			n.Replies.Lose(1)
+		}
+		must(t, lease.Release(t.Context()))
+		synctest.Wait()
+		freed(t, l, "r")
+		for i, n := range nodes {
+			if n.Replies.Lost() != 1 {
+				t.Errorf("node %d lost %d answers", i+1, n.Replies.Lost())
 			}
-		})
-	}
+		}
+	})
 }
 
 func TestAnExtensionWhoseAnswersWereLostIsMadeAgain(t *testing.T) {
 	t.Parallel()
-	for _, nodes := range []int{1, 3, 5} {
-		t.Run(fmt.Sprintf("redis-%d", nodes), func(t *testing.T) {
-			t.Parallel()
-			cfg, relays := relayed(t, nodes)
-			l := started(t, cfg)
-			lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
-			for range 5 {
-				lose(relays, 1)
-				before := lease.Deadline()
-				must(t, lease.Extend(t.Context(), 2*time.Minute))
-				if !lease.Deadline().After(before) {
-					t.Error("the deadline stands where it was")
-				}
-				lose(relays, 0)
-			}
-			release(t, lease)
-		})
-	}
+	onSizes(t, func(t *testing.T, l *lock.Locker, nodes []*memredis.Node) {
+		lease := acquire(t, l, "r")
+		synctest.Wait()
+		for _, n := range nodes {
+			n.Replies.Lose(1)
+		}
+		before := lease.Deadline()
+		must(t, lease.Extend(t.Context(), time.Minute))
+		if moved := lease.Deadline().Sub(before); moved < lock.DefaultTTL-time.Second {
+			t.Errorf("the deadline moved by %v", moved)
+		}
+		release(t, lease)
+	})
 }
 
 // A frozen node executes the acquire after it continues, when the caller has long returned and its release has failed.
 // The node is owed that release, so no lock is left.
 func TestANodeThatWasFrozenForSecondsKeepsNoGhostLock(t *testing.T) {
 	t.Parallel()
-	for _, nodes := range []int{1, 3} {
-		t.Run(fmt.Sprintf("redis-%d", nodes), func(t *testing.T) {
-			t.Parallel()
-			cfg, servers := own(t, nodes, redisserver.Config{})
-			cfg.NodeTimeout = brisk
-			l := started(t, cfg)
-			eventually(t, 10*time.Second, "connections are up", func() bool {
-				lease, err := l.TryAcquire(t.Context(), "r")
-				return err == nil && lease.Release(t.Context()) == nil
-			})
-			freeze(t, servers[0])
-			if nodes > 1 {
-				acquire(t, l, "r", lock.WithTTL(time.Minute)).ReleaseAsync()
-			} else if _, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(time.Minute)); !errors.Is(err, lock.ErrNodeTimeout) {
-				t.Fatalf("acquire on a frozen node: %v", err)
-			}
-			<-time.After(3 * stall) // the connection has ended, and the attempt to make another, too
-			must(t, servers[0].Thaw())
-			free(t, l, "r")
-		})
-	}
+	onSizes(t, func(t *testing.T, l *lock.Locker, nodes []*memredis.Node) {
+		release(t, acquire(t, l, "r")) // connects
+		synctest.Wait()
+		nodes[0].Freeze()
+		if len(nodes) > 1 {
+			acquire(t, l, "r", lock.WithTTL(time.Minute)).ReleaseAsync()
+		} else if _, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(time.Minute)); !errors.Is(err, lock.ErrNodeTimeout) {
+			t.Fatalf("acquire on a frozen node: %v", err)
+		}
+		time.Sleep(5 * stall) // the connection has ended, and attempts to make another, too
+		nodes[0].Thaw()
+		time.Sleep(2 * stall) // the release is tried once a second
+		freed(t, l, "r")
+	})
 }
 
 // A release is owed to a node while it restarts with its locks. Neither the new run nor its admission drops it.
 func TestAReleaseDuringARestartIsMadeAfterTheAdmission(t *testing.T) {
 	t.Parallel()
-	for _, nodes := range []int{1, 3} {
-		t.Run(fmt.Sprintf("redis-%d", nodes), func(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
 			t.Parallel()
-			cfg, servers := own(t, nodes, redisserver.Config{AppendOnly: redisserver.Always})
-			cfg.NodeTimeout = brisk
-			cfg.Epochs, cfg.Nodes[0].Durable = &fences{}, nodes == 1
-			l := started(t, cfg)
-			lease := acquireEverywhere(t, l, "r", lock.WithTTL(4*time.Minute))
-			must(t, servers[0].Kill())
-			// On a busy machine the two others may be silent for longer than a brisk timeout.
-			if err := lease.Release(t.Context()); (err == nil) != (nodes > 1) && !errors.Is(err, lock.ErrNodeTimeout) {
-				t.Errorf("release without the node: %v", err)
-			}
-			must(t, servers[0].Restart(t.Context()))
-			<-time.After(2 * stall) // the release is tried before the admission
-			readmit(t, l, "node-1")
-			free(t, l, "r")
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, n)
+				cfg.Epochs = &epochs{}
+				l := started(t, cfg)
+				lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
+				synctest.Wait()
+				nodes[0].Requests.Lose(1 << 20) // the node is away
+				if err := lease.Release(t.Context()); (err == nil) != (n > 1) {
+					t.Errorf("release without the node: %v", err)
+				}
+				time.Sleep(3 * stall)
+				nodes[0].Requests.Lose(0)
+				restarted(t, l, nodes[0])
+				time.Sleep(2 * stall) // the release is tried before the admission
+				if n > 1 {
+					must(t, l.Admit(t.Context(), "node-1"))
+				} else {
+					begun, err := l.BeginAdmission(t.Context(), "node-1")
+					must(t, err)
+					must(t, l.EndQuarantine(t.Context(), "node-1"))
+					must(t, l.EndAdmission(t.Context(), begun))
+				}
+				time.Sleep(2 * stall)
+				freed(t, l, "r")
+			})
 		})
 	}
 }

@@ -2,61 +2,52 @@ package lock
 
 import (
 	"fmt"
-	"io"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/fencegate/fencegate/internal/memredis"
 )
+
+// inBubble is a Locker over n new nodes in memory, with the product's own times.
+func inBubble(t *testing.T, n int) (*messages, []*memredis.Node) {
+	t.Helper()
+	nodes := make([]*memredis.Node, n)
+	var cfg Config
+	for i := range nodes {
+		nodes[i] = memredis.Start(t)
+		cfg.Nodes = append(cfg.Nodes, Node{Addr: fmt.Sprintf("node-%d", i+1), Dialer: nodes[i].Dial})
+	}
+	return newMessages(t, cfg), nodes
+}
 
 // An op that is queued behind another one waits for the node twice. Each wait is shorter than the node timeout, but
 // both together are longer.
 func TestANodeThatAnswersIsNotSilentToWhoeverIsQueued(t *testing.T) {
 	t.Parallel()
-	for timeout := 400 * time.Millisecond; ; timeout *= 2 {
-		err := queuedBehindAnother(t, timeout)
-		if err == nil {
-			return
+	synctest.Test(t, func(t *testing.T) {
+		m, nodes := inBubble(t, 1)
+		first, second := sameLane(m.l)
+		acquire := func(resource string) error {
+			_, err := m.l.TryAcquire(t.Context(), resource)
+			return err
 		}
-		t.Logf("node timeout %v: %v", timeout, err)
-		if timeout > 3*time.Second {
-			t.Fatal("not at any pace")
+		m.run(0, m.on(first, opRelease, newID())) // connects
+		nodes[0].Replies.Delay(func() time.Duration { return DefaultNodeTimeout * 3 / 4 })
+		got := make(chan error, 1)
+		begun := time.Now()
+		go func() { got <- acquire(first) }()
+		synctest.Wait() // it is sent
+		if err := acquire(second); err != nil {
+			t.Errorf("the second: %v", err)
 		}
-	}
-}
-
-func queuedBehindAnother(t *testing.T, timeout time.Duration) error {
-	asked := make(chan struct{}, 10)
-	s := newServer(t, func(command []string, out io.Writer) {
-		switch command[0] {
-		case "HELLO":
-			_, _ = io.WriteString(out, "*2\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n")
-		case "HGET":
-			_, _ = io.WriteString(out, "$5\r\nnonce\r\n")
-		default:
-			asked <- struct{}{}
-			<-time.After(timeout * 3 / 4)
-			_, _ = io.WriteString(out, "*1\r\n:1\r\n")
+		if took := time.Since(begun); took != 2*DefaultNodeTimeout*3/4 {
+			t.Errorf("both took %v", took)
+		}
+		if err := <-got; err != nil {
+			t.Errorf("the first: %v", err)
 		}
 	})
-	l, err := New(Config{Nodes: []Node{{Addr: s.addr}}, NodeTimeout: timeout})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	first, second := sameLane(l)
-	got := make(chan error, 1)
-	acquire := func(resource string) error {
-		_, err := l.TryAcquire(t.Context(), resource, WithTTL(time.Minute))
-		return err
-	}
-	go func() { got <- acquire(first) }()
-	<-asked
-	if err := acquire(second); err != nil {
-		return fmt.Errorf("the second: %w", err)
-	}
-	if err := <-got; err != nil {
-		return fmt.Errorf("the first: %w", err)
-	}
-	return nil
 }
 
 // sameLane returns two resources whose ops use the same connection.
@@ -67,4 +58,38 @@ func sameLane(l *Locker) (string, string) {
 		second = fmt.Sprint(i)
 	}
 	return "0", second
+}
+
+// A process that did not run looks late, and has not read what came meanwhile. So silence is a number of looks, however
+// far apart they are, and an answer to any op of the connection ends it.
+func TestANodeIsSilentAfterFourLooksWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, nodes := inBubble(t, 1)
+		l := m.l
+		first, second := sameLane(l)
+		m.run(0, m.on(first, opRelease, newID())) // connects
+		nodes[0].Freeze()
+		r := l.newRound(opRelease, "release", first)
+		defer r.drop()
+		r.send(l.all(), ask{owner: newID(), expires: time.Now().Add(time.Minute)})
+		look := func(want bool) {
+			t.Helper()
+			time.Sleep(DefaultNodeTimeout)
+			if got := r.silent(); got != want {
+				t.Errorf("silent: %t; want %t", got, want)
+			}
+		}
+		look(false)
+		look(false)
+		look(false)
+		l.nodes[0].lane(hashed(second)).signs.Add(1)
+		look(false)
+		look(false)
+		look(false)
+		look(false)
+		look(true)
+		nodes[0].Thaw()
+		<-r.done // the answer that came at last counts
+	})
 }

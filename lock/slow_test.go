@@ -3,27 +3,11 @@ package lock_test
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
 )
-
-// promptly bounds an operation that does not have to wait for a node. If it waited, it would take the node timeout,
-// which is twice as long.
-func promptly(t *testing.T, what string, f func()) {
-	t.Helper()
-	within(t, patient/2, what, f)
-}
-
-func within(t *testing.T, limit time.Duration, what string, f func()) {
-	t.Helper()
-	begun := time.Now()
-	f()
-	if took := time.Since(begun); took >= limit {
-		t.Fatalf("%s took %v", what, took)
-	}
-}
 
 // check is must for goroutines other than the test's own.
 func check(t *testing.T, err error) {
@@ -32,94 +16,134 @@ func check(t *testing.T, err error) {
 	}
 }
 
-func TestAFrozenMinorityDelaysNothing(t *testing.T) {
-	t.Parallel()
-	cfg, servers := own(t, 5, redisserver.Config{})
-	l := started(t, cfg) // with a long node timeout, for which nothing may wait
-	release(t, acquire(t, l, "r"))
-	for _, i := range []int{0, 3} {
-		freeze(t, servers[i])
-	}
-	for range 10 {
-		var lease *lock.Lease
-		promptly(t, "acquire", func() { lease = acquire(t, l, "r", lock.WithTTL(time.Minute)) })
-		promptly(t, "extend", func() { must(t, lease.Extend(t.Context(), time.Minute)) })
-		promptly(t, "release", func() { release(t, lease) })
+// exactly fails unless f takes exactly that long.
+func exactly(t *testing.T, want time.Duration, what string, f func()) {
+	t.Helper()
+	begun := time.Now()
+	f()
+	if got := time.Since(begun); got != want {
+		t.Errorf("%s took %v; want %v", what, got, want)
 	}
 }
 
-// Without its own time limit an operation would take as long as the connection waits, which is four times the node
-// timeout, or the lease's minute.
+func TestAFrozenMinorityDelaysNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 5)
+		l := started(t, cfg)
+		release(t, acquire(t, l, "r"))
+		synctest.Wait() // what the nodes are frozen with would be a sign of life later
+		nodes[0].Freeze()
+		nodes[3].Freeze()
+		for range 10 {
+			var lease *lock.Lease
+			exactly(t, 0, "acquire", func() { lease = acquire(t, l, "r") })
+			exactly(t, 0, "extend", func() { must(t, lease.Extend(t.Context(), time.Minute)) })
+			exactly(t, 0, "release", func() { must(t, lease.Release(t.Context())) })
+			time.Sleep(time.Second) // also while the connections end and are made again
+		}
+		nodes[0].Thaw()
+		nodes[3].Thaw()
+	})
+}
+
+// Without its own time limit an operation would take as long as the connection waits, or the lease's time. An
+// extension by reference has a second.
 func TestAFrozenMajorityFailsWithinTheNodeTimeout(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	l := started(t, cfg)
-	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
-	cfg.NodeTimeout = silence
-	quick := locker(t, cfg)
-	freeze(t, servers[0])
-	freeze(t, servers[1])
-	// On a busy machine one of several tries is fast enough.
-	within := func(what string, f func()) {
-		t.Helper()
-		const limit = 4 * silence
-		for range 3 {
-			begun := time.Now()
-			f()
-			took := time.Since(begun)
-			if took < limit {
-				return
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		l := started(t, cfg)
+		lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
+		synctest.Wait()
+		nodes[0].Freeze()
+		nodes[1].Freeze()
+		exactly(t, lock.DefaultNodeTimeout, "acquire", func() {
+			_, err := l.TryAcquire(t.Context(), "other", lock.WithTTL(time.Minute))
+			if !errors.Is(err, lock.ErrNoQuorum) || !errors.Is(err, lock.ErrNodeTimeout) {
+				t.Errorf("acquire: %v", err)
 			}
-			t.Logf("%s took %v", what, took)
-		}
-		t.Fatalf("%s never took less than %v", what, limit)
-	}
-	within("acquire", func() {
-		_, err := quick.TryAcquire(t.Context(), "other", lock.WithTTL(time.Minute))
-		if !errors.Is(err, lock.ErrNoQuorum) || !errors.Is(err, lock.ErrNodeTimeout) {
-			t.Errorf("acquire: %v", err)
-		}
+		})
+		exactly(t, time.Second, "extend", func() {
+			if _, err := l.Extend(t.Context(), lease.Ref(), time.Minute); !errors.Is(err, lock.ErrNoQuorum) {
+				t.Errorf("extend: %v", err)
+			}
+		})
+		exactly(t, lock.DefaultNodeTimeout, "release", func() {
+			if err := l.Release(t.Context(), lease.Ref()); !errors.Is(err, lock.ErrNoQuorum) {
+				t.Errorf("release: %v", err)
+			}
+		})
+		nodes[0].Thaw()
+		nodes[1].Thaw()
 	})
-	within("extend", func() {
-		if _, err := quick.Extend(t.Context(), lease.Ref(), time.Minute); !errors.Is(err, lock.ErrNoQuorum) {
-			t.Errorf("extend: %v", err)
+}
+
+// A release that waits for its nodes, or for the fence, keeps nobody from seeing that the lease is over.
+func TestAReleaseHoldsUpNoLookAtItsLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 1)
+		l := started(t, cfg)
+		lease := acquire(t, l, "r")
+		nodes[0].Freeze()
+		outcomes := make(chan error, 2)
+		for range 2 { // the second call returns the outcome of the first
+			go func() { outcomes <- lease.Release(t.Context()) }()
+			synctest.Wait()
 		}
-	})
-	within("release", func() {
-		if err := quick.Release(t.Context(), lease.Ref()); !errors.Is(err, lock.ErrNoQuorum) {
-			t.Errorf("release: %v", err)
-		}
+		exactly(t, 0, "a look at the lease", func() {
+			if _, err := lease.Grant(); !errors.Is(err, lock.ErrReleased) {
+				t.Errorf("grant: %v", err)
+			}
+			if err := lease.Extend(t.Context(), time.Minute); !errors.Is(err, lock.ErrReleased) {
+				t.Errorf("extend: %v", err)
+			}
+			lease.ReleaseAsync()
+		})
+		exactly(t, lock.DefaultNodeTimeout, "the release", func() {
+			for range 2 {
+				if err := <-outcomes; !errors.Is(err, lock.ErrNoQuorum) {
+					t.Errorf("release: %v", err)
+				}
+			}
+		})
+		nodes[0].Thaw()
 	})
 }
 
 func TestADeadMajorityFailsAndItsReturnIsNoticed(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	cfg.MaxTTL, cfg.Armer, cfg.Epochs = 200*time.Millisecond, &register{}, &epochs{}
-	l := started(t, cfg)
-	lease := acquire(t, l, "r")
-	must(t, servers[0].Kill())
-	must(t, servers[1].Kill())
-	eventually(t, 20*time.Second, "two nodes fail, and not the third", func() (two bool) { // it may answer too late
-		promptly(t, "acquire", func() {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		cfg.Armer, cfg.Epochs = &register{}, &epochs{}
+		l := started(t, cfg)
+		lease := acquire(t, l, "r")
+		synctest.Wait()
+		nodes[0].Stop()
+		nodes[1].Stop()
+		exactly(t, 0, "acquire", func() {
 			_, err := l.TryAcquire(t.Context(), "other")
 			var quorum *lock.QuorumError
-			if !errors.As(err, &quorum) || quorum.Quorum != 2 {
+			if !errors.As(err, &quorum) || quorum.Quorum != 2 || len(quorum.Causes) != 2 {
 				t.Errorf("acquire: %v", err)
-			} else if two = len(quorum.Causes) == 2; !two {
-				t.Logf("acquire: %v", err)
 			}
 		})
-		return two || t.Failed()
-	})
-	if err := lease.Extend(t.Context(), 200*time.Millisecond); !errors.Is(err, lock.ErrNoQuorum) && !errors.Is(err, lock.ErrLost) {
-		t.Errorf("extend: %v", err)
-	}
-	must(t, servers[0].Restart(t.Context()))
-	must(t, servers[1].Restart(t.Context()))
-	eventually(t, time.Minute, "leases can be had again", func() bool {
-		next, err := l.TryAcquire(t.Context(), "r")
-		return err == nil && next.Ref().Token > lease.Ref().Token
+		if _, err := l.Extend(t.Context(), lease.Ref(), time.Minute); !errors.Is(err, lock.ErrNoQuorum) {
+			t.Errorf("extend: %v", err)
+		}
+		nodes[0].Lose(t) // and start again
+		nodes[1].Lose(t)
+		begun := time.Now()
+		next, err := l.Acquire(t.Context(), "r")
+		must(t, err)
+		// A quarantine after their return is noticed.
+		if waited := time.Since(begun); waited < lock.DefaultMaxTTL || waited > lock.DefaultMaxTTL+5*time.Second {
+			t.Errorf("leases can be had again after %v", waited)
+		}
+		if token(t, next) <= lease.Ref().Token {
+			t.Errorf("token %d after %d", token(t, next), lease.Ref().Token)
+		}
 	})
 }
 
@@ -127,35 +151,40 @@ func TestADeadMajorityFailsAndItsReturnIsNoticed(t *testing.T) {
 // stays for one TTL.
 func TestAFrozenNodeKeepsNoGhostLock(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{}) // their connections outlast the freeze
-	l := started(t, cfg)
-	eventually(t, 10*time.Second, "connections are up", func() bool {
-		lease, err := l.TryAcquire(t.Context(), "warm-up")
-		return err == nil && lease.Release(t.Context()) == nil
-	})
-	for round := range 4 {
-		freeze(t, servers[round%3])
-		for range 5 {
-			lease, err := tryAcquire(t, l, "r", lock.WithTTL(time.Minute))
-			must(t, err)
-			must(t, lease.Release(t.Context()))
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		l := started(t, cfg)
+		release(t, acquire(t, l, "r")) // connects
+		synctest.Wait()
+		for round := range 4 {
+			frozen := nodes[round%3]
+			frozen.Freeze()
+			release(t, acquire(t, l, "sent")) // what follows is queued
+			for range 5 {
+				release(t, acquire(t, l, "r"))
+				time.Sleep(100 * time.Millisecond) // the connection outlasts the freeze
+			}
+			frozen.Thaw()
+			synctest.Wait()
+			freed(t, l, "sent")
+			freed(t, l, "r")
 		}
-		must(t, servers[round%3].Thaw())
-		free(t, l, "r")
-	}
+	})
 }
 
 func TestAGroupWithoutAnyNodeSaysWhy(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 1, redisserver.Config{})
-	must(t, servers[0].Kill())
-	l := locker(t, cfg)
-	_, err := l.TryAcquire(t.Context(), "r")
-	var node *lock.NodeError
-	if !errors.Is(err, lock.ErrNoQuorum) || !errors.As(err, &node) || node.Node != "node-1" {
-		t.Fatalf("got %v", err)
-	}
-	if err := ping(t, l); !errors.Is(err, lock.ErrNoQuorum) {
-		t.Fatalf("ping: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 1)
+		nodes[0].Stop()
+		l := locker(t, cfg)
+		_, err := l.TryAcquire(t.Context(), "r")
+		var node *lock.NodeError
+		if !errors.Is(err, lock.ErrNoQuorum) || !errors.As(err, &node) || node.Node != "node-1" {
+			t.Fatalf("got %v", err)
+		}
+		if err := l.Ping(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
+			t.Fatalf("ping: %v", err)
+		}
+	})
 }

@@ -48,7 +48,10 @@ func TestTortureOfBursts(t *testing.T) {
 	}
 }
 
-const burstSize = 48
+const (
+	burstSize = 48
+	brisk     = 250 * time.Millisecond // with it, a connection waits for its node for stall, which is the minimum
+)
 
 // burst returns the leases that callers acquired during the faults.
 func (g *tortureGroup) burst(t *testing.T, l *lock.Locker, number int, random *rand.Rand) []*lock.Lease {

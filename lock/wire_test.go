@@ -8,26 +8,26 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 )
 
-// impostor is a node whose answers the test chooses.
+// impostor is a node in a bubble whose answers the test chooses.
 type impostor struct {
-	addr     string
-	accepted chan struct{} // one for each connection
+	answer   func(command []string, out io.Writer)
+	accepted atomic.Int64 // connections
 }
 
 // newImpostor answers HELLO and the query of the incarnation as a node would. Each call of a script gets the next of
 // the answers, and the last one repeatedly.
-func newImpostor(t *testing.T, answers ...string) *impostor {
-	t.Helper()
+func newImpostor(answers ...string) *impostor {
 	var mu sync.Mutex
 	next := func() string {
 		mu.Lock()
@@ -37,69 +37,52 @@ func newImpostor(t *testing.T, answers ...string) *impostor {
 		}
 		return answers[0]
 	}
-	return newServer(t, func(command []string, out io.Writer) {
+	return &impostor{answer: greeting(func(out io.Writer) { _, _ = io.WriteString(out, next()) })}
+}
+
+// greeting answers HELLO and the query of the incarnation as a node would, and everything else as the test says.
+func greeting(answer func(out io.Writer)) func(command []string, out io.Writer) {
+	return func(command []string, out io.Writer) {
 		switch command[0] {
 		case "HELLO":
 			_, _ = io.WriteString(out, "*4\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n")
 		case "HGET":
 			_, _ = io.WriteString(out, "$5\r\nnonce\r\n")
 		default:
-			_, _ = io.WriteString(out, next())
+			answer(out)
 		}
-	})
+	}
 }
 
-func newServer(t *testing.T, answer func(command []string, out io.Writer)) *impostor {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &impostor{addr: listener.Addr().String(), accepted: make(chan struct{}, 1000)}
-	var mu sync.Mutex
-	var open []net.Conn
-	var conns sync.WaitGroup
-	conns.Go(func() {
-		for {
-			conn, err := listener.Accept()
+// dial is a Node's Dialer. The connection ends when the client closes it.
+func (s *impostor) dial(context.Context, string, string) (net.Conn, error) {
+	s.accepted.Add(1)
+	client, server := net.Pipe()
+	commands := make(chan []string, 1000) // so that the client's writes do not wait for its reads
+	go func() {
+		defer close(commands)
+		for in := bufio.NewReader(server); ; {
+			command, err := readCommand(in)
 			if err != nil {
 				return
 			}
-			s.accepted <- struct{}{}
-			mu.Lock()
-			open = append(open, conn)
-			mu.Unlock()
-			conns.Go(func() {
-				defer conn.Close()
-				in := bufio.NewReader(conn)
-				for {
-					command, err := readCommand(in)
-					if err != nil {
-						return
-					}
-					if command[0] == "SCRIPT" { // each connection sends this first: see leaveTrace
-						_, _ = io.WriteString(conn, "$3\r\nsum\r\n")
-						continue
-					}
-					if command[0] == "INFO" { // and this: see refuseEvicting
-						_, _ = io.WriteString(conn, "$0\r\n\r\n")
-						continue
-					}
-					answer(command, conn)
-				}
-			})
+			commands <- command
 		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		mu.Lock()
-		for _, conn := range open {
-			_ = conn.Close()
+	}()
+	go func() {
+		defer server.Close()
+		for command := range commands {
+			switch command[0] {
+			case "SCRIPT": // each connection sends this first: see leaveTrace
+				_, _ = io.WriteString(server, "$3\r\nsum\r\n")
+			case "INFO": // and this: see refuseEvicting
+				_, _ = io.WriteString(server, "$0\r\n\r\n")
+			default:
+				s.answer(command, server)
+			}
 		}
-		mu.Unlock()
-		conns.Wait()
-	})
-	return s
+	}()
+	return client, nil
 }
 
 func readCommand(in *bufio.Reader) ([]string, error) {
@@ -132,7 +115,7 @@ func readCommand(in *bufio.Reader) ([]string, error) {
 // against is a Locker with one impostor.
 func against(t *testing.T, s *impostor) *messages {
 	t.Helper()
-	l, err := New(Config{Nodes: []Node{{Addr: s.addr}}, NodeTimeout: Patient})
+	l, err := New(Config{Nodes: []Node{{Addr: "impostor", Password: "open sesame", Dialer: s.dial}}, Epochs: noEpochs{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,6 +127,14 @@ func against(t *testing.T, s *impostor) *messages {
 func (m *messages) one(o *op) reply {
 	m.t.Helper()
 	return m.run(0, o)[0]
+}
+
+// connections fails unless an impostor has been connected to so many times.
+func (s *impostor) connections(t *testing.T, want int64) {
+	t.Helper()
+	if got := s.accepted.Load(); got != want {
+		t.Errorf("%d connections; want %d", got, want)
+	}
 }
 
 // An answer that is not valid ends the connection, because the following ones may belong to any call. The lock may
@@ -171,27 +162,19 @@ func TestAMalformedReplyEndsTheConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newImpostor(t, answer, "*1\r\n:1\r\n")
-			m := against(t, s)
-			m.t = t
-			first := m.one(m.on("r", opAcquire, newID()))
-			tooMany := strings.HasSuffix(name, "too many")
-			if !tooMany && (first.err == nil || !first.sent) {
-				t.Errorf("the reply was taken as %+v", first)
-			}
-			<-s.accepted
-			second := m.one(m.on("r", opRelease, newID()))
-			if tooMany && second.err != nil {
-				second = m.one(m.on("r", opRelease, newID())) // the call that got the surplus answer fails
-			}
-			if second.err != nil || second.n != 1 {
-				t.Errorf("the next call got %+v", second)
-			}
-			select {
-			case <-s.accepted:
-			default:
-				t.Error("the next call used the same connection")
-			}
+			synctest.Test(t, func(t *testing.T) {
+				s := newImpostor(answer, "*1\r\n:1\r\n")
+				m := against(t, s)
+				first := m.one(m.on("r", opAcquire, newID()))
+				if !strings.HasSuffix(name, "too many") && (first.err == nil || !first.sent) {
+					t.Errorf("the reply was taken as %+v", first)
+				}
+				synctest.Wait() // a surplus is noticed after the answer was delivered
+				if second := m.one(m.on("r", opRelease, newID())); second.err != nil || second.n != 1 {
+					t.Errorf("the next call got %+v", second)
+				}
+				s.connections(t, 2)
+			})
 		})
 	}
 }
@@ -199,64 +182,85 @@ func TestAMalformedReplyEndsTheConnection(t *testing.T) {
 // Without a limit, repeating the release would keep both sides busy until its lock is gone.
 func TestAReleaseUnderWhichEveryConnectionEndsIsGivenUp(t *testing.T) {
 	t.Parallel()
-	s := newImpostor(t, "?\r\n")
-	m := against(t, s)
-	if r := m.one(m.on("r", opRelease, newID())); r.err == nil || !r.sent {
-		t.Errorf("got %+v", r)
-	}
-	if n := len(s.accepted); n < 2 || n > 3 { // the third comes a second later
-		t.Errorf("%d connections for it; want the second try's", n)
-	}
-	<-s.accepted
-	<-s.accepted
-	select {
-	case <-s.accepted: // the node is owed the release
-	case <-time.After(10 * resendEvery):
-		t.Error("not tried again")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newImpostor("?\r\n")
+		m := against(t, s)
+		if r := m.one(m.on("r", opRelease, newID())); r.err == nil || !r.sent {
+			t.Errorf("got %+v", r)
+		}
+		s.connections(t, 2)
+		for later := range int64(3) { // the node is owed the release
+			time.Sleep(resendEvery - time.Nanosecond)
+			s.connections(t, 2+later)
+			time.Sleep(time.Nanosecond)
+			synctest.Wait()
+			s.connections(t, 3+later)
+		}
+	})
 }
 
-// An answer without a request is dropped: the ops of the previous batch have had their answers, and may be reused.
+// An answer without a request is dropped: the ops of the previous batch have had their answers, and may be reused. Nor is
+// it the answer to what was queued behind them.
 func TestAnUnaskedReplyIsGivenToNobody(t *testing.T) {
 	t.Parallel()
-	s := newImpostor(t, "*1\r\n:7\r\n*1\r\n:8\r\n", "*1\r\n:9\r\n")
-	m := against(t, s)
-	sink := make(replies, 4)
-	o := m.on("r", opAcquire, newID())
-	o.sink, o.expires = sink, time.Now().Add(time.Minute)
-	m.l.nodes[0].submit(o)
-	if r := <-sink; r.n != 7 {
-		t.Fatalf("got %+v", r)
-	}
-	<-s.accepted
-	next := m.one(m.on("r", opAcquire, newID()))
-	for next.err != nil {
-		next = m.one(m.on("r", opAcquire, newID()))
-	}
-	if next.n != 9 {
-		t.Errorf("the next call got %+v", next)
-	}
-	select {
-	case r := <-sink:
-		t.Errorf("a second reply to one op: %+v", r)
-	default:
+	for name, queued := range map[string]bool{"while nothing is queued": false, "while another op is queued": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				asked, gate := make(chan struct{}, 2), make(chan struct{})
+				answers := []string{"*1\r\n:7\r\n*1\r\n:8\r\n", "*1\r\n:9\r\n"}
+				m := against(t, &impostor{answer: greeting(func(out io.Writer) {
+					answer := answers[0]
+					answers = answers[1:]
+					asked <- struct{}{}
+					<-gate
+					_, _ = io.WriteString(out, answer)
+				})})
+				submit := func() replies {
+					sink, o := make(replies, 2), m.on("r", opAcquire, newID())
+					o.sink, o.expires, o.ttl = sink, time.Now().Add(time.Minute), 60_000
+					m.l.nodes[0].submit(o)
+					return sink
+				}
+				first := submit()
+				<-asked
+				var second replies
+				if queued {
+					second = submit()
+				}
+				close(gate)
+				if r := <-first; r.n != 7 {
+					t.Errorf("the first got %+v", r)
+				}
+				if !queued {
+					synctest.Wait()
+					second = submit()
+				}
+				if r := <-second; r.n != 9 {
+					t.Errorf("the second got %+v", r)
+				}
+				if len(first)+len(second) > 0 {
+					t.Error("a second reply to one op")
+				}
+			})
+		})
 	}
 }
 
 // Errors of the server are answers: the connection stays.
 func TestAnErrorOfTheServerLeavesTheConnection(t *testing.T) {
 	t.Parallel()
-	s := newImpostor(t, "-BUSY a script runs\r\n", "*1\r\n:1\r\n")
-	m := against(t, s)
-	if r := m.one(m.on("r", opAcquire, newID())); r.err == nil || !r.sent {
-		t.Errorf("got %+v", r)
-	}
-	if r := m.one(m.on("r", opRelease, newID())); r.err != nil || r.n != 1 {
-		t.Errorf("got %+v", r)
-	}
-	if n := len(s.accepted); n != 1 {
-		t.Errorf("%d connections", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newImpostor("-BUSY a script runs\r\n", "*1\r\n:1\r\n")
+		m := against(t, s)
+		if r := m.one(m.on("r", opAcquire, newID())); r.err == nil || !r.sent {
+			t.Errorf("got %+v", r)
+		}
+		if r := m.one(m.on("r", opRelease, newID())); r.err != nil || r.n != 1 {
+			t.Errorf("got %+v", r)
+		}
+		s.connections(t, 1)
+	})
 }
 
 func TestReplyComesInPieces(t *testing.T) {
@@ -302,44 +306,42 @@ func FuzzReply(f *testing.F) {
 // any requests.
 func TestCloseEndsWhileANodeIsSlowToGreet(t *testing.T) {
 	t.Parallel()
-	asked, answer := make(chan struct{}, 10), make(chan struct{})
-	s := newServer(t, func(command []string, out io.Writer) {
-		if command[0] == "HELLO" {
-			asked <- struct{}{}
-			<-answer
-			_, _ = io.WriteString(out, "*2\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n")
-			return
+	synctest.Test(t, func(t *testing.T) {
+		asked, greet := make(chan struct{}), make(chan struct{})
+		known := greeting(func(io.Writer) { t.Error("an expired call was sent") })
+		s := &impostor{answer: func(command []string, out io.Writer) {
+			if command[0] == "HELLO" {
+				close(asked)
+				<-greet
+			}
+			known(command, out)
+		}}
+		m := against(t, s)
+		sink := make(replies, 1)
+		o := m.on("r", opAcquire, newID())
+		o.sink, o.expires = sink, time.Now().Add(-time.Nanosecond)
+		m.l.nodes[0].submit(o)
+		<-asked
+		closed := make(chan error, 1)
+		go func() { closed <- m.l.Close() }()
+		synctest.Wait() // the node knows that it is being closed
+		begun := time.Now()
+		close(greet)
+		if err := <-closed; err != nil || time.Since(begun) != 0 {
+			t.Errorf("closed after %v: %v", time.Since(begun), err)
 		}
-		_, _ = io.WriteString(out, "$5\r\nnonce\r\n")
+		if r := <-sink; r.err == nil {
+			t.Errorf("an expired call got %+v", r)
+		}
 	})
-	m := against(t, s)
-	sink := make(replies, 1)
-	o := m.on("r", opAcquire, newID())
-	o.sink, o.expires = sink, time.Now()
-	m.l.nodes[0].submit(o)
-	<-asked
-	closed := make(chan error)
-	go func() { closed <- m.l.Close() }()
-	for { // until the node knows that it is being closed
-		m.l.nodes[0].mu.Lock()
-		known := m.l.nodes[0].closed
-		m.l.nodes[0].mu.Unlock()
-		if known {
-			break
-		}
-		runtime.Gosched()
-	}
-	close(answer)
-	select {
-	case err := <-closed:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(20 * time.Second):
-		t.Fatal("Close hangs")
-	}
-	if r := <-sink; r.err == nil {
-		t.Errorf("an expired call got %+v", r)
+}
+
+// atOnce fails if a call waited.
+func atOnce(t *testing.T, f func()) {
+	t.Helper()
+	begun := time.Now()
+	if f(); time.Since(begun) != 0 {
+		t.Errorf("it waited for %v", time.Since(begun))
 	}
 }
 
@@ -348,23 +350,23 @@ func TestARedisBeforeVersion7IsRefusedByName(t *testing.T) {
 	for said, refused := range map[string]bool{"redis 6.2.14": true, "redis 7.0.15": false, "redis 8.0.1": false, "valkey 6.9": false} {
 		t.Run(said, func(t *testing.T) {
 			t.Parallel()
-			name, version, _ := strings.Cut(said, " ")
-			s := newServer(t, func(command []string, out io.Writer) {
-				switch command[0] {
-				case "HELLO":
-					_, _ = io.WriteString(out, fmt.Sprintf("*4\r\n$6\r\nserver\r\n+%s\r\n$7\r\nversion\r\n+%s\r\n", name, version))
-				case "HGET":
-					_, _ = io.WriteString(out, "$5\r\nnonce\r\n")
-				default:
-					_, _ = io.WriteString(out, "*1\r\n:1\r\n")
-				}
+			synctest.Test(t, func(t *testing.T) {
+				name, version, _ := strings.Cut(said, " ")
+				other := greeting(func(out io.Writer) { _, _ = io.WriteString(out, "*1\r\n:1\r\n") })
+				m := against(t, &impostor{answer: func(command []string, out io.Writer) {
+					if command[0] == "HELLO" {
+						_, _ = fmt.Fprintf(out, "*4\r\n$6\r\nserver\r\n+%s\r\n$7\r\nversion\r\n+%s\r\n", name, version)
+						return
+					}
+					other(command, out)
+				}})
+				atOnce(t, func() {
+					_, err := m.l.Acquire(t.Context(), "r")
+					if errors.Is(err, ErrOldRedis) != refused || refused && !strings.Contains(err.Error(), version) || !refused && err != nil {
+						t.Errorf("%v", err)
+					}
+				})
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			_, err := against(t, s).l.Acquire(ctx, "r")
-			if errors.Is(err, ErrOldRedis) != refused || ctx.Err() != nil || refused && !strings.Contains(err.Error(), version) {
-				t.Errorf("%v", err)
-			}
 		})
 	}
 }
@@ -372,17 +374,25 @@ func TestARedisBeforeVersion7IsRefusedByName(t *testing.T) {
 // Redis quotes the arguments of a command that it does not know, and HELLO has the password.
 func TestARedisWithoutHelloIsRefusedWithoutThePassword(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, func(command []string, out io.Writer) {
-		_, _ = fmt.Fprintf(out, "-ERR unknown command `%s`, with args beginning with: `%s`, \r\n", command[0], strings.Join(command[1:], "`, `"))
-	})
-	l, err := New(Config{Nodes: []Node{{Addr: s.addr, Password: "open sesame"}}, NodeTimeout: Patient})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if _, err = l.Acquire(ctx, "r"); !errors.Is(err, ErrOldRedis) || strings.Contains(err.Error(), "sesame") || ctx.Err() != nil {
-		t.Errorf("%v", err)
+	for said, old := range map[string]bool{
+		"ERR unknown command `HELLO`, with args beginning with: `2`, `AUTH`, `default`, `open sesame`, ": true,
+		"ERR unknown subcommand, with args beginning with: `2`, `AUTH`, `default`, `open sesame`, ":      false,
+		"ERR Syntax error in HELLO option 'open sesame'":                                                 false,
+	} {
+		t.Run(said, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := against(t, &impostor{answer: func(_ []string, out io.Writer) { _, _ = fmt.Fprintf(out, "-%s\r\n", said) }})
+				atOnce(t, func() {
+					acquire := m.l.TryAcquire
+					if old {
+						acquire = m.l.Acquire
+					}
+					if _, err := acquire(t.Context(), "r"); err == nil || errors.Is(err, ErrOldRedis) != old || strings.Contains(err.Error(), "sesame") {
+						t.Errorf("%v", err)
+					}
+				})
+			})
+		})
 	}
 }
