@@ -9,9 +9,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fencegate/fencegate/lock"
 )
 
 var (
@@ -26,7 +29,7 @@ type scenario struct {
 	armed     bool
 	jumps     bool   // clocks of nodes jump
 	broken    string // a safeguard that is removed: violations must be found
-	pace      int    // times by which everything that takes time is longer; 0: once
+	pace      int    // times by which everything that takes time is longer; 0: once; see slowness
 	lasting   time.Duration
 	maxTTL    time.Duration
 	resources int
@@ -49,21 +52,6 @@ func (s scenario) String() string {
 		text += fmt.Sprintf(", %d times slower", s.pace)
 	}
 	return text
-}
-
-// slowest is the last pace that is tried on a busy machine.
-const slowest = 16
-
-// slower repeats a run at half the pace each time, until it has shown enough. On a busy machine the steps of an
-// acquisition do not keep up with the time limits of nodes, tries and leases, and with the faults.
-func (s scenario) slower(run func(scenario) (enough bool)) {
-	maxTTL := s.maxTTL
-	for s.pace = 1; s.pace <= slowest; s.pace *= 2 {
-		s.maxTTL = maxTTL * time.Duration(s.pace)
-		if run(s) {
-			return
-		}
-	}
 }
 
 // scaled is a time at the scenario's pace.
@@ -103,19 +91,10 @@ func TestTorture(t *testing.T) { //nolint:tparallel // one group after the other
 			s.lasting, s.resources, s.clients = 4*time.Second, 6, 2
 		}
 		t.Run(s.String(), func(t *testing.T) {
-			acquisitions := 0
-			s.slower(func(s scenario) bool {
-				s.lasting = s.scaled(s.lasting)
-				found := s.run(t, seed+uint64(i), short)
-				t.Log(found)
-				found.check(t)
-				acquisitions += found.acquisitions
-				return acquisitions >= enough
-			})
-			total += acquisitions
-			if acquisitions < enough {
-				t.Errorf("only %d acquisitions", acquisitions)
-			}
+			found := s.run(t, seed+uint64(i))
+			t.Log(found)
+			found.check(t)
+			total += found.acquisitions
 		})
 	}
 	t.Logf("%d acquisitions", total)
@@ -127,6 +106,9 @@ func TestTorture(t *testing.T) { //nolint:tparallel // one group after the other
 // check fails for each violation.
 func (f findings) check(t *testing.T) {
 	t.Helper()
+	if f.acquisitions < enough {
+		t.Errorf("only %d acquisitions", f.acquisitions)
+	}
 	if f.duplicates+f.inversions > 0 {
 		t.Errorf("%d duplicate tokens, %d inversions", f.duplicates, f.inversions)
 	}
@@ -157,21 +139,15 @@ func TestTortureFindsWhatASafeguardPrevents(t *testing.T) {
 			t.Parallel()
 			s := scenario{
 				// The leases are long enough to be acquired and lost on a busy machine, too.
-				nodes: 3, broken: c.broken, lasting: 20 * time.Second, maxTTL: 400 * time.Millisecond,
+				nodes: 3, broken: c.broken, lasting: patience, maxTTL: 400 * time.Millisecond,
 				resources: 3, clients: 2, odds: c.odds,
 			}
-			found := false
-			s.slower(func(s scenario) bool {
-				s.lasting += s.scaled(10 * time.Second)
-				result := s.find(t, c.violate)
-				t.Log(result)
-				if c.broken == "quarantine" && result.duplicates+result.inversions > 0 {
-					t.Error("tokens need no quarantine")
-				}
-				found = c.violate(result)
-				return found
-			})
-			if !found {
+			found := s.find(t, c.violate)
+			t.Log(found)
+			if c.broken == "quarantine" && found.duplicates+found.inversions > 0 {
+				t.Error("tokens need no quarantine")
+			}
+			if !c.violate(found) {
 				t.Error("nothing was found")
 			}
 		})
@@ -193,17 +169,33 @@ func (s scenario) find(t *testing.T, violate func(findings) bool) findings {
 // enough is the number of acquisitions below which a run without findings means nothing.
 const enough = 50
 
-// run runs the scenario for its time. With longer it continues for a while until there were enough acquisitions,
-// because a busy machine has few.
-func (s scenario) run(t *testing.T, seed uint64, longer bool) findings {
+// slowness is by how much everything that takes time has to be longer than on a machine with nothing else to do, where
+// an acquisition takes about a millisecond. With less the steps of an acquisition do not keep up with the time limits of
+// nodes, tries and leases, and with the faults.
+func (g *tortureGroup) slowness(t *testing.T) int {
 	t.Helper()
-	if !longer {
-		return s.runUntil(t.Context(), t, seed, nil)
+	l := started(t, lock.Config{Nodes: nodesAt(g.addrs()...), KeyPrefix: "slowness", NodeTimeout: patient})
+	took := make([]time.Duration, 50)
+	for i := range took {
+		begun := time.Now()
+		release(t, acquire(t, l, "r"))
+		took[i] = time.Since(begun)
 	}
+	must(t, l.Close())
+	slices.Sort(took)
+	return min(1+int(took[len(took)*9/10]/(10*time.Millisecond)), 16)
+}
+
+// patience is how long a run may take until there was enough to see. A busy machine needs it.
+const patience = 3 * time.Minute
+
+// run runs the scenario for its time, and until there were enough acquisitions.
+func (s scenario) run(t *testing.T, seed uint64) findings {
+	t.Helper()
 	ctx, done := context.WithCancel(t.Context())
 	defer done()
 	until := time.Now().Add(s.lasting)
-	s.lasting += s.scaled(10 * time.Second)
+	s.lasting += patience
 	return s.runUntil(ctx, t, seed, func(f findings) {
 		if f.acquisitions >= enough && time.Now().After(until) {
 			done()
@@ -217,6 +209,9 @@ func (s scenario) runUntil(ctx context.Context, t *testing.T, seed uint64, look 
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 0))
 	g := newTortureGroup(t, s)
+	s.pace = g.slowness(t)
+	s.maxTTL = s.scaled(s.maxTTL)
+	g.s = s
 	c := clientConfig{
 		Broken: s.broken, Addrs: g.addrs(), Prefix: "torture", Authority: newAuthority(t).path, Armed: s.armed,
 		Lasting: !s.jumps, MaxTTL: s.maxTTL, Resources: s.resources, Pace: max(1, s.pace),
