@@ -66,7 +66,7 @@ func (n *node) open() bool {
 
 func (n *node) connect() error {
 	if n.link == nil {
-		k, err := dialLink(context.Background(), n.cfg, n.stall)
+		k, err := dialLink(context.Background(), n.cfg, n.stall, &n.signs)
 		if err != nil {
 			return serverError(err)
 		}

@@ -119,7 +119,7 @@ func (s *listener) receive(l *Locker, n *node, sub *subscription) {
 
 // subscribe makes a connection that receives what is published on a channel.
 func (n *node) subscribe(ctx context.Context, channel string) (*link, error) {
-	k, err := dialLink(ctx, n.cfg, n.stall)
+	k, err := dialLink(ctx, n.cfg, n.stall, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ type node struct {
 	lastReply time.Time
 	extra     time.Time // value of lastReply, or sentAt, when the node got extra time
 
-	signs atomic.Uint32 // signs of life: links made, calls answered
+	signs atomic.Uint32 // signs of life: answers while a link is made, and to calls
 }
 
 func newNode(cfg Node, index int, k keys, nodeTimeout time.Duration, onLost func(*node)) *node {

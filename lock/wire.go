@@ -10,6 +10,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,9 +20,10 @@ var errMalformed = errors.New("malformed reply")
 // link is a connection to a node that implements just enough of Redis' protocol (RESP2) for the package's scripts. It
 // never repeats a message by itself: a repeated acquire would be another message.
 type link struct {
-	conn net.Conn
-	in   *bufio.Reader
-	vals []value // of the last reply
+	conn  net.Conn
+	in    *bufio.Reader
+	vals  []value        // of the last reply
+	signs *atomic.Uint32 // counts what do is answered; nil: nobody looks
 }
 
 // value is one element of a reply; a nil bulk string is the zero value.
@@ -45,15 +47,15 @@ func isReplyError(err error) bool {
 }
 
 // dialLink connects, authenticates, refuses a server that is not a single Redis, and selects the database, all within
-// the given time.
-func dialLink(ctx context.Context, cfg Node, within time.Duration) (*link, error) {
+// the given time. signs counts the answers; see [link].
+func dialLink(ctx context.Context, cfg Node, within time.Duration, signs *atomic.Uint32) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	conn, err := cfg.Dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	k := &link{conn: conn, in: bufio.NewReaderSize(conn, 16<<10)}
+	k := &link{conn: conn, in: bufio.NewReaderSize(conn, 16<<10), signs: signs}
 	_ = conn.SetDeadline(time.Now().Add(within))
 	if err := k.greet(cfg); err != nil {
 		_ = conn.Close()
@@ -145,7 +147,11 @@ func (k *link) do(args ...string) ([]value, error) {
 	if _, err := k.conn.Write(out); err != nil {
 		return nil, err
 	}
-	return k.reply()
+	vals, err := k.reply()
+	if k.signs != nil {
+		k.signs.Add(1)
+	}
+	return vals, err
 }
 
 // doSecret is do for a command with a secret. Redis quotes the arguments of a command that it does not know.
