@@ -1,96 +1,71 @@
 package lock_test
 
 import (
-	"fmt"
-	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
 
-// turn is one process's turn.
-type turn struct {
-	process       int
-	got, released time.Time // when it had the lease, and when it began to release it
+func TestProcessesGetTheResourceInTheirOrder(t *testing.T) {
+	t.Parallel()
+	for name, down := range map[string]bool{"at its home": false, "at another, while its home is down": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				outlastDials(t)
+				cfg, nodes := inMemory(t, 3)
+				holder := started(t, cfg)
+				home := holder.Home("r")
+				if down {
+					nodes[home].Stop()
+					home = (home + 1) % 3
+				}
+				inOrder(t, cfg, nodes[home], holder)
+			})
+		})
+	}
 }
 
 // inOrder makes callers of several processes wait, one after the other, for a held resource, and checks the order in
 // which they get it.
-func inOrder(t *testing.T, cfg lock.Config, home int, holder *lock.Locker) {
-	t.Helper()
-	var err error
-	for range 10 {
-		if err = askInOrder(t, cfg, home, holder); err == nil {
-			return
-		}
-		t.Log(err)
-	}
-	t.Error(err)
-}
-
-// askInOrder returns an error if a process was overtaken that had been called and did nothing for so long that others
-// may try: the machine was too busy.
-func askInOrder(t *testing.T, cfg lock.Config, home int, holder *lock.Locker) error {
+func inOrder(t *testing.T, cfg lock.Config, home *memredis.Node, holder *lock.Locker) {
 	t.Helper()
 	const processes = 8
-	eventually(t, 20*time.Second, "the queue is empty", func() bool { return queued(t, cfg, home, "r") == 0 })
-	lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
-	order := make(chan turn, processes)
-	var done sync.WaitGroup
+	lease := leased(t, holder, "r")
+	order := make(chan int, processes)
 	for i := range processes {
-		l := locker(t, cfg)
-		done.Go(func() {
-			mine, err := l.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
+		l := holder
+		if i != processes/2 { // the holder's own process is one of them
+			l = locker(t, cfg)
+		}
+		go func() {
+			mine, err := l.Acquire(t.Context(), "r")
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			now := time.Now()
-			order <- turn{i, now, time.Now()}
-			if err := mine.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-		eventually(t, 20*time.Second, "it stands in the queue", func() bool { return queued(t, cfg, home, "r") == int64(i+1) })
-		if ins, err := holder.Inspect(t.Context(), "r"); err == nil && ins.Waiters != i+1 {
-			t.Errorf("%d wait, says the inspection; want %d", ins.Waiters, i+1)
+			order <- i
+			check(t, mine.Release(t.Context()))
+		}()
+		synctest.Wait()
+		if n := len(queue(t, home, "r")); n != i+1 {
+			t.Fatalf("%d stand in the queue", n)
+		}
+		if ins, err := holder.Inspect(t.Context(), "r"); err != nil || ins.Waiters != i+1 {
+			t.Errorf("%d wait, says the inspection; want %d; %v", ins.Waiters, i+1, err)
 		}
 	}
-	free := time.Now()
-	release(t, lease)
-	done.Wait()
-	close(order)
-	want := 0
-	for turn := range order {
-		waited := turn.got.Sub(free)
-		switch {
-		case turn.process == want:
-		case waited < lock.Grace:
-			t.Errorf("process %d got it as number %d, %v after it was free", turn.process, want, waited)
-			return nil
-		default:
-			return fmt.Errorf("process %d got it as number %d, %v after it was free", turn.process, want, waited)
+	begun := time.Now()
+	must(t, lease.Release(t.Context()))
+	for want := range processes {
+		if i := <-order; i != want {
+			t.Errorf("process %d got it as number %d", i, want)
 		}
-		free = turn.released
-		want++
 	}
-	return nil
-}
-
-func TestProcessesGetTheResourceInTheirOrder(t *testing.T) {
-	t.Parallel()
-	cfg := shared(t, 3)
-	holder := started(t, cfg)
-	inOrder(t, cfg, holder.Home("r"), holder)
-}
-
-func TestProcessesKeepTheirOrderAtAnotherHome(t *testing.T) {
-	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	holder := started(t, cfg)
-	home := holder.Home("r")
-	must(t, servers[home].Kill())
-	inOrder(t, cfg, (home+1)%3, holder)
+	if took := time.Since(begun); took > processes*handover {
+		t.Errorf("it took %v", took)
+	}
 }

@@ -19,7 +19,8 @@ func TestAWaiterThatStandsStillIsPassedOver(t *testing.T) {
 	cfg := shared(t, 3)
 	holder := started(t, cfg)
 	home := holder.Home("r")
-	lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
+	lease, err := holder.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
+	must(t, err)
 	c := clientConfig{Prefix: cfg.KeyPrefix, MaxTTL: lock.DefaultMaxTTL, Authority: newAuthority(t).path, Suspend: time.Second}
 	for _, n := range cfg.Nodes {
 		c.Addrs = append(c.Addrs, n.Addr)
@@ -45,11 +46,13 @@ func TestAWaiterThatStandsStillIsPassedOver(t *testing.T) {
 		all := queue()
 		return len(all) == 1 && other(all[0])
 	})
-	handOff(t, lease, waiter, got)
-	again := acquire(t, holder, "r", lock.WithTTL(time.Minute))
+	must(t, lease.Release(t.Context()))
+	must(t, (<-got).Release(t.Context()))
+	again, err := holder.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
+	must(t, err)
 	must(t, stopped.cmd.Process.Signal(syscall.SIGCONT))
 	eventually(t, 20*time.Second, "it has a place again", func() bool { return queued(t, cfg, home, "r") == 1 })
-	release(t, again)
+	must(t, again.Release(t.Context()))
 	if got := stopped.says(t); got != "held" {
 		t.Errorf("the one that stood says %q", got)
 	}

@@ -4,14 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -29,229 +31,262 @@ func queued(t *testing.T, cfg lock.Config, node int, resource string) int64 {
 	return n
 }
 
+// queue has the waiters in a resource's queue on a node in memory, in their order, once everything has arrived.
+func queue(t *testing.T, n *memredis.Node, resource string) []string {
+	t.Helper()
+	synctest.Wait()
+	ids, err := n.Client(t).ZRange(t.Context(), lock.DefaultKeyPrefix+":wait:"+resource, 0, -1).Result()
+	must(t, err)
+	return ids
+}
+
+// handover is how long a waiter that is called may take: a node may get the release after the waiter's try, which is
+// made again a few milliseconds later.
+const handover = 20 * time.Millisecond
+
+// handsOver releases a lease, and fails unless the waiter has it after some time at the most. It returns the waiter's
+// lease.
+func handsOver(t *testing.T, lease *lock.Lease, got <-chan outcome, within time.Duration) *lock.Lease {
+	t.Helper()
+	begun := time.Now()
+	must(t, lease.Release(t.Context()))
+	var next outcome
+	select {
+	case next = <-got:
+	case <-time.After(time.Minute):
+		t.Fatal("the waiter does not have it a minute after the release")
+	}
+	must(t, next.err)
+	if took := time.Since(begun); took > within {
+		t.Errorf("the waiter had it %v after the release; want at most %v", took, within)
+	}
+	return next.lease
+}
+
 // A hundred processes wait for one resource. Each release wakes one of them. If it woke all, a hundred acquisitions
 // would take five thousand tries.
 func TestAHundredWaitersCostAFewTriesEach(t *testing.T) {
 	t.Parallel()
-	const waiters = 100
-	cfg := shared(t, 3)
-	holder := started(t, cfg)
-	lease := acquire(t, holder, "r", lock.WithTTL(lock.DefaultMaxTTL))
-	lockers := make([]*lock.Locker, waiters)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	var all sync.WaitGroup
-	for i := range lockers {
-		lockers[i] = locker(t, cfg)
-		all.Go(func() {
-			lease, err := lockers[i].Acquire(ctx, "r", lock.WithTTL(time.Minute))
-			if err == nil {
-				err = lease.Release(ctx)
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	home := holder.Home("r")
-	eventually(t, time.Minute, "all stand in the queue", func() bool { return queued(t, cfg, home, "r") == waiters })
-	var before, after int64
-	for _, l := range lockers {
-		before += l.Attempts()
-	}
-	begun := time.Now()
-	release(t, lease)
-	all.Wait()
-	took := time.Since(begun)
-	for _, l := range lockers {
-		after += l.Attempts()
-	}
-	t.Logf("%d tries to join, %d to acquire %d times one after the other in %v", before, after-before, waiters, took)
-	// Where a release is late on some of the nodes, the waiter that was called tries again; see handOff.
-	if few := 4*waiters + int64(took/(31*time.Millisecond)); after-before > few {
-		t.Errorf("%d tries for %d acquisitions; want at most %d", after-before, waiters, few)
-	}
-	eventually(t, 10*time.Second, "the queue is empty", func() bool { return queued(t, cfg, home, "r") == 0 })
-}
-
-func TestAReleaseWakesAWaiterOfAnotherProcess(t *testing.T) {
-	t.Parallel()
-	backends(t, []int{1, 3, 5}, func(t *testing.T, cfg lock.Config) {
+	synctest.Test(t, func(t *testing.T) {
+		const waiters = 100
+		cfg, nodes := inMemory(t, 3)
 		holder := started(t, cfg)
-		waiter := locker(t, cfg)
-		// A waiter that is not called looks again by itself after about a second. One hand-off that is faster shows
-		// that it was called.
-		fastest := time.Hour
-		for tries := 0; fastest > lock.Recheck/2 && tries < 10; tries++ {
-			lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
-			got := make(chan *lock.Lease)
-			go func() {
-				next, err := waiter.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
-				if err != nil {
-					t.Error(err)
+		lease := leased(t, holder, "r", lock.WithTTL(lock.DefaultMaxTTL))
+		lockers := make([]*lock.Locker, waiters)
+		var all sync.WaitGroup
+		for i := range lockers {
+			lockers[i] = locker(t, cfg)
+			all.Go(func() {
+				lease, err := lockers[i].Acquire(t.Context(), "r")
+				if err == nil {
+					err = lease.Release(t.Context())
 				}
-				got <- next
-			}()
-			eventually(t, 10*time.Second, "it waits", func() bool { return queued(t, cfg, waiter.Home("r"), "r") == 1 })
-			took := handOff(t, lease, waiter, got)
-			fastest = min(fastest, took)
+				check(t, err)
+			})
 		}
-		if fastest > lock.Recheck/2 {
-			t.Errorf("the fastest of the hand-offs took %v", fastest)
+		synctest.Wait()
+		home := nodes[holder.Home("r")]
+		if n := len(queue(t, home, "r")); n != waiters {
+			t.Errorf("%d stand in the queue", n)
+		}
+		tries := func() (n int64) {
+			for _, l := range lockers {
+				n += l.Attempts()
+			}
+			return n
+		}
+		before, begun := tries(), time.Now()
+		must(t, lease.Release(t.Context()))
+		all.Wait()
+		took := time.Since(begun)
+		t.Logf("%d tries to join, %d to acquire %d times one after the other in %v", before, tries()-before, waiters, took)
+		if n := tries() - before; n > 2*waiters || before != waiters {
+			t.Errorf("%d tries to join, and %d for %d acquisitions", before, n, waiters)
+		}
+		if took > waiters*handover {
+			t.Errorf("%d acquisitions took %v", waiters, took)
+		}
+		synctest.Wait()
+		if left := queue(t, home, "r"); len(left) != 0 {
+			t.Errorf("%d are left in the queue", len(left))
 		}
 	})
 }
 
-// handOff releases a lease that the waiter waits for, and then the waiter's lease.
-func handOff(t *testing.T, lease *lock.Lease, waiter *lock.Locker, got <-chan *lock.Lease) (took time.Duration) {
-	t.Helper()
-	before, begun := waiter.Attempts(), time.Now()
-	release(t, lease)
-	release(t, <-got)
-	took = time.Since(begun)
-	// If the release is late on some of the nodes, the waiter tries again, at growing intervals: soon every 31 ms at
-	// most.
-	if tries, few := waiter.Attempts()-before, 10+int64(took/(31*time.Millisecond)); tries > few {
-		t.Errorf("%d tries within %v after the release; want at most %d", tries, took, few)
-	}
-	return took
+// A waiter that is not called looks again by itself after about a second.
+func TestAReleaseWakesAWaiter(t *testing.T) {
+	t.Parallel()
+	groups(t, []int{1, 3, 5}, func(t *testing.T, cfg lock.Config, _ []*memredis.Node) {
+		holder, other := started(t, cfg), locker(t, cfg)
+		for _, waiter := range []*lock.Locker{holder, other} { // of the same process, and of another
+			for _, release := range []func(*lock.Lease){
+				func(lease *lock.Lease) { check(t, lease.Release(t.Context())) },
+				(*lock.Lease).ReleaseAsync,
+			} {
+				lease := leased(t, holder, "r")
+				got, before := waiting(t.Context(), waiter, "r"), waiter.Attempts()
+				begun := time.Now()
+				release(lease)
+				next := <-got
+				must(t, next.err)
+				if took, tries := time.Since(begun), waiter.Attempts()-before; took > handover || tries > 3 {
+					t.Errorf("%d tries within %v after the release", tries, took)
+				}
+				must(t, next.lease.Release(t.Context()))
+				synctest.Wait()
+			}
+		}
+	})
 }
 
 func TestAnotherNodeKeepsTheQueueWhenItsHomeIsDown(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	holder := started(t, cfg)
-	waiter := locker(t, cfg)
-	home := holder.Home("r")
-	must(t, servers[home].Kill())
-	lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
-	got := make(chan *lock.Lease)
-	go func() {
-		next, err := waiter.Acquire(t.Context(), "r")
-		if err != nil {
-			t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		outlastDials(t)
+		cfg, nodes := inMemory(t, 3)
+		holder, waiter := started(t, cfg), locker(t, cfg)
+		home := holder.Home("r")
+		nodes[home].Stop()
+		lease := leased(t, holder, "r")
+		got := waiting(t.Context(), waiter, "r")
+		if n := len(queue(t, nodes[(home+1)%3], "r")); n != 1 {
+			t.Fatalf("%d wait at the second home", n)
 		}
-		got <- next
-	}()
-	second := (home + 1) % 3
-	eventually(t, 10*time.Second, "it waits at the second home", func() bool { return queued(t, cfg, second, "r") == 1 })
-	handOff(t, lease, waiter, got)
+		handsOver(t, lease, got, handover)
+	})
+}
+
+func TestAWaiterGoesBackToItsHome(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		holder, waiter := started(t, cfg), locker(t, cfg)
+		home := holder.Home("r")
+		lease := leased(t, holder, "r")
+		nodes[home].Freeze()
+		got := waiting(t.Context(), waiter, "r")
+		time.Sleep(5 * time.Second)
+		if n := len(queue(t, nodes[(home+1)%3], "r")); n != 1 {
+			t.Fatalf("%d wait at the second home", n)
+		}
+		nodes[home].Thaw()
+		time.Sleep(5 * time.Second)
+		if here, there := queue(t, nodes[home], "r"), queue(t, nodes[(home+1)%3], "r"); len(here) != 1 || len(there) != 0 {
+			t.Errorf("%d wait at home, and %d at the second", len(here), len(there))
+		}
+		handsOver(t, lease, got, handover)
+	})
 }
 
 // A waiter that gives up must not take a wake-up with it, and one that disappears must not delay those behind it for
 // long.
 func TestAWaiterThatIsGoneHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 3)
-	holder := started(t, cfg)
-	lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
-	home := holder.Home("r")
-	// The first in the queue is a waiter whose process has died.
-	c, queue := client(t, cfg.Nodes[home].Addr), cfg.KeyPrefix+":wait:r"
-	must(t, c.ZAdd(t.Context(), queue, dead).Err())
-	wait := func(n int) func() bool { // beside the dead one, which is out after some seconds
-		return func() bool {
-			stand := c.ZRange(t.Context(), queue, 0, -1).Val()
-			return len(slices.DeleteFunc(stand, func(id string) bool { return id == dead.Member })) == n
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		holder, gone, last := started(t, cfg), locker(t, cfg), locker(t, cfg)
+		lease := leased(t, holder, "r")
+		home := nodes[holder.Home("r")]
+		// The first in the queue is a waiter whose process has died.
+		must(t, home.Client(t).ZAdd(t.Context(), lock.DefaultKeyPrefix+":wait:r", dead).Err())
+		ctx, giveUp := context.WithCancel(t.Context())
+		left := waiting(ctx, gone, "r")
+		got := waiting(t.Context(), last, "r")
+		if n := len(queue(t, home, "r")); n != 3 {
+			t.Fatalf("%d wait", n)
 		}
-	}
-	gone := locker(t, cfg)
-	ctx, giveUp := context.WithCancel(t.Context())
-	left := make(chan error)
-	go func() {
-		_, err := gone.Acquire(ctx, "r")
-		left <- err
-	}()
-	eventually(t, 10*time.Second, "it waits", wait(1))
-	last := locker(t, cfg)
-	got := make(chan *lock.Lease)
-	go func() {
-		next, err := last.Acquire(t.Context(), "r")
-		if err != nil {
-			t.Error(err)
+		giveUp()
+		if err := (<-left).err; !errors.Is(err, context.Canceled) {
+			t.Fatalf("the one that gave up: %v", err)
 		}
-		got <- next
-	}()
-	eventually(t, 10*time.Second, "both wait", wait(2))
-	giveUp()
-	if err := <-left; err == nil {
-		t.Fatal("the one that gave up has it")
-	}
-	handOff(t, lease, last, got)
+		synctest.Wait()
+		handsOver(t, lease, got, handover)
+	})
+}
+
+// The lease ends while a waiter that was called gives up.
+func TestAWaiterThatGivesUpPassesItsCallOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		holder, gone, last := started(t, cfg), locker(t, cfg), locker(t, cfg)
+		lease := leased(t, holder, "r")
+		ctx, giveUp := context.WithCancel(t.Context())
+		left := waiting(ctx, gone, "r")
+		got := waiting(t.Context(), last, "r")
+		for _, n := range nodes {
+			n.Replies.Close() // nobody acts on a call, until the first has given up
+		}
+		lease.ReleaseAsync()
+		synctest.Wait()
+		giveUp()
+		<-left
+		begun := time.Now()
+		for _, n := range nodes {
+			n.Replies.Open()
+		}
+		next := <-got
+		must(t, next.err)
+		if took := time.Since(begun); took > handover {
+			t.Errorf("the next one had it after %v", took)
+		}
+	})
 }
 
 // Waiters that are gone leave nothing behind, even if the queue is never empty.
 func TestWaitersThatAreGoneLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 3)
-	holder := started(t, cfg)
-	lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
-	home := holder.Home("r")
-	c := client(t, cfg.Nodes[home].Addr)
-	// Waiters whose processes have died: a release removes them from the queue.
-	for n := range 5 {
-		gone := dead
-		gone.Member = fmt.Sprintf("%v%d", dead.Member, n)
-		must(t, c.ZAdd(t.Context(), cfg.KeyPrefix+":wait:r", gone).Err())
-		must(t, c.HSet(t.Context(), cfg.KeyPrefix+":seen:r", gone.Member, 0).Err())
-	}
-	must(t, c.Set(t.Context(), cfg.KeyPrefix+":waiting", "", time.Minute).Err())
-	release(t, lease)
-	eventually(t, 10*time.Second, "the queue is empty", func() bool { return queued(t, cfg, home, "r") == 0 })
-	lease = acquire(t, holder, "r", lock.WithTTL(time.Minute))
-	got := make(chan *lock.Lease)
-	waiter := locker(t, cfg)
-	go func() {
-		next, err := waiter.Acquire(t.Context(), "r")
-		if err != nil {
-			t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		holder, waiter := started(t, cfg), locker(t, cfg)
+		lease := leased(t, holder, "r")
+		home := nodes[holder.Home("r")]
+		c := home.Client(t)
+		// Waiters whose processes have died: a release removes them from the queue.
+		for n := range 5 {
+			gone := redis.Z{Score: dead.Score, Member: fmt.Sprintf("%v%d", dead.Member, n)}
+			must(t, c.ZAdd(t.Context(), lock.DefaultKeyPrefix+":wait:r", gone).Err())
+			must(t, c.HSet(t.Context(), lock.DefaultKeyPrefix+":seen:r", gone.Member, 0).Err())
 		}
-		got <- next
-	}()
-	eventually(t, 10*time.Second, "one waits", func() bool { return queued(t, cfg, home, "r") == 1 })
-	if n := c.HLen(t.Context(), cfg.KeyPrefix+":seen:r").Val(); n != 1 {
-		t.Errorf("%d are noted, one waits", n)
-	}
-	handOff(t, lease, waiter, got)
+		must(t, c.Set(t.Context(), lock.DefaultKeyPrefix+":waiting", "", time.Minute).Err())
+		must(t, lease.Release(t.Context()))
+		synctest.Wait()
+		if left := queue(t, home, "r"); len(left) != 0 {
+			t.Fatalf("%d are left in the queue", len(left))
+		}
+		lease = leased(t, holder, "r")
+		got := waiting(t.Context(), waiter, "r")
+		if n := c.HLen(t.Context(), lock.DefaultKeyPrefix+":seen:r").Val(); n != 1 {
+			t.Errorf("%d are noted, one waits", n)
+		}
+		handsOver(t, lease, got, handover)
+	})
 }
 
 // A waiter that times out gets an error with the current holder, not the holder at the time of its call.
 func TestAWaiterIsToldTheHolderOfTheEnd(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 3)
-	first := started(t, cfg)
-	lease := acquire(t, first, "r", lock.WithTTL(lock.DefaultMaxTTL), lock.WithHolder("one"))
-	second, third := locker(t, cfg), locker(t, cfg)
-	got := make(chan error, 1)
-	go func() {
-		_, err := second.Acquire(t.Context(), "r", lock.WithTTL(lock.DefaultMaxTTL), lock.WithHolder("two"))
-		got <- err
-	}()
-	home := first.Home("r")
-	eventually(t, time.Minute, "the second waits", func() bool { return queued(t, cfg, home, "r") == 1 })
-	ctx, end := context.WithCancel(t.Context())
-	told, behind := make(chan error, 1), make(chan error, 1)
-	go func() {
-		_, err := third.Acquire(ctx, "r", lock.WithHolder("three"))
-		told <- err
-	}()
-	eventually(t, time.Minute, "the third waits", func() bool { return queued(t, cfg, home, "r") == 2 })
-	release(t, lease)
-	must(t, <-got)
-	late, endLate := context.WithTimeout(t.Context(), time.Millisecond) // another caller of the third one's process
-	defer endLate()
-	go func() {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		first, second, third := started(t, cfg), locker(t, cfg), locker(t, cfg)
+		lease := leased(t, first, "r", lock.WithTTL(lock.DefaultMaxTTL), lock.WithHolder("one"))
+		got := waiting(t.Context(), second, "r", lock.WithTTL(lock.DefaultMaxTTL), lock.WithHolder("two"))
+		ctx, end := context.WithCancel(t.Context())
+		told := waiting(ctx, third, "r", lock.WithHolder("three"))
+		handsOver(t, lease, got, handover)
+		time.Sleep(time.Millisecond)
+		late, endLate := context.WithTimeout(t.Context(), time.Millisecond) // another caller of the third one's process
+		defer endLate()
 		_, err := third.Acquire(late, "r", lock.WithHolder("four"))
-		behind <- err
-	}()
-	if held, ok := errors.AsType[*leasing.HeldError](<-behind); !ok || held.Holder == "one" {
-		t.Errorf("who came after the release is told %+v", held)
-	}
-	eventually(t, time.Minute, "the third has looked again", func() bool { return third.Waits("r") == "two" })
-	end()
-	if held, ok := errors.AsType[*leasing.HeldError](<-told); !ok || held.Holder != "two" {
-		t.Errorf("who waited is told %+v", held)
-	}
+		if held, ok := errors.AsType[*leasing.HeldError](err); !ok || held.Holder == "one" {
+			t.Errorf("who came after the release is told %+v", held)
+		}
+		time.Sleep(2 * lock.Recheck) // the third has looked again
+		end()
+		if held, ok := errors.AsType[*leasing.HeldError]((<-told).err); !ok || held.Holder != "two" {
+			t.Errorf("who waited is told %+v", held)
+		}
+	})
 }
 
 // A node that missed a release has a lock that nobody else has. It does not hold up those who wait in its queue.
@@ -260,91 +295,21 @@ func TestALockThatOnlyTheHomeHasHoldsNoWaiterUp(t *testing.T) {
 	for name, ttl := range map[string]time.Duration{"with a TTL": time.Hour, "without one": 0} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := shared(t, 3)
-			holder := started(t, cfg)
-			home := holder.Home("r")
-			lease := acquireEverywhere(t, holder, "r", lock.WithTTL(lock.DefaultMaxTTL))
-			waiter := locker(t, cfg)
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-			defer cancel()
-			got := make(chan error)
-			go func() {
-				_, err := waiter.Acquire(ctx, "r", lock.WithTTL(lock.DefaultMaxTTL))
-				got <- err
-			}()
-			eventually(t, 10*time.Second, "it waits", func() bool { return queued(t, cfg, home, "r") == 1 })
-			another := strings.Repeat("a", 32) + "another"
-			must(t, client(t, cfg.Nodes[home].Addr).Set(t.Context(), cfg.KeyPrefix+":lock:r", another, ttl).Err())
-			before := waiter.Attempts()
-			eventually(t, 30*time.Second, "it has looked twice", looked(t, cfg, home, 2))
-			if n := waiter.Attempts() - before; n != 0 {
-				t.Errorf("%d attempts while a quorum has the lock", n)
-			}
-			release(t, lease)
-			if err := <-got; err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
-// looked reports whether the first in r's queue has looked at it several times more.
-func looked(t *testing.T, cfg lock.Config, node, times int) func() bool {
-	t.Helper()
-	c, last := client(t, cfg.Nodes[node].Addr), ""
-	return func() bool {
-		seen, err := c.HVals(t.Context(), cfg.KeyPrefix+":seen:r").Result()
-		must(t, err)
-		if now := strings.Join(seen, " "); now != last {
-			last = now
-			times--
-		}
-		return times < 0
-	}
-}
-
-// A node that has not answered when its caller's time is over is not down for this process's other callers.
-func TestACallersOwnDeadlineTakesNoOtherWaiterOutOfItsQueue(t *testing.T) {
-	t.Parallel()
-	for _, subscribed := range []bool{true, false} {
-		t.Run(fmt.Sprintf("subscribed: %t", subscribed), func(t *testing.T) {
-			t.Parallel()
-			cfg := shared(t, 3)
-			holder := started(t, cfg)
-			home := holder.Home("r")
-			names := sameHome(holder, "r", 3)
-			for _, name := range names {
-				acquire(t, holder, name, lock.WithTTL(lock.DefaultMaxTTL))
-			}
-			slow := newRelay(t, cfg.Nodes[home].Addr)
-			through := cfg
-			through.Nodes = slices.Clone(cfg.Nodes)
-			through.Nodes[home].Addr = slow.addr
-			l := locker(t, through)
-			ctx, cancel := context.WithCancel(t.Context())
-			var all sync.WaitGroup
-			defer all.Wait()
-			defer cancel()
-			wait := func(name string) {
-				before := l.Attempts()
-				all.Go(func() { _, _ = l.Acquire(ctx, name) })
-				eventually(t, 10*time.Second, "it waits", func() bool { return queued(t, cfg, home, name) == 1 })
-				if n := l.Attempts() - before; n > 4 { // one, and more on a busy machine
-					t.Errorf("%d attempts for %s", n, name)
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, 3)
+				holder, waiter := started(t, cfg), locker(t, cfg)
+				lease := leased(t, holder, "r", lock.WithTTL(lock.DefaultMaxTTL))
+				got := waiting(t.Context(), waiter, "r")
+				another := strings.Repeat("a", 32) + "another"
+				home := nodes[holder.Home("r")].Client(t)
+				must(t, home.Set(t.Context(), lock.DefaultKeyPrefix+":lock:r", another, ttl).Err())
+				before := waiter.Attempts()
+				time.Sleep(4 * lock.Recheck) // it looks at least twice
+				if n := waiter.Attempts() - before; n != 0 {
+					t.Errorf("%d attempts while a quorum has the lock", n)
 				}
-			}
-			if subscribed {
-				wait(names[0])
-			}
-			slow.replies.close()
-			short, end := context.WithTimeout(t.Context(), 500*time.Millisecond)
-			defer end()
-			if _, err := l.Acquire(short, names[1]); !errors.Is(err, context.DeadlineExceeded) {
-				t.Error(err)
-			}
-			slow.replies.open()
-			wait(names[2])
-			eventually(t, 10*time.Second, "the one that gave up has left", func() bool { return queued(t, cfg, home, names[1]) == 0 })
+				handsOver(t, lease, got, 2*lock.Recheck+handover)
+			})
 		})
 	}
 }
