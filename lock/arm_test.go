@@ -4,81 +4,50 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
 
-func TestArmingRaisesTheFenceToTheTokenWithTheSealsHash(t *testing.T) {
-	t.Parallel()
-	cfg := shared(t, 3)
-	var armed fence.Arming
-	cfg.Armer = &register{before: func(a fence.Arming) error { armed = a; return nil }}
-	l := started(t, cfg)
-	lease := acquire(t, l, "r", lock.WithHolder("worker-a"))
-	grant, err := lease.Grant()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if armed.Resource != "r" || armed.Token != grant.Token || armed.Holder != "worker-a" ||
-		string(armed.SealHash) != string(grant.Seal.Hash()) {
-		t.Errorf("armed %+v for %v", armed, grant)
-	}
-	release(t, lease)
-}
-
 func TestAcquisitionGoesAboveARecordedTokenThatRedisForgot(t *testing.T) {
 	t.Parallel()
-	backends(t, []int{1, 3, 5}, func(t *testing.T, cfg lock.Config) {
-		fences := &register{tokens: make(map[string]fence.Token)}
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		fences := &register{tokens: map[string]fence.Token{"r": 1 << 40}}
 		cfg.Armer = fences
 		l := started(t, cfg)
-		resource := ""
-		var lease *lock.Lease
-		must(t, patiently(t.Context(), func() (err error) {
-			resource += "r" // a late answer may have raised the counters of the one before
-			fences.tokens[resource] = 1 << 40
-			fences.arms.Store(0)
-			lease, err = l.TryAcquire(t.Context(), resource)
-			return err
-		}))
-		if got := token(t, lease); got != 1<<40+1 {
+		if got := token(t, leased(t, l, "r")); got != 1<<40+1 {
 			t.Errorf("token %d; want %d", got, fence.Token(1<<40+1))
 		}
 		if n := fences.arms.Load(); n != 2 {
 			t.Errorf("%d arms; want 2", n)
 		}
-		release(t, lease)
 	})
 }
 
 func TestAFenceThatIsAlwaysAheadEndsTheAcquisitionAfterAFewTries(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 3)
-	fences := &register{before: func(a fence.Arming) error {
-		return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: a.Token + 10}
-	}}
-	cfg.Armer = fences
-	l := started(t, cfg)
-	err := patiently(t.Context(), func() error {
-		fences.arms.Store(0)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		fences := &register{before: func(a fence.Arming) error {
+			return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: a.Token + 10}
+		}}
+		cfg.Armer = fences
+		l := started(t, cfg)
 		_, err := l.TryAcquire(t.Context(), "r")
-		return err
+		if n := fences.arms.Load(); !errors.Is(err, fence.ErrNotRaised) || n != 4 {
+			t.Errorf("%d arms: %v", n, err)
+		}
+		unlocked(t, l, "r")
 	})
-	if !errors.Is(err, fence.ErrNotRaised) {
-		t.Fatalf("got %v", err)
-	}
-	if n := fences.arms.Load(); n < 2 || n > 8 {
-		t.Errorf("%d arms", n)
-	}
-	free(t, l, "r")
 }
 
-func TestAFailedArmGivesTheLockBack(t *testing.T) {
+func TestOnlyAnArmerSaysThatTheOutcomeIsUnknown(t *testing.T) {
 	t.Parallel()
 	down := errors.New("database is away")
 	for name, failure := range map[string]error{
@@ -88,32 +57,32 @@ func TestAFailedArmGivesTheLockBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := shared(t, 3)
-			cfg.Armer = &register{before: func(fence.Arming) error { return failure }}
-			l := started(t, cfg)
-			_, err := tryAcquire(t, l, "r")
-			if !errors.Is(err, failure) || errors.Is(failure, fence.ErrUnknown) != errors.Is(err, fence.ErrUnknown) {
-				t.Fatalf("got %v", err)
-			}
-			free(t, l, "r")
+			synctest.Test(t, func(t *testing.T) {
+				cfg, _ := inMemory(t, 3)
+				cfg.Armer = &register{before: func(fence.Arming) error { return failure }}
+				l := started(t, cfg)
+				_, err := l.TryAcquire(t.Context(), "r")
+				if !errors.Is(err, failure) || errors.Is(failure, fence.ErrUnknown) != errors.Is(err, fence.ErrUnknown) {
+					t.Errorf("got %v", err)
+				}
+				unlocked(t, l, "r")
+			})
 		})
 	}
 }
 
 func TestArmingThatOutlastsTheLeaseLosesIt(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 3)
-	cfg.Armer = slowArmer{}
-	l := started(t, cfg)
-	testenv.Paced(t, 300*time.Millisecond, func(ttl time.Duration) error {
-		_, err := tryAcquire(t, l, "r", lock.WithTTL(ttl))
-		if errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrHeld) {
-			return err // before it was armed, or not given back yet
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		cfg.Armer = slowArmer{}
+		l := started(t, cfg)
+		begun := time.Now()
+		_, err := l.TryAcquire(t.Context(), "r")
+		if took := time.Since(begun); !errors.Is(err, fence.ErrUnknown) || took != l.Validity() {
+			t.Errorf("after %v: %v", took, err)
 		}
-		if !errors.Is(err, fence.ErrUnknown) {
-			t.Errorf("got %v", err)
-		}
-		return nil
+		unlocked(t, l, "r")
 	})
 }
 
@@ -125,28 +94,46 @@ func (slowArmer) Arm(ctx context.Context, _ fence.Arming) error {
 	return ctx.Err()
 }
 
-// With an Armer, even the loss of all nodes at once, followed by Init, neither repeats a token nor lets one fall.
+// With an Armer, even the loss of all nodes at once neither repeats a token nor lets one fall: not after Init, which
+// takes servers that were restarted empty for new ones, and not after the quarantine of nodes that were emptied.
 func TestArmedTokensRiseThroughTheLossOfEveryNode(t *testing.T) {
 	t.Parallel()
-	cfg, minis := embedded(t, 3)
-	cfg.Armer, cfg.Epochs, cfg.MaxTTL = &register{}, &epochs{}, 5*time.Second
-	l := started(t, cfg)
-	var last fence.Token
-	for range 5 {
-		for range 3 {
-			lease := acquire(t, l, "r")
-			if got := token(t, lease); got <= last {
-				t.Fatalf("token %d after %d", got, last)
-			} else {
-				last = got
+	for name, lose := range map[string]func(*testing.T, lock.Config, []*memredis.Node){
+		"restarted empty": func(t *testing.T, cfg lock.Config, nodes []*memredis.Node) {
+			for _, n := range nodes {
+				n.Lose(t)
 			}
-			release(t, lease)
-		}
-		for _, m := range minis {
-			m.FlushAll()
-		}
-		// At once, or after the quarantine if the loss was noticed first.
-		eventually(t, 20*time.Second, "nodes are admitted", func() bool { return l.Init(t.Context()) == nil })
+			must(t, locker(t, cfg).Init(t.Context()))
+		},
+		"flushed": func(t *testing.T, _ lock.Config, nodes []*memredis.Node) {
+			for _, n := range nodes {
+				must(t, n.Client(t).FlushAll(t.Context()).Err())
+			}
+			time.Sleep(lock.DefaultMaxTTL + 5*time.Second)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, 3)
+				cfg.Armer, cfg.Epochs = &register{}, &epochs{}
+				l := started(t, cfg)
+				time.Sleep(5 * time.Second) // it has looked at its nodes
+				var last fence.Token
+				for range 4 {
+					for range 3 {
+						lease := leased(t, l, "r")
+						if got := token(t, lease); got <= last {
+							t.Fatalf("token %d after %d", got, last)
+						} else {
+							last = got
+						}
+						must(t, lease.Release(t.Context()))
+					}
+					lose(t, cfg, nodes)
+				}
+			})
+		})
 	}
 }
 
@@ -177,20 +164,19 @@ func client(t *testing.T, addr string) *redis.Client {
 // The fence is raised, but the lease has expired meanwhile, so the acquisition fails.
 func TestALeaseThatRanOutWhileItWasArmedIsLost(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 3)
-	cfg.Armer = lateArmer{}
-	l := started(t, cfg)
-	for name, acquire := range map[string]func(opts ...lock.AcquireOption) error{
-		"one": func(opts ...lock.AcquireOption) error { _, err := tryAcquire(t, l, "a", opts...); return err },
-		"all": func(opts ...lock.AcquireOption) error {
-			_, err := l.AcquireAll(t.Context(), []string{"b", "c"}, opts...)
-			return err
-		},
-	} {
-		if err := acquire(lock.WithTTL(500 * time.Millisecond)); !errors.Is(err, lock.ErrLost) {
-			t.Errorf("%s: %v", name, err)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		cfg.Armer = lateArmer{}
+		l := started(t, cfg)
+		for name, acquire := range map[string]func() error{
+			"one": func() error { _, err := l.TryAcquire(t.Context(), "a"); return err },
+			"all": func() error { _, err := l.AcquireAll(t.Context(), []string{"b", "c"}); return err },
+		} {
+			if err := acquire(); !errors.Is(err, lock.ErrLost) {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
-	}
+	})
 }
 
 // lateArmer raises the fence after its deadline.

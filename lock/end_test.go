@@ -8,11 +8,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -44,104 +44,96 @@ func (r *ender) ended() []fence.Ending {
 
 func TestTheLastHandleEndsTheGrant(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 1)
-	fences := &ender{}
-	cfg.Armer = fences
-	l := started(t, cfg)
-	o := lock.NewOwner()
-	outer, inner := acquire(t, l, "r", lock.WithOwner(o)), acquire(t, l, "r", lock.WithOwner(o))
-	grant, err := outer.Grant()
-	if err != nil {
-		t.Fatal(err)
-	}
-	release(t, inner)
-	if n := len(fences.ended()); n != 0 {
-		t.Fatalf("%d grants ended while a handle is left", n)
-	}
-	release(t, outer)
-	release(t, outer)
-	all := fences.ended()
-	if len(all) != 1 || all[0].Resource != "r" || all[0].Token != grant.Token || !bytes.Equal(all[0].SealHash, grant.Seal.Hash()) {
-		t.Errorf("ended %+v for %v", all, grant)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 1)
+		fences := &ender{}
+		cfg.Armer = fences
+		l := started(t, cfg)
+		o := lock.NewOwner()
+		outer, inner := leased(t, l, "r", lock.WithOwner(o)), leased(t, l, "r", lock.WithOwner(o))
+		grant, err := outer.Grant()
+		must(t, err)
+		must(t, inner.Release(t.Context()))
+		if n := len(fences.ended()); n != 0 {
+			t.Fatalf("%d grants ended while a handle is left", n)
+		}
+		must(t, outer.Release(t.Context()))
+		must(t, outer.Release(t.Context()))
+		all := fences.ended()
+		if len(all) != 1 || all[0].Resource != "r" || all[0].Token != grant.Token || !bytes.Equal(all[0].SealHash, grant.Seal.Hash()) {
+			t.Errorf("ended %+v for %v", all, grant)
+		}
+	})
 }
 
 func TestAnAsynchronousReleaseEndsTheGrantFirst(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 1)
-	asked, gate := make(chan struct{}), make(chan struct{})
-	tell := sync.OnceFunc(func() { close(asked) })
-	cfg.Armer = &ender{end: func(context.Context, fence.Ending) error { tell(); <-gate; return nil }}
-	l := started(t, cfg)
-	acquire(t, l, "r").ReleaseAsync()
-	select {
-	case <-asked:
-	case <-time.After(20 * time.Second):
-		t.Fatal("the fence was not asked")
-	}
-	if _, err := tryAcquire(t, l, "r"); !errors.Is(err, lock.ErrHeld) {
-		t.Errorf("before the grant has ended: %v", err)
-	}
-	close(gate)
-	free(t, l, "r")
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 1)
+		gate := make(chan struct{})
+		fences := &ender{end: func(context.Context, fence.Ending) error { <-gate; return nil }}
+		cfg.Armer = fences
+		l := started(t, cfg)
+		leased(t, l, "r").ReleaseAsync()
+		synctest.Wait()
+		if n := len(fences.ended()); n != 1 {
+			t.Errorf("the fence was asked %d times", n)
+		}
+		if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+			t.Errorf("before the grant has ended: %v", err)
+		}
+		close(gate)
+		unlocked(t, l, "r")
+	})
 }
 
 // A release has a time limit for the fence, whatever the caller's context, and logs that the grant was not ended.
 func TestAReleaseGivesTheFenceHalfASecond(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 1)
-	var log bytes.Buffer
-	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	var left time.Duration
-	cfg.Armer = &ender{end: func(ctx context.Context, _ fence.Ending) error {
-		if deadline, ok := ctx.Deadline(); ok {
-			left = time.Until(deadline)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 1)
+		var log bytes.Buffer
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		cfg.Armer = &ender{end: func(ctx context.Context, _ fence.Ending) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		l := started(t, cfg)
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		lease := leased(t, l, "r")
+		begun := time.Now()
+		must(t, lease.Release(over))
+		if took := time.Since(begun); took != 500*time.Millisecond {
+			t.Errorf("the release took %v", took)
 		}
-		<-ctx.Done()
-		return ctx.Err()
-	}}
-	l := started(t, cfg)
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	testenv.Paced(t, 500*time.Millisecond, func(time.Duration) error {
-		left = 0
-		if err := acquire(t, l, "r").Release(over); err != nil {
-			t.Error(err)
+		if said := log.String(); !strings.Contains(said, "stays current until the next acquisition") || !strings.Contains(said, "resource=r") {
+			t.Errorf("logged %q", said)
 		}
-		if left > 500*time.Millisecond {
-			t.Errorf("the fence had %v", left)
-		}
-		if left <= 0 {
-			return errors.New("the fence had no time, or was asked late")
-		}
-		return nil
+		unlocked(t, l, "r")
 	})
-	if said := log.String(); !strings.Contains(said, "stays current until the next acquisition") || !strings.Contains(said, "resource=r") {
-		t.Errorf("logged %q", said)
-	}
-	free(t, l, "r")
 }
 
 // A superseded grant is over, so nothing is logged. Without a token there is no grant to end.
 func TestWhatNeedsNoEndIsSilent(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 1)
-	var log bytes.Buffer
-	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	fences := &ender{end: func(_ context.Context, e fence.Ending) error {
-		return &fence.StaleError{Resource: e.Resource, Presented: e.Token, Recorded: e.Token + 1}
-	}}
-	cfg.Armer = fences
-	l := started(t, cfg)
-	release(t, acquire(t, l, "r"))
-	if strings.Contains(log.String(), "resource=r") {
-		t.Errorf("logged %q", log.String())
-	}
-	lease := acquire(t, l, "r")
-	if err := l.Release(t.Context(), leasing.Ref{Resource: "r", Owner: lease.Ref().Owner}); err != nil {
-		t.Error(err)
-	}
-	if n := len(fences.ended()); n != 1 {
-		t.Errorf("%d ends", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 1)
+		var log bytes.Buffer
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		fences := &ender{end: func(_ context.Context, e fence.Ending) error {
+			return &fence.StaleError{Resource: e.Resource, Presented: e.Token, Recorded: e.Token + 1}
+		}}
+		cfg.Armer = fences
+		l := started(t, cfg)
+		must(t, leased(t, l, "r").Release(t.Context()))
+		if strings.Contains(log.String(), "resource=r") {
+			t.Errorf("logged %q", log.String())
+		}
+		lease := leased(t, l, "r")
+		must(t, l.Release(t.Context(), leasing.Ref{Resource: "r", Owner: lease.Ref().Owner}))
+		if n := len(fences.ended()); n != 1 {
+			t.Errorf("%d ends", n)
+		}
+	})
 }

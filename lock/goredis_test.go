@@ -46,7 +46,9 @@ func TestNodesComeFromTheClientsOfAProgram(t *testing.T) {
 		must(t, c.Close()) // a Locker has its own connections
 	}
 	l := started(t, lock.Config{Nodes: nodes, NodeTimeout: patient})
-	release(t, acquire(t, l, "r"))
+	lease, err := l.Acquire(t.Context(), "r")
+	must(t, err)
+	must(t, lease.Release(t.Context()))
 	if dialed.Load() == 0 {
 		t.Error("the dialer was not asked")
 	}
@@ -81,7 +83,9 @@ func TestTheCredentialsOfAClientAreAskedFor(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, username, err)
 		}
 		l := started(t, lock.Config{Nodes: nodes, KeyPrefix: cfg.KeyPrefix, NodeTimeout: patient})
-		release(t, acquire(t, l, "r"))
+		lease, err := l.Acquire(t.Context(), "r")
+		must(t, err)
+		must(t, lease.Release(t.Context()))
 	}
 }
 

@@ -2,12 +2,10 @@ package lock_test
 
 import (
 	"errors"
-	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -15,59 +13,54 @@ import (
 // because the caller may end its grant on that report.
 func TestAnInspectionThatASilentNodeDecidesSaysSo(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	l := started(t, cfg)
-	acquireEverywhere(t, l, "r", lock.WithTTL(time.Minute))
-	dropLock(t, servers[1].Addr, cfg.KeyPrefix, "r")
-	eventually(t, 10*time.Second, "the others have it", func() bool {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		l := started(t, cfg)
+		leased(t, l, "r")
+		synctest.Wait()
+		must(t, nodes[1].Client(t).Del(t.Context(), lock.DefaultKeyPrefix+":lock:r").Err())
+		if ins, err := l.Inspect(t.Context(), "r"); err != nil || !ins.Locked {
+			t.Errorf("two have it: %+v, %v", ins, err)
+		}
+		nodes[0].Freeze()
+		begun := time.Now()
 		ins, err := l.Inspect(t.Context(), "r")
-		return err == nil && ins.Locked
+		if _, missing := errors.AsType[*lock.QuorumError](err); !missing {
+			t.Errorf("%+v, %v", ins, err)
+		}
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if all, err := l.InspectAll(t.Context(), []string{"free", "r"}); err == nil || len(all) != 2 || all[1].Locked {
+			t.Errorf("of both: %+v, %v", all, err)
+		}
+		if ins, err := l.Inspect(t.Context(), "free"); err != nil || ins.Locked {
+			t.Errorf("a resource that nobody has: %+v, %v", ins, err)
+		}
 	})
-	cfg.NodeTimeout = silence
-	quick := locker(t, cfg)
-	freeze(t, servers[0])
-	ins, err := quick.Inspect(t.Context(), "r")
-	if _, missing := errors.AsType[*lock.QuorumError](err); !missing {
-		t.Errorf("%+v, %v", ins, err)
-	}
-	if all, err := quick.InspectAll(t.Context(), []string{"free", "r"}); err == nil || len(all) != 2 || all[1].Locked {
-		t.Errorf("of both: %+v, %v", all, err)
-	}
-	err = patiently(t.Context(), func() (err error) { ins, err = quick.Inspect(t.Context(), "free"); return err })
-	if err != nil || ins.Locked {
-		t.Errorf("a resource that nobody has: %+v, %v", ins, err)
-	}
 }
 
 // A free resource is the first error of a node's answer, and hides those behind it.
 func TestANodeWhoseCountersCantBeReadIsAFailedMember(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	l := started(t, cfg)
-	acquireEverywhere(t, l, "r", lock.WithTTL(time.Minute))
-	c := client(t, servers[0].Addr)
-	must(t, c.Del(t.Context(), cfg.KeyPrefix+":h").Err())
-	must(t, c.Set(t.Context(), cfg.KeyPrefix+":h", "of another program", 0).Err())
-	var all []leasing.Inspection
-	var err error
-	eventually(t, 20*time.Second, "all nodes answer in time", func() bool {
-		all, err = l.InspectAll(t.Context(), []string{"free", "r"})
-		return !slices.ContainsFunc(all, func(one leasing.Inspection) bool {
-			return slices.ContainsFunc(one.Members, func(m leasing.Member) bool { return errors.Is(m.Err, lock.ErrNodeTimeout) })
-		})
-	})
-	if err != nil || len(all) != 2 || all[0].Locked || !all[1].Locked {
-		t.Fatalf("%+v, %v", all, err)
-	}
-	for _, one := range all {
-		failed := 0
-		for _, m := range one.Members {
-			if m.Err != nil {
-				failed++
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		l := started(t, cfg)
+		leased(t, l, "r")
+		synctest.Wait()
+		c := nodes[0].Client(t)
+		must(t, c.Del(t.Context(), lock.DefaultKeyPrefix+":h").Err())
+		must(t, c.Set(t.Context(), lock.DefaultKeyPrefix+":h", "of another program", 0).Err())
+		all, err := l.InspectAll(t.Context(), []string{"free", "r"})
+		if err != nil || len(all) != 2 || all[0].Locked || !all[1].Locked {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		for _, one := range all {
+			for i, m := range one.Members {
+				if failed := m.Err != nil; failed != (i == 0) {
+					t.Errorf("%s, %s: %v", one.Resource, m.Name, m.Err)
+				}
 			}
 		}
-		if failed != 1 {
-			t.Errorf("%d members failed, want 1: %+v", failed, one)
-		}
-	}
+	})
 }

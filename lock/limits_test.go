@@ -2,14 +2,16 @@ package lock_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -24,32 +26,35 @@ func use(t *testing.T, cfg lock.Config, resource string, token fence.Token) {
 	}
 }
 
+// countedTo sets a resource's counter on nodes in memory.
+func countedTo(t *testing.T, nodes []*memredis.Node, resource string, token fence.Token) {
+	t.Helper()
+	for _, n := range nodes {
+		field, value := "c:"+resource, strconv.FormatInt(int64(token), 10)
+		must(t, n.Client(t).HSet(t.Context(), lock.DefaultKeyPrefix+":h", field, value).Err())
+	}
+}
+
 func TestAResourceThatUsedUpItsTokensGoesOnInTheNextEpoch(t *testing.T) {
 	t.Parallel()
 	for name, store := range map[string]lock.EpochStore{"with an epoch store": &epochs{}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := shared(t, 3)
-			started(t, cfg)
-			cfg.Epochs = store
-			l := locker(t, cfg)
-			resource := ""
-			var lease *lock.Lease
-			must(t, patiently(t.Context(), func() (err error) {
-				resource += "r" // a late answer may have raised the counters of the one before
-				use(t, cfg, resource, lastOfEpoch-1)
-				lease, err = l.TryAcquire(t.Context(), resource)
-				return err
-			}))
-			if got := token(t, lease); got != lastOfEpoch {
-				t.Fatalf("token %d", got)
-			}
-			release(t, lease)
-			lease = acquire(t, l, resource)
-			if got := token(t, lease); got <= lastOfEpoch {
-				t.Fatalf("token %d", got)
-			}
-			release(t, lease)
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, 3)
+				started(t, cfg)
+				cfg.Epochs = store
+				l := locker(t, cfg)
+				countedTo(t, nodes, "r", lastOfEpoch-1)
+				lease := leased(t, l, "r")
+				if got := token(t, lease); got != lastOfEpoch {
+					t.Fatalf("token %d", got)
+				}
+				must(t, lease.Release(t.Context()))
+				if got := token(t, leased(t, l, "r")); got <= lastOfEpoch {
+					t.Fatalf("token %d", got)
+				}
+			})
 		})
 	}
 }
@@ -57,91 +62,81 @@ func TestAResourceThatUsedUpItsTokensGoesOnInTheNextEpoch(t *testing.T) {
 // A sweep raises every resource to the one that was used most. Near the end of an epoch that would use up all tokens.
 func TestASweepNearTheEndOfAnEpochLeavesTokensForAll(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 3)
-	l := started(t, cfg)
-	use(t, cfg, "r", lastOfEpoch)
-	_, err := sweep(t, l)
-	must(t, err)
-	for range 3 {
-		lease := acquire(t, l, "other")
-		if got := token(t, lease); got <= lastOfEpoch {
-			t.Fatalf("token %d", got)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		l := started(t, cfg)
+		countedTo(t, nodes, "r", lastOfEpoch)
+		_, err := l.Sweep(t.Context())
+		must(t, err)
+		for range 3 {
+			lease := leased(t, l, "other")
+			if got := token(t, lease); got <= lastOfEpoch {
+				t.Fatalf("token %d", got)
+			}
+			must(t, lease.Release(t.Context()))
 		}
-		release(t, lease)
-	}
+	})
 }
 
 // A Locker without the group's epoch store does not start an epoch that the store would allocate again.
 func TestASweepWithoutTheEpochStoreStartsNoEpoch(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 1, redisserver.Config{})
-	cfg.MaxTTL, cfg.DefaultTTL = time.Second, time.Second
-	plain := cfg
-	cfg.Epochs = &epochs{}
-	l := started(t, cfg)
-	use(t, cfg, "r", 1<<32+1<<31+5)
-	_, err := sweep(t, locker(t, plain))
-	must(t, err)
-	var last fence.Token
-	rises := func() {
-		t.Helper()
-		for range 3 {
-			lease := acquire(t, l, "r")
-			got := token(t, lease)
-			if got <= last {
-				t.Errorf("token %d after %d", got, last)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 1)
+		plain := cfg
+		cfg.Epochs = &epochs{}
+		l := started(t, cfg)
+		countedTo(t, nodes, "r", 1<<32+1<<31+5)
+		_, err := locker(t, plain).Sweep(t.Context())
+		must(t, err)
+		var last fence.Token
+		rises := func() {
+			t.Helper()
+			for range 3 {
+				lease := leased(t, l, "r")
+				got := token(t, lease)
+				if got <= last {
+					t.Errorf("token %d after %d", got, last)
+				}
+				last = got
+				must(t, lease.Release(t.Context()))
 			}
-			last = got
-			release(t, lease)
 		}
-	}
-	rises()
-	must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
-	readmit(t, l, "node-1")
-	rises()
+		rises()
+		must(t, nodes[0].Client(t).FlushAll(t.Context()).Err())
+		must(t, l.Admit(t.Context(), "node-1"))
+		rises()
+	})
 }
 
 // Nodes that were admitted with a record of PostgreSQL say that it keeps the epoch.
 func TestNodesWhoseEpochPostgreSQLKeepsStartNone(t *testing.T) {
 	t.Parallel()
-	cfg := shared(t, 3)
-	plain := cfg
-	store := &epochs{}
-	cfg.Epochs = store
-	started(t, cfg)
-	before := store.last.Load()
-	l := locker(t, plain)
-	use(t, cfg, "r", fence.Token(before)<<32+1<<31+5)
-	_, err := sweep(t, l)
-	must(t, err)
-	use(t, cfg, "r", fence.Token(before)<<32+lastOfEpoch)
-	if _, err := tryAcquire(t, l, "r"); !errors.Is(err, lock.ErrExhausted) || !strings.Contains(err.Error(), "Config.Epochs") {
-		t.Errorf("acquire: %v", err)
-	}
-	for _, st := range status(t, l) {
-		if st.Epoch != before {
-			t.Errorf("%s: epoch %d; want %d", st.Name, st.Epoch, before)
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		plain := cfg
+		store := &epochs{}
+		cfg.Epochs = store
+		started(t, cfg)
+		before := store.last.Load()
+		l := locker(t, plain)
+		countedTo(t, nodes, "r", fence.Token(before)<<32+1<<31+5)
+		_, err := l.Sweep(t.Context())
+		must(t, err)
+		countedTo(t, nodes, "r", fence.Token(before)<<32+lastOfEpoch)
+		if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrExhausted) || !strings.Contains(err.Error(), "Config.Epochs") {
+			t.Errorf("acquire: %v", err)
 		}
-	}
-	release(t, acquire(t, locker(t, cfg), "r"))
-	if after := store.last.Load(); after != before+1 {
-		t.Errorf("epoch %d after %d", after, before)
-	}
-}
-
-// minted acquires a resource whose fence stands at a token, in one try.
-func minted(t *testing.T, l *lock.Locker, fences *register, at fence.Token) (lease *lock.Lease) {
-	t.Helper()
-	resource := ""
-	must(t, patiently(t.Context(), func() (err error) {
-		resource += "m" // a late answer may have raised the counters of the one before
-		fences.mu.Lock()
-		fences.tokens[resource] = at
-		fences.mu.Unlock()
-		lease, err = l.TryAcquire(t.Context(), resource)
-		return err
-	}))
-	return lease
+		for _, st := range l.Status(t.Context()) {
+			if st.Err != nil || st.Epoch != before {
+				t.Errorf("%s: epoch %d; want %d; %v", st.Name, st.Epoch, before, st.Err)
+			}
+		}
+		leased(t, locker(t, cfg), "r")
+		if after := store.last.Load(); after != before+1 {
+			t.Errorf("epoch %d after %d", after, before)
+		}
+	})
 }
 
 // A fence that is far above the nodes' epoch, because a writer presented a token without a grant, costs no epoch of
@@ -158,35 +153,34 @@ func TestAFenceFarAboveTheEpochUsesUpNoEpochs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := shared(t, 3)
-			store := &epochs{}
-			fences := &register{tokens: map[string]fence.Token{"minted": test.fence}}
-			cfg.Epochs, cfg.Armer = store, fences
-			l := started(t, cfg)
-			before := store.last.Load()
-			resource := "minted"
-			if test.want > 0 {
-				lease := minted(t, l, fences, test.fence)
-				resource = lease.Ref().Resource
-				if got := token(t, lease); got != test.want {
-					t.Errorf("token %d; want %d", got, test.want)
+			synctest.Test(t, func(t *testing.T) {
+				cfg, _ := inMemory(t, 3)
+				store := &epochs{}
+				cfg.Epochs, cfg.Armer = store, &register{tokens: map[string]fence.Token{"minted": test.fence}}
+				l := started(t, cfg)
+				before := store.last.Load()
+				if test.want > 0 {
+					lease := leased(t, l, "minted")
+					if got := token(t, lease); got != test.want {
+						t.Errorf("token %d; want %d", got, test.want)
+					}
+					must(t, lease.Release(t.Context()))
 				}
-				release(t, lease)
-			}
-			for range 3 {
-				lease, err := l.Acquire(t.Context(), resource)
-				switch {
-				case test.fence < 1<<40:
-					must(t, err)
-					release(t, lease)
-				case !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), "another resource name"):
-					t.Errorf("got %v", err)
+				for range 3 {
+					lease, err := l.TryAcquire(t.Context(), "minted")
+					switch {
+					case test.fence < 1<<40:
+						must(t, err)
+						must(t, lease.Release(t.Context()))
+					case !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), "another resource name"):
+						t.Errorf("got %v", err)
+					}
 				}
-			}
-			if after := store.last.Load(); after != before {
-				t.Errorf("epoch %d after %d", after, before)
-			}
-			release(t, acquire(t, l, "other"))
+				if after := store.last.Load(); after != before {
+					t.Errorf("epoch %d after %d", after, before)
+				}
+				leased(t, l, "other")
+			})
 		})
 	}
 }
@@ -200,35 +194,32 @@ func TestASweepRaisesNoResourceToAFenceFarAboveTheEpoch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg, servers := own(t, 3, redisserver.Config{})
-			fences := &register{tokens: make(map[string]fence.Token)}
-			cfg.Epochs, cfg.Armer = &epochs{}, fences
-			l := started(t, cfg)
-			release(t, acquire(t, l, "other"))
-			lease := minted(t, l, fences, made)
-			last, counted := token(t, lease), lease.Ref().Resource
-			release(t, lease)
-			if n, err := sweep(t, l); err != nil || n == 0 {
-				t.Errorf("swept %d counters, %v", n, err)
-			}
-			kept := 0
-			for _, s := range servers {
-				if client(t, s.Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "c:"+counted).Val() >= strconv.FormatInt(int64(last), 10) {
-					kept++
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, 3)
+				cfg.Epochs, cfg.Armer = &epochs{}, &register{tokens: map[string]fence.Token{"minted": made}}
+				l := started(t, cfg)
+				must(t, leased(t, l, "other").Release(t.Context()))
+				lease := leased(t, l, "minted")
+				last := token(t, lease)
+				must(t, lease.Release(t.Context()))
+				synctest.Wait()
+				if n, err := l.Sweep(t.Context()); err != nil || n == 0 {
+					t.Errorf("swept %d counters, %v", n, err)
 				}
-			}
-			if kept < 2 {
-				t.Errorf("%d nodes know token %d", kept, last)
-			}
-			restart(t, servers[1], nil)
-			readmit(t, l, "node-2")
-			for _, resource := range []string{"other", counted} {
-				lease := acquire(t, l, resource)
-				if got := token(t, lease); (got > last) != (resource == counted) {
-					t.Errorf("%s: token %d", resource, got)
+				for i, n := range nodes {
+					kept := n.Client(t).HGet(t.Context(), lock.DefaultKeyPrefix+":h", "c:minted").Val()
+					if counted, err := strconv.ParseInt(kept, 10, 64); err != nil || fence.Token(counted) < last {
+						t.Errorf("node %d has counted to %q; the last token is %d", i+1, kept, last)
+					}
 				}
-				release(t, lease)
-			}
+				must(t, nodes[1].Client(t).FlushAll(t.Context()).Err())
+				must(t, l.Admit(t.Context(), "node-2"))
+				for _, resource := range []string{"other", "minted"} {
+					if got := token(t, leased(t, l, resource)); (got > last) != (resource == "minted") {
+						t.Errorf("%s: token %d", resource, got)
+					}
+				}
+			})
 		})
 	}
 }
@@ -236,37 +227,43 @@ func TestASweepRaisesNoResourceToAFenceFarAboveTheEpoch(t *testing.T) {
 // After fence.invalidate_all all fences are above the nodes' epoch. Counters that follow them are swept in a new one.
 func TestManyCountersAboveTheEpochAreSwept(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 1, redisserver.Config{})
-	store := &epochs{}
-	cfg.Epochs, cfg.Armer = store, &register{}
-	l := started(t, cfg)
-	c := client(t, servers[0].Addr)
-	store.last.Store(9)
-	must(t, c.Eval(t.Context(), `for i = 1, 50001 do
-		redis.call('HSET', KEYS[1], 'c:jobs/' .. i, '34359738375')
-	end return 1`, []string{cfg.KeyPrefix + ":h"}).Err()) // of epoch 8
-	if n, err := sweep(t, l); err != nil || n != 50_001 {
-		t.Errorf("swept %d counters, %v", n, err)
-	}
-	if got := token(t, acquire(t, l, "jobs/1")); got <= 34359738375 {
-		t.Errorf("token %d", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 1)
+		store := &epochs{}
+		cfg.Epochs, cfg.Armer = store, &register{}
+		l := started(t, cfg)
+		store.last.Store(9)
+		const followed fence.Token = 8<<32 + 7 // of epoch 8
+		var counters []string
+		for i := range 50_001 {
+			counters = append(counters, fmt.Sprintf("c:jobs/%d", i), strconv.FormatInt(int64(followed), 10))
+		}
+		nodes[0].Mini().HSet(lock.DefaultKeyPrefix+":h", counters...)
+		if n, err := l.Sweep(t.Context()); err != nil || n != 50_001 {
+			t.Errorf("swept %d counters, %v", n, err)
+		}
+		if got := token(t, leased(t, l, "jobs/1")); got <= followed {
+			t.Errorf("token %d", got)
+		}
+	})
 }
 
 // A sweep leaves no counters, but the group counts as used: an empty node of it may have held a lease.
 func TestInitLeavesASweptGroupsEmptyNodeAlone(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{})
-	l := started(t, cfg)
-	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
-	_, err := sweep(t, l)
-	must(t, err)
-	must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
-	initialise(t, locker(t, cfg))
-	if l.Status(t.Context())[0].Admitted {
-		t.Error("admitted without quarantine")
-	}
-	lease.ReleaseAsync() // the emptied node may have been needed for its quorum
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 3)
+		l := started(t, cfg)
+		leased(t, l, "r")
+		synctest.Wait()
+		_, err := l.Sweep(t.Context())
+		must(t, err)
+		must(t, nodes[0].Client(t).FlushAll(t.Context()).Err())
+		must(t, locker(t, cfg).Init(t.Context()))
+		if l.Status(t.Context())[0].Admitted {
+			t.Error("admitted without quarantine")
+		}
+	})
 }
 
 func TestAConfigurationOutOfBoundsIsRefused(t *testing.T) {

@@ -1,27 +1,32 @@
 package lock_test
 
 import (
-	"context"
-	"fmt"
 	"testing"
 
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/leasing/leasingtest"
+	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
 func TestALockerFollowsTheRulesOfASource(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{1, 3} {
-		t.Run(fmt.Sprintf("redis-%d", n), func(t *testing.T) {
+	for _, rule := range leasingtest.Rules {
+		t.Run(rule.Name, func(t *testing.T) {
 			t.Parallel()
-			leasingtest.Run(t, func(tb testing.TB) leasingtest.Open {
-				r := testenv.Redis(tb, n)
-				return openOn(tb, lock.Config{Nodes: nodesAt(r.Addrs...), KeyPrefix: r.Prefix, NodeTimeout: patient})
-			})
+			groups(t, []int{1, 3}, func(t *testing.T, cfg lock.Config, _ []*memredis.Node) { rule.Check(t, openOn(t, cfg)) })
 		})
 	}
+}
+
+// The same with the scripts in Redis' own Lua.
+func TestALockerOnRedisFollowsTheRulesOfASource(t *testing.T) {
+	t.Parallel()
+	leasingtest.Run(t, func(tb testing.TB) leasingtest.Open {
+		r := testenv.Redis(tb, 3)
+		return openOn(tb, lock.Config{Nodes: nodesAt(r.Addrs...), KeyPrefix: r.Prefix, NodeTimeout: patient})
+	})
 }
 
 func openOn(tb testing.TB, cfg lock.Config) leasingtest.Open {
@@ -40,43 +45,6 @@ func openOn(tb testing.TB, cfg lock.Config) leasingtest.Open {
 			tb.Error(err)
 			return nil
 		}
-		return patientSource{l.Source().(leasing.AllSource)}
+		return l.Source()
 	}
-}
-
-// patientSource makes the calls that do not wait patiently.
-type patientSource struct{ leasing.AllSource }
-
-var _ leasing.Surveyor = patientSource{}
-
-func (s patientSource) TryAcquire(ctx context.Context, r leasing.Request) (lease leasing.Lease, err error) {
-	err = patiently(ctx, func() error {
-		lease, err = s.AllSource.TryAcquire(ctx, r)
-		return err
-	})
-	return lease, err
-}
-
-func (s patientSource) TryAcquireAll(ctx context.Context, all []leasing.Request) (leases []leasing.Lease, err error) {
-	err = patiently(ctx, func() error {
-		leases, err = s.AllSource.TryAcquireAll(ctx, all)
-		return err
-	})
-	return leases, err
-}
-
-func (s patientSource) Inspect(ctx context.Context, resource string) (ins leasing.Inspection, err error) {
-	err = patiently(ctx, func() error {
-		ins, err = s.AllSource.Inspect(ctx, resource)
-		return err
-	})
-	return ins, err
-}
-
-func (s patientSource) InspectAll(ctx context.Context, resources []string) (all []leasing.Inspection, err error) {
-	err = patiently(ctx, func() error {
-		all, err = s.AllSource.(leasing.Surveyor).InspectAll(ctx, resources)
-		return err
-	})
-	return all, err
 }

@@ -2,14 +2,12 @@ package lock_test
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -22,36 +20,48 @@ func stranger(t *testing.T, cfg lock.Config) *lock.Locker {
 
 func TestALostNodeIsAdmittedThoughNobodyAsksForLeases(t *testing.T) {
 	t.Parallel()
-	for _, nodes := range []int{1, 3} {
-		for name, loss := range losses {
-			t.Run(fmt.Sprintf("%d, %s", nodes, name), func(t *testing.T) {
+	for name, lose := range map[string]func(*testing.T, *memredis.Node){
+		"restarted empty":             func(t *testing.T, n *memredis.Node) { n.Lose(t) },
+		"restarted with all its data": func(t *testing.T, n *memredis.Node) { n.Restart(t) },
+		"flushed":                     func(t *testing.T, n *memredis.Node) { must(t, n.Client(t).FlushAll(t.Context()).Err()) },
+		"counters deleted": func(t *testing.T, n *memredis.Node) {
+			must(t, n.Client(t).Del(t.Context(), lock.DefaultKeyPrefix+":h").Err())
+		},
+		"scripts flushed": func(t *testing.T, n *memredis.Node) { must(t, n.Client(t).ScriptFlush(t.Context()).Err()) },
+	} {
+		for _, size := range []int{1, 3} {
+			t.Run(fmt.Sprintf("%d, %s", size, name), func(t *testing.T) {
 				t.Parallel()
-				cfg, servers := own(t, nodes, loss.server)
-				cfg.MaxTTL, cfg.Armer, cfg.Epochs = 300*time.Millisecond, &register{}, &epochs{}
-				watchers := []*lock.Locker{started(t, cfg), locker(t, cfg), locker(t, cfg)}
-				before := acquire(t, watchers[0], "r")
-				release(t, before)
-				<-time.After(4 * time.Second) // each has checked the nodes
-				c := client(t, servers[0].Addr)
-				incarnation := func() string { return c.HGet(t.Context(), cfg.KeyPrefix+":h", "@incarnation").Val() }
-				old, lost := incarnation(), time.Now()
-				loss.lose(t, servers[0], c)
-				sight := stranger(t, cfg)
-				eventually(t, 30*time.Second, "the node is admitted anew", func() bool {
-					return status(t, sight)[0].Admitted && incarnation() != old
-				})
-				if took := time.Since(lost); took < cfg.MaxTTL {
-					t.Errorf("admitted after %v; the quarantine is %v", took, cfg.MaxTTL)
-				} else {
-					t.Logf("admitted after %v", took)
-				}
-				for _, l := range watchers {
-					after := acquire(t, l, "r")
-					if token(t, after) <= before.Ref().Token {
-						t.Error("token fell")
+				synctest.Test(t, func(t *testing.T) {
+					cfg, nodes := inMemory(t, size)
+					cfg.Armer, cfg.Epochs = &register{}, &epochs{}
+					watchers := []*lock.Locker{started(t, cfg), locker(t, cfg), locker(t, cfg)}
+					time.Sleep(5 * time.Second) // each has checked the nodes
+					before := leased(t, watchers[0], "r")
+					must(t, before.Release(t.Context()))
+					synctest.Wait()
+					sight := stranger(t, cfg)
+					lose(t, nodes[0])
+					lost := time.Now()
+					if sight.Status(t.Context())[0].Admitted {
+						t.Fatal("it is admitted")
 					}
-					release(t, after)
-				}
+					for !sight.Status(t.Context())[0].Admitted && time.Since(lost) < 2*lock.DefaultMaxTTL {
+						time.Sleep(time.Second)
+					}
+					took := time.Since(lost)
+					if most := lock.DefaultMaxTTL + 6*time.Second; took > most || size == 1 && took < lock.DefaultMaxTTL {
+						t.Errorf("admitted after %v", took)
+					}
+					for _, l := range watchers {
+						after := leased(t, l, "r")
+						if token(t, after) <= before.Ref().Token {
+							t.Error("token fell")
+						}
+						must(t, after.Release(t.Context()))
+						synctest.Wait()
+					}
+				})
 			})
 		}
 	}
@@ -60,51 +70,43 @@ func TestALostNodeIsAdmittedThoughNobodyAsksForLeases(t *testing.T) {
 // A quarantine would keep a new group from granting leases for minutes.
 func TestAGroupThatWasNeverStartedIsLeftToInit(t *testing.T) {
 	t.Parallel()
-	cfg, _ := own(t, 3, redisserver.Config{})
-	cfg.Armer, cfg.Epochs = &register{}, &epochs{}
-	l := locker(t, cfg)
-	<-time.After(5 * time.Second) // at least two checks
-	initialise(t, l)
-	release(t, acquire(t, l, "r"))
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		cfg.Armer, cfg.Epochs = &register{}, &epochs{}
+		l := locker(t, cfg)
+		time.Sleep(5 * time.Minute)
+		for _, st := range stranger(t, cfg).Status(t.Context()) {
+			if st.Admitted || st.Quarantine > 0 {
+				t.Errorf("%s: admitted: %v, quarantine %v", st.Name, st.Admitted, st.Quarantine)
+			}
+		}
+		begun := time.Now()
+		must(t, l.Init(t.Context()))
+		leased(t, l, "r")
+		if took := time.Since(begun); took != 0 {
+			t.Errorf("it took %v", took)
+		}
+	})
 }
 
 func TestAnIdleLockerAsksANodeOnceASecondAtTheMost(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 1, redisserver.Config{})
-	cfg.Armer, cfg.Epochs = &register{}, &epochs{}
-	l := started(t, cfg)
-	asked := client(t, servers[0].Addr)
-	<-time.After(3 * time.Second) // the first check uses more commands
-	const quiet = 6
-	const each = 2              // in one message
-	for tries := 0; ; tries++ { // on a busy machine the first check, or one of these, is late
-		before := commands(t, asked)
-		<-time.After(quiet * time.Second)
-		n := commands(t, asked) - before - 1
-		if n >= each*quiet/3 && n <= each*(quiet+2) {
-			break
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 1)
+		cfg.Armer, cfg.Epochs = &register{}, &epochs{}
+		l := started(t, cfg)
+		time.Sleep(5 * time.Second) // the first check uses more commands
+		var asked atomic.Int64
+		nodes[0].Requests.Delay(func() time.Duration { asked.Add(1); return 0 })
+		time.Sleep(10 * time.Minute)
+		if n := asked.Load(); n < 300 || n > 600 {
+			t.Errorf("%d requests in ten minutes", n)
 		}
-		if tries == 4 {
-			t.Fatalf("%d commands in %d s", n, quiet)
+		must(t, l.Close())
+		asked.Store(0)
+		time.Sleep(time.Hour)
+		if n := asked.Load(); n != 0 {
+			t.Errorf("%d requests after Close", n)
 		}
-		t.Logf("%d commands in %d s", n, quiet)
-	}
-	must(t, l.Close())
-	before := commands(t, asked)
-	<-time.After(3 * time.Second)
-	if n := commands(t, asked) - before - 1; n != 0 {
-		t.Errorf("%d commands after Close", n)
-	}
-}
-
-// commands is the number of commands that a server has executed.
-func commands(t *testing.T, c *redis.Client) int {
-	t.Helper()
-	info, err := c.Info(t.Context(), "stats").Result()
-	must(t, err)
-	_, rest, _ := strings.Cut(info, "total_commands_processed:")
-	digits, _, _ := strings.Cut(rest, "\r")
-	n, err := strconv.Atoi(digits)
-	must(t, err)
-	return n
+	})
 }
