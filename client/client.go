@@ -63,6 +63,7 @@ type Client struct {
 	token func() string
 	agent string
 	http  *http.Client
+	clock *clock // of tests; nil: this machine's
 }
 
 // New checks the configuration; it does not connect.
@@ -148,7 +149,7 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (Lease, error) {
 	if err != nil {
 		return Lease{}, err
 	}
-	return leaseOf(reply, sent), nil
+	return c.leaseOf(reply, sent), nil
 }
 
 // AcquireAll asks for the leases of several resources, all or none, and returns them in the same order. r.Resource is
@@ -171,7 +172,7 @@ func (c *Client) AcquireAll(ctx context.Context, resources []string, r AcquireRe
 	}
 	all := make([]Lease, len(reply.Leases))
 	for i, one := range reply.Leases {
-		all[i] = leaseOf(one, sent)
+		all[i] = c.leaseOf(one, sent)
 	}
 	return all, nil
 }
@@ -180,11 +181,11 @@ func patiently(ctx context.Context, wait time.Duration) (context.Context, contex
 	return context.WithTimeout(ctx, min(wait, math.MaxInt64-requestTimeout)+requestTimeout)
 }
 
-func leaseOf(reply wire.Lease, sent time.Time) Lease {
+func (c *Client) leaseOf(reply wire.Lease, sent time.Time) Lease {
 	return Lease{
 		Resource: reply.Resource, Token: reply.Token, Presented: reply.Grant, Handle: reply.Handle,
 		TTL:      time.Duration(reply.TTLMS) * time.Millisecond,
-		Deadline: deadlineOf(reply.Timing, sent),
+		Deadline: c.clock.deadlineOf(reply.Timing, sent),
 	}
 }
 
@@ -208,7 +209,7 @@ func (c *Client) Renew(ctx context.Context, handle string, ttl time.Duration) (D
 	if err != nil {
 		return Deadline{}, err
 	}
-	return deadlineOf(reply.Timing, sent), nil
+	return c.clock.deadlineOf(reply.Timing, sent), nil
 }
 
 // Release ends the lease. Releasing twice is not an error, nor is releasing a lease that was lost: [Client.Renew] tells

@@ -30,7 +30,7 @@ var errSilent = fmt.Errorf("nothing arrived for %v", silence)
 func (c *Client) Gateways() iter.Seq2[string, *Client] {
 	return func(yield func(string, *Client) bool) {
 		for _, base := range c.bases {
-			if !yield(base, &Client{bases: []string{base}, token: c.token, agent: c.agent, http: c.http}) {
+			if !yield(base, &Client{bases: []string{base}, token: c.token, agent: c.agent, http: c.http, clock: c.clock}) {
 				return
 			}
 		}

@@ -173,6 +173,41 @@ func TestTheLastGatewayHasAllTheTimeThatIsLeft(t *testing.T) {
 	}
 }
 
+func TestARequestEndsWhereItsGatewayHangs(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		took time.Duration
+		ask  func(context.Context, *client.Client) error
+	}{
+		"renewal":    {15 * time.Second, renew},
+		"release":    {15 * time.Second, func(ctx context.Context, c *client.Client) error { return c.Release(ctx, "h") }},
+		"revocation": {30 * time.Second, revoke},
+		"acquisition that waits": {75 * time.Second, func(ctx context.Context, c *client.Client) error {
+			_, err := c.Acquire(ctx, client.AcquireRequest{Resource: "a", Wait: time.Minute})
+			return err
+		}},
+		"acquisition of several": {15 * time.Second, func(ctx context.Context, c *client.Client) error {
+			_, err := c.AcquireAll(ctx, []string{"a", "b"}, client.AcquireRequest{})
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := &group{takes: map[string]time.Duration{"a": hangs}}
+				began := time.Now()
+				if err := test.ask(t.Context(), g.client(t, "a")); !errors.Is(err, fence.ErrUnknown) {
+					t.Errorf("%v", err)
+				}
+				if took := time.Since(began); took != test.took {
+					t.Errorf("took %v, want %v", took, test.took)
+				}
+				g.were(t, "a")
+			})
+		})
+	}
+}
+
 // A revocation has all of its time at one gateway, because it may not be sent to the next.
 func TestAfterALateGatewayTheNextRequestStartsAtAnother(t *testing.T) {
 	t.Parallel()

@@ -1,122 +1,116 @@
 package runner_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/runner"
-	"github.com/fencegate/fencegate/internal/testenv"
 )
+
+// answer is a gateway's answer to a request that asks to wait.
+type answer func(w http.ResponseWriter, wait time.Duration)
 
 // answers is a gateway with special answers to the first acquisitions.
 type answers struct {
 	gateway
-	first  []func(w http.ResponseWriter)
-	ports  []func(w http.ResponseWriter) // the first answers about endpoints
+	first  []answer
+	ports  []answer // the first answers about endpoints
 	looked int
-
-	mu    sync.Mutex
-	waits []string
+	waits  []string // that the acquisitions asked for; the requests are sequential
 }
 
 func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if a.looked < len(a.ports) && r.URL.Path == "/v1/endpoints" { // the requests are sequential
+	if a.looked < len(a.ports) && r.URL.Path == "/v1/endpoints" {
 		a.looked++
-		a.ports[a.looked-1](w)
+		a.ports[a.looked-1](w, 0)
 		return
 	}
 	if r.URL.Path == "/v1/leases" {
 		var body struct{ Wait string }
 		_ = json.NewDecoder(r.Body).Decode(&body)
-		a.mu.Lock()
 		n := len(a.waits)
-		a.waits = append(a.waits, body.Wait)
-		a.mu.Unlock()
+		a.waits = append(a.waits, cmp.Or(body.Wait, "0s"))
 		if n < len(a.first) {
-			a.first[n](w)
+			wait, _ := time.ParseDuration(body.Wait) // "": no wait
+			a.first[n](w, wait)
 			return
 		}
 	}
 	a.gateway.ServeHTTP(w, r)
 }
 
-func problem(status int, code, detail string) func(http.ResponseWriter) {
-	return func(w http.ResponseWriter) {
+func problem(status int, code, detail string) answer {
+	return func(w http.ResponseWriter, _ time.Duration) {
 		w.WriteHeader(status)
 		_, _ = fmt.Fprintf(w, `{"code":%q,"detail":%q,"status":%d}`, code, detail, status)
 	}
 }
 
-func cut(w http.ResponseWriter) {
-	conn, _, err := http.NewResponseController(w).Hijack()
-	if err == nil {
-		_ = conn.Close()
+// heldBy waits for as long as it is asked to.
+func heldBy(holder string) answer {
+	return func(w http.ResponseWriter, wait time.Duration) {
+		<-time.After(wait)
+		w.WriteHeader(http.StatusConflict)
+		_, _ = fmt.Fprintf(w, `{"code":"held","detail":"held by %s","status":409,"holder":%[1]q}`, holder)
 	}
 }
 
+func cut(http.ResponseWriter, time.Duration) { panic(http.ErrAbortHandler) }
+
 func TestRunWaitsForWhatPasses(t *testing.T) {
 	t.Parallel()
-	held, away, refused := problem(409, "held", "held by another"), problem(503, "unavailable", "no quorum"), problem(401, "unauthorized", "no token")
-	own := func(w http.ResponseWriter) {
-		w.WriteHeader(http.StatusConflict)
-		_, _ = io.WriteString(w, `{"code":"held","detail":"held by me","status":409,"holder":"me"}`)
-	}
+	held, own := heldBy("web-1"), heldBy("me")
+	away, refused := problem(503, "unavailable", "no quorum"), problem(401, "unauthorized", "no token")
 	for name, tc := range map[string]struct {
-		first []func(http.ResponseWriter)
+		first []answer
+		ports []answer
 		hold  runner.OnHeld
 		wait  time.Duration
-		asked int // the number of requests; 0: any
+		asked string        // the waits that the requests ask for
+		took  time.Duration // until the command starts, or the error
 		want  error
-		ports []func(http.ResponseWriter)
 	}{
-		"no wait, held":                 {first: []func(http.ResponseWriter){held}, asked: 1, want: errHeld},
-		"no wait, away":                 {first: []func(http.ResponseWriter){away}, asked: 1, want: errAny},
-		"a wait over what is away":      {first: []func(http.ResponseWriter){away, cut, away}, wait: time.Minute, asked: 4},
-		"a wait longer than a request":  {first: []func(http.ResponseWriter){held}, wait: 20 * time.Minute, asked: 2},
-		"skip":                          {first: []func(http.ResponseWriter){held}, hold: runner.Skip, asked: 1, want: runner.ErrSkipped},
-		"skip is not for what is away":  {first: []func(http.ResponseWriter){away}, hold: runner.Skip, asked: 1, want: errAny},
-		"skip, of another's":            {first: append([]func(http.ResponseWriter){away}, slices.Repeat([]func(http.ResponseWriter){held}, 200)...), hold: runner.Skip, wait: 400 * time.Millisecond, want: runner.ErrSkipped},
-		"skip is not for its own lease": {first: append([]func(http.ResponseWriter){away}, slices.Repeat([]func(http.ResponseWriter){own}, 200)...), hold: runner.Skip, wait: 400 * time.Millisecond, want: errHeld},
-		"wait without end":              {first: []func(http.ResponseWriter){held, away, held}, hold: runner.Wait, asked: 4},
-		"a TTL that ran out on the way": {first: []func(http.ResponseWriter){problem(410, "lease_lost", "the TTL ran out")}, wait: time.Minute, asked: 2},
-		"no endpoints at first":         {asked: 1, ports: []func(http.ResponseWriter){away, cut}},
-		"what no wait mends":            {first: []func(http.ResponseWriter){refused}, hold: runner.Wait, asked: 1, want: errAny},
+		"no wait, held":                  {first: []answer{held}, asked: "0s", want: errHeld},
+		"no wait, away":                  {first: []answer{away}, asked: "0s", want: errAny},
+		"a wait over what is away":       {first: []answer{away, cut, away}, wait: time.Minute, asked: "0s 59.75s 59.7s 59.2s", took: 800 * time.Millisecond},
+		"a wait for what stays away":     {first: slices.Repeat([]answer{away}, 99), wait: 20 * time.Second, asked: "0s 19.75s 19.25s 18.25s 16.25s 12.25s 7.25s 2.25s 0s", took: 20 * time.Second, want: errAny},
+		"a wait longer than a request":   {first: []answer{held}, wait: 20 * time.Minute, asked: "0s 5m0s"},
+		"a longer wait for what is held": {first: slices.Repeat([]answer{held}, 99), wait: 12 * time.Minute, asked: "0s 5m0s 5m0s 1m59.5s", took: 12 * time.Minute, want: errHeld},
+		"skip":                           {first: []answer{held}, hold: runner.Skip, asked: "0s", want: runner.ErrSkipped},
+		"skip is not for what is away":   {first: []answer{away}, hold: runner.Skip, asked: "0s", want: errAny},
+		"skip, of another's":             {first: []answer{away, held}, hold: runner.Skip, wait: time.Minute, asked: "0s 59.75s", took: time.Minute, want: runner.ErrSkipped},
+		"skip is not for its own lease":  {first: []answer{away, own}, hold: runner.Skip, wait: time.Minute, asked: "0s 59.75s", took: time.Minute, want: errHeld},
+		"wait without end":               {first: []answer{held, away, held, held}, hold: runner.Wait, asked: "0s 5m0s 5m0s 5m0s 5m0s", took: 10*time.Minute + 250*time.Millisecond},
+		"a TTL that ran out on the way":  {first: []answer{problem(410, "lease_lost", "the TTL ran out")}, wait: time.Minute, asked: "0s 0s"},
+		"no endpoints at first":          {asked: "0s", ports: []answer{away, cut}, took: 300 * time.Millisecond},
+		"what no wait mends":             {first: []answer{refused}, hold: runner.Wait, asked: "0s", want: errAny},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			testenv.Paced(t, tc.wait, func(wait time.Duration) error { // a short wait may be over before the first answer
-				a := &answers{gateway: gateway{ttl: time.Minute}, first: tc.first, ports: tc.ports}
-				var stdout strings.Builder
-				_, err := runner.Run(t.Context(), runner.Config{
-					Client: clientOf(t, a), Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute, Wait: wait, Holder: "me"}, OnHeld: tc.hold,
-					Command: []string{"echo", "ran"}, Environ: []string{"PATH=/usr/bin:/bin"}, Stdout: &stdout, Stderr: &stdout, Say: t.Logf,
-				})
-				switch {
-				case tc.want == nil && (err != nil || stdout.String() != "ran\n"), tc.want != nil && (err == nil || stdout.String() != ""),
-					errors.Is(err, runner.ErrSkipped) != errors.Is(tc.want, runner.ErrSkipped):
-					return fmt.Errorf("got %s and %q, want %s", fmt.Sprint(err), stdout.String(), fmt.Sprint(tc.want))
+			synctest.Test(t, func(t *testing.T) {
+				a := &answers{gateway: gateway{ttl: time.Minute, portless: true}, first: tc.first, ports: tc.ports}
+				cfg, _ := inBubble(t, a, a.ttl)
+				cfg.Acquire.Wait, cfg.Acquire.Holder, cfg.OnHeld = tc.wait, "me", tc.hold
+				began, command := time.Now(), &runner.Command{Runs: time.Second}
+				_, err := command.Run(t.Context(), t, cfg)
+				if (err != nil) != (tc.want != nil) || command.Started != (err == nil) || errors.Is(err, runner.ErrSkipped) != errors.Is(tc.want, runner.ErrSkipped) {
+					t.Errorf("got %v, started: %t; want %v", err, command.Started, tc.want)
 				}
-				if tc.asked > 0 && len(a.waits) != tc.asked {
-					t.Errorf("asked %d times, want %d", len(a.waits), tc.asked)
+				if asked := strings.Join(a.waits, " "); asked != tc.asked {
+					t.Errorf("asked to wait for %s, want %s", asked, tc.asked)
 				}
-				for _, text := range a.waits {
-					if d, err := time.ParseDuration(text); text != "" && (err != nil || d > 5*time.Minute) {
-						t.Errorf("asked to wait %q", text)
-					}
+				if took := time.Since(began) - command.Lasted(); took != tc.took {
+					t.Errorf("waited for %v, want %v", took, tc.took)
 				}
-				return nil
 			})
 		})
 	}
@@ -126,50 +120,33 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 func TestRunSaysAtOnceAndAtLastWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	const general, cause = "No quorum of Redis nodes serves the gateway now.", "No quorum of Redis nodes serves the gateway now: quarantine, 300 s left."
-	testenv.Paced(t, time.Second, func(wait time.Duration) error {
-		a := &answers{gateway: gateway{ttl: time.Minute}}
-		var patient atomic.Int32
-		var waited atomic.Bool
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			var body struct{ Wait string }
-			if r.URL.Path == "/v1/leases" {
-				_ = json.NewDecoder(r.Body).Decode(&body)
+	synctest.Test(t, func(t *testing.T) {
+		says := func(w http.ResponseWriter, wait time.Duration) {
+			if wait == 0 {
+				problem(503, "unavailable", cause)(w, 0)
+				return
 			}
-			switch asked, _ := time.ParseDuration(body.Wait); {
-			case r.URL.Path != "/v1/leases":
-				a.ServeHTTP(w, r)
-			case asked > 0:
-				patient.Add(1)
-				<-time.After(asked)
-				waited.Store(true)
-				problem(503, "unavailable", general)(w)
-			default:
-				problem(503, "unavailable", cause)(w)
-			}
-		}))
-		defer server.Close()
-		c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
-		if err != nil {
-			t.Fatal(err)
+			<-time.After(wait)
+			problem(503, "unavailable", general)(w, 0)
 		}
-		said := make(chan string, 10)
-		_, err = runner.Run(t.Context(), runner.Config{
-			Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute, Wait: wait}, Command: []string{"true"}, Environ: []string{"PATH=/usr/bin:/bin"},
-			Say: func(format string, a ...any) {
-				said <- fmt.Sprintf("%v ", !waited.Load()) + fmt.Sprintf(format, a...)
-			},
-		})
-		if err == nil || err.Error() != cause || patient.Load() != 1 {
-			return fmt.Errorf("got %s after %d waits, want the cause after one", fmt.Sprint(err), patient.Load())
+		a := &answers{first: []answer{says, says, says}}
+		cfg, said := inBubble(t, a, time.Minute)
+		cfg.Acquire.Wait = 30 * time.Second
+		began, ended := time.Now(), make(chan error)
+		go func() {
+			_, err := new(runner.Command).Run(t.Context(), t, cfg)
+			ended <- err
+		}()
+		synctest.Wait()
+		if said := said(); len(said) != 1 || said[0] != "waiting: "+cause {
+			t.Errorf("said %q at once, want the cause", said)
 		}
-		close(said)
-		if first := <-said; first != "true waiting: "+cause {
-			return fmt.Errorf("said %q, want the cause, at once", first)
+		if err := <-ended; err == nil || err.Error() != cause || time.Since(began) != cfg.Acquire.Wait {
+			t.Errorf("got %v after %v, want the cause after the wait", err, time.Since(began))
 		}
-		if second, more := <-said; more {
-			return fmt.Errorf("said %q, too", second)
+		if said, asked := said(), strings.Join(a.waits, " "); len(said) != 1 || asked != "0s 29.75s 0s" {
+			t.Errorf("said %q, asked to wait for %s", said, asked)
 		}
-		return nil
 	})
 }
 

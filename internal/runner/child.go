@@ -50,7 +50,7 @@ func inPath(path, name string) string {
 	return ""
 }
 
-func start(cfg Config, path string) (*child, error) {
+func start(cfg Config, path string) (process, error) {
 	cmd := exec.Command(path, cfg.Command[1:]...)
 	cmd.Args[0] = cfg.Command[0]
 	cmd.Env = cfg.Environ

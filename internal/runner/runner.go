@@ -75,6 +75,9 @@ type Config struct {
 	// Say prints progress and warnings, one line each. It is called concurrently, and waits for no reader: the watch over
 	// the lease waits for it.
 	Say func(format string, args ...any)
+
+	start func(cfg Config, path string) (process, error)   // of tests; nil: a process
+	home  func() (folder string, remove func(), err error) // of tests; nil: a folder that goes when this process is killed
 }
 
 // Held is a lease of a run.
@@ -123,18 +126,17 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 
 // under runs the command, and confirms after its end that no lease was lost.
 func under(ctx context.Context, cfg Config, leases []client.Lease) (*watch, error) {
-	home, err := os.MkdirTemp("", "fencegate-run-")
+	if cfg.start == nil {
+		cfg.start = start
+	}
+	if cfg.home == nil {
+		cfg.home = newHome
+	}
+	home, remove, err := cfg.home()
 	if err != nil {
 		return nil, fmt.Errorf("folder for the command's settings: %w", err)
 	}
-	defer func() {
-		_ = os.RemoveAll(home)
-		processes.Removed(home)
-	}()
-	if home, err = filepath.Abs(home); err != nil { // relative folders of PATH are skipped
-		return nil, fmt.Errorf("folder for the command's settings: %w", err)
-	}
-	_ = processes.RemoveAtDeath(home) // start says why there is no watchdog
+	defer remove()
 	var creds *provider
 	if cfg.Environ, creds, err = provided(ctx, cfg, leases, home); err != nil {
 		return nil, err
@@ -152,7 +154,7 @@ func under(ctx context.Context, cfg Config, leases []client.Lease) (*watch, erro
 		late := w.nearest().lease
 		return nil, fmt.Errorf("%w on %q (token %d)", ErrLate, late.Resource, late.Token)
 	}
-	started, err := start(cfg, path)
+	started, err := cfg.start(cfg, path)
 	if err != nil {
 		return nil, err
 	}
@@ -164,6 +166,24 @@ func under(ctx context.Context, cfg Config, leases []client.Lease) (*watch, erro
 	w.untilExit(ctx)
 	w.confirm(ctx)
 	return w, nil
+}
+
+// newHome makes the folder for the command's settings.
+func newHome() (folder string, remove func(), err error) {
+	home, err := os.MkdirTemp("", "fencegate-run-")
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() {
+		_ = os.RemoveAll(home)
+		processes.Removed(home)
+	}
+	if home, err = filepath.Abs(home); err != nil { // relative folders of PATH are skipped
+		remove()
+		return "", nil, err
+	}
+	_ = processes.RemoveAtDeath(home) // start says why there is no watchdog
+	return home, remove, nil
 }
 
 // release gives back the leases. Its answers do not tell whether one was lost; that is [watch.confirm]'s to ask.

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -32,13 +33,22 @@ const presented = "34.0123456789abcdef0123456789abcdef"
 // gateway answers the HTTP API from memory. renew decides the outcome of renewals.
 type gateway struct {
 	ttl      time.Duration
-	valid    time.Duration // time left when it is granted; 0: all
-	renew    func(w http.ResponseWriter, n int32)
+	valid    time.Duration // time left when it is granted or renewed; 0: all
+	brief    bool          // the lease is lost at the command's first output
+	over     atomic.Bool   // the lease is lost
+	renew    func(w http.ResponseWriter, r *http.Request, n int32)
 	release  func()
 	renewals atomic.Int32
 	acquired atomic.Int32
 	released atomic.Int32
 	portless bool // no PostgreSQL port, no S3 port
+}
+
+// brief is a gateway whose lease is lost at the command's first output. The command hears of it after a second or two,
+// with most of the lease's time left: the gateway says that a third of the lease is almost over whenever it is renewed.
+func brief() *gateway {
+	const ttl = 20 * time.Second
+	return &gateway{ttl: ttl, valid: ttl*2/3 + time.Second, brief: true}
 }
 
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -66,22 +76,86 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 	case "/v1/leases/renew":
 		n := g.renewals.Add(1)
-		if g.renew != nil {
-			g.renew(w, n)
-			return
+		switch {
+		case g.over.Load():
+			w.WriteHeader(http.StatusGone)
+			_, _ = io.WriteString(w, `{"code":"lease_lost","detail":"the lease is over","status":410}`)
+		case g.renew != nil:
+			g.renew(w, r, n)
+		default:
+			g.extend(w)
 		}
-		reply(map[string]any{"valid_ms": g.ttl.Milliseconds()})
 	}
 }
 
-func lost(w http.ResponseWriter, _ int32) {
-	w.WriteHeader(http.StatusGone)
-	_, _ = fmt.Fprint(w, `{"code":"lease_lost","detail":"the lease is over","status":410}`)
+// extend answers that the lease is renewed.
+func (g *gateway) extend(w http.ResponseWriter) {
+	_, _ = fmt.Fprintf(w, `{"valid_ms":%d}`, cmp.Or(g.valid, g.ttl).Milliseconds())
 }
 
-func unavailable(w http.ResponseWriter, _ int32) {
+func unavailable(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = fmt.Fprint(w, `{"code":"unavailable","detail":"no quorum of Redis","status":503}`)
+	_, _ = io.WriteString(w, `{"code":"unavailable","detail":"no quorum of Redis","status":503}`)
+}
+
+// called is a transport that calls a handler, for a bubble. A request ends with its context, whatever the handler does.
+// A handler that panics with [http.ErrAbortHandler] cuts the connection.
+type called struct{ http.Handler }
+
+func (c called) RoundTrip(r *http.Request) (*http.Response, error) {
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+	}
+	asked, answer := r.Clone(r.Context()), make(chan *http.Response, 1)
+	asked.Body = io.NopCloser(bytes.NewReader(body))
+	go func() {
+		defer close(answer)
+		defer func() {
+			if why := recover(); why != nil && why != http.ErrAbortHandler {
+				panic(why)
+			}
+		}()
+		w := httptest.NewRecorder()
+		c.ServeHTTP(w, asked)
+		answer <- w.Result()
+	}()
+	select {
+	case got, ok := <-answer:
+		if !ok {
+			return nil, io.EOF
+		}
+		got.Request = r
+		return got, nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+// inBubble is a run's configuration for a bubble. said returns what the run has said so far.
+func inBubble(t *testing.T, gateway http.Handler, ttl time.Duration) (cfg runner.Config, said func() []string) {
+	t.Helper()
+	c, err := client.New(client.Config{URL: "http://gateway.invalid", HTTPClient: &http.Client{Transport: called{gateway}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var lines []string
+	return runner.Config{
+			Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: ttl}, Command: []string{"true"}, Environ: []string{"PATH=/usr/bin:/bin"},
+			Say: func(format string, args ...any) {
+				mu.Lock()
+				defer mu.Unlock()
+				lines = append(lines, fmt.Sprintf(format, args...))
+			},
+		}, func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(lines)
+		}
 }
 
 // clientOf returns a client of a gateway that serves until the test's end.
@@ -109,20 +183,10 @@ func configure(t *testing.T, g *gateway, script string) runner.Config {
 type outcome struct {
 	runner.Result
 	stdout, said string
-	took         time.Duration
 }
 
-func run(t *testing.T, g *gateway, onLost runner.OnLost, script string, inherited ...string) outcome {
-	t.Helper()
-	got, err := tryRun(t, g, onLost, script, inherited...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return got
-}
-
-// tryRun is run, with the error of a command that was not started.
-func tryRun(t *testing.T, g *gateway, onLost runner.OnLost, script string, inherited ...string) (outcome, error) {
+// run runs the script under a lease.
+func run(t *testing.T, g *gateway, script string, inherited ...string) outcome {
 	t.Helper()
 	var stdout bytes.Buffer
 	var mu sync.Mutex
@@ -133,20 +197,21 @@ func tryRun(t *testing.T, g *gateway, onLost runner.OnLost, script string, inher
 		"PATH=/usr/bin:/bin", "PGOPTIONS=-c statement_timeout=5s", "PGHOSTADDR=192.0.2.1", "PGSERVICE=around",
 		"AWS_PROFILE=around", "AWS_DEFAULT_PROFILE=around", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=around", "AWS_ACCESS_KEY_ID=old",
 	)
-	cfg.OnLost, cfg.Stdout, cfg.Stderr = onLost, &stdout, &stdout
+	cfg.Stdout = writerFunc(func(b []byte) {
+		_, _ = stdout.Write(b)
+		g.over.Store(g.brief)
+	})
 	cfg.Say = func(format string, args ...any) {
 		mu.Lock()
 		defer mu.Unlock()
 		_, _ = fmt.Fprintf(&said, format+"\n", args...)
 	}
-	begin := time.Now()
 	result, err := runner.Run(t.Context(), cfg)
-	return outcome{Result: result, stdout: stdout.String(), said: said.String(), took: time.Since(begin)}, err
+	if err != nil {
+		t.Fatal(err)
+	}
+	return outcome{Result: result, stdout: stdout.String(), said: said.String()}
 }
-
-// busy is how late a process may end on a busy machine.
-// TestTheCommandIsKilledBeforeItsLeaseIsOver covers when it is signalled.
-const busy = 10 * time.Second
 
 type writerFunc func([]byte)
 

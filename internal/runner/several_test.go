@@ -144,7 +144,7 @@ func TestOfSeveralTheCommandHasTheCredentialsOfTheChosenOne(t *testing.T) {
 
 func TestARunOfOneInARunOfSeveralPresentsOne(t *testing.T) {
 	t.Parallel()
-	got := run(t, &gateway{ttl: time.Minute}, runner.Kill, "exec env", "FENCE_GRANTS=a=1."+seal, "PGOPTIONS=-c fence.grants=a=1."+seal)
+	got := run(t, &gateway{ttl: time.Minute}, "exec env", "FENCE_GRANTS=a=1."+seal, "PGOPTIONS=-c fence.grants=a=1."+seal)
 	if strings.Contains(got.stdout, "FENCE_GRANTS=") ||
 		!strings.Contains(got.stdout, " -c fence.grants= -c fence.resource=orders/10%2001 -c fence.token="+presented+"\n") {
 		t.Errorf("got\n%s", got.stdout)

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -95,33 +97,33 @@ func TestAnInterruptEndsTheCommandUnderItsLease(t *testing.T) {
 	}
 }
 
+// The first one ends the run's context, too. Half a second later another one is meant.
 func TestTheSecondSignalKills(t *testing.T) {
 	t.Parallel()
-	g := &gateway{ttl: time.Minute}
-	signals := make(chan os.Signal) // unbuffered: each comes a second after the one before was received
-	over := make(chan struct{})
-	cfg := configure(t, g, "trap '' TERM; echo ready; while :; do sleep 0.05; done")
-	cfg.Signals = signals
-	cfg.Stdout = writerFunc(func([]byte) {
-		signals <- os.Interrupt
-		go func() { // on a busy machine the first may be looked at just before the second comes, which then does not count
-			for {
-				select {
-				case <-time.After(time.Second):
-				case <-over:
-					return
-				}
-				select {
-				case signals <- os.Interrupt:
-				case <-over:
-					return
-				}
-			}
+	synctest.Test(t, func(t *testing.T) {
+		g := &gateway{ttl: 30 * time.Second, portless: true}
+		began, released := time.Now(), time.Duration(0)
+		g.release = func() { released = time.Since(began) }
+		ctx, cancel := context.WithCancel(t.Context())
+		signals := make(chan os.Signal)
+		go func() {
+			<-time.After(45 * time.Second)
+			cancel()
+			signals <- os.Interrupt
+			<-time.After(400 * time.Millisecond)
+			signals <- os.Interrupt
+			<-time.After(200 * time.Millisecond)
+			signals <- os.Interrupt
 		}()
+		cfg, _ := inBubble(t, g, g.ttl)
+		cfg.Signals = signals
+		command := new(runner.Command)
+		result, err := command.Run(ctx, t, cfg)
+		if err != nil || result.ExitCode != 137 || result.Ended || result.Lost != nil || !slices.Equal(command.Signals, []string{"terminated after 45s", "killed after 45.6s"}) {
+			t.Errorf("got %+v, %v and %q, want TERM, and KILL at the next request", result, err, command.Signals)
+		}
+		if g.released.Load() != 1 || released != 45600*time.Millisecond {
+			t.Errorf("%d releases, after %v, want one when the command has ended", g.released.Load(), released)
+		}
 	})
-	result, err := runner.Run(t.Context(), cfg)
-	close(over)
-	if err != nil || result.ExitCode != 137 || g.released.Load() != 1 {
-		t.Errorf("got %+v, %v and %d releases, want KILL and one release", result, err, g.released.Load())
-	}
 }

@@ -40,6 +40,7 @@ type process interface {
 	signal(s syscall.Signal) error
 	ended() bool     // it and its group have ended, and the exit code is about to come
 	groupGone() bool // for a command that has ended
+	unwatched()      // what remains of it may outlive this process
 }
 
 // watch renews the leases while the child runs and ends the child in time.
@@ -47,6 +48,7 @@ type watch struct {
 	cfg   Config
 	held  []*held
 	child process
+	left  func(client.Deadline) time.Duration // the time until it; tests suspend their machine
 
 	renewal  chan renewed
 	unheard  int       // renewals of the round in flight
@@ -85,7 +87,7 @@ type renewed struct {
 }
 
 func newWatch(cfg Config, leases []client.Lease) *watch {
-	w := &watch{cfg: cfg, held: make([]*held, len(leases)), renewal: make(chan renewed, len(leases))}
+	w := &watch{cfg: cfg, held: make([]*held, len(leases)), left: client.Deadline.Remaining, renewal: make(chan renewed, len(leases))}
 	for i, lease := range leases {
 		w.held[i] = &held{lease: lease, deadline: lease.Deadline}
 	}
@@ -94,10 +96,10 @@ func newWatch(cfg Config, leases []client.Lease) *watch {
 
 // nearest is the lease with the earliest deadline.
 func (w *watch) nearest() *held {
-	return slices.MinFunc(w.held, func(a, b *held) int { return cmp.Compare(a.deadline.Remaining(), b.deadline.Remaining()) })
+	return slices.MinFunc(w.held, func(a, b *held) int { return cmp.Compare(w.left(a.deadline), w.left(b.deadline)) })
 }
 
-func (w *watch) remaining() time.Duration { return w.nearest().deadline.Remaining() }
+func (w *watch) remaining() time.Duration { return w.left(w.nearest().deadline) }
 
 // ttl is the TTL of each lease: they were requested together.
 func (w *watch) ttl() time.Duration { return w.held[0].lease.TTL }
@@ -169,7 +171,7 @@ func (w *watch) over() bool {
 	if w.stop || w.lost != nil && w.cfg.OnLost == Kill {
 		return w.killed || w.forced || w.child.groupGone()
 	}
-	if h := w.nearest(); h.deadline.Remaining() <= 0 {
+	if h := w.nearest(); w.left(h.deadline) <= 0 {
 		w.lose(h, h.timeUp())
 	}
 	return true
@@ -240,7 +242,7 @@ func (w *watch) renewed(r renewed, next *time.Timer) {
 		w.tryAgain = true
 		if text := r.err.Error(); text != h.said { // each cause once: renewals are frequent
 			h.said = text
-			w.cfg.Say("could not renew the lease on %s, which ends in %s: %v", h.lease.Resource, h.deadline.Remaining().Round(time.Millisecond), r.err)
+			w.cfg.Say("could not renew the lease on %s, which ends in %s: %v", h.lease.Resource, w.left(h.deadline).Round(time.Millisecond), r.err)
 		}
 	}
 	switch {
@@ -318,7 +320,7 @@ func (h *held) timeUp() error {
 func (w *watch) untilKill() time.Duration {
 	left := w.remaining() - killMargin
 	if w.gone {
-		left = min(left, w.graceEnd.Remaining())
+		left = min(left, w.left(w.graceEnd))
 	}
 	return left
 }
@@ -354,6 +356,6 @@ func (w *watch) enforce() {
 	case w.gone:
 		w.cfg.Say("the lease on %s (token %d) is over, %s: sent TERM to the command; KILL follows in %s", w.lostOf.Resource, w.lostOf.Token, Why(w.lost), left.Round(time.Millisecond))
 	default:
-		w.cfg.Say("the lease on %s ends in %s, %v: sent TERM to the command", h.lease.Resource, h.deadline.Remaining().Round(time.Millisecond), w.lost)
+		w.cfg.Say("the lease on %s ends in %s, %v: sent TERM to the command", h.lease.Resource, w.left(h.deadline).Round(time.Millisecond), w.lost)
 	}
 }

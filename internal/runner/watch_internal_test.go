@@ -16,27 +16,6 @@ import (
 	"github.com/fencegate/fencegate/client"
 )
 
-// stubborn is a command that ignores TERM, and records when it got which signal.
-type stubborn struct {
-	began  time.Time
-	got    []string
-	exited chan int
-
-	refusal error // the answer to each signal
-}
-
-func (s *stubborn) done() <-chan int { return s.exited }
-func (s *stubborn) ended() bool      { return false }
-func (s *stubborn) groupGone() bool  { return true }
-
-func (s *stubborn) signal(sig syscall.Signal) error {
-	s.got = append(s.got, sig.String()+" after "+time.Since(s.began).String())
-	if sig == syscall.SIGKILL {
-		s.exited <- 137
-	}
-	return s.refusal
-}
-
 // away is a gateway that renews nothing.
 type away struct{}
 
@@ -44,7 +23,38 @@ func (away) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: io.NopCloser(strings.NewReader(`{"code":"unavailable","status":503}`))}, nil
 }
 
-// The test's own clock isolates the watch's decisions from the machine's load.
+// thirty are the leases of 30 s with this name, of which so much time is left.
+func thirty(left time.Duration, names ...string) []client.Lease {
+	leases := make([]client.Lease, len(names))
+	for i, name := range names {
+		leases[i] = client.Lease{Resource: name, Token: 7, Handle: name, TTL: 30 * time.Second, Deadline: client.DeadlineAfter(time.Now(), left)}
+	}
+	return leases
+}
+
+// of returns a client of a gateway, for a bubble.
+func of(t *testing.T, gateway http.RoundTripper) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Config{URL: "http://gateway.invalid", HTTPClient: &http.Client{Transport: gateway}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// watched returns what the watch does with a command that runs for a minute, under these leases.
+func watched(t *testing.T, gateway http.RoundTripper, leases []client.Lease, prepare func(*watch, *Command)) (Result, *Command) {
+	t.Helper()
+	command := &Command{Runs: time.Minute}
+	w := newWatch(Config{Client: of(t, gateway), Say: func(string, ...any) {}}, leases)
+	w.child = command
+	command.begin()
+	if prepare != nil {
+		prepare(w, command)
+	}
+	return w.untilExit(t.Context()), command
+}
+
 func TestTheCommandIsKilledBeforeItsLeaseIsOver(t *testing.T) {
 	t.Parallel()
 	for ttl, want := range map[time.Duration][]string{
@@ -54,15 +64,10 @@ func TestTheCommandIsKilledBeforeItsLeaseIsOver(t *testing.T) {
 		time.Minute:             {"terminated after 49.9s", "killed after 59.9s"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			c, err := client.New(client.Config{URL: "http://gateway.invalid", HTTPClient: &http.Client{Transport: away{}}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			command := &stubborn{began: time.Now(), exited: make(chan int, 1)}
-			w := newWatch(Config{Client: c, Say: func(string, ...any) {}}, []client.Lease{{Resource: "r", TTL: ttl, Deadline: client.DeadlineAfter(time.Now(), ttl)}})
-			w.child = command
-			if got := w.untilExit(t.Context()); !got.Ended || got.Lost == nil || !slices.Equal(command.got, want) {
-				t.Errorf("of a lease of %v: %q and %+v, want %q", ttl, command.got, got, want)
+			lease := client.Lease{Resource: "r", TTL: ttl, Deadline: client.DeadlineAfter(time.Now(), ttl)}
+			got, command := watched(t, away{}, []client.Lease{lease}, func(_ *watch, c *Command) { c.Runs = 0 })
+			if !got.Ended || got.Lost == nil || !slices.Equal(command.Signals, want) {
+				t.Errorf("of a lease of %v: %q and %+v, want %q", ttl, command.Signals, got, want)
 			}
 		})
 	}
@@ -70,25 +75,27 @@ func TestTheCommandIsKilledBeforeItsLeaseIsOver(t *testing.T) {
 
 func TestWarningOnceIsAllThatIsDueUnderWarn(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c, err := client.New(client.Config{URL: "http://gateway.invalid", HTTPClient: &http.Client{Transport: away{}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var warned []time.Duration
-		began := time.Now()
-		command := &stubborn{began: began, exited: make(chan int, 1)}
-		time.AfterFunc(time.Minute, func() { command.exited <- 0 })
-		w := newWatch(Config{Client: c, OnLost: Warn, Say: func(format string, _ ...any) {
-			if strings.HasPrefix(format, "WARNING") {
-				warned = append(warned, time.Since(began))
+	for name, tc := range map[string]struct {
+		gateway http.RoundTripper
+		want    time.Duration
+	}{
+		"it can't be renewed": {away{}, 29900 * time.Millisecond},
+		"it is another's":     {oneOver{"r", http.StatusGone, `{"code":"lease_lost","status":410}`}, 10 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var warned []time.Duration
+			got, command := watched(t, tc.gateway, thirty(30*time.Second, "r"), func(w *watch, c *Command) {
+				w.cfg.OnLost, w.cfg.Say = Warn, func(format string, _ ...any) {
+					if strings.HasPrefix(format, "WARNING") {
+						warned = append(warned, time.Since(c.began))
+					}
+				}
+			})
+			if got.Ended || got.Lost == nil || got.ExitCode != 0 || len(command.Signals) != 0 || !slices.Equal(warned, []time.Duration{tc.want}) {
+				t.Errorf("%s: signals %q, warned at %v, %+v; want one warning after %v", name, command.Signals, warned, got, tc.want)
 			}
-		}}, []client.Lease{{Resource: "r", TTL: 10 * time.Second, Deadline: client.DeadlineAfter(began, 10*time.Second)}})
-		w.child = command
-		if got := w.untilExit(t.Context()); got.Ended || got.Lost == nil || len(command.got) != 0 || !slices.Equal(warned, []time.Duration{9900 * time.Millisecond}) {
-			t.Errorf("signals %q, warned at %v, %+v; want one warning after 9.9s", command.got, warned, got)
-		}
-	})
+		})
+	}
 }
 
 // silentOnce is a gateway whose first answer never arrives, as
@@ -103,29 +110,11 @@ func (s *silentOnce) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(`{"valid_ms":30000}`))}, nil
 }
 
-// watched returns what the watch does with a command that runs for a minute, under a lease of 30 s.
-func watched(t *testing.T, gateway http.RoundTripper, left time.Duration, prepare func(*watch, *stubborn)) (Result, *stubborn) {
-	t.Helper()
-	c, err := client.New(client.Config{URL: "http://gateway.invalid", HTTPClient: &http.Client{Transport: gateway}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	command := &stubborn{began: time.Now(), exited: make(chan int, 2)}
-	ends := time.AfterFunc(time.Minute, func() { command.exited <- 0 })
-	defer ends.Stop()
-	w := newWatch(Config{Client: c, Say: func(string, ...any) {}}, []client.Lease{{Resource: "r", TTL: 30 * time.Second, Deadline: client.DeadlineAfter(time.Now(), left)}})
-	w.child = command
-	if prepare != nil {
-		prepare(w, command)
-	}
-	return w.untilExit(t.Context()), command
-}
-
 func TestOneRenewalWithoutAnAnswerCostsNoLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		if got, command := watched(t, &silentOnce{}, 30*time.Second, nil); got.Ended || got.Lost != nil || len(command.got) != 0 {
-			t.Errorf("got %+v and %q, want an undisturbed command", got, command.got)
+		if got, command := watched(t, &silentOnce{}, thirty(30*time.Second, "r"), nil); got.Ended || got.Lost != nil || len(command.Signals) != 0 {
+			t.Errorf("got %+v and %q, want an undisturbed command", got, command.Signals)
 		}
 	})
 }
@@ -133,38 +122,67 @@ func TestOneRenewalWithoutAnAnswerCostsNoLease(t *testing.T) {
 func TestTheFirstRenewalComesSoonerWhenTheStartTookLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		renewing := &silentOnce{asked: 1}
-		if got, command := watched(t, renewing, 9*time.Second, nil); got.Ended || got.Lost != nil || len(command.got) != 0 {
-			t.Errorf("got %+v and %q, want an undisturbed command", got, command.got)
+		if got, command := watched(t, &silentOnce{asked: 1}, thirty(9*time.Second, "r"), nil); got.Ended || got.Lost != nil || len(command.Signals) != 0 {
+			t.Errorf("got %+v and %q, want an undisturbed command", got, command.Signals)
 		}
 	})
 }
 
-// sleeper is a command on a machine that sleeps once: the watch asks for it in the goroutine that owns the leases.
-type sleeper struct {
-	*stubborn
-	sleep func()
-}
-
-func (s *sleeper) done() <-chan int {
-	if s.sleep != nil && time.Since(s.began) >= time.Second {
-		s.sleep()
-		s.sleep = nil
+// suspended is how long is left of leases of 30 s on a machine that is suspended once, some time after began. Its timers
+// stand still meanwhile.
+func suspended(began time.Time, after, d time.Duration) func(client.Deadline) time.Duration {
+	at := began.Add(after)
+	return func(deadline client.Deadline) time.Duration {
+		left := deadline.Remaining()
+		if renewed := time.Now().Add(left - 30*time.Second); !time.Now().Before(at) && renewed.Before(at) {
+			left -= d
+		}
+		return left
 	}
-	return s.stubborn.done()
 }
 
-// The machine sleeps for 18 s of a lease of 30 s, for which its timers stand still.
+// noting is a gateway's transport that notes when the first request comes.
+type noting struct {
+	http.RoundTripper
+
+	once  sync.Once
+	first time.Time
+}
+
+func (n *noting) RoundTrip(r *http.Request) (*http.Response, error) {
+	n.once.Do(func() { n.first = time.Now() })
+	return n.RoundTripper.RoundTrip(r)
+}
+
+// Timers stand still while the machine sleeps. The watch looks at the time that is left each quarter of a second.
 func TestALeaseIsRenewedAfterASleep(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		got, command := watched(t, &silentOnce{asked: 1}, 30*time.Second, func(w *watch, command *stubborn) {
-			w.child = &sleeper{command, func() { w.held[0].deadline = client.DeadlineAfter(time.Now(), 11*time.Second) }}
+	const sleeps, awake = 1100 * time.Millisecond, 1250 * time.Millisecond // the next look
+	for name, tc := range map[string]struct {
+		gateway http.RoundTripper
+		slept   time.Duration
+		want    []string
+	}{
+		"past a third of the lease":  {&silentOnce{asked: 1}, 18 * time.Second, nil},
+		"its answer does not arrive": {&silentOnce{}, 12 * time.Second, nil},
+		"nothing renews it":          {away{}, 18 * time.Second, []string{"terminated after 4.4s", "killed after 11.9s"}},
+		"up to the grace period":     {away{}, 22 * time.Second, []string{"terminated after 1.25s", "killed after 7.9s"}},
+		"past the lease":             {away{}, time.Hour, []string{"killed after 1.25s"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began, gateway := time.Now(), &noting{RoundTripper: tc.gateway}
+			got, command := watched(t, gateway, thirty(30*time.Second, "r"), func(w *watch, _ *Command) {
+				w.left = suspended(began, sleeps, tc.slept)
+			})
+			if over := tc.want != nil; got.Ended != over || (got.Lost != nil) != over || !slices.Equal(command.Signals, tc.want) {
+				t.Errorf("%s: got %+v and %q, want %q", name, got, command.Signals, tc.want)
+			}
+			synctest.Wait()
+			if first := gateway.first.Sub(began); first != awake {
+				t.Errorf("%s: the gateway was asked after %v, want %v", name, first, awake)
+			}
 		})
-		if got.Ended || got.Lost != nil || len(command.got) != 0 {
-			t.Errorf("got %+v and %q, want an undisturbed command", got, command.got)
-		}
-	})
+	}
 }
 
 // oneOver is a gateway that renews all leases but the one with this handle, for which it gives one answer.
@@ -195,18 +213,10 @@ func TestOneLostLeaseOfSeveralEndsTheCommand(t *testing.T) {
 		"the others are fine": {oneOver{"nobody's", http.StatusGone, ""}, nil},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			got, command := watched(t, tc.gateway, 30*time.Second, func(w *watch, _ *stubborn) {
-				leases := make([]client.Lease, 3)
-				for i, handle := range []string{"first", "second", "third"} {
-					leases[i] = client.Lease{Resource: handle, Token: 7, Handle: handle, TTL: 30 * time.Second, Deadline: client.DeadlineAfter(time.Now(), 30*time.Second)}
-				}
-				child := w.child
-				*w = *newWatch(w.cfg, leases)
-				w.child = child
-			})
+			got, command := watched(t, tc.gateway, thirty(30*time.Second, "first", "second", "third"), nil)
 			over := tc.want != nil
-			if got.Ended != over || (got.Lost != nil) != over || over && got.LostOf != (Held{"second", 7}) || !slices.Equal(command.got, tc.want) {
-				t.Errorf("%s: got %+v and %q, want %q", name, got, command.got, tc.want)
+			if got.Ended != over || (got.Lost != nil) != over || over && got.LostOf != (Held{"second", 7}) || !slices.Equal(command.Signals, tc.want) {
+				t.Errorf("%s: got %+v and %q, want %q", name, got, command.Signals, tc.want)
 			}
 		})
 	}
@@ -216,7 +226,7 @@ func TestOneLostLeaseOfSeveralEndsTheCommand(t *testing.T) {
 // has the grace period, but no more than the lease's time.
 func TestALeaseThatTheGatewayEndsLeavesTheCommandItsGrace(t *testing.T) {
 	t.Parallel()
-	revoked := oneOver{"", http.StatusGone, `{"code":"lease_lost","detail":"the lease is lost: its resource was revoked","status":410}`}
+	revoked := oneOver{"r", http.StatusGone, `{"code":"lease_lost","detail":"the lease is lost: its resource was revoked","status":410}`}
 	for name, tc := range map[string]struct {
 		left time.Duration
 		want []string
@@ -226,11 +236,11 @@ func TestALeaseThatTheGatewayEndsLeavesTheCommandItsGrace(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var said []string
-			got, command := watched(t, revoked, tc.left, func(w *watch, _ *stubborn) {
+			got, command := watched(t, revoked, thirty(tc.left, "r"), func(w *watch, _ *Command) {
 				w.cfg.Say = func(format string, a ...any) { said = append(said, fmt.Sprintf(format, a...)) }
 			})
-			if !got.Ended || !got.Killed || !slices.Equal(command.got, tc.want) {
-				t.Errorf("%s: got %+v and %q, want %q", name, got, command.got, tc.want)
+			if !got.Ended || !got.Killed || !slices.Equal(command.Signals, tc.want) {
+				t.Errorf("%s: got %+v and %q, want %q", name, got, command.Signals, tc.want)
 			}
 			if len(said) != 2 || !strings.Contains(said[0], "is over, its resource was revoked: sent TERM to the command; KILL follows in ") || !strings.Contains(said[1], "KILL") {
 				t.Errorf("%s: said %q", name, said)
@@ -254,10 +264,6 @@ func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
 // many returns a run's configuration with this gateway, 64 leases of it, and what the run says.
 func many(t *testing.T, gateway http.RoundTripper) (cfg Config, leases []client.Lease, said func() []string) {
 	t.Helper()
-	c, err := client.New(client.Config{URL: "http://gateway.invalid", HTTPClient: &http.Client{Transport: gateway}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for i := range 64 {
 		name := fmt.Sprintf("r/%02d", i)
 		leases = append(leases, client.Lease{Resource: name, Handle: name, TTL: time.Minute, Deadline: client.DeadlineAfter(time.Now(), time.Minute)})
@@ -269,7 +275,7 @@ func many(t *testing.T, gateway http.RoundTripper) (cfg Config, leases []client.
 		defer mu.Unlock()
 		lines = append(lines, fmt.Sprintf(format, a...))
 	}
-	return Config{Client: c, Say: say}, leases, func() []string { return lines }
+	return Config{Client: of(t, gateway), Say: say}, leases, func() []string { return lines }
 }
 
 func TestAllLeasesAreConfirmedAndReleasedInTheTimeOfOne(t *testing.T) {
@@ -320,14 +326,14 @@ func TestSignalsThatComeTogetherAreOne(t *testing.T) {
 		"after a long one": {20 * time.Second, []string{"killed after 20s"}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			got, command := watched(t, &silentOnce{asked: 1}, 30*time.Second, func(w *watch, _ *stubborn) {
+			got, command := watched(t, &silentOnce{asked: 1}, thirty(30*time.Second, "r"), func(w *watch, _ *Command) {
 				signals := make(chan os.Signal, 2)
 				w.cfg.Signals = signals
 				signals <- os.Interrupt
 				time.AfterFunc(tc.apart, func() { signals <- os.Interrupt })
 			})
-			if got.Ended || !slices.Equal(command.got, tc.want) {
-				t.Errorf("%s: got %+v and %q, want %q", name, got, command.got, tc.want)
+			if got.Ended || !slices.Equal(command.Signals, tc.want) {
+				t.Errorf("%s: got %+v and %q, want %q", name, got, command.Signals, tc.want)
 			}
 		})
 	}
@@ -337,12 +343,21 @@ func TestSignalsThatComeTogetherAreOne(t *testing.T) {
 func TestACommandThatEndedByItselfWasNotEnded(t *testing.T) {
 	t.Parallel()
 	for range 50 { // select picks any ready channel
-		synctest.Test(t, func(t *testing.T) {
-			got, command := watched(t, away{}, -time.Second, func(_ *watch, command *stubborn) { command.exited <- 3 })
-			if got.Ended || got.ExitCode != 3 || got.Lost == nil || len(command.got) != 0 {
-				t.Errorf("got %+v and %q, want the command's own end, and a lease that is lost", got, command.got)
-			}
-		})
+		for after, name := range map[time.Duration]string{0: "its exit code is there", time.Second: "it is about to come"} {
+			synctest.Test(t, func(t *testing.T) {
+				got, command := watched(t, away{}, thirty(-time.Second, "r"), func(_ *watch, c *Command) {
+					c.dead = true
+					if after == 0 {
+						c.exited <- 3
+						return
+					}
+					time.AfterFunc(after, func() { c.exited <- 3 })
+				})
+				if got.Ended || got.ExitCode != 3 || got.Lost == nil || len(command.Signals) != 0 {
+					t.Errorf("%s: got %+v and %q, want the command's own end, and a lease that is lost", name, got, command.Signals)
+				}
+			})
+		}
 	}
 }
 
@@ -350,8 +365,8 @@ func TestACommandThatCanNotBeSignalledIsToldOf(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var said strings.Builder
-		got, _ := watched(t, away{}, 30*time.Second, func(w *watch, command *stubborn) {
-			command.refusal = syscall.EPERM // for example sudo, which runs as another user
+		got, _ := watched(t, away{}, thirty(30*time.Second, "r"), func(w *watch, c *Command) {
+			c.refusal = syscall.EPERM // for example sudo, which runs as another user
 			w.cfg.Say = func(format string, a ...any) { _, _ = fmt.Fprintf(&said, format+"\n", a...) }
 		})
 		if !strings.Contains(said.String(), "could not send TERM to the command: operation not permitted") || strings.Contains(said.String(), ": sent TERM") {
