@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -61,23 +61,66 @@ func saying(t *testing.T, out *bufio.Reader, want string) {
 	}
 }
 
+// atRest waits until a process has handled the signals that were sent to it: none is pending, and all of its threads sleep
+// at one time.
+func atRest(t *testing.T, pid int) {
+	t.Helper()
+	testenv.Eventually(t, "run has handled its signals", func() bool {
+		before := sleeping(t, pid)
+		return before != "" && before == sleeping(t, pid) // no thread has run between the two
+	})
+}
+
+// sleeping returns how often each thread of a process has slept; "" if one is awake, or has a signal to handle.
+func sleeping(t *testing.T, pid int) string {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("%v, %d threads", err, len(threads))
+	}
+	const none = "0000000000000000"
+	var all strings.Builder
+	for _, file := range threads {
+		status, err := os.ReadFile(file)
+		if err != nil {
+			return "" // the thread has ended
+		}
+		for line := range strings.Lines(string(status)) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+			switch name {
+			case "State":
+				if value != "S (sleeping)" {
+					return ""
+				}
+			case "SigPnd", "ShdPnd":
+				if value != none {
+					return ""
+				}
+			case "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches":
+				_, _ = fmt.Fprintln(&all, file, name, value)
+			}
+		}
+	}
+	return all.String()
+}
+
 func TestATypedInterruptIsLeftToTheCommand(t *testing.T) {
 	t.Parallel()
 	const script = `over=; trap 'over=1; echo a query was cancelled' INT; echo ready
 while [ -z "$over" ]; do sleep 0.05; done; read -r line; echo "read $line"`
-	testenv.Paced(t, 200*time.Millisecond, func(pause time.Duration) error { // until run has received the INT, too
-		url, _, _ := leasingGateway(t, 0)
-		cmd := command(t, t.TempDir(), "run", "--gateway", url, "--resource", "r", "--", "sh", "-c", script)
-		keys := onTerminal(t, cmd)
-		out := bufio.NewReader(keys)
-		saying(t, out, "ready")
-		_, _ = keys.WriteString("\x03")
-		saying(t, out, "a query was cancelled")
-		<-time.After(pause)
-		_, _ = keys.WriteString("on it goes\n")
-		saying(t, out, "read on it goes")
-		return cmd.Wait()
-	})
+	url, _, _ := leasingGateway(t, 0)
+	cmd := command(t, t.TempDir(), "run", "--gateway", url, "--resource", "r", "--", "sh", "-c", script)
+	keys := onTerminal(t, cmd)
+	out := bufio.NewReader(keys)
+	saying(t, out, "ready")
+	_, _ = keys.WriteString("\x03")
+	saying(t, out, "a query was cancelled")
+	atRest(t, cmd.Process.Pid) // the terminal sent the INT to it, too
+	_, _ = keys.WriteString("on it goes\n")
+	saying(t, out, "read on it goes")
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestATypedInterruptEndsACommandThatHeedsIt(t *testing.T) {

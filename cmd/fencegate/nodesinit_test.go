@@ -19,7 +19,7 @@ func TestAGroupIsInitialisedAndItsMaxTTLChangedFromTheCommandLine(t *testing.T) 
 	vars := map[string]string{"FENCEGATE_REDIS": server.Addr, "FENCEGATE_POSTGRES_URL": pg.GatewayURL}
 	run := func(wantCode int, wantText string, args ...string) {
 		t.Helper()
-		code, stdout, stderr := patiently(t, vars, append([]string{"nodes"}, args...)...)
+		code, stdout, stderr := cli(t, vars, append([]string{"nodes"}, args...)...)
 		if code != wantCode || !strings.Contains(stdout+stderr, wantText) {
 			t.Errorf("%q: %d %q %q; want %d and %q", args, code, stdout, stderr, wantCode, wantText)
 		}
@@ -44,22 +44,24 @@ func TestAGroupIsInitialisedAndItsMaxTTLChangedFromTheCommandLine(t *testing.T) 
 func TestAGroupWithoutPostgreSQLGoesOnFromTheCommandLine(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t, 1)[0]
-	l, err := lock.New(lock.Config{Nodes: []lock.Node{{Addr: server.Addr}}, NodeTimeout: 20 * time.Second, MaxTTL: time.Second})
+	l, err := lock.New(lock.Config{Nodes: []lock.Node{{Addr: server.Addr}}, NodeTimeout: 20 * time.Second, MaxTTL: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	testenv.Eventually(t, "the nodes are admitted", func() error { return l.Init(t.Context()) }) // a node may answer too late
+	if err := l.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	tokenOf(t, l, "r")
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	code, _, stderr := patiently(t, nil, "nodes", "admit", server.Addr, "--redis", server.Addr, "--redis-prefix", "fencegate")
+	code, _, stderr := cli(t, nil, "nodes", "admit", server.Addr, "--redis", server.Addr, "--redis-prefix", "fencegate")
 	if code != exitUnavailable || !strings.Contains(stderr, "nodes init --above TOKEN") {
 		t.Errorf("admit: %d %q", code, stderr)
 	}
 	above := func(flags ...string) (int, string) {
-		code, _, stderr := patiently(t, nil, append([]string{"nodes", "init", "--redis", server.Addr, "--max-ttl", "1s"}, flags...)...)
+		code, _, stderr := cli(t, nil, append([]string{"nodes", "init", "--redis", server.Addr, "--max-ttl", "5s"}, flags...)...)
 		return code, stderr
 	}
 	for want, flags := range map[string][]string{
@@ -78,7 +80,7 @@ func TestAGroupWithoutPostgreSQLGoesOnFromTheCommandLine(t *testing.T) {
 	}
 	begun := time.Now()
 	code, stderr = above("--redis-prefix", "fencegate", "--above", "77")
-	if code != exitOK || !strings.Contains(stderr, server.Addr+" is admitted, after") || time.Since(begun) < time.Second {
+	if code != exitOK || !strings.Contains(stderr, server.Addr+" is admitted, after") || time.Since(begun) < 5*time.Second {
 		t.Fatalf("init: %d %q, after %v", code, stderr, time.Since(begun))
 	}
 	if after := tokenOf(t, l, "r"); after <= 77 {

@@ -15,7 +15,7 @@ func TestNodesAreMarkedForAModeFromTheCommandLine(t *testing.T) {
 	flags := []string{"--redis", nodes.Addrs[0], "--redis-prefix", nodes.Prefix}
 	run := func(args ...string) (int, string) {
 		t.Helper()
-		code, out, stderr := patiently(t, nil, append(append([]string{"nodes"}, args...), flags...)...)
+		code, out, stderr := cli(t, nil, append(append([]string{"nodes"}, args...), flags...)...)
 		return code, out + stderr
 	}
 	if code, said := run("mode", "best-effort"); code != exitUnavailable || !strings.Contains(said, "no node was admitted yet") {
@@ -26,7 +26,9 @@ func TestNodesAreMarkedForAModeFromTheCommandLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	testenv.Eventually(t, "the nodes are admitted", func() error { return l.Init(t.Context()) }) // a node may answer too late
+	if err := l.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if code, said := run("status"); code != exitOK || !strings.Contains(said, `"best_effort": false`) {
 		t.Errorf("before: %d %q", code, said)
 	}

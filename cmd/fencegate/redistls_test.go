@@ -143,7 +143,7 @@ func TestCommandsReachRedisByTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"nodes", "status"}, {"nodes", "leaks"}, {"nodes", "sweep"}} {
-		if code, out, stderr := patiently(t, s.vars(), args...); code != exitOK {
+		if code, out, stderr := cli(t, s.vars(), args...); code != exitOK {
 			t.Errorf("%v: %d\n%s%s", args, code, out, stderr)
 		}
 	}

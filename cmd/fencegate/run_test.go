@@ -2,9 +2,6 @@ package main
 
 import (
 	"bufio"
-	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,29 +11,17 @@ import (
 	"time"
 )
 
-// runUnder is `run` with a shell command, under a lease from a gateway that has no other ports, and renews nothing.
-func runUnder(t *testing.T, ttl time.Duration, script string) *exec.Cmd {
+// runUnder is `run` with a shell command, under a lease from a gateway that has no other ports.
+func runUnder(t *testing.T, script string) *exec.Cmd {
 	t.Helper()
-	mux := http.NewServeMux()
-	answer := func(path string, status int, body string) {
-		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(status)
-			_, _ = w.Write([]byte(body))
-		})
-	}
-	answer("/v1/leases", http.StatusCreated, fmt.Sprintf(`{"resource":"r","token":"1","grant":"1.0123456789abcdef0123456789abcdef","handle":"h","ttl_ms":%d,"valid_ms":%[1]d}`, ttl.Milliseconds()))
-	answer("/v1/leases/release", http.StatusNoContent, "")
-	answer("/v1/endpoints", http.StatusOK, `{}`)
-	answer("/v1/leases/renew", http.StatusServiceUnavailable, `{"code":"unavailable","detail":"no quorum","status":503}`)
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	return command(t, t.TempDir(), "run", "--gateway", server.URL, "--resource", "r", "--ttl", ttl.String(), "--", "sh", "-c", script)
+	url, _ := losing(t, time.Minute, time.Minute, revoked)
+	return command(t, t.TempDir(), "run", "--gateway", url, "--resource", "r", "--ttl", "1m", "--", "sh", "-c", script)
 }
 
 // An inner fencegate command would take them for its own: `lease acquire` would wait as the run did, in its name.
 func TestTheCommandOfARunDoesNotInheritTheOptionsOfTheRun(t *testing.T) {
 	t.Parallel()
-	cmd := runUnder(t, time.Minute, "env")
+	cmd := runUnder(t, "env")
 	cmd.Env = append(cmd.Env, "FENCEGATE_RESOURCE=r", "FENCEGATE_WAIT=1m", "FENCEGATE_JSON=true", "FENCEGATE_S3_RESOURCE=", "FENCEGATE_CA=", "FENCEGATE_TOKEN=secret", "FENCEGATE_LIMIT=7")
 	out, err := cmd.Output()
 	if err != nil {
@@ -73,7 +58,10 @@ func TestAnAddressThatIsNoURLIsRefusedBeforeAnythingIsAcquired(t *testing.T) {
 
 func TestRunEndsItsCommandWhenNobodyReadsItsMessages(t *testing.T) {
 	t.Parallel()
-	cmd := runUnder(t, 2*time.Second, "trap '' TERM; i=0; while [ $((i += 1)) -lt 300 ]; do sleep 0.1; done")
+	url, end := brief(t, revoked)
+	lasted := filepath.Join(t.TempDir(), "lasted")
+	cmd := command(t, t.TempDir(), "run", "--gateway", url, "--resource", "r", "--ttl", "20s", "--",
+		"sh", "-c", `trap '' TERM; echo ready; i=0; while [ $((i += 1)) -lt 300 ]; do sleep 0.1; done; >"$0"`, lasted)
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -82,11 +70,21 @@ func TestRunEndsItsCommandWhenNobodyReadsItsMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd.Stderr = w
-	began := time.Now()
-	_ = cmd.Run()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
 	_ = w.Close()
-	if took := time.Since(began); cmd.ProcessState.ExitCode() != exitLost || took > 20*time.Second {
-		t.Errorf("it ended with %v after %s, want exit code %d by the end of the lease", cmd.ProcessState, took, exitLost)
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Errorf("%q, %v", line, err)
+	}
+	end()
+	_ = cmd.Wait()
+	if _, err := os.Stat(lasted); cmd.ProcessState.ExitCode() != exitLost || err == nil {
+		t.Errorf("it ended with %v, want exit code %d; its command ended by itself: %t", cmd.ProcessState, exitLost, err == nil)
 	}
 }
 
@@ -98,7 +96,7 @@ func TestRunIgnoresWhatItWasStartedToIgnore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cmd := runUnder(t, time.Minute, "kill -HUP $PPID; kill -HUP $$; sleep 1; exit 7")
+			cmd := runUnder(t, "kill -HUP $PPID; kill -HUP $$; sleep 1; exit 7")
 			cmd.Args = append([]string{"sh", "-c", ignoring + `exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
 			cmd.Path = "/bin/sh"
 			_ = cmd.Run()

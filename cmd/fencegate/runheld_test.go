@@ -2,19 +2,24 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/internal/runner"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -60,7 +65,8 @@ func ended(pid int) bool {
 	return err == nil && strings.Contains(string(stat), ") Z ")
 }
 
-// leasingGateway starts a gateway that gives a lease, except the first held times, when another holds it. It reports each renewal.
+// leasingGateway starts a gateway that gives a lease, except the first held times, when another holds it, and never several.
+// It reports each renewal.
 func leasingGateway(t *testing.T, held int32) (url string, given *atomic.Int32, renewed chan struct{}) {
 	t.Helper()
 	var asked atomic.Int32
@@ -83,6 +89,10 @@ func leasingGateway(t *testing.T, held int32) (url string, given *atomic.Int32, 
 		}
 		n := given.Add(1)
 		_, _ = fmt.Fprintf(w, `{"resource":"r","token":"%d","grant":"%[1]d.0123456789abcdef0123456789abcdef","handle":"h","ttl_ms":%d,"valid_ms":%[2]d}`, n, asksFor(r))
+	})
+	mux.HandleFunc("/v1/leases/all", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusConflict)
+		_, _ = w.Write([]byte(`{"code":"held","detail":"r is held by web-1","status":409}`))
 	})
 	mux.HandleFunc("/v1/leases/renew", func(w http.ResponseWriter, r *http.Request) {
 		renewed <- struct{}{}
@@ -109,6 +119,8 @@ func TestOnHeld(t *testing.T) {
 		"forever, and a wait":            {flags: []string{"--forever", "--wait=1m"}, code: exitUsage},
 		"what is none":                   {flags: []string{"--on-held=queue"}, code: exitUsage},
 		"flags of the command need none": {flags: []string{"--on-held=wait", "sh", "-c", "exit 4"}, code: 4, runs: 1},
+		"fail, of several":               {flags: []string{"--resource=s"}, code: exitHeld},
+		"skip, of several":               {flags: []string{"--resource=s", "--on-held=skip"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -214,40 +226,39 @@ func TestForeverRunsAgainUntilItIsTold(t *testing.T) {
 	}
 }
 
+// unready is a gateway that answers that it can't serve now, and records when it is asked.
+type unready struct {
+	began time.Time
+	asked []time.Duration // since then
+}
+
+func (u *unready) RoundTrip(r *http.Request) (*http.Response, error) {
+	u.asked = append(u.asked, time.Since(u.began))
+	body := io.NopCloser(strings.NewReader(`{"code":"unavailable","detail":"no quorum","status":503}`))
+	return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: body, Request: r}, nil
+}
+
 // The outcome of the run before was said when it ended.
 func TestAStopBetweenTwoRunsIsNoFailureOfTheLast(t *testing.T) {
 	t.Parallel()
-	var got int
-	for _, rests := range []int{1, 3, 4} { // each is twice as long as the one before: a busy machine may miss the first
-		if got = stoppedInRest(t, rests); got == exitInterrupted {
-			return
+	synctest.Test(t, func(t *testing.T) {
+		const s = time.Second
+		gateway := &unready{began: time.Now()}
+		c, err := client.New(client.Config{URL: "http://gateway.invalid", HTTPClient: &http.Client{Transport: gateway}})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	t.Errorf("exit code %d, want %d", got, exitInterrupted)
-}
-
-// stoppedInRest stops a run in a rest between two of its commands, and returns its exit code.
-func stoppedInRest(t *testing.T, rests int) (code int) {
-	t.Helper()
-	url, _, _ := leasingGateway(t, 1)
-	cmd := command(t, t.TempDir(), "run", "--forever", "--gateway", url, "--resource", "r", "--", "sh", "-c", "exit 3")
-	cmd.Stderr = nil
-	says, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	for lines := bufio.NewScanner(says); rests > 0 && lines.Scan(); {
-		if strings.Contains(lines.Text(), "acquiring r again in") {
-			rests--
+		ctx, stop := context.WithTimeout(t.Context(), 80*s)
+		defer stop()
+		o := &runFlags{resources: []string{"r"}}
+		err = o.again(ctx, runner.Config{
+			Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: 30 * s}, Command: []string{"true"}, Environ: []string{"PATH=/usr/bin:/bin"}, Say: t.Logf,
+		}, io.Discard)
+		if code := report(io.Discard, "run", err); code != exitInterrupted || time.Since(gateway.began) != 80*s {
+			t.Errorf("exit code %d after %v: %v", code, time.Since(gateway.began), err)
 		}
-	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.Copy(io.Discard, says)
-	_ = cmd.Wait()
-	return cmd.ProcessState.ExitCode()
+		if want := []time.Duration{0, 1 * s, 3 * s, 7 * s, 15 * s, 31 * s, 61 * s}; !slices.Equal(gateway.asked, want) {
+			t.Errorf("ran at %v, want %v: each rest is longer, up to 30 s", gateway.asked, want)
+		}
+	})
 }

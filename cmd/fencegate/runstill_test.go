@@ -9,7 +9,6 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fencegate/fencegate/internal/testenv"
 )
@@ -83,8 +82,9 @@ func TestAReaderThatStandsStillHoldsNoRunUp(t *testing.T) {
 
 func TestAReaderThatStandsStillDoesNotDelayTheEndAfterALoss(t *testing.T) {
 	t.Parallel()
-	const revoked = `{"code":"lease_lost","detail":"the lease is lost: its resource was revoked","recorded":"8","status":410}`
-	cmd := command(t, t.TempDir(), "run", "--gateway", over(t, 1500*time.Millisecond, revoked), "--resource", "r", "--ttl", "1500ms", "--", "sleep", "60")
+	url, end := brief(t, revoked)
+	end()
+	cmd := command(t, t.TempDir(), "run", "--gateway", url, "--resource", "r", "--ttl", "20s", "--", "sleep", "60")
 	cmd.Stderr = fullPipe(t)
 	testenv.Eventually(t, "run ends", started(t, cmd))
 	if got := cmd.ProcessState.ExitCode(); got != exitLost {

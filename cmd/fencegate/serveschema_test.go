@@ -52,17 +52,6 @@ func TestServeDoesNotServeOnASchemaThatIsOlder(t *testing.T) {
 	}
 }
 
-// refusal is the error of [awaitSchema]. A look that takes too long says nothing, and is repeated.
-func refusal(t *testing.T, url string, which migrate.Set, patience time.Duration) (err error) {
-	t.Helper()
-	for range 5 {
-		if err = awaitSchema(t.Context(), url, which, patience, slog.New(slog.DiscardHandler)); err != nil {
-			break
-		}
-	}
-	return err
-}
-
 func TestAnOlderSchemaIsWaitedForAndThenRefused(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -74,32 +63,26 @@ func TestAnOlderSchemaIsWaitedForAndThenRefused(t *testing.T) {
 		t.Errorf("away: %v", err)
 	}
 	runSQL(t, pg.URL, setBack)
-	err := refusal(t, pg.WriterURL, migrate.All, 0)
+	err := awaitSchema(t.Context(), pg.WriterURL, migrate.All, 0, log)
 	if code, hint := classify(err); err == nil || code != exitFailed || !strings.Contains(hint, "migrate up") || !strings.Contains(err.Error(), "code pending") {
 		t.Errorf("older: %v, %d %q", err, code, hint)
 	}
-	waited := make(chan error, 1)
-	wait := func() (waits bool) {
-		told := &signalled{told: make(chan struct{})}
-		go func() {
-			waited <- awaitSchema(t.Context(), pg.WriterURL, migrate.All, time.Hour, slog.New(slog.NewTextHandler(told, nil)))
-		}()
-		select {
-		case <-told.told:
-			return true
-		case err := <-waited:
-			t.Logf("it waits no longer: %v", err)
-			return false
-		}
+	waited, told := make(chan error, 1), &signalled{told: make(chan struct{})}
+	go func() {
+		waited <- awaitSchema(t.Context(), pg.WriterURL, migrate.All, time.Hour, slog.New(slog.NewTextHandler(told, nil)))
+	}()
+	select {
+	case <-told.told:
+	case err := <-waited:
+		t.Fatalf("it does not wait: %v", err)
 	}
-	testenv.Eventually(t, "an older schema is waited for", wait) // a look that takes too long ends the wait
 	// a newer program migrates meanwhile
 	runSQL(t, pg.URL, testenv.Renote(`replace(note, 'state 1 ', 'state 999999 ') || ', code 1 0123456789ab'`), `UPDATE fencegate.fence_state SET version = 999999`)
 	if err := <-waited; err != nil {
 		t.Errorf("migrated meanwhile: %v", err)
 	}
 	runSQL(t, pg.URL, `UPDATE fencegate.code SET min_program = 999`)
-	err = refusal(t, pg.WriterURL, migrate.All, time.Hour) // waiting does not help
+	err = awaitSchema(t.Context(), pg.WriterURL, migrate.All, time.Hour, log) // waiting does not help
 	if code, hint := classify(err); err == nil || code != exitFailed || hint == "" || !strings.Contains(err.Error(), "use a newer program") {
 		t.Errorf("a schema that needs a newer program: %v, %d %q", err, code, hint)
 	}
@@ -124,7 +107,7 @@ func TestServeNeedsTheObjectsForTheS3PortOnly(t *testing.T) {
 	if err := awaitSchema(t.Context(), pg.OtherURL, migrate.Fence, 0, log); err != nil {
 		t.Errorf("without an S3 port: %v", err)
 	}
-	if err := refusal(t, pg.OtherURL, migrate.All, 0); err == nil || !strings.Contains(err.Error(), "no objects") {
+	if err := awaitSchema(t.Context(), pg.OtherURL, migrate.All, 0, log); err == nil || !strings.Contains(err.Error(), "no objects") {
 		t.Errorf("with an S3 port: %v", err)
 	}
 }
@@ -134,7 +117,7 @@ func TestASchemaThatNeedsANewerProgramIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	pg, log := testenv.Postgres(t), slog.New(slog.DiscardHandler)
 	runSQL(t, pg.URL, `UPDATE fencegate.code SET min_program = 999 WHERE name = 'objects'`)
-	err := refusal(t, pg.WriterURL, migrate.All, time.Hour)
+	err := awaitSchema(t.Context(), pg.WriterURL, migrate.All, time.Hour, log)
 	if _, hint := classify(err); err == nil || !strings.Contains(err.Error(), "use a newer program") || strings.Contains(hint, "migrate up") {
 		t.Errorf("%v, %q", err, hint)
 	}
@@ -146,9 +129,9 @@ func TestASchemaThatNeedsANewerProgramIsRefusedAtOnce(t *testing.T) {
 // Waiting does not help if another baseline made the database.
 func TestADatabaseOfAnotherBaselineIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
-	pg := testenv.Postgres(t)
+	pg, log := testenv.Postgres(t), slog.New(slog.DiscardHandler)
 	runSQL(t, pg.URL, testenv.Renote(`replace(note, 'state 1 ', 'state 1 0123456789ab,')`))
-	err := refusal(t, pg.WriterURL, migrate.All, time.Hour)
+	err := awaitSchema(t.Context(), pg.WriterURL, migrate.All, time.Hour, log)
 	if _, hint := classify(err); err == nil || !strings.Contains(err.Error(), "another baseline") || !strings.Contains(err.Error(), "DROP DATABASE") || strings.Contains(hint, "migrate up") {
 		t.Errorf("%v, %q", err, hint)
 	}
@@ -159,7 +142,7 @@ func TestServeNeedsToReadTheRecord(t *testing.T) {
 	t.Parallel()
 	pg, log := testenv.Postgres(t), slog.New(slog.DiscardHandler)
 	runSQL(t, pg.URL, `REVOKE ALL ON SCHEMA fencegate FROM PUBLIC`)
-	if err := refusal(t, pg.WriterURL, migrate.All, 0); err == nil || !strings.Contains(err.Error(), "42501") {
+	if err := awaitSchema(t.Context(), pg.WriterURL, migrate.All, 0, log); err == nil || !strings.Contains(err.Error(), "42501") {
 		t.Errorf("without the right: %v", err)
 	}
 	if err := migrate.Up(t.Context(), pg.URL, migrate.All); err != nil {
@@ -169,7 +152,7 @@ func TestServeNeedsToReadTheRecord(t *testing.T) {
 		t.Errorf("migrated again: %v", err)
 	}
 	runSQL(t, pg.URL, `ALTER TABLE fencegate.code ENABLE ROW LEVEL SECURITY`)
-	if err := refusal(t, pg.WriterURL, migrate.All, time.Hour); err == nil || !strings.Contains(err.Error(), "row-level security") {
+	if err := awaitSchema(t.Context(), pg.WriterURL, migrate.All, time.Hour, log); err == nil || !strings.Contains(err.Error(), "row-level security") {
 		t.Errorf("prepared: %v", err)
 	}
 }
