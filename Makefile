@@ -17,15 +17,9 @@ test: ## Run every test, with -race, against real PostgreSQL and real Redis
 	@scripts/need cc postgres redis
 	@scripts/test . -timeout 20m
 
-# What a busy machine can break: waits, renewals, queues, and connections that end or stand still. Not what is about
-# data (loss, sweep, epochs), nor torture, which makes a busy machine of its own.
-BUSY = {acquire,arm,async,attempt,busy,connection,end,extend,keepalive,lease,line,order,place,quorum_wait,resend,round,session,slow,suspend,wait}
-test-busy: SHELL = bash
-test-busy: ## Run the tests of leases that a busy machine can break beside four busy loops per core
+test-busy: ## Keep 6,000 leases for a minute beside four busy loops per core: a measurement of this machine, too
 	@scripts/need --local cc redis
-	@mkdir -p bin && $(GO) test -c -o bin/lock.test ./lock
-	@names=$$(sed -n 's/^func \(Test[A-Za-z0-9]*\)(.*/\1/p' lock/$(BUSY)_test.go | grep -v TestMain | paste -sd'|'); \
-	  cd lock && ../scripts/busy 4 ../bin/lock.test -test.run "^($$names)\$$" -test.timeout 2m
+	$(GO) test -tags busy -count=1 -run TestKeptLeasesOutlastABusyMachine -v ./lock $(if $(BUSY),-args $(BUSY))
 
 test-sources: ## Test leases over etcd and ZooKeeper, on real servers, alone and in groups of three, and elections over Kubernetes Leases
 	@scripts/need --local cc postgres etcd zookeeper
@@ -226,6 +220,7 @@ release-checks: ## Run what a release runs and CI does not, for several hours (L
 	$(MAKE) conformance-s3
 	$(MAKE) mutants
 	$(MAKE) torture
+	$(MAKE) test-busy
 	$(MAKE) robustness
 	$(MAKE) robustness MODE=async
 	$(MAKE) robustness BLOBS=s3

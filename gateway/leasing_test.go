@@ -160,6 +160,11 @@ func (s *counting) TryAcquire(ctx context.Context, r leasing.Request) (leasing.L
 	return s.Source.TryAcquire(ctx, r)
 }
 
+func (s *counting) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	s.acquired++
+	return s.Source.Acquire(ctx, r)
+}
+
 func TestLeasesMayComeFromAnotherSource(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)

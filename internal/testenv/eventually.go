@@ -19,21 +19,6 @@ func Eventually[Condition func() bool | func() error](t testing.TB, what string,
 	}
 }
 
-// Paced makes a try whose steps must keep up with a TTL or another clock. If the try returns an error, because the machine
-// was too busy, Paced repeats it at half the pace. What fails at each pace fails the test.
-func Paced(t testing.TB, pace time.Duration, try func(pace time.Duration) error) {
-	t.Helper()
-	var err error
-	for range 6 {
-		if err = try(pace); err == nil {
-			return
-		}
-		t.Logf("at a pace of %v: %v", pace, err)
-		pace *= 2
-	}
-	t.Fatalf("at any pace: %v", err)
-}
-
 var errStillNot = errors.New("it still does not hold")
 
 // waitFor returns nil when the condition holds, or its last error when the time is over.
