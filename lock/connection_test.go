@@ -29,6 +29,7 @@ func TestAConnectionIsLookedAtOnceMoreAfterItsDeadline(t *testing.T) {
 				m.one(m.on("r", opAcquire, a)) // connects
 				connections := nodes[0].Connections()
 				for range 2 { // each answer has its own moment
+					synctest.Wait()
 					nodes[0].Replies.Close()
 					o, sink := m.on("r", opAcquire, a), make(replies, 1)
 					o.sink, o.expires, o.ttl = sink, time.Now().Add(time.Minute), 60_000

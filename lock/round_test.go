@@ -69,6 +69,7 @@ func TestANodeIsSilentAfterFourLooksWithoutAnAnswer(t *testing.T) {
 		l := m.l
 		first, second := sameLane(l)
 		m.run(0, m.on(first, opRelease, newID())) // connects
+		synctest.Wait()
 		nodes[0].Freeze()
 		r := l.newRound(opRelease, "release", first)
 		defer r.drop()

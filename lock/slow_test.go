@@ -86,6 +86,7 @@ func TestAReleaseHoldsUpNoLookAtItsLease(t *testing.T) {
 		cfg, nodes := inMemory(t, 1)
 		l := started(t, cfg)
 		lease := acquire(t, l, "r")
+		synctest.Wait()
 		nodes[0].Freeze()
 		outcomes := make(chan error, 2)
 		for range 2 { // the second call returns the outcome of the first

@@ -100,6 +100,7 @@ func TestAnAnswerFromBeforeASuspensionGrantsNothing(t *testing.T) {
 				clock := cfg.WithClock()
 				l := started(t, cfg)
 				release(t, acquire(t, l, "r")) // connects
+				synctest.Wait()                // the reader waits for the next answer
 				nodes[0].Replies.Close()
 				acquired := make(chan error, 1)
 				var lease *lock.Lease
