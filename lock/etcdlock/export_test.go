@@ -7,9 +7,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// CallTimeout bounds one call.
-const CallTimeout = callTimeout
-
 // LeaseBehind returns the etcd lease that the next lease of length ttl will use.
 func LeaseBehind(ctx context.Context, s *Source, ttl time.Duration) (clientv3.LeaseID, error) {
 	one, err := s.store.grants.get(ctx, ttl)

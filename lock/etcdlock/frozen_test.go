@@ -2,46 +2,98 @@ package etcdlock_test
 
 import (
 	"context"
+	"net"
+	"sync"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock/etcdlock"
 )
 
-// documented is the client configured as in the package comment.
-func documented(t *testing.T, endpoints []string) *clientv3.Client {
-	t.Helper()
-	return clientOf(t, clientv3.Config{
+// documented is a client's configuration as in the package comment.
+func documented(endpoints []string) clientv3.Config {
+	return clientv3.Config{
 		Endpoints: endpoints, DialTimeout: 5 * time.Second,
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
-	})
+	}
 }
 
-// A frozen member keeps its connections open. A client that sends keep-alives leaves it.
+// connections counts a client's connections to each member.
+type connections struct {
+	mu           sync.Mutex
+	made, closed map[string]int
+}
+
+func (c *connections) dial(ctx context.Context, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.made[addr]++
+	return &counted{Conn: conn, end: sync.OnceFunc(func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.closed[addr]++
+	})}, nil
+}
+
+// to returns how many were made to a member, and how many of them were closed.
+func (c *connections) to(addr string) (made, closed int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.made[addr], c.closed[addr]
+}
+
+type counted struct {
+	net.Conn
+	end func()
+}
+
+func (c *counted) Close() error {
+	c.end()
+	return c.Conn.Close()
+}
+
+// A frozen member keeps its connections open. A client that sends keep-alives closes those that it has to it.
 func TestAFrozenMemberIsLeft(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, 3, "")
-	s := source(t, etcdlock.Config{Client: documented(t, c.Endpoints())})
+	all := &connections{made: make(map[string]int), closed: make(map[string]int)}
+	cfg := documented(c.Endpoints())
+	cfg.DialOptions = []grpc.DialOption{grpc.WithContextDialer(all.dial)}
+	s := source(t, etcdlock.Config{Client: clientOf(t, cfg)})
+	cycle(t, s)
 	for _, member := range c.Members {
+		var made int
+		testenv.Eventually(t, "a connection to "+member.Addr, func() bool {
+			made, _ = all.to(member.Addr)
+			return made > 0
+		})
 		if err := member.Freeze(); err != nil {
 			t.Fatal(err)
 		}
-		begin := time.Now()
-		// Calls go to the members in turn, so six quick cycles in a row use all of them.
-		for quick := 0; quick < 6; {
-			quick++
-			if cycle(t, s) > 3*time.Second {
-				quick = 0
+		calls, end := context.WithCancel(t.Context())
+		var calling sync.WaitGroup
+		calling.Go(func() { // to each member in turn; keep-alives are sent during calls
+			for calls.Err() == nil {
+				_, _ = s.Inspect(calls, "orders/1001")
 			}
-			if took := time.Since(begin); took > 40*time.Second {
-				t.Fatalf("calls still go to the frozen member after %v", took)
-			}
-		}
-		t.Logf("left within %v", time.Since(begin))
+		})
+		testenv.Eventually(t, "the connections to the frozen member are closed", func() bool {
+			_, closed := all.to(member.Addr)
+			return closed >= made
+		})
+		end()
+		calling.Wait()
+		cycle(t, s)
 		if err := member.Thaw(); err != nil {
 			t.Fatal(err)
 		}
@@ -49,11 +101,10 @@ func TestAFrozenMemberIsLeft(t *testing.T) {
 }
 
 // cycle is one acquisition and its release.
-func cycle(t *testing.T, s *etcdlock.Source) time.Duration {
+func cycle(t *testing.T, s *etcdlock.Source) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	begin := time.Now()
 	lease, err := s.Acquire(ctx, leasing.Request{Resource: "orders/1001", TTL: ttl})
 	if err == nil {
 		err = s.Release(ctx, lease.Ref())
@@ -61,13 +112,12 @@ func cycle(t *testing.T, s *etcdlock.Source) time.Duration {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return time.Since(begin)
 }
 
 // etcd closes the connections of clients that send keep-alives without active calls ("too_many_pings").
 func TestAnIdleClientIsNotCutOff(t *testing.T) {
 	t.Parallel()
-	c := documented(t, cluster(t, 1, "").Endpoints())
+	c := clientOf(t, documented(cluster(t, 1, "").Endpoints()))
 	cycle(t, source(t, etcdlock.Config{Client: c}))
 	ctx, cancel := context.WithTimeout(t.Context(), 35*time.Second) // etcd would close the connection after 30 s
 	defer cancel()

@@ -18,6 +18,9 @@ func Vanish(s *Source) {
 	_ = s.common.Close()
 }
 
+// Server is the address of the server that the source's session is connected to.
+func Server(s *Source) string { return s.store.session.conn.Server() }
+
 // Create looks at a resource, and takes it after between has run.
 func Create(ctx context.Context, s *Source, r leasing.Request, between func()) error {
 	at, err := s.store.look(ctx, r.Resource)
