@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -125,20 +126,15 @@ func TestACallerLeavesAnEndThatTakesLong(t *testing.T) {
 	if _, err := block.Exec(t.Context(), `LOCK TABLE fence.arms IN EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
-	unknown := 0 // others stopped before they were sent, as on a busy machine
-	for tries := 0; unknown < 3 && tries < 100; tries++ {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		err := w.fence.End(ctx, ending(g))
+	for range 3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := later(func() error { return w.fence.End(ctx, ending(g)) })
+		w.waitFor(t, "it is on its way", isBlocked)
 		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
+		if err := <-ended; !errors.Is(err, context.Canceled) || !errors.Is(err, fence.ErrUnknown) {
+			t.Errorf("%v; want an unknown outcome", err)
 		}
-		if errors.Is(err, fence.ErrUnknown) {
-			unknown++
-		}
-	}
-	if unknown < 3 {
-		t.Errorf("%d of 100 were unknown", unknown)
+		w.waitFor(t, "it has given up", `SELECT NOT (`+strings.TrimPrefix(isBlocked, "SELECT ")+`)`)
 	}
 	if err := block.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

@@ -2,9 +2,10 @@ package pgfence
 
 import "time"
 
-// GiveTime raises the time limits of groups: on a busy machine a group may take longer while the next one waits.
+// GiveTime raises the time limits of groups, and of reading the floors: on a busy machine either may take longer.
 func GiveTime(f *Fence) {
 	f.armings.Timeout, f.endings.Timeout = time.Minute, time.Minute
+	f.floors.timeout = time.Minute
 	f.armings.Pace, f.endings.Pace = time.Hour, time.Hour
 }
 

@@ -52,6 +52,7 @@ func New(pool *pgxpool.Pool, opts ...Option) *Fence {
 	f := &Fence{pool: pool, patience: core.DefaultPatience}
 	f.armings = groups.Groups[fence.Arming]{Settle: f.armGroup, Key: func(a fence.Arming) string { return a.Resource }, Timeout: groups.Timeout, Pace: groups.Pace}
 	f.endings = groups.Groups[fence.Ending]{Settle: f.endGroup, Key: func(e fence.Ending) string { return e.Resource }, Timeout: groups.Timeout, Pace: groups.Pace}
+	f.floors.timeout = learnTimeout
 	for _, opt := range opts {
 		opt(f)
 	}

@@ -3,6 +3,7 @@ package pgfence_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -230,7 +231,7 @@ func TestInTxCoversUnguardedTables(t *testing.T) {
 // executed.
 type wire struct {
 	lose, drop atomic.Int32
-	trips      atomic.Int32 // how often a caller waited for an answer
+	trips      atomic.Int32 // how often PostgreSQL said that it waits for the next request
 
 	mu   sync.Mutex
 	sent bytes.Buffer
@@ -239,11 +240,28 @@ type wire struct {
 type wireConn struct {
 	net.Conn
 	*wire
-	asked atomic.Bool
+	head []byte // of the message that is being received
+	rest int    // so many bytes of it are still to come
+}
+
+// receive counts the messages ReadyForQuery.
+func (c *wireConn) receive(b []byte) {
+	for len(b) > 0 {
+		if n := min(c.rest, len(b)); n > 0 {
+			c.rest, b = c.rest-n, b[n:]
+			continue
+		}
+		c.head, b = append(c.head, b[0]), b[1:]
+		if len(c.head) == 5 { // its type and its length, which counts itself
+			if c.head[0] == 'Z' {
+				c.trips.Add(1)
+			}
+			c.rest, c.head = int(binary.BigEndian.Uint32(c.head[1:]))-4, nil
+		}
+	}
 }
 
 func (c *wireConn) Write(b []byte) (int, error) {
-	c.asked.Store(true)
 	if c.drop.Load() > 0 {
 		c.drop.Add(-1)
 		_ = c.Close()
@@ -257,8 +275,8 @@ func (c *wireConn) Write(b []byte) (int, error) {
 
 func (c *wireConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if err == nil && c.asked.Swap(false) {
-		c.trips.Add(1)
+	if err == nil {
+		c.receive(b[:n])
 	}
 	if err == nil && c.lose.Load() > 0 {
 		c.lose.Add(-1)

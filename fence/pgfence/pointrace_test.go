@@ -107,12 +107,12 @@ func TestRacesAtEveryPoint(t *testing.T) {
 		setup  func(*testing.T, ...pgfence.Option) world
 		rounds int
 	}{
-		{"a resource", func(t *testing.T, opts ...pgfence.Option) world { return setup(t, opts...) }, 100},
+		{"a resource", func(t *testing.T, opts ...pgfence.Option) world { return setup(t, opts...) }, 40},
 		{"a resource per row", func(t *testing.T, opts ...pgfence.Option) world {
 			w := perRowRace(t, opts...)
 			w.exec(t, `DROP TRIGGER fence_guard ON work`)
 			return w
-		}, 40},
+		}, 20},
 	} {
 		for _, level := range levels {
 			t.Run(fmt.Sprintf("%s/%s", table.name, level), func(t *testing.T) {

@@ -50,6 +50,8 @@ const (
 
 // floors is a copy of fence.floors, the floors left by retired fences. It may be outdated.
 type floors struct {
+	timeout time.Duration // learnTimeout
+
 	mu    sync.Mutex
 	known [buckets]fence.Token
 	asked time.Time
@@ -81,7 +83,7 @@ func (f *Fence) learnFloors(ctx context.Context) {
 	if !due {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, learnTimeout)
+	ctx, cancel := context.WithTimeout(ctx, f.floors.timeout)
 	defer cancel()
 	var bucket int
 	var floor int64

@@ -13,7 +13,6 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
-	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // retire examines every fence once.
@@ -57,11 +56,12 @@ func TestARetiredFenceRefusesItsStaleTokens(t *testing.T) {
 	w := setup(t)
 	old := w.acquire(t, orders, 33)
 	ended := w.retireOrders(t, 34)
+	conn := w.session(t)
 	refused := func(when string) {
 		t.Helper()
 		for _, level := range levels {
 			for _, token := range []string{old.Presented(), ended.Presented(), "34." + sealA, "1"} {
-				err := pgfence.Translate(attempt(t, w.session(t), level, orders, token))
+				err := pgfence.Translate(attempt(t, conn, level, orders, token))
 				if !errors.Is(err, fence.ErrStale) && !errors.Is(err, fence.ErrNeverIssued) {
 					t.Errorf("%s: %s: %v", when, level, err)
 				}
@@ -70,10 +70,10 @@ func TestARetiredFenceRefusesItsStaleTokens(t *testing.T) {
 	}
 	refused("retired")
 	var stale *fence.StaleError
-	if err := pgfence.Translate(attempt(t, w.session(t), pgx.ReadCommitted, orders, ended.Presented())); !errors.As(err, &stale) || stale.Recorded != 34 {
+	if err := pgfence.Translate(attempt(t, conn, pgx.ReadCommitted, orders, ended.Presented())); !errors.As(err, &stale) || stale.Recorded != 34 {
 		t.Errorf("a retired grant: %v", err)
 	}
-	if err := attempt(t, w.session(t), pgx.ReadCommitted, orders, "35."+sealA); !errors.Is(pgfence.Translate(err), fence.ErrNeverIssued) {
+	if err := attempt(t, conn, pgx.ReadCommitted, orders, "35."+sealA); !errors.Is(pgfence.Translate(err), fence.ErrNeverIssued) {
 		t.Errorf("a token above the floor: %v", err)
 	}
 
@@ -95,7 +95,7 @@ func TestARetiredFenceRefusesItsStaleTokens(t *testing.T) {
 	if n := value[int](t, w, `SELECT (SELECT count(*) FROM fence.resources) + (SELECT count(*) FROM fence.arms)`); n != 0 {
 		t.Errorf("%d rows were made in vain", n)
 	}
-	if err := attempt(t, w.session(t), pgx.ReadCommitted, orders, w.acquire(t, orders, 35).Presented()); err != nil {
+	if err := attempt(t, conn, pgx.ReadCommitted, orders, w.acquire(t, orders, 35).Presented()); err != nil {
 		t.Errorf("a new grant: %v", err)
 	}
 	refused("acquired again")
@@ -320,17 +320,14 @@ func TestSourcesLearnFloors(t *testing.T) {
 		t.Errorf("before anybody asked: %d", floor)
 	}
 	g := fence.Grant{Resource: orders, Token: 1, Seal: fence.NewSeal()}
-	testenv.Eventually(t, "the floors are learned", func() error { // on a busy machine the question may take too long; a later arming asks again
-		if err := w.fence.Arm(t.Context(), arming(g)); !errors.Is(err, fence.ErrNotRaised) {
-			t.Fatal(err)
+	if err := w.fence.Arm(t.Context(), arming(g)); !errors.Is(err, fence.ErrNotRaised) {
+		t.Fatal(err)
+	}
+	for resource, want := range map[string]fence.Token{orders: 34, name: 34, "users/7": 0} {
+		if floor := w.fence.Floor(resource); floor != want {
+			t.Errorf("%s: floor %d, want %d", resource, floor, want)
 		}
-		for resource, want := range map[string]fence.Token{orders: 34, name: 34, "users/7": 0} {
-			if floor := w.fence.Floor(resource); floor != want {
-				return fmt.Errorf("%s: floor %d, want %d", resource, floor, want)
-			}
-		}
-		return nil
-	})
+	}
 }
 
 // A retirement waits at most a second for a lock on fence.unsealed, and does not make others wait for it.

@@ -153,13 +153,14 @@ func TestASubscriptionKeepsResourcesAndStamps(t *testing.T) {
 func TestColumnsMayHaveNamesThatPLpgSQLKeepsForItself(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
+	conn := w.session(t)
 	for i, name := range []string{"begin", "by", "declare", "execute", "foreach", "if", "loop", "strict", "while", `"when"`, `"Q""uoted"`} {
 		w.exec(t, `CREATE TABLE kept (id int PRIMARY KEY, doc text, `+name+` bigint); CREATE TABLE needed (`+name+` text, stamp bigint)`)
 		w.exec(t, `GRANT ALL ON kept, needed TO PUBLIC; SELECT fence.protect('kept', resource => 'docs/1', stamp => '`+strings.Trim(strings.ReplaceAll(name, `""`, `"`), `"`)+`')`)
 		w.exec(t, `SELECT fence.protect('needed', per_row => $$'docs/' || `+name+`$$, stamp => 'stamp')`)
 		g := w.acquire(t, "docs/1", fence.Token(i+1))
 		for _, presented := range []fence.Grant{g, {Resource: g.Resource, Seal: g.Seal}} {
-			tx := begin(t, w.session(t), pgx.ReadCommitted, presented)
+			tx := begin(t, conn, pgx.ReadCommitted, presented)
 			for _, sql := range []string{`INSERT INTO kept VALUES (1, '1', 99)`, `UPDATE kept SET doc = '2'`, `INSERT INTO needed VALUES ('1')`, `UPDATE needed SET stamp = 3`} {
 				if _, err := tx.Exec(t.Context(), sql); err != nil {
 					t.Fatalf("%s, %s: %v", name, sql, err)
