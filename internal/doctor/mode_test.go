@@ -40,9 +40,7 @@ func group(t *testing.T, n int, bestEffort, durable bool) (*lock.Locker, []lock.
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	if err := l.Init(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Eventually(t, "the nodes are admitted", func() error { return l.Init(t.Context()) }) // a node may answer too late
 	return l, list
 }
 
