@@ -222,6 +222,21 @@ func TestAllAreHeldOrNone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	renewing, stop := context.WithCancel(t.Context())
+	var renewals sync.WaitGroup
+	renewals.Go(func() {
+		for tick := time.NewTicker(5 * time.Second); ; {
+			select {
+			case <-renewing.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+				_, _ = s.client(t).Renew(renewing, held.Handle, time.Minute) // the next one may succeed
+			}
+		}
+	})
+	defer renewals.Wait()
+	defer stop()
 	for flag, want := range map[string]int{"--wait=0s": exitHeld, "--wait=300ms": exitHeld, "--on-held=skip": 0} {
 		cmd := s.runBoth(t, append([]string{flag}, otherwise...), "sh", "-c", "exit 9")
 		_ = cmd.Run()
@@ -235,6 +250,7 @@ func TestAllAreHeldOrNone(t *testing.T) {
 	if err := waits.Start(); err != nil {
 		t.Fatal(err)
 	}
+	stop()
 	if err := s.client(t).Release(t.Context(), held.Handle); err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ type mutant struct {
 func (m mutant) folder() string { return cmp.Or(m.in, "lock") }
 
 // all lists the mutants of the leases and of the gateway.
-func all() []mutant { return slices.Concat(grants, admission, service) }
+func all() []mutant { return slices.Concat(grants, admission, clocked, service) }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

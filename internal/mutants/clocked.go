@@ -1,0 +1,161 @@
+package main
+
+// clocked lists the safeguards of waits, renewals and deadlines, which tests on fake clocks see.
+var clocked = []mutant{
+	{
+		name: "unconfirmed", what: "a token that no quorum confirmed",
+		file: "lock/attempt.go", test: "TestTokensAreUniqueAndRiseUnderConcurrency",
+		old: "if confirmed >= l.quorum {",
+		new: "if confirmed >= 0 {",
+	},
+	{
+		name: "caller-down", what: "a caller's own deadline takes a node out of the queues",
+		file: "lock/listener.go", test: "TestACallersOwnDeadlineTakesNoOtherWaiterOutOfItsQueue",
+		old: "if !over(ctx) {",
+		new: "if ctx != nil {",
+	},
+	{
+		name: "subscribed-once", what: "a subscription that ended is not made again",
+		file: "lock/listener.go", test: "TestASubscriptionThatEndsIsMadeAgain",
+		old: "case sub != nil && sub.state != unsubscribed:",
+		new: "case sub != nil:",
+	},
+	{
+		name: "silent-node", what: "callers wait for a silent node as long as they like",
+		file: "lock/listener.go", test: "TestASilentNodeHoldsNobodyUp",
+		old: "case <-bounded.Done():",
+		new: "case <-ctx.Done():",
+	},
+	{
+		name: "one-home", what: "no second node keeps the queues",
+		file: "lock/place.go", test: "TestAnotherNodeKeepsTheQueueWhenItsHomeIsDown",
+		old: "%len(l.nodes) < homes",
+		new: "%len(l.nodes) < 1",
+	},
+	{
+		name: "lost-call", what: "a waiter that gives up keeps its call",
+		file: "lock/scripts/leave.lua", test: "TestAWaiterThatGivesUpPassesItsCallOn",
+		old: "if redis.call('EXISTS', KEYS[2]) == 0 then",
+		new: "if false then",
+	},
+	{
+		name: "out-of-line", what: "a release wakes this process's waiter before others",
+		file: "lock/line.go", test: "TestProcessesGetTheResourceInTheirOrder",
+		old: "l != nil && !l.waiters[0].home.Load() {",
+		new: "l != nil {",
+	},
+	{
+		name: "suspended", what: "suspended time does not count",
+		file: "lock/clock.go", test: "TestALeaseThatEndedInASuspensionIsOverAtTheFirstLook",
+		old: "return min(i.mono.Sub(t), i.boot-i.of.bootAt(t))",
+		new: "return i.mono.Sub(t)",
+	},
+	{
+		name: "wall-clock", what: "a wall clock that is set counts as suspended time",
+		file: "lock/clock.go", test: "TestAClockThatWasOnlySetMovesNoDeadline",
+		old: "boot := c.boot()",
+		new: "boot := time.Duration(c.wall(t) - c.origin.UnixNano())",
+	},
+	{
+		name: "late-answer", what: "an answer after a round's end counts",
+		file: "lock/attempt.go", test: "TestAnAnswerFromBeforeASuspensionGrantsNothing",
+		old: "if granted && end.passed() {",
+		new: "if granted && end.mono.Before(time.Now()) {",
+	},
+	{
+		name: "hasty-silence", what: "a node is silent after one look",
+		file: "lock/round.go", test: "TestANodeIsSilentAfterFourLooksWithoutAnAnswer",
+		old: "q.looks >= looks",
+		new: "q.looks >= 1",
+	},
+	{
+		name: "hot-extension", what: "an extension's pauses shrink to nothing",
+		file: "lock/extend.go", test: "TestADeadMajorityFailsAndItsReturnIsNoticed",
+		old: "max(left/8, firstWait)",
+		new: "left/8",
+	},
+	{
+		name: "late-renewals", what: "Do renews after half of the TTL",
+		file: "fence/leasing/do.go", in: "fence/leasing", test: "TestDoRenewsForAsLongAsTheWorkTakesAndReleases",
+		old: "return k.ttl/4 + rand.N",
+		new: "return k.ttl/2 + rand.N",
+	},
+	{
+		name: "do-clock", what: "Do's deadline is not judged by its clock",
+		file: "fence/leasing/do.go", in: "fence/leasing", test: "TestADeadlineIsCountedFromBeforeTheRenewal",
+		old: "if !k.now().Before(k.deadline)",
+		new: "if !time.Now().Before(k.deadline)",
+	},
+	{
+		name: "do-cancelled", what: "Do releases on its caller's context",
+		file: "fence/leasing/do.go", in: "fence/leasing", test: "TestDoReleasesAlsoIfItsContextHasEnded",
+		old: "context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)",
+		new: "context.WithTimeout(ctx, releaseTimeout)",
+	},
+	{
+		name: "leases-cancelled", what: "what a cancelled wait holds is not given back",
+		file: "internal/leases/acquire.go", in: "internal/leases", test: "TestAWaitThatItsContextEndsKeepsNothing",
+		old: "if !s.freeAll(context.WithoutCancel(ctx), taken)",
+		new: "if !s.freeAll(ctx, taken)",
+	},
+	{
+		name: "leases-lost", what: "a lease that a renewal found lost is given",
+		file: "internal/leases/all.go", in: "internal/leases", test: "TestALeaseThatIsKnownToBeLostIsNotGiven",
+		old: "\t\treturn <-result",
+		new: "\t\treturn nil",
+	},
+	{
+		name: "runner-late", what: "a run renews when a third of the TTL is left",
+		file: "internal/runner/watch.go", in: "internal/runner", test: "TestTheLeaseIsRenewedWhileTheCommandRuns",
+		old: "w.remaining() - w.ttl()*2/3 }",
+		new: "w.remaining() - w.ttl()/3 }",
+	},
+	{
+		name: "runner-mild", what: "a command is asked to end instead of killed",
+		file: "internal/runner/watch.go", in: "internal/runner", test: "TestTheCommandIsKilledBeforeItsLeaseIsOver",
+		old: "w.killed, w.shot = true, w.send(syscall.SIGKILL, \"KILL\")",
+		new: "w.killed, w.shot = true, w.send(syscall.SIGTERM, \"KILL\")",
+	},
+	{
+		name: "runner-group", what: "what the command started lives on",
+		file: "internal/runner/child.go", in: "internal/runner", test: "TestACommandEndsWithAllThatItStartedWhenItsLeaseIsOver",
+		old: "return syscall.Kill(-c.cmd.Process.Pid, s)",
+		new: "return c.cmd.Process.Signal(s)",
+	},
+	{
+		name: "runner-wait", what: "a run waits longer than it may",
+		file: "internal/runner/acquire.go", in: "internal/runner", test: "TestRunWaitsForWhatPasses",
+		old: "left := cfg.Acquire.Wait - time.Since(began)",
+		new: "left := cfg.Acquire.Wait + 0*time.Since(began)",
+	},
+	{
+		name: "client-late", what: "a deadline counts from the answer",
+		file: "client/deadline.go", in: "client", test: "TestADeadlineCountsFromBeforeTheRequest",
+		old: "d := DeadlineAfter(sent,",
+		new: "d := DeadlineAfter(time.Now(),",
+	},
+	{
+		name: "client-suspended", what: "a client's suspended time does not count",
+		file: "client/deadline.go", in: "client", test: "TestALeaseEndsByTheClockOnWhichItIsOverFirst",
+		old: "max(t.Sub(d.start), d.clock.wallAt(t).Sub(d.clock.wallAt(d.start)))",
+		new: "t.Sub(d.start)",
+	},
+	{
+		name: "api-wait", what: "a wait lasts longer than the token",
+		file: "gateway/api/leases.go", in: "gateway/api", test: "TestAWaitEndsWithTheRight",
+		old: "wait = max(0, time.Until(until))",
+		new: "_ = until",
+	},
+	{
+		name: "api-unknown", what: "a wait that the token ended hides what is unknown",
+		file: "gateway/api/leases.go", in: "gateway/api", test: "TestAWaitThatEndsWithTheTokenSaysWhatIsUnknown",
+		old: "denied = fmt.Errorf(\"%w: %w\", denied, fence.ErrUnknown)",
+		new: "denied = fmt.Errorf(\"%w\", denied)",
+	},
+	{
+		name: "api-credentials", what: "credentials count from the answer",
+		file: "gateway/api/credentials.go", in: "gateway/api", test: "TestRefreshingCredentialsEndWithTheLeaseAndStaticOnesWithItsLongestLife",
+		old: "return asked.Add(state.TTL), nil",
+		new: "return time.Now().Add(state.TTL), nil",
+	},
+}
