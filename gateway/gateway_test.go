@@ -14,6 +14,7 @@ import (
 
 	"github.com/aws/smithy-go"
 	awshttp "github.com/aws/smithy-go/transport/http"
+
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 

@@ -36,14 +36,16 @@ func TestTheLeaseIsRenewedWhileTheCommandRuns(t *testing.T) {
 	}{
 		"each is answered": {
 			func(g *gateway, w http.ResponseWriter, _ *http.Request, _ int32) { g.extend(w) },
-			0, []time.Duration{10 * s, 20 * s, 30 * s, 40 * s, 50 * s, 60 * s, 70 * s, 80 * s, 90 * s, 94 * s},
+			0,
+			[]time.Duration{10 * s, 20 * s, 30 * s, 40 * s, 50 * s, 60 * s, 70 * s, 80 * s, 90 * s, 94 * s},
 		},
 		"each is answered late": {
 			func(g *gateway, w http.ResponseWriter, _ *http.Request, _ int32) {
 				<-time.After(1900 * time.Millisecond)
 				g.extend(w)
 			},
-			0, []time.Duration{10 * s, 20 * s, 30 * s, 40 * s, 50 * s, 60 * s, 70 * s, 80 * s, 90 * s, 94 * s},
+			0,
+			[]time.Duration{10 * s, 20 * s, 30 * s, 40 * s, 50 * s, 60 * s, 70 * s, 80 * s, 90 * s, 94 * s},
 		},
 		"two fail": {
 			func(g *gateway, w http.ResponseWriter, _ *http.Request, n int32) {
@@ -53,7 +55,8 @@ func TestTheLeaseIsRenewedWhileTheCommandRuns(t *testing.T) {
 				}
 				g.extend(w)
 			},
-			1, []time.Duration{10 * s, 12500 * time.Millisecond, 15 * s, 25 * s, 35 * s, 45 * s, 55 * s, 65 * s, 75 * s, 85 * s, 94 * s},
+			1,
+			[]time.Duration{10 * s, 12500 * time.Millisecond, 15 * s, 25 * s, 35 * s, 45 * s, 55 * s, 65 * s, 75 * s, 85 * s, 94 * s},
 		},
 		"one has no answer": { // as on a silently cut connection
 			func(g *gateway, w http.ResponseWriter, r *http.Request, n int32) {
@@ -63,7 +66,8 @@ func TestTheLeaseIsRenewedWhileTheCommandRuns(t *testing.T) {
 				}
 				g.extend(w)
 			},
-			1, []time.Duration{10 * s, 16250 * time.Millisecond, 26250 * time.Millisecond, 36250 * time.Millisecond, 46250 * time.Millisecond, 56250 * time.Millisecond, 66250 * time.Millisecond, 76250 * time.Millisecond, 86250 * time.Millisecond, 94 * s},
+			1,
+			[]time.Duration{10 * s, 16250 * time.Millisecond, 26250 * time.Millisecond, 36250 * time.Millisecond, 46250 * time.Millisecond, 56250 * time.Millisecond, 66250 * time.Millisecond, 76250 * time.Millisecond, 86250 * time.Millisecond, 94 * s},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
