@@ -86,10 +86,10 @@ func newSimJudge() simJudge {
 	return simJudge{tokens: map[string][]simToken{}, given: map[string]bool{}, free: map[string]time.Time{}, operated: map[*simNode]bool{}}
 }
 
-func (s *sim) fail(format string, args ...any) {
+func (s *sim) failf(format string, args ...any) {
 	if s.broken == "" {
 		s.broken = fmt.Sprintf(format, args...)
-		s.log("   BROKEN: %s", s.broken)
+		s.logf("   BROKEN: %s", s.broken)
 	}
 }
 
@@ -112,14 +112,14 @@ func (s *sim) admit(c *simCall, resource string, l *lock.Lease) *simLease {
 	}
 	ref := l.Ref()
 	h := &simLease{Lease: l, locker: c.locker, resource: resource, token: ref.Token, owner: ref.Owner, ttl: c.ttl, deadline: l.Deadline()}
-	s.log("l%d token %d of %s", c.locker, h.token, resource)
+	s.logf("l%d token %d of %s", c.locker, h.token, resource)
 	t := simToken{token: h.token, begun: c.attempts[resource], done: c.ended}
 	for _, before := range s.tokens[resource] {
 		switch {
 		case before.token == t.token:
-			s.fail("token %d of %s was given twice", t.token, resource)
+			s.failf("token %d of %s was given twice", t.token, resource)
 		case before.done.Before(t.begun) && before.token > t.token:
-			s.fail("token %d of %s after %d", t.token, resource, before.token)
+			s.failf("token %d of %s after %d", t.token, resource, before.token)
 		}
 	}
 	s.tokens[resource] = append(s.tokens[resource], t)
@@ -130,15 +130,15 @@ func (s *sim) admit(c *simCall, resource string, l *lock.Lease) *simLease {
 	valid := s.lockers[c.locker].Validity(lock.WithTTL(c.ttl))
 	if len(c.resources) == 1 {
 		if want := took.Add(valid); !h.deadline.Equal(want) {
-			s.fail("the deadline of token %d of %s is %v from when it should be", h.token, resource, h.deadline.Sub(want))
+			s.failf("the deadline of token %d of %s is %v from when it should be", h.token, resource, h.deadline.Sub(want))
 		}
 		if d := c.ended.Sub(took) + s.lockers[c.locker].slept(took); s.plan.armed && d > simRound {
-			s.fail("token %d of %s came %v after its first message", h.token, resource, d)
+			s.failf("token %d of %s came %v after its first message", h.token, resource, d)
 		}
 	}
 	for _, other := range s.calls {
 		if c.waits && other.waits && !other.bounded && other.locker == c.locker && other.resources[0] == resource && other.id < c.id {
-			s.fail("call %d of l%d got %s before call %d, which came before", c.id, c.locker, resource, other.id)
+			s.failf("call %d of l%d got %s before call %d, which came before", c.id, c.locker, resource, other.id)
 		}
 	}
 	s.leases = append(s.leases, h)
@@ -204,14 +204,14 @@ func (s *sim) judgeNodes() {
 func (s *sim) readmitted(n *simNode) {
 	s.counts.readmitted++
 	took, others := s.real(n.loss.at), len(n.loss.others)
-	s.log("   %s is admitted after %v, with %d others", n.name, took, others)
+	s.logf("   %s is admitted after %v, with %d others", n.name, took, others)
 	n.loss = nil
 	switch least := s.plan.maxTTL; {
 	case !s.plan.strict():
 	case took < simRound:
-		s.fail("%s was admitted %v after its loss", n.name, took)
+		s.failf("%s was admitted %v after its loss", n.name, took)
 	case took < least && others < len(s.nodes)/2+1:
-		s.fail("%s was admitted %v after its loss, and only %d others were there to ask", n.name, took, others)
+		s.failf("%s was admitted %v after its loss, and only %d others were there to ask", n.name, took, others)
 	}
 }
 
@@ -222,7 +222,7 @@ func (s *sim) judgeLeases() {
 		if err != nil {
 			if !h.gone {
 				s.counts.lost++
-				s.log("l%d token %d of %s is over: %s", h.locker, h.token, h.resource, outcomeOf(err))
+				s.logf("l%d token %d of %s is over: %s", h.locker, h.token, h.resource, outcomeOf(err))
 			}
 			h.gone = true
 			continue
@@ -238,7 +238,7 @@ func (s *sim) judgeLeases() {
 		}
 		for _, o := range s.leases[:i] {
 			if o.resource == h.resource {
-				s.fail("l%d and l%d both have %s, with tokens %d and %d", o.locker, h.locker, h.resource, o.token, h.token)
+				s.failf("l%d and l%d both have %s, with tokens %d and %d", o.locker, h.locker, h.resource, o.token, h.token)
 			}
 		}
 		s.judgeLocks(h)
@@ -252,12 +252,12 @@ func (s *sim) judgeDeadline(h *simLease) {
 		if h.ttl > 0 {
 			begun := moved.Add(-s.lockers[h.locker].Validity(lock.WithTTL(h.ttl)))
 			if took := time.Since(begun) + s.lockers[h.locker].slept(begun); took > simRound || took < 0 {
-				s.fail("token %d of %s was extended %v after the first message", h.token, h.resource, took)
+				s.failf("token %d of %s was extended %v after the first message", h.token, h.resource, took)
 			}
 		}
 	}
 	if left := time.Until(h.deadline) - h.asleep; left <= 0 {
-		s.fail("token %d of %s is believed %v after its deadline", h.token, h.resource, -left)
+		s.failf("token %d of %s is believed %v after its deadline", h.token, h.resource, -left)
 	}
 }
 
@@ -282,7 +282,7 @@ func (s *sim) judgeLocks(h *simLease) {
 		open++
 	}
 	if open > len(s.nodes)/2 {
-		s.fail("token %d of %s is believed for %v, and its locks last %v: %d nodes are open", h.token, h.resource, time.Until(h.deadline)-h.asleep, left, open)
+		s.failf("token %d of %s is believed for %v, and its locks last %v: %d nodes are open", h.token, h.resource, time.Until(h.deadline)-h.asleep, left, open)
 	}
 }
 
@@ -313,7 +313,7 @@ func (s *sim) judgeQueues() {
 		if !ok {
 			s.free[r] = time.Now()
 		} else if d := time.Since(since); d > bound {
-			s.fail("%s is free for %v, and has a waiter: %s", r, d, s.pending())
+			s.failf("%s is free for %v, and has a waiter: %s", r, d, s.pending())
 		}
 	}
 }
@@ -357,7 +357,7 @@ func (s *sim) givenBack() {
 			if value, ok := strings.CutPrefix(key, simKeys+"lock:"); ok {
 				text, _ := n.Mini().Get(key)
 				if s.given[text[:32]] {
-					s.fail("%s has a lock of %s that was given back", n.name, value)
+					s.failf("%s has a lock of %s that was given back", n.name, value)
 				}
 			}
 		}
@@ -371,7 +371,7 @@ func (s *sim) ghosts() {
 	for _, n := range s.nodes {
 		for _, key := range n.Mini().Keys() {
 			if strings.HasPrefix(key, simKeys+"lock:") {
-				s.fail("%s has %s after all TTLs", n.name, key)
+				s.failf("%s has %s after all TTLs", n.name, key)
 			}
 		}
 	}

@@ -158,7 +158,7 @@ func (s *sim) arrive(ms []simMessage, lost bool) {
 	if lost {
 		what = " lost"
 	}
-	s.log("l%d %c%d %c n%d%s: %s", c.locker, c.kind, c.number, way, c.node, what, gist(ms))
+	s.logf("l%d %c%d %c n%d%s: %s", c.locker, c.kind, c.number, way, c.node, what, gist(ms))
 	if lost {
 		ms[0].Lose()
 		return

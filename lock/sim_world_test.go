@@ -240,7 +240,7 @@ func (s *sim) run() {
 	s.healed = true
 	s.call(&simCall{what: "init", done: func(c *simCall) {
 		if c.err != nil {
-			s.fail("init: %v", c.err)
+			s.failf("init: %v", c.err)
 		}
 	}}, func(ctx context.Context, l *lock.Locker, _ *simCall) error { return l.Init(ctx) })
 	s.spin(s.idle, time.Second, "the first start has ended")
@@ -267,7 +267,7 @@ func (s *sim) spin(ok func() bool, within time.Duration, what string) {
 	end := time.Now().Add(within)
 	for s.settle(); !ok() && s.broken == ""; s.settle() {
 		if !time.Now().Before(end) {
-			s.fail("not within %v: %s; pending: %s", within, what, s.pending())
+			s.failf("not within %v: %s; pending: %s", within, what, s.pending())
 			return
 		}
 		s.step(end)
@@ -294,7 +294,7 @@ func (s *sim) settle() {
 	for _, c := range ended {
 		delete(s.calls, c.id)
 		s.lockers[c.locker].calls--
-		s.log("l%d call %d %s ended: %d leases, %s", c.locker, c.id, c.what, len(c.leases), outcomeOf(c.err))
+		s.logf("l%d call %d %s ended: %d leases, %s", c.locker, c.id, c.what, len(c.leases), outcomeOf(c.err))
 		c.done(c)
 	}
 	s.judge()
@@ -332,7 +332,7 @@ func (s *sim) call(c *simCall, do func(context.Context, *lock.Locker, *simCall) 
 	ctx, c.cancel = context.WithCancel(ctx)
 	s.calls[c.id] = c
 	s.lockers[c.locker].calls++
-	s.log("l%d call %d %s %v", c.locker, c.id, c.what, c.resources)
+	s.logf("l%d call %d %s %v", c.locker, c.id, c.what, c.resources)
 	go func() {
 		s.callers.Store(goroutine(), uint64(c.id))
 		defer s.callers.Delete(goroutine())
@@ -382,7 +382,7 @@ func (s *sim) ask() {
 	c.resources = []string{resource}
 	switch x := s.rand.Float64(); {
 	case l.calls >= simCalls || len(s.calls) >= 5:
-		s.log("l%d is busy", at)
+		s.logf("l%d is busy", at)
 	case x < .2:
 		c.what, c.done = "try", s.acquired
 		s.call(c, func(ctx context.Context, l *lock.Locker, c *simCall) error {
@@ -438,7 +438,7 @@ func (c *simCall) take(lease *lock.Lease, err error) error {
 func (s *sim) cancelOne() {
 	for id := range s.called {
 		if c := s.calls[id+1]; c != nil && c.waits && !c.bounded && s.chance(.5) {
-			s.log("l%d call %d is given up", c.locker, c.id)
+			s.logf("l%d call %d is given up", c.locker, c.id)
 			c.bounded = true
 			c.cancel()
 			return
@@ -497,7 +497,7 @@ func (s *sim) release(h *simLease) {
 	h.gone = true
 	s.counts.released++
 	if s.chance(.3) {
-		s.log("l%d releases token %d of %s", h.locker, h.token, h.resource)
+		s.logf("l%d releases token %d of %s", h.locker, h.token, h.resource)
 		h.ReleaseAsync()
 		s.given[h.owner] = true
 		return
@@ -518,28 +518,28 @@ func (s *sim) fault() {
 	switch x := s.rand.Float64(); {
 	case x < .2:
 		n.frozen = time.Now().Add(d)
-		s.log("   %s is frozen for %v", n.name, d)
+		s.logf("   %s is frozen for %v", n.name, d)
 		s.faulty(d)
 	case x < .35:
 		l.cutOff = time.Now().Add(d)
-		s.log("   l%d is cut off for %v", slices.Index(s.lockers, l), d)
+		s.logf("   l%d is cut off for %v", slices.Index(s.lockers, l), d)
 		s.faulty(d)
 	case x < .45:
 		s.suspendAll(d * 3)
 	case x < .5:
 		d = s.upTo(10 * time.Second)
-		s.log("   l%d is suspended for %v", slices.Index(s.lockers, l), d)
+		s.logf("   l%d is suspended for %v", slices.Index(s.lockers, l), d)
 		s.suspend(l, d)
 	case x < .55:
-		s.log("   l%d has its clock set", slices.Index(s.lockers, l))
+		s.logf("   l%d has its clock set", slices.Index(s.lockers, l))
 		l.clock.Set(s.upTo(10*time.Second) - 5*time.Second)
 	case x < .6 && s.plan.jumps && n.up:
 		d = s.upTo(20 * time.Second)
-		s.log("   %s jumps by %v", n.name, d)
+		s.logf("   %s jumps by %v", n.name, d)
 		n.Mini().FastForward(d)
 	case x < .65 && s.plan.jumps && n.up:
 		d = s.upTo(20 * time.Second)
-		s.log("   %s jumps back by %v", n.name, d)
+		s.logf("   %s jumps back by %v", n.name, d)
 		for _, key := range n.Mini().Keys() {
 			if ttl := n.Mini().TTL(key); ttl > 0 {
 				n.Mini().SetTTL(key, ttl+d)
@@ -564,7 +564,7 @@ func (s *sim) suspend(l *simLocker, d time.Duration) {
 
 // suspendAll lets time pass of which no Locker knows: the nodes run on.
 func (s *sim) suspendAll(d time.Duration) {
-	s.log("   all Lockers are suspended for %v", d)
+	s.logf("   all Lockers are suspended for %v", d)
 	for _, l := range s.lockers {
 		s.suspend(l, d)
 	}
@@ -595,20 +595,20 @@ func (s *sim) lose(n *simNode) {
 		}
 	}
 	if !s.plan.armed && out+1 > (len(s.nodes)-1)/2 {
-		s.log("   %s is left alone", n.name)
+		s.logf("   %s is left alone", n.name)
 		return
 	}
 	s.lost(n)
 	switch x := s.rand.Float64(); {
 	case x < .2:
-		s.log("   %s is flushed", n.name)
+		s.logf("   %s is flushed", n.name)
 		n.Mini().FlushAll()
 	default:
 		d, empty := s.upTo(50*time.Millisecond), s.chance(.5)
 		if x > .6 {
 			d = s.upTo(8 * time.Second)
 		}
-		s.log("   %s stops for %v, empty: %t", n.name, d, empty)
+		s.logf("   %s stops for %v, empty: %t", n.name, d, empty)
 		n.up = false
 		n.Stop()
 		s.after(d, func() { s.startNode(n, empty) })
@@ -622,7 +622,7 @@ func (s *sim) startNode(n *simNode, empty bool) {
 	if n.up {
 		return
 	}
-	s.log("   %s starts", n.name)
+	s.logf("   %s starts", n.name)
 	n.up = true
 	if empty {
 		n.Lose(s.t)
@@ -656,7 +656,7 @@ func (s *sim) operate(n *simNode) {
 
 // heal ends all faults.
 func (s *sim) heal() {
-	s.log("   all is healed")
+	s.logf("   all is healed")
 	s.healed = true
 	for _, n := range s.nodes {
 		n.frozen = time.Now()
@@ -727,7 +727,7 @@ func (s *sim) gap() time.Duration {
 	return s.upTo(4 * time.Second)
 }
 
-func (s *sim) log(format string, args ...any) {
+func (s *sim) logf(format string, args ...any) {
 	at := time.Since(s.start)
 	s.trace = append(s.trace, fmt.Sprintf("%3d.%09d ", at/time.Second, at%time.Second)+fmt.Sprintf(format, args...))
 }
