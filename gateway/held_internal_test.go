@@ -13,11 +13,11 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3"
 )
 
-// silent is the error of a part that does not answer.
-var silent = errors.New("silent")
+// errSilent is the error of a part that does not answer.
+var errSilent = errors.New("silent")
 
 func answerOf(ctx context.Context, err error) error {
-	if errors.Is(err, silent) {
+	if errors.Is(err, errSilent) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -53,9 +53,9 @@ func (f *fenceSays) End(ctx context.Context, e fence.Ending) error {
 }
 
 var (
-	heldFor = func(ttl time.Duration) lockSays { return lockSays{state: leasing.Inspection{Locked: true, TTL: ttl}} }
-	free    = lockSays{}
-	broken  = errors.New("broken")
+	heldFor   = func(ttl time.Duration) lockSays { return lockSays{state: leasing.Inspection{Locked: true, TTL: ttl}} }
+	free      = lockSays{}
+	errBroken = errors.New("broken")
 )
 
 // A lease that ran out is over for the fence, too, before a write under it is refused.
@@ -75,10 +75,10 @@ func TestTheS3PortAsksTheLockHowLongALeaseIsHeld(t *testing.T) {
 		"it ran out":                      {lock: free, ends: true},
 		"it ran out, and another came":    {lock: free, fence: &fence.StaleError{Resource: "r", Presented: 5, Recorded: 6}, ends: true},
 		"it ran out, and is forgotten":    {lock: free, fence: &fence.NeverIssuedError{Resource: "r", Presented: 5}, ends: true},
-		"it ran out, and the fence fails": {lock: free, fence: broken, ends: true, is: broken},
-		"it ran out, and the fence hangs": {lock: free, fence: silent, ends: true, is: context.DeadlineExceeded, took: heldTimeout},
+		"it ran out, and the fence fails": {lock: free, fence: errBroken, ends: true, is: errBroken},
+		"it ran out, and the fence hangs": {lock: free, fence: errSilent, ends: true, is: context.DeadlineExceeded, took: heldTimeout},
 		"no quorum":                       {lock: lockSays{err: leasing.ErrUnavailable}, left: time.Second, is: s3.ErrLockAway},
-		"the lock hangs":                  {lock: lockSays{err: silent}, left: time.Second, is: s3.ErrLockAway, took: heldTimeout},
+		"the lock hangs":                  {lock: lockSays{err: errSilent}, left: time.Second, is: s3.ErrLockAway, took: heldTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &fenceSays{err: c.fence}
@@ -117,9 +117,9 @@ func TestTheS3PortAsksBothWhetherALeaseIsCurrent(t *testing.T) {
 		"it ran out":              {lock: free, record: current},
 		"no quorum":               {lock: lockSays{err: leasing.ErrUnavailable}, record: current, left: time.Second},
 		"no quorum, and released": {lock: lockSays{err: leasing.ErrUnavailable}, record: fence.Record{Token: 5, EndedAt: &ended}},
-		"the lock hangs":          {lock: lockSays{err: silent}, record: current, left: time.Second, took: heldTimeout},
-		"the fence fails":         {lock: heldFor(20 * time.Second), fence: broken, fails: true},
-		"the fence hangs":         {lock: heldFor(20 * time.Second), fence: silent, fails: true, took: heldTimeout},
+		"the lock hangs":          {lock: lockSays{err: errSilent}, record: current, left: time.Second, took: heldTimeout},
+		"the fence fails":         {lock: heldFor(20 * time.Second), fence: errBroken, fails: true},
+		"the fence hangs":         {lock: heldFor(20 * time.Second), fence: errSilent, fails: true, took: heldTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()

@@ -41,8 +41,8 @@ func TestAnExtensionAsksTheFenceForHalfASecond(t *testing.T) {
 	}{
 		"current":                     {fence: fenceSays{record: fence.Record{Token: 5}}},
 		"retired":                     {fence: fenceSays{err: fence.ErrNoFence}},
-		"PostgreSQL is away":          {fence: fenceSays{err: broken}},
-		"PostgreSQL hangs":            {fence: fenceSays{err: silent}, took: 500 * time.Millisecond},
+		"PostgreSQL is away":          {fence: fenceSays{err: errBroken}},
+		"PostgreSQL hangs":            {fence: fenceSays{err: errSilent}, took: 500 * time.Millisecond},
 		"revoked, or another has it":  {fence: fenceSays{record: fence.Record{Token: 6}}, lost: true},
 		"released at another gateway": {fence: fenceSays{record: fence.Record{Token: 5, EndedAt: &ended}}, lost: true},
 	} {

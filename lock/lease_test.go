@@ -200,13 +200,6 @@ func TestReleaseGoesOnWhenTheCallersContextHasEnded(t *testing.T) {
 	})
 }
 
-// dropLock deletes a lock directly on a node.
-func dropLock(t *testing.T, addr, prefix, resource string) {
-	t.Helper()
-	// An acquisition returns when a quorum has granted; this node may follow later.
-	eventually(t, 10*time.Second, "the lock reaches "+addr, func() bool { return dropAnyLock(t, addr, prefix, resource) })
-}
-
 // dropAnyLock is dropLock for a lock that may be missing. It reports whether there was one.
 func dropAnyLock(t *testing.T, addr, prefix, resource string) bool {
 	t.Helper()

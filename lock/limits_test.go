@@ -18,14 +18,6 @@ import (
 // lastOfEpoch is the highest token of the first epoch.
 const lastOfEpoch fence.Token = 1<<32 - 1
 
-// use sets a resource's counter on every node.
-func use(t *testing.T, cfg lock.Config, resource string, token fence.Token) {
-	t.Helper()
-	for _, node := range cfg.Nodes {
-		must(t, client(t, node.Addr).HSet(t.Context(), cfg.KeyPrefix+":h", "c:"+resource, strconv.FormatInt(int64(token), 10)).Err())
-	}
-}
-
 // countedTo sets a resource's counter on nodes in memory.
 func countedTo(t *testing.T, nodes []*memredis.Node, resource string, token fence.Token) {
 	t.Helper()

@@ -1,7 +1,6 @@
 package lock_test
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"testing"
@@ -15,28 +14,6 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
 )
-
-// losses are the ways in which a node loses its data or its run. Each must be detected: none of these nodes may grant
-// before its quarantine is over.
-var losses = map[string]struct {
-	server redisserver.Config
-	lose   func(t *testing.T, s *redisserver.Server, c *redis.Client)
-}{
-	"killed, restarted empty": {lose: restart},
-	"killed, restarted with all its data": {
-		server: redisserver.Config{AppendOnly: redisserver.Always},
-		lose:   restart,
-	},
-	"flushed": {lose: func(t *testing.T, _ *redisserver.Server, c *redis.Client) {
-		must(t, c.FlushAll(t.Context()).Err())
-	}},
-	"counters deleted": {lose: func(t *testing.T, _ *redisserver.Server, c *redis.Client) {
-		must(t, c.Del(t.Context(), c.Keys(t.Context(), "*:h").Val()...).Err())
-	}},
-	"scripts flushed": {lose: func(t *testing.T, _ *redisserver.Server, c *redis.Client) {
-		must(t, c.ScriptFlush(t.Context()).Err())
-	}},
-}
 
 // lossesInMemory are the same of a node in a bubble.
 var lossesInMemory = map[string]func(t *testing.T, n *memredis.Node){
@@ -170,13 +147,6 @@ func TestAServerThatRestartsWithItsDataIsNotAdmitted(t *testing.T) {
 	if held := client(t, servers[0].Addr).Exists(t.Context(), cfg.KeyPrefix+":lock:r").Val(); held != 1 {
 		t.Error("the lock is gone: this test shows nothing")
 	}
-}
-
-func readmit(t *testing.T, l *lock.Locker, node string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	must(t, patiently(ctx, func() error { return l.Admit(ctx, node) }))
 }
 
 // admit is readmit without waiting for the quarantine, for tests that are not about it. Leases may be long then.

@@ -26,12 +26,6 @@ func (m *told) add(what ...string) {
 	m.news = append(m.news, strings.Join(what, " "))
 }
 
-func (m *told) has(what string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Contains(m.news, what)
-}
-
 // says fails unless this is the news since it was last asked.
 func (m *told) says(t *testing.T, want ...string) {
 	t.Helper()

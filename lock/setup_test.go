@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
@@ -63,23 +62,6 @@ func own(t *testing.T, n int, server redisserver.Config) (lock.Config, []*rediss
 }
 
 var prefixes atomic.Int64
-
-// embedded is a configuration over n miniredis nodes.
-func embedded(t *testing.T, n int) (lock.Config, []*miniredis.Miniredis) {
-	t.Helper()
-	minis := make([]*miniredis.Miniredis, n)
-	addrs := make([]string, n)
-	for i := range minis {
-		minis[i] = miniredis.NewMiniRedis()
-		minis[i].ClockTTL(true)
-		if err := minis[i].Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(minis[i].Close)
-		addrs[i] = minis[i].Addr()
-	}
-	return lock.Config{Nodes: nodesAt(addrs...), NodeTimeout: patient, MaxTTL: maxTTL}, minis
-}
 
 // inMemory is a configuration over n nodes in a bubble of testing/synctest, with the product's own times.
 func inMemory(t *testing.T, n int) (lock.Config, []*memredis.Node) {
@@ -146,30 +128,6 @@ func status(t *testing.T, l *lock.Locker) []lock.NodeStatus {
 	return all
 }
 
-// freeze suspends a node, at most until the Lockers that were created before are closed, because they wait for its
-// answers.
-func freeze(t *testing.T, s *redisserver.Server) {
-	t.Helper()
-	must(t, s.Freeze())
-	t.Cleanup(func() { check(t, s.Thaw()) })
-}
-
-// backends runs a test on each kind of node: what works on real Redis must work on the embedded one.
-func backends(t *testing.T, sizes []int, test func(t *testing.T, cfg lock.Config)) {
-	t.Helper()
-	for _, n := range sizes {
-		t.Run(fmt.Sprintf("redis-%d", n), func(t *testing.T) {
-			t.Parallel()
-			test(t, shared(t, n))
-		})
-		t.Run(fmt.Sprintf("miniredis-%d", n), func(t *testing.T) {
-			t.Parallel()
-			cfg, _ := embedded(t, n)
-			test(t, cfg)
-		})
-	}
-}
-
 // eventually polls until ok, at most for the given time.
 func eventually(t *testing.T, within time.Duration, what string, ok func() bool) {
 	t.Helper()
@@ -203,22 +161,6 @@ func acquire(t *testing.T, l *lock.Locker, resource string, opts ...lock.Acquire
 	}
 }
 
-// acquireEverywhere acquires a lease that has its lock on every node. A quorum suffices for a lease, and on a busy machine
-// the message to another node may come too late.
-func acquireEverywhere(t *testing.T, l *lock.Locker, resource string, opts ...lock.AcquireOption) (lease *lock.Lease) {
-	t.Helper()
-	eventually(t, 20*time.Second, "all nodes have the lock", func() bool {
-		lease = acquire(t, l, resource, opts...)
-		ins, err := l.Inspect(t.Context(), resource)
-		if err == nil && !slices.ContainsFunc(ins.Members, func(m leasing.Member) bool { return !m.Locked }) {
-			return true
-		}
-		lease.ReleaseAsync()
-		return false
-	})
-	return lease
-}
-
 // patiently repeats a call while nodes answer too late, until ctx ends or for a minute. Where no node is frozen the
 // machine is busy: a round of messages and a query of the nodes have a second, whatever the node timeout.
 func patiently(ctx context.Context, call func() error) error {
@@ -228,61 +170,6 @@ func patiently(ctx context.Context, call func() error) error {
 			return err
 		}
 	}
-}
-
-// tryAcquire is [lock.Locker.TryAcquire], patiently.
-func tryAcquire(t testing.TB, l *lock.Locker, resource string, opts ...lock.AcquireOption) (lease *lock.Lease, err error) {
-	t.Helper()
-	err = patiently(t.Context(), func() error {
-		lease, err = l.TryAcquire(t.Context(), resource, opts...)
-		return err
-	})
-	return lease, err
-}
-
-// ping is [lock.Locker.Ping], patiently.
-func ping(t testing.TB, l *lock.Locker) error {
-	t.Helper()
-	return patiently(t.Context(), func() error { return l.Ping(t.Context()) })
-}
-
-// sweep is [lock.Locker.Sweep], patiently.
-func sweep(t testing.TB, l *lock.Locker) (swept int, err error) {
-	t.Helper()
-	err = patiently(t.Context(), func() error {
-		n, err := l.Sweep(t.Context())
-		swept += n
-		return err
-	})
-	return swept, err
-}
-
-// admitBegin is [lock.Locker.BeginAdmission], patiently.
-func admitBegin(t testing.TB, l *lock.Locker, node string) (a lock.Begun, err error) {
-	t.Helper()
-	err = patiently(t.Context(), func() error {
-		a, err = l.BeginAdmission(t.Context(), node)
-		return err
-	})
-	return a, err
-}
-
-// admitEnd is [lock.Locker.EndAdmission], patiently.
-func admitEnd(t testing.TB, l *lock.Locker, a lock.Begun) error {
-	t.Helper()
-	return patiently(t.Context(), func() error { return l.EndAdmission(t.Context(), a) })
-}
-
-// mark marks a group for a mode. It repeats that while an admission in the background comes between.
-func mark(t *testing.T, l *lock.Locker, bestEffort bool) {
-	t.Helper()
-	var err error
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for err = l.Mark(ctx, bestEffort); errors.Is(err, lock.ErrRace) || errors.Is(err, lock.ErrNodeTimeout); {
-		err = l.Mark(ctx, bestEffort)
-	}
-	must(t, err)
 }
 
 // ranOut reports whether an error is correct because the lease's time is over. Tests of short leases may be late on a

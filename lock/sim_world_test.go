@@ -85,11 +85,9 @@ type simNode struct {
 
 // simLoss is the loss of a node's data or run.
 type simLoss struct {
-	at      time.Time
-	before  string       // incarnation
-	others  map[int]bool // that were up and admitted at some time since
-	whole   bool         // the quarantine has to be whole unless a quorum of the others answered
-	reached time.Duration
+	at     time.Time
+	before string       // incarnation
+	others map[int]bool // that were up and admitted at some time since
 }
 
 // simLocker is one process.
@@ -177,7 +175,6 @@ type sim struct {
 	lockers []*simLocker
 	armer   *simArmer
 	epochs  *epochs
-	nonces  int
 	calls   map[int]*simCall
 	called  int
 	leases  []*simLease // believed to be valid

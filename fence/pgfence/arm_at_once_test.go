@@ -105,7 +105,7 @@ func TestNoWriterPassesDuringAnArmAtOnce(t *testing.T) {
 		{"a group that gives the key back early", early, "fence.arm_group", map[string]schedule{"started during a group": startedDuringGroup}},
 	}
 	for _, c := range checks {
-		t.Run(c.name, func(t *testing.T) { //nolint:tparallel // the runs follow each other in one world
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := setup(t)
 			if c.mutant != nil {

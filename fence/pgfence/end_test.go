@@ -309,7 +309,7 @@ func TestNoWriteLandsAfterTheEndAndTheNextArm(t *testing.T) {
 		"between lock and read": {beforeRead, false},
 		"after the read":        {afterRead, true},
 	} {
-		t.Run(name, func(t *testing.T) { //nolint:tparallel // the levels follow each other in one world
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := setup(t)
 			pauseGuard(t, w, c.gate)

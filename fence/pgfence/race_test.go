@@ -166,7 +166,7 @@ func nothingLandsLate(t *testing.T, world func(t *testing.T) world, places []pla
 		}
 	}
 	for c, all := range runs {
-		t.Run(cmp.Or(c.mutant, "no mutant")+" "+c.gate, func(t *testing.T) { //nolint:tparallel // the runs follow each other in one world
+		t.Run(cmp.Or(c.mutant, "no mutant")+" "+c.gate, func(t *testing.T) {
 			t.Parallel()
 			w := world(t)
 			if c.mutant != "" {

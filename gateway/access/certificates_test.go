@@ -29,7 +29,7 @@ func TestRightsEndWithTheCertificate(t *testing.T) {
 		if !p.May(access.Acquire, "a") || ctx.Err() != nil {
 			t.Errorf("before its end: %v", ctx.Err())
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if ctx.Err() == nil {
 			t.Error("what the certificate opened goes on")

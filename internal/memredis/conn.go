@@ -132,7 +132,7 @@ func (h *half) write(b []byte) (int, error) {
 func (h *half) read(b []byte) (int, error) {
 	for {
 		gate := h.way.gate()
-		n, err, news, until := h.take(b, gate != nil)
+		n, news, until, err := h.take(b, gate != nil)
 		if news == nil {
 			return n, err
 		}
@@ -156,29 +156,29 @@ func wait(news, gate <-chan struct{}, until time.Time) {
 }
 
 // take reads what has arrived. Without anything, it returns what to wait for: news, or a time.
-func (h *half) take(b []byte, held bool) (n int, err error, news chan struct{}, until time.Time) {
+func (h *half) take(b []byte, held bool) (n int, news chan struct{}, until time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
 	switch {
 	case h.over == io.ErrClosedPipe: //nolint:errorlint // never wrapped
-		return 0, h.over, nil, until
+		return 0, nil, until, h.over
 	case len(b) == 0:
-		return 0, nil, nil, until
+		return 0, nil, until, nil
 	case len(h.sent) > 0 && !held && !h.sent[0].carried && !h.sent[0].arrives.After(now):
 		n = copy(b, h.sent[0].bytes)
 		if h.sent[0].bytes = h.sent[0].bytes[n:]; len(h.sent[0].bytes) == 0 {
 			h.sent = h.sent[1:]
 		}
-		return n, nil, nil, until
+		return n, nil, until, nil
 	case len(h.sent) == 0 && h.over != nil:
-		return 0, h.over, nil, until
+		return 0, nil, until, h.over
 	case !h.deadline.IsZero() && !h.deadline.After(now):
-		return 0, os.ErrDeadlineExceeded, nil, until
+		return 0, nil, until, os.ErrDeadlineExceeded
 	}
 	until = h.deadline
 	if len(h.sent) > 0 && !held && !h.sent[0].carried && (until.IsZero() || h.sent[0].arrives.Before(until)) {
 		until = h.sent[0].arrives
 	}
-	return 0, nil, h.news, until
+	return 0, h.news, until, nil
 }

@@ -62,7 +62,7 @@ func (n *Node) start(m *miniredis.Miniredis) error {
 		return err
 	}
 	c := clientOf(func(context.Context, string, string) (net.Conn, error) { return conn, nil })
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	if err := c.ScriptFlush(context.Background()).Err(); err != nil {
 		return err
 	}

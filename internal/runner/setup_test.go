@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -115,7 +116,8 @@ func (c called) RoundTrip(r *http.Request) (*http.Response, error) {
 	go func() {
 		defer close(answer)
 		defer func() {
-			if why := recover(); why != nil && why != http.ErrAbortHandler {
+			why := recover()
+			if err, _ := why.(error); why != nil && !errors.Is(err, http.ErrAbortHandler) {
 				panic(why)
 			}
 		}()
@@ -144,18 +146,19 @@ func inBubble(t *testing.T, gateway http.Handler, ttl time.Duration) (cfg runner
 	}
 	var mu sync.Mutex
 	var lines []string
-	return runner.Config{
-			Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: ttl}, Command: []string{"true"}, Environ: []string{"PATH=/usr/bin:/bin"},
-			Say: func(format string, args ...any) {
-				mu.Lock()
-				defer mu.Unlock()
-				lines = append(lines, fmt.Sprintf(format, args...))
-			},
-		}, func() []string {
+	cfg := runner.Config{
+		Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: ttl}, Command: []string{"true"}, Environ: []string{"PATH=/usr/bin:/bin"},
+		Say: func(format string, args ...any) {
 			mu.Lock()
 			defer mu.Unlock()
-			return slices.Clone(lines)
-		}
+			lines = append(lines, fmt.Sprintf(format, args...))
+		},
+	}
+	return cfg, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(lines)
+	}
 }
 
 // clientOf returns a client of a gateway that serves until the test's end.
