@@ -146,7 +146,7 @@ func inBubble(t *testing.T, gateway http.Handler, ttl time.Duration) (cfg runner
 	}
 	var mu sync.Mutex
 	var lines []string
-	cfg := runner.Config{
+	cfg = runner.Config{
 		Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: ttl}, Command: []string{"true"}, Environ: []string{"PATH=/usr/bin:/bin"},
 		Say: func(format string, args ...any) {
 			mu.Lock()
