@@ -143,56 +143,30 @@ func eventually(t *testing.T, within time.Duration, what string, ok func() bool)
 	}
 }
 
-// acquire takes a lease that must be available. It retries only if its TTL ran out during the acquisition, as a short
-// one may on a busy machine.
+// acquire takes a lease that must be available.
 func acquire(t *testing.T, l *lock.Locker, resource string, opts ...lock.AcquireOption) *lock.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	for {
-		begun := time.Now()
-		lease, err := l.Acquire(ctx, resource, opts...)
-		switch {
-		case err == nil:
-			return lease
-		case !errors.Is(err, lock.ErrLost) || time.Since(begun) < l.Validity(opts...):
-			t.Fatalf("acquire %q: %v", resource, err)
-		}
+	lease, err := l.Acquire(ctx, resource, opts...)
+	if err != nil {
+		t.Fatalf("acquire %q: %v", resource, err)
 	}
-}
-
-// patiently repeats a call while nodes answer too late, until ctx ends or for a minute. Where no node is frozen the
-// machine is busy: a round of messages and a query of the nodes have a second, whatever the node timeout.
-func patiently(ctx context.Context, call func() error) error {
-	for end := time.Now().Add(time.Minute); ; {
-		err := call()
-		if !errors.Is(err, lock.ErrNodeTimeout) || time.Now().After(end) || ctx.Err() != nil {
-			return err
-		}
-	}
-}
-
-// ranOut reports whether an error is correct because the lease's time is over. Tests of short leases may be late on a
-// busy machine.
-func ranOut(lease *lock.Lease, err error) bool {
-	return errors.Is(err, lock.ErrLost) && !time.Now().Before(lease.Deadline())
+	return lease
 }
 
 func token(t *testing.T, lease *lock.Lease) fence.Token {
 	t.Helper()
 	grant, err := lease.Grant()
-	switch {
-	case err == nil:
-		return grant.Token
-	case !ranOut(lease, err):
+	if err != nil {
 		t.Fatalf("grant: %v", err)
 	}
-	return lease.Ref().Token
+	return grant.Token
 }
 
 func release(t *testing.T, lease *lock.Lease) {
 	t.Helper()
-	if err := lease.Release(t.Context()); err != nil && !ranOut(lease, err) {
+	if err := lease.Release(t.Context()); err != nil {
 		t.Fatalf("release: %v", err)
 	}
 }

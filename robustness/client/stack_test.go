@@ -172,12 +172,13 @@ func TestWhatAClientRecordsIsWhatHappenedWhileSessionsAreEnded(t *testing.T) {
 const endOne = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE usename IN ('client', 'for_sql', 'gateway') ORDER BY random() LIMIT 1`
 
-// worked waits until each surface has written several times, and ends a PostgreSQL session now and then.
+// worked waits until each surface has written several times, and ends a PostgreSQL session after every second write:
+// the work is the faults' clock, so that a slow machine has no more of them for each write than a fast one.
 func (w *s3World) worked(t *testing.T, cfg Config) {
 	t.Helper()
-	r, wrote, ctx := &history.Reader{Path: cfg.History}, map[string]int{}, bounded(t)
-	pace := time.NewTicker(150 * time.Millisecond)
-	defer pace.Stop()
+	r, wrote, writes, ended, ctx := &history.Reader{Path: cfg.History}, map[string]int{}, 0, 0, bounded(t)
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
 	for {
 		more, err := r.Next()
 		if err != nil {
@@ -186,6 +187,7 @@ func (w *s3World) worked(t *testing.T, cfg Config) {
 		for _, op := range more {
 			if op.Action == history.Write && op.Outcome == history.Done {
 				wrote[op.Surface]++
+				writes++
 			}
 		}
 		enough := true
@@ -193,13 +195,16 @@ func (w *s3World) worked(t *testing.T, cfg Config) {
 			enough = enough && wrote[name] >= 3
 		}
 		if enough {
+			t.Logf("written: %v; %d sessions ended", wrote, ended)
 			return
 		}
-		select {
-		case <-pace.C:
+		for ; ended < writes/2; ended++ {
 			w.exec(t, endOne)
+		}
+		select {
+		case <-look.C:
 		case <-ctx.Done():
-			t.Fatalf("written so far: %v", wrote)
+			t.Fatalf("written so far: %v; %d sessions ended", wrote, ended)
 		}
 	}
 }
