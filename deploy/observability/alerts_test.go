@@ -186,9 +186,13 @@ func TestEachAlertFires(t *testing.T) {
 	w.acquire("leaked")
 	node := redis.NewClient(&redis.Options{Addr: w.nodes[0].Addr})
 	t.Cleanup(func() { _ = node.Close() })
-	if err := node.Persist(t.Context(), lock.DefaultKeyPrefix+":lock:leaked").Err(); err != nil {
-		t.Fatal(err)
-	}
+	w.until(20*time.Second, "the node has the lock, perhaps after a quorum of the others", func() bool {
+		done, err := node.Persist(t.Context(), lock.DefaultKeyPrefix+":lock:leaked").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	})
 	blocked := w.acquire("blocked")
 	if err := w.api.Release(t.Context(), blocked.Handle); err != nil {
 		t.Fatal(err)
