@@ -2,7 +2,6 @@ package lockmetrics
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,14 +18,18 @@ type leaks struct {
 	locker Watched
 	locks  *prometheus.Desc
 
-	mu    sync.Mutex
-	at    time.Time
+	latest recent[found]
+}
+
+// found is the number of such resources, if it is known.
+type found struct {
 	count int
 	known bool
 }
 
 func newLeaks(l Watched) *leaks {
 	return &leaks{
+		latest: newRecent[found](),
 		locker: l,
 		locks: prometheus.NewDesc("fencegate_lease_endless_locks",
 			"Resources with a lock without a time to live on some Redis node: it never ends by itself. Scanned once a minute at most.", nil, nil),
@@ -38,25 +41,17 @@ func (k *leaks) Describe(into chan<- *prometheus.Desc) { into <- k.locks }
 
 // Collect implements [prometheus.Collector]. It reports nothing if no node could be scanned.
 func (k *leaks) Collect(into chan<- prometheus.Metric) {
-	if count, known := k.latest(); known {
-		into <- prometheus.MustNewConstMetric(k.locks, prometheus.GaugeValue, float64(count))
+	if all := k.latest.get(scanned, scanTimeout, k.scan); all.known {
+		into <- prometheus.MustNewConstMetric(k.locks, prometheus.GaugeValue, float64(all.count))
 	}
 }
 
-// latest returns the result of a recent or a new scan. A scan that did not reach every node counts only if it found a
-// leak.
-func (k *leaks) latest() (count int, known bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.at.IsZero() || time.Since(k.at) >= scanned {
-		ctx, cancel := context.WithTimeout(context.Background(), scanTimeout)
-		defer cancel()
-		found, err := k.locker.Leaks(ctx)
-		resources := make(map[string]bool)
-		for _, leak := range found {
-			resources[leak.Resource] = true
-		}
-		k.count, k.known, k.at = len(resources), err == nil || len(resources) > 0, time.Now()
+// scan asks the nodes. A scan that did not reach every node counts only if it found a leak.
+func (k *leaks) scan(ctx context.Context) found {
+	all, err := k.locker.Leaks(ctx)
+	resources := make(map[string]bool)
+	for _, leak := range all {
+		resources[leak.Resource] = true
 	}
-	return k.count, k.known
+	return found{len(resources), err == nil || len(resources) > 0}
 }

@@ -2,7 +2,6 @@ package lockmetrics
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -39,13 +38,12 @@ type nodes struct {
 	named                           func(node string) // called with each node's name
 	states, quarantine, clock, look *prometheus.Desc
 
-	mu     sync.Mutex
-	at     time.Time
-	status []lock.NodeStatus
+	latest recent[[]lock.NodeStatus]
 }
 
 func newNodes(l Watched, named func(string)) *nodes {
 	return &nodes{
+		latest:     newRecent[[]lock.NodeStatus](),
 		locker:     l,
 		named:      named,
 		states:     prometheus.NewDesc("fencegate_lease_nodes", "Redis nodes by state: admitted, quarantined, not_admitted (new, or lost and not begun), or away.", []string{"state"}, nil),
@@ -65,7 +63,7 @@ func (n *nodes) Describe(into chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (n *nodes) Collect(into chan<- prometheus.Metric) {
 	count := map[string]int{stateAdmitted: 0, stateQuarantined: 0, stateOut: 0, stateAway: 0}
-	for _, st := range n.latest() {
+	for _, st := range n.latest.get(fresh, lookTimeout, n.locker.Status) {
 		count[state(st)]++
 		n.named(st.Name)
 		if st.Err != nil {
@@ -92,16 +90,4 @@ func state(st lock.NodeStatus) string {
 		return stateQuarantined
 	}
 	return stateOut
-}
-
-// latest returns the result of a recent or a new query.
-func (n *nodes) latest() []lock.NodeStatus {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.status == nil || time.Since(n.at) >= fresh {
-		ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
-		defer cancel()
-		n.status, n.at = n.locker.Status(ctx), time.Now()
-	}
-	return n.status
 }
