@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,12 +20,12 @@ import (
 type hanging struct {
 	leases
 
-	gaveUp int // calls
+	gaveUp atomic.Int32 // calls
 }
 
 func (h *hanging) Release(ctx context.Context, _ leasing.Ref) error {
 	<-ctx.Done()
-	h.gaveUp++
+	h.gaveUp.Add(1)
 	return ctx.Err()
 }
 
@@ -49,12 +50,12 @@ func TestAReleaseWithoutAnAnswerIsGivenUpAfterFiveSeconds(t *testing.T) {
 			t.Errorf("the client was answered: %d", resp.StatusCode)
 		}
 		synctest.Wait()
-		if h.gaveUp != 1 {
+		if h.gaveUp.Load() != 1 {
 			t.Errorf("the release ended with its client")
 		}
 		time.Sleep(bound - time.Second)
 		synctest.Wait()
-		if h.gaveUp != 2 {
+		if h.gaveUp.Load() != 2 {
 			t.Errorf("the release goes on after %v", bound)
 		}
 	})
