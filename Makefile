@@ -218,6 +218,7 @@ release-checks: ## Run what a release runs and CI does not, for several hours (L
 	$(MAKE) blob-minio
 	$(MAKE) conformance-pg
 	$(MAKE) conformance-s3
+	$(GO) test -count=1 -run TestNestsKeepTheirLocks ./fence/pgfence -args -nests 3800
 	$(MAKE) mutants
 	$(MAKE) torture
 	$(MAKE) test-busy
