@@ -109,7 +109,7 @@ func newClient(cfg Node, stall time.Duration) *redis.Client {
 		DialTimeout:           stall,
 		ReadTimeout:           stall,
 		WriteTimeout:          stall,
-		PoolSize:              4,
+		PoolSize:              cmp.Or(cfg.pool, 4),
 		PipelinePoolSize:      -1,
 		DisableIdentity:       true,
 		MaintNotificationsConfig: &maintnotifications.Config{
