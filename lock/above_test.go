@@ -248,13 +248,12 @@ func TestARecoveryIsNotRefusedForWhatIsCountedMeanwhile(t *testing.T) {
 		forgets(t, nodes[0])
 		forgets(t, nodes[1])
 		admitted, err := recovering(t, l, above, func() {
-			for range 20 {
+			// A try that fails at once, at the two others, may send this node nothing.
+			for counted := 0; fence.Token(counted) <= above; {
 				if _, err := l.TryAcquire(t.Context(), "r"); err == nil {
-					t.Error("granted by one of three nodes")
+					t.Fatal("granted by one of three nodes")
 				}
-			}
-			if counted, err := strconv.Atoi(hashField(t, nodes[2], "c:r")); fence.Token(counted) <= above {
-				t.Fatalf("node-3 has counted to %d, not beyond %d: this test shows nothing; %v", counted, above, err)
+				counted, _ = strconv.Atoi(hashField(t, nodes[2], "c:r"))
 			}
 		})
 		if err != nil || len(admitted) != 2 {

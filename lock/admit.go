@@ -189,8 +189,11 @@ func (l *Locker) prepare(ctx context.Context, n *node, a admission) (given []hel
 // inQuarantine is the remaining time of the node's quarantine; 0: none.
 func (n *node) inQuarantine(ctx context.Context) (time.Duration, error) {
 	left, err := n.client.PTTL(ctx, n.keys.q).Result()
-	if err != nil {
+	switch {
+	case err != nil:
 		return 0, serverError(err)
+	case left == 0: // its last millisecond; a key that does not exist is negative
+		return time.Millisecond, nil
 	}
 	return max(0, left), nil
 }

@@ -94,3 +94,24 @@ func TestANodeIsSilentAfterFourLooksWithoutAnAnswer(t *testing.T) {
 		<-r.done // the answer that came at last counts
 	})
 }
+
+// Redis counts whole milliseconds: in the last one a key has none left, and is there.
+func TestAQuarantineRunsToTheEndOfItsLastMillisecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, nodes := inBubble(t, 1)
+		n := m.l.nodes[0]
+		const quarantine = time.Second
+		if err := nodes[0].Client(t).Set(t.Context(), n.keys.q, "1", quarantine).Err(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(quarantine - time.Millisecond/2)
+		if left, err := n.inQuarantine(t.Context()); err != nil || left <= 0 {
+			t.Errorf("half a millisecond before its end %v are left: %v", left, err)
+		}
+		time.Sleep(time.Millisecond)
+		if left, err := n.inQuarantine(t.Context()); err != nil || left != 0 {
+			t.Errorf("after its end %v are left: %v", left, err)
+		}
+	})
+}
