@@ -37,7 +37,7 @@ func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := &board{broken: broken, held: make(map[string]entry)}
-				v := run(t, Config{Open: func([]string) leasing.Source { return toy{b} }, TTL: ttl, For: 10 * ttl})
+				v := run(t, Config{Open: func([]string) leasing.Source { return toy{b} }, TTL: ttl, For: 40 * ttl})
 				if !seen(v) {
 					t.Errorf("%q was not seen: %v: %q", broken, v, v.wrong(0))
 				}
