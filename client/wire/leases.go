@@ -45,8 +45,8 @@ type Leases struct {
 // Timing says when a lease ends, without comparing clocks: the request's sending time + elapsed + valid is never
 // later than the true end, because the request was sent before the gateway began to count.
 type Timing struct {
-	// ElapsedMS runs from the request's arrival to the writing of this answer. The time of sending + elapsed_ms +
-	// valid_ms is never later than the lease's end.
+	// ElapsedMS runs from the request's arrival to the writing of this answer, or to the lease's end if that was sooner.
+	// The time of sending + elapsed_ms + valid_ms is never later than the lease's end.
 	ElapsedMS int64 `json:"elapsed_ms"`
 	ValidMS   int64 `json:"valid_ms"` // from the writing of this answer to the lease's end
 	// Final says that no renewal makes the lease last longer: it has reached the gateway's limit (--max-lease).

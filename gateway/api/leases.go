@@ -26,10 +26,13 @@ const (
 )
 
 // timingOf computes a lease's timing from the request's arrival and the lease's end. It drops fractions of milliseconds
-// on the safe side.
+// on the safe side. Of a lease that is over, the elapsed time ends with it.
 func timingOf(began, end time.Time) wire.Timing {
 	now := time.Now()
-	return wire.Timing{ElapsedMS: now.Sub(began).Milliseconds(), ValidMS: max(0, end.Sub(now).Milliseconds())}
+	if end.Before(now) {
+		now = end
+	}
+	return wire.Timing{ElapsedMS: max(0, now.Sub(began).Milliseconds()), ValidMS: end.Sub(now).Milliseconds()}
 }
 
 func (s *Server) acquire(c echo.Context) error {
