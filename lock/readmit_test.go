@@ -156,9 +156,11 @@ func TestProcessesLetEachOtherAdmitANodeWithManyLocks(t *testing.T) {
 				leases()
 				forgets(t, nodes[1])
 				stop := admissions(t, nodes[1])
+				ctx, cancel := context.WithTimeout(t.Context(), 20*lock.EndPatience)
+				defer cancel()
 				errs := make(chan error)
 				for _, l := range all {
-					go func() { errs <- l.Admit(t.Context(), "node-2") }()
+					go func() { errs <- l.Admit(ctx, "node-2") }()
 				}
 				for range all {
 					for admitted := false; !admitted; {
