@@ -191,7 +191,7 @@ func (l *Locker) outlast(ctx context.Context, n *node, a admission) (admission, 
 				a.base = base
 			}
 		case left > 0:
-			err = pause(ctx, min(left, askEvery)+l.clock.jitter())
+			err = pause(ctx, min(left, askEvery)+l.dice.jitter())
 			if errors.Is(err, context.DeadlineExceeded) {
 				err = errors.Join(err, &quarantineError{node: n.name, left: left})
 			}

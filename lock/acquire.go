@@ -201,7 +201,7 @@ func (l *Locker) attempt(
 		}
 		if !again && errors.Is(err, ErrExhausted) {
 			var stuck error
-			if floor, stuck = l.afterExhausted(ctx, resource, a.start.mono, floor); errors.Is(stuck, fence.ErrInvalid) {
+			if floor, stuck = l.afterExhausted(ctx, resource, a.start.Time(), floor); errors.Is(stuck, fence.ErrInvalid) {
 				return nil, stuck // for good: another attempt would not help
 			} else if stuck != nil {
 				return nil, errors.Join(err, stuck)

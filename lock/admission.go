@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/fencegate/fencegate/fence/clock"
 )
 
 // Admit admits a node that lost its data or was restarted. It returns once the node is admitted, after its quarantine,
@@ -24,7 +26,7 @@ func (l *Locker) admit(ctx context.Context, n *node) error {
 	var seen another
 	for {
 		a, err := l.admission(ctx, n)
-		wait := a.begun.add(min(a.quarantine, l.askAfter())).left()
+		wait := a.begun.Add(min(a.quarantine, l.askAfter())).Left()
 		if a.intact {
 			wait = 0
 		}
@@ -40,7 +42,7 @@ func (l *Locker) admit(ctx context.Context, n *node) error {
 			quarantine, ok := errors.AsType[*quarantineError](err)
 			switch {
 			case ok && quarantine.left <= a.quarantine:
-				wait, err = min(quarantine.left+time.Millisecond, askEvery+l.clock.jitter()), nil
+				wait, err = min(quarantine.left+time.Millisecond, askEvery+l.dice.jitter()), nil
 			case ok: // the node's clock was set back: begin again
 				err = errRace
 			}
@@ -52,12 +54,12 @@ func (l *Locker) admit(ctx context.Context, n *node) error {
 			l.forget(n)
 			return nil
 		case errors.Is(err, errOthers):
-			err = pause(ctx, askEvery/4+l.clock.jitter())
+			err = pause(ctx, askEvery/4+l.dice.jitter())
 		case errors.As(err, &quarantine): // another process's
 			seen.hasten(ctx, l, n)
 			err = pause(ctx, seen.again(l, quarantine.left))
 		case voids(err):
-			err = pause(ctx, l.clock.jitter())
+			err = pause(ctx, l.dice.jitter())
 		}
 		if err != nil {
 			return err
@@ -98,8 +100,8 @@ const endPatience = 10 * time.Second
 // overdue is an admission of another process whose quarantine is over.
 type overdue struct {
 	nonce string
-	until instant // when a new one may begin, endPatience after this process first saw it over
-	times int     // how many before it were over and replaced
+	until clock.Instant // when a new one may begin, endPatience after this process first saw it over
+	times int           // how many before it were over and replaced
 }
 
 // waitsForOther reports whether another process's admission, whose quarantine is over, is still left to that process.
@@ -114,10 +116,10 @@ func (l *Locker) waitsForOther(n *node, nonce string) bool {
 			o.times = min(o.times+1, 5)
 		}
 		wait := endPatience << o.times
-		o.nonce, o.until = nonce, l.clock.now().add(wait+l.clock.random(wait/2))
+		o.nonce, o.until = nonce, l.clock.Now().Add(wait+l.dice.random(wait/2))
 		l.overdue[n.index] = o
 	}
-	return !o.until.passed()
+	return !o.until.Passed()
 }
 
 // forget clears the record of another's admission, once the node is admitted.

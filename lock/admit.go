@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 )
 
 // epochShift places the epoch above the 32 bits that count acquisitions;
@@ -26,8 +27,8 @@ type admission struct {
 	quarantine time.Duration // how long the node grants nothing, unless it is shortened
 	longest    time.Duration // the longest TTL that a lease may have
 
-	begun  instant // after the nonce was written; zero if another process began the admission
-	intact bool    // the node is durable and has lost nothing
+	begun  clock.Instant // after the nonce was written; zero if another process began the admission
+	intact bool          // the node is durable and has lost nothing
 }
 
 // askEvery is the interval of asking the other nodes, or of checking another process's admission.
@@ -64,8 +65,8 @@ func (l *Locker) admission(ctx context.Context, n *node) (a admission, err error
 	if err = l.mayBegin(n, &a, states); err == nil && a.nonce == "" {
 		a, err = l.write(ctx, n, states)
 	}
-	if err == nil && a.begun == (instant{}) {
-		a.begun = l.clock.now()
+	if err == nil && a.begun.IsZero() {
+		a.begun = l.clock.Now()
 	}
 	if err == nil && a.base == 0 {
 		a.base, err = l.newBase(ctx, states, n)
@@ -169,7 +170,7 @@ func (l *Locker) prepare(ctx context.Context, n *node, a admission) (given []hel
 		return nil, nil
 	}
 	left, err := n.inQuarantine(ctx)
-	if err == nil && left > 0 && (a.intact || a.begun != (instant{}) && a.begun.add(l.askAfter()).passed()) {
+	if err == nil && left > 0 && (a.intact || !a.begun.IsZero() && a.begun.Add(l.askAfter()).Passed()) {
 		if err = l.shorten(ctx, n, a); err == nil {
 			left, err = n.inQuarantine(ctx)
 		}
@@ -225,7 +226,7 @@ func (l *Locker) nodeLost(n *node) {
 		return
 	}
 	l.admitting[n.index] = true
-	wait := 2 * l.clock.jitter() // drawn here: several nodes may be found lost at one time
+	wait := 2 * l.dice.jitter() // drawn here: several nodes may be found lost at one time
 	l.background.Go(func() { l.lookAfter(n, wait) })
 }
 
@@ -263,7 +264,7 @@ func (l *Locker) lookAfter(n *node, wait time.Duration) {
 			log.Warn("node could not be admitted yet", "error", err)
 			told = err.Error()
 		}
-		if pause(l.ctx, time.Second+l.clock.jitter()) != nil {
+		if pause(l.ctx, time.Second+l.dice.jitter()) != nil {
 			return
 		}
 	}

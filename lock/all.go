@@ -154,14 +154,14 @@ func (l *Locker) takeNext(ctx context.Context, one acquisition, taken map[string
 // TTL is over, counted from the lock's last extension: takeNext calls renew anew for each resource.
 func (a *attempt) renew(ctx context.Context) error {
 	for {
-		if pause(ctx, max(0, a.deadline.left()-a.o.ttl/3*2)) != nil {
+		if pause(ctx, max(0, a.deadline.Left()-a.o.ttl/3*2)) != nil {
 			return nil
 		}
 		deadline, err := a.l.extend(ctx, leasing.Ref{Resource: a.resource, Owner: a.owner}, a.o.ttl, a.deadline)
 		switch {
 		case errors.Is(err, ErrLost):
 			return err
-		case a.deadline.passed():
+		case a.deadline.Passed():
 			return a.ranOut()
 		case err == nil:
 			a.deadline = deadline
@@ -183,7 +183,7 @@ func (l *Locker) armAll(ctx context.Context, order []string, taken map[string]*a
 		}
 	}
 	for _, a := range taken {
-		if a.deadline.passed() {
+		if a.deadline.Passed() {
 			return a.ranOut()
 		}
 	}
@@ -209,9 +209,9 @@ func (l *Locker) armEach(ctx context.Context, order []string, taken map[string]*
 	for tries := 1; ; tries++ {
 		for i, resource := range order {
 			armings[i] = taken[resource].arming()
-			deadline = deadline.earlier(taken[resource].deadline)
+			deadline = deadline.Earlier(taken[resource].deadline)
 		}
-		bounded, cancel := context.WithDeadline(ctx, deadline.mono)
+		bounded, cancel := deadline.Bound(ctx)
 		inside, end := l.begin(bounded, "arm", order[0])
 		err := all.ArmAll(inside, armings)
 		end(err)

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/fence/clock"
 )
 
 // another is this process's view of an admission that another process began.
 type another struct {
 	nonce string
-	since instant // this process first saw the nonce
+	since clock.Instant // this process first saw the nonce
 }
 
 // hasten shortens the quarantine of an admission that another process began and may have died before it shortened it.
@@ -24,9 +26,9 @@ func (seen *another) hasten(ctx context.Context, l *Locker, n *node) {
 		return
 	}
 	if seen.nonce != nonce {
-		*seen = another{nonce: nonce, since: l.clock.now()}
+		*seen = another{nonce: nonce, since: l.clock.Now()}
 	}
-	if !seen.since.add(l.askAfter()).passed() {
+	if !seen.since.Add(l.askAfter()).Passed() {
 		return
 	}
 	a := admission{nonce: nonce, quarantine: whole, begun: seen.since}
@@ -37,10 +39,10 @@ func (seen *another) hasten(ctx context.Context, l *Locker, n *node) {
 
 // again is the time to the next look at another's admission whose quarantine lasts left.
 func (seen *another) again(l *Locker, left time.Duration) time.Duration {
-	if ask := seen.since.add(l.askAfter()).left(); ask > 0 {
+	if ask := seen.since.Add(l.askAfter()).Left(); ask > 0 {
 		left = min(left, ask)
 	}
-	return min(left, askEvery) + l.clock.jitter()
+	return min(left, askEvery) + l.dice.jitter()
 }
 
 // underWay reads a node's current admission and the original length of its quarantine; 0: it has none, or a shortened

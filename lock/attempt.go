@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -21,8 +22,8 @@ type attempt struct {
 	owner    string
 	seal     fence.Seal // zero if only the caller has it
 	o        acquireOptions
-	start    instant
-	deadline instant // start + validity
+	start    clock.Instant
+	deadline clock.Instant // start + validity
 	token    fence.Token
 	may      uint32 // nodes on which the lock may be ours, one bit each
 	granted  uint32 // nodes that granted in the last phase 1
@@ -91,10 +92,10 @@ func (a *attempt) take(ctx context.Context, floor fence.Token) error {
 // phase1 takes the lock on a quorum and returns the highest of its counters.
 func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, error) {
 	l := a.l
-	a.start = l.clock.now() // before the first send: the TTL runs from some later moment
-	a.deadline = a.start.add(l.validity(a.o.ttl))
+	a.start = l.clock.Now() // before the first send: the TTL runs from some later moment
+	a.deadline = a.start.Add(l.validity(a.o.ttl))
 	l.attempts.Add(1)
-	if l.clock.rand(l.sweepEvery) == 0 { // at random, because many processes end before they reach so many tries
+	if l.dice(l.sweepEvery) == 0 { // at random, because many processes end before they reach so many tries
 		l.sweepSometimes()
 	}
 	r := l.newRound(opAcquire, "acquire", a.resource)
@@ -102,12 +103,12 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	r.traced(ctx)
 	r.send(l.all(), ask{
 		owner: a.owner, holder: a.o.holder, ttl: a.o.ttl.Milliseconds(), n: int64(floor),
-		expires: minTime(a.start.mono.Add(roundTime), a.deadline.mono), // later it could lock after a release
+		expires: a.start.Add(roundTime).Earlier(a.deadline).Time(), // later it could lock after a release
 	})
-	end := a.start.add(roundTime)
+	end := a.start.Add(roundTime)
 	err := r.within(ctx, end)
 	granted := r.yes >= l.quorum
-	if granted && end.passed() {
+	if granted && end.Passed() {
 		granted = false
 		r.late()
 	}
@@ -123,7 +124,7 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("acquire %q: %w", a.resource, cutShort{err})
-	case granted && a.deadline.passed():
+	case granted && a.deadline.Passed():
 		return 0, fmt.Errorf("acquire %q: the TTL of %v ended before a quorum had granted: %w", a.resource, a.o.ttl, ErrLost)
 	case granted:
 		return fence.Token(r.top), nil
@@ -166,7 +167,7 @@ func (a *attempt) confirm(ctx context.Context, token fence.Token) (failure error
 	switch {
 	case err != nil:
 		return fmt.Errorf("acquire %q: %w", a.resource, cutShort{err})
-	case r.yes >= l.quorum && a.deadline.passed():
+	case r.yes >= l.quorum && a.deadline.Passed():
 		return fmt.Errorf("acquire %q: the TTL of %v ended before a quorum had confirmed: %w", a.resource, a.o.ttl, ErrLost)
 	case r.yes >= l.quorum:
 		return nil
@@ -178,7 +179,7 @@ func (a *attempt) confirm(ctx context.Context, token fence.Token) (failure error
 
 // arm raises the fence to the token.
 func (a *attempt) arm(ctx context.Context) error {
-	ctx, cancel := context.WithDeadline(ctx, a.deadline.mono)
+	ctx, cancel := a.deadline.Bound(ctx)
 	defer cancel()
 	inside, end := a.l.begin(ctx, "arm", a.resource)
 	a.raised = true
@@ -200,7 +201,7 @@ func (a *attempt) arming() fence.Arming {
 // armed interprets the result of arming for the acquisition.
 func (a *attempt) armed(ctx context.Context, err error) error {
 	switch {
-	case err == nil && a.deadline.passed():
+	case err == nil && a.deadline.Passed():
 		return fmt.Errorf("acquire %q: the TTL of %v ended while the fence was raised: %w", a.resource, a.o.ttl, ErrLost)
 	case err == nil:
 		return nil

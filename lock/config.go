@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -146,8 +147,9 @@ type Config struct {
 	// Tracer receives each step of an operation. Default: none.
 	Tracer Tracer
 
-	clock  *clock        // of tests
-	nonces func() string // of tests: nil: random ones
+	clock  *clock.Clock  // of tests
+	dice   dice          // of tests; nil: at random
+	nonces func() string // of tests; nil: at random
 }
 
 // Validate checks the configuration as [New] does. The error is a [*fence.InvalidError].

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/fencegate/fencegate/fence/clock/clocktest"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -25,18 +25,10 @@ const (
 	Grace   = grace
 )
 
-// Clock is a Locker's clock that a test can suspend and set.
-type Clock struct {
-	clock
-	suspended, set atomic.Int64
-}
-
 // WithClock gives the Lockers of a configuration a clock.
-func (c *Config) WithClock() *Clock {
-	k := &Clock{clock: clock{origin: time.Now(), rand: rand.Int64N}}
-	k.clock.wall = func(t time.Time) int64 { return t.UnixNano() + k.suspended.Load() + k.set.Load() }
-	k.clock.boot = func() time.Duration { return time.Since(k.origin) + time.Duration(k.suspended.Load()) }
-	c.clock = &k.clock
+func (c *Config) WithClock() *clocktest.Clock {
+	k := clocktest.New()
+	c.clock = k.Clock
 	return k
 }
 
@@ -46,12 +38,12 @@ func (n *Node) Roomy() { n.pool = 10_000 }
 
 // Seed has the waits at random depend on the seed, the present moment, who draws (0: nobody in particular), and how many
 // it drew at this moment.
-func (c *Clock) Seed(seed uint64, who func() uint64) {
+func (c *Config) Seed(seed uint64, who func() uint64) {
 	type draw struct{ who, n uint64 }
 	var mu sync.Mutex
 	var at time.Time
 	drawn := map[draw]uint64{}
-	c.rand = func(n int64) int64 {
+	c.dice = func(n int64) int64 {
 		mu.Lock()
 		defer mu.Unlock()
 		now, d := time.Now(), draw{who(), uint64(n)}
@@ -67,12 +59,6 @@ func (c *Clock) Seed(seed uint64, who func() uint64) {
 
 // WithNonces names the incarnations that a configuration's Lockers admit.
 func (c *Config) WithNonces(next func() string) { c.nonces = next }
-
-// Suspend lets time pass of which Go's timers know nothing.
-func (c *Clock) Suspend(d time.Duration) { c.suspended.Add(int64(d)) }
-
-// Set moves the wall clock by d: nobody was suspended.
-func (c *Clock) Set(d time.Duration) { c.set.Add(int64(d)) }
 
 // ErrRace says that another admission of a node came between.
 var ErrRace = errRace
@@ -217,7 +203,7 @@ func (l *Locker) EndAdmission(ctx context.Context, b Begun) error {
 }
 
 // Aged makes an admission old enough for the other nodes to be asked.
-func (l *Locker) Aged(b *Begun) { b.begun = b.begun.add(-2 * l.askAfter()) }
+func (l *Locker) Aged(b *Begun) { b.begun = b.begun.Add(-2 * l.askAfter()) }
 
 // BeginMaxTTL makes the first half of SetMaxTTL, as a process that dies does.
 func (l *Locker) BeginMaxTTL(ctx context.Context, ttl time.Duration) (end func() error, err error) {
@@ -243,7 +229,7 @@ func (l *Locker) Impatient(node string) bool {
 		return false
 	}
 	o := l.overdue[n.index]
-	o.until = l.clock.now()
+	o.until = l.clock.Now()
 	l.overdue[n.index] = o
 	return true
 }

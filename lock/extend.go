@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -18,37 +19,37 @@ import (
 // does not contain the lease's deadline. Without a quorum ([ErrNoQuorum]) the lease is still valid until its old
 // deadline.
 func (l *Locker) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
-	deadline, err := l.extend(ctx, ref, ttl, l.clock.now().add(l.roundLimit()))
+	deadline, err := l.extend(ctx, ref, ttl, l.clock.Now().Add(l.roundLimit()))
 	if err != nil {
 		return 0, err
 	}
-	return deadline.left(), nil
+	return deadline.Left(), nil
 }
 
 // extend tries until it has a quorum, finds that the lease is lost, or has no time left.
-func (l *Locker) extend(ctx context.Context, ref leasing.Ref, ttl time.Duration, until instant) (instant, error) {
+func (l *Locker) extend(ctx context.Context, ref leasing.Ref, ttl time.Duration, until clock.Instant) (clock.Instant, error) {
 	ctx, end := l.begin(ctx, "extend", ref.Resource)
 	deadline, err := l.extendRounds(ctx, ref, ttl, until)
 	end(err)
 	if err != nil {
 		l.cfg.Metrics.Failed("extend", cause(err))
-		return instant{}, err
+		return clock.Instant{}, err
 	}
 	l.cfg.Metrics.Renewed()
 	return deadline, nil
 }
 
-func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Duration, until instant) (instant, error) {
+func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Duration, until clock.Instant) (clock.Instant, error) {
 	if err := validateRef(ref); err != nil {
-		return instant{}, err
+		return clock.Instant{}, err
 	}
 	if err := l.cfg.validateTTL(ttl); err != nil {
-		return instant{}, err
+		return clock.Instant{}, err
 	}
 	ttl = ttl.Truncate(time.Millisecond)
 	ctx, done, err := l.life.Open(ctx)
 	if err != nil {
-		return instant{}, fmt.Errorf("extend %q: %w", ref.Resource, err)
+		return clock.Instant{}, fmt.Errorf("extend %q: %w", ref.Resource, err)
 	}
 	defer done()
 	for failed := 0; ; failed++ {
@@ -56,9 +57,9 @@ func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Dur
 		if err == nil || !again {
 			return deadline, err
 		}
-		left := until.left()
-		wait := l.clock.between(firstPause, max(left/8, firstWait), failed) // shorter ones would never come to the end
-		if left <= 0 || pause(ctx, min(left, wait)) != nil || until.passed() {
+		left := until.Left()
+		wait := l.dice.between(firstPause, max(left/8, firstWait), failed) // shorter ones would never come to the end
+		if left <= 0 || pause(ctx, min(left, wait)) != nil || until.Passed() {
 			return deadline, err
 		}
 	}
@@ -70,15 +71,15 @@ func (l *Locker) roundLimit() time.Duration { return max(stallTimeout, 2*l.cfg.N
 
 // extendRound makes one round. Only its own answers count, and the TTL runs from its own start. It reports whether
 // another round may reach a quorum.
-func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Duration, until instant) (deadline instant, again bool, err error) {
-	start := l.clock.now()
-	deadline = start.add(l.validity(ttl))
+func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Duration, until clock.Instant) (deadline clock.Instant, again bool, err error) {
+	start := l.clock.Now()
+	deadline = start.Add(l.validity(ttl))
 	r := l.newRound(opExtend, "extend", ref.Resource)
 	defer r.drop()
 	r.traced(ctx)
-	end := start.add(roundTime)
-	until = until.earlier(end)
-	r.send(l.all(), ask{owner: ref.Owner, ttl: ttl.Milliseconds(), expires: until.mono})
+	end := start.Add(roundTime)
+	until = until.Earlier(end)
+	r.send(l.all(), ask{owner: ref.Owner, ttl: ttl.Milliseconds(), expires: until.Time()})
 	err = r.waitUntil(ctx, until)
 	if r.yes < l.quorum {
 		for i := range r.ops {
@@ -87,19 +88,19 @@ func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Dura
 	}
 	switch {
 	case err != nil:
-		return instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, errors.Join(fence.ErrUnknown, err))
-	case r.yes >= l.quorum && end.passed() && !deadline.passed():
+		return clock.Instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, errors.Join(fence.ErrUnknown, err))
+	case r.yes >= l.quorum && end.Passed() && !deadline.Passed():
 		r.late()
-		return instant{}, l.ctx.Err() == nil, r.noQuorum()
-	case r.yes >= l.quorum && !deadline.passed():
+		return clock.Instant{}, l.ctx.Err() == nil, r.noQuorum()
+	case r.yes >= l.quorum && !deadline.Passed():
 		return deadline, false, nil
 	case r.maxTTL > 0:
-		return instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, overNodeMax(ttl, r.maxTTL))
+		return clock.Instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, overNodeMax(ttl, r.maxTTL))
 	case r.yes >= l.quorum:
-		return instant{}, true, fmt.Errorf("extend %q: the TTL of %v ended before it was extended: %w", ref.Resource, ttl, ErrLost)
+		return clock.Instant{}, true, fmt.Errorf("extend %q: the TTL of %v ended before it was extended: %w", ref.Resource, ttl, ErrLost)
 	case r.no > len(l.nodes)-l.quorum:
-		return instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, ErrLost)
+		return clock.Instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, ErrLost)
 	}
 	missing := l.quorumError("extend", ref.Resource, r.causes)
-	return instant{}, missing.mayReturn() && l.ctx.Err() == nil, missing
+	return clock.Instant{}, missing.mayReturn() && l.ctx.Err() == nil, missing
 }

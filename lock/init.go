@@ -69,7 +69,7 @@ func (l *Locker) firstStart(ctx context.Context) error {
 		case err == nil, voids(err), errors.Is(err, ErrQuarantined):
 			// Check again: another process may run Init too.
 			if err != nil {
-				err = pause(ctx, l.clock.jitter()/4)
+				err = pause(ctx, l.dice.jitter()/4)
 			}
 		}
 		if err != nil {

@@ -69,11 +69,11 @@ func (h *Lease) keepAlive(k KeepAlive) {
 func (s *session) first() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return max(0, s.soon()-max(0, s.ttl-s.deadline.left()))
+	return max(0, s.soon()-max(0, s.ttl-s.deadline.Left()))
 }
 
 // soon is the time to the next renewal.
-func (s *session) soon() time.Duration { return s.ttl/4 + s.l.clock.random(s.ttl/12+1) }
+func (s *session) soon() time.Duration { return s.ttl/4 + s.l.dice.random(s.ttl/12+1) }
 
 // renew renews the lease and returns why that ended.
 func (s *session) renew(ctx context.Context, k KeepAlive) error {

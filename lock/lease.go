@@ -43,7 +43,7 @@ func (h *Lease) Grant() (fence.Grant, error) {
 func (h *Lease) Deadline() time.Time {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	return h.s.deadline.mono
+	return h.s.deadline.Time()
 }
 
 // Context ends with the lease; its cause is [ErrLost] or [ErrReleased]. It carries the values of the context that the

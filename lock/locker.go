@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/lifetime"
 )
@@ -24,7 +26,8 @@ type Locker struct {
 	keys   keys
 	nodes  []*node
 	quorum int
-	clock  *clock
+	clock  *clock.Clock
+	dice   dice
 	lines  lines
 	id     string // identifies this Locker among those that wait
 	places atomic.Int64
@@ -61,7 +64,8 @@ func New(cfg Config) (*Locker, error) {
 	l := &Locker{
 		cfg:       cfg,
 		keys:      newKeys(cfg.KeyPrefix),
-		clock:     cmp.Or(cfg.clock, newClock()),
+		clock:     cmp.Or(cfg.clock, clock.New()),
+		dice:      cfg.dice,
 		id:        newID(),
 		quorum:    len(cfg.Nodes)/2 + 1,
 		admitting: make(map[int]bool),
@@ -70,6 +74,9 @@ func New(cfg Config) (*Locker, error) {
 		raise:     raise{turn: make(chan struct{}, 1)},
 
 		sweepEvery: sweepEvery,
+	}
+	if l.dice == nil {
+		l.dice = rand.Int64N
 	}
 	l.life = lifetime.New(closeTimeout, ErrClosed)
 	l.ctx = l.life.Calls

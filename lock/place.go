@@ -89,7 +89,7 @@ func (p *place) called(ctx context.Context) error {
 	if p.vain++; p.vain == 1 {
 		return nil
 	}
-	return pause(ctx, p.l.clock.between(firstWait, maxWait, p.vain-2))
+	return pause(ctx, p.l.dice.between(firstWait, maxWait, p.vain-2))
 }
 
 // pass waits for after, or until the waiter is called.
@@ -131,18 +131,18 @@ func (p *place) look(ctx context.Context, expires time.Duration, looks int) (aft
 		p.failed++
 		backoff := p.backoff()
 		if expires > 0 && expires < backoff {
-			backoff = expires + p.l.clock.random(firstWait) // the lock's own expiry is the best hint
+			backoff = expires + p.l.dice.random(firstWait) // the lock's own expiry is the best hint
 		}
 		return backoff, true
 	case pttl >= 0 || pttl == -1: // held: wait for a release or the expiry
 		p.failed = 0
 		switch {
 		case pttl >= 0 && pttl <= recheck:
-			return pttl + p.l.clock.random(firstWait), false
+			return pttl + p.l.dice.random(firstWait), false
 		case rank == 0 && looks > 0 && p.freeElsewhere(ctx):
-			return p.l.clock.random(firstWait), true
+			return p.l.dice.random(firstWait), true
 		}
-		return recheck/2 + p.l.clock.random(recheck/2), false
+		return recheck/2 + p.l.dice.random(recheck/2), false
 	case rank == 0:
 		p.failed++
 		return p.backoff() / 4, true
@@ -173,7 +173,7 @@ func (p *place) freeElsewhere(ctx context.Context) bool {
 // pause waits before the next try after too few nodes answered.
 func (p *place) pause(ctx context.Context) error {
 	p.missing++
-	timer := time.NewTimer(p.l.clock.between(firstPause, maxPause, p.missing-1))
+	timer := time.NewTimer(p.l.dice.between(firstPause, maxPause, p.missing-1))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -186,13 +186,7 @@ func (p *place) pause(ctx context.Context) error {
 }
 
 // backoff is a random time that grows with the failures in a row.
-func (p *place) backoff() time.Duration { return p.l.clock.between(firstWait, maxWait, p.failed-1) }
-
-// between is a random time that grows with the number of failures.
-func (c *clock) between(first, most time.Duration, failed int) time.Duration {
-	longest := min(first<<min(failed, 10), most)
-	return longest/2 + c.random(longest/2+1)
-}
+func (p *place) backoff() time.Duration { return p.l.dice.between(firstWait, maxWait, p.failed-1) }
 
 // queue joins or checks the queue on the first home that answers.
 func (p *place) queue(ctx context.Context) (pttl time.Duration, rank int64, ok bool) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -188,7 +189,7 @@ func (r *round) decided() bool {
 func (r *round) wait(ctx context.Context) error { return r.look(ctx, r.l.cfg.NodeTimeout, nil) }
 
 // within is wait with a time after which answers no longer count.
-func (r *round) within(ctx context.Context, until instant) error {
+func (r *round) within(ctx context.Context, until clock.Instant) error {
 	return r.look(ctx, r.l.cfg.NodeTimeout, &until)
 }
 
@@ -202,23 +203,23 @@ func (r *round) late() {
 }
 
 // waitUntil is wait for nodes that may be silent for longer, up to a given time.
-func (r *round) waitUntil(ctx context.Context, until instant) error {
+func (r *round) waitUntil(ctx context.Context, until clock.Instant) error {
 	return r.look(ctx, r.l.roundLimit(), &until)
 }
 
-func (r *round) look(ctx context.Context, silence time.Duration, until *instant) error {
+func (r *round) look(ctx context.Context, silence time.Duration, until *clock.Instant) error {
 	defer r.tick.Stop()
 	for {
 		after := silence / looks
 		if until != nil {
-			after = max(0, min(after, until.left()))
+			after = max(0, min(after, until.Left()))
 		}
 		r.tick.Reset(after)
 		select {
 		case <-r.done:
 			return nil
 		case <-r.tick.C:
-			if !r.silent() && (until == nil || !until.passed()) {
+			if !r.silent() && (until == nil || !until.Passed()) {
 				continue
 			}
 			if r.end() {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -25,21 +26,21 @@ type session struct {
 	mu       sync.Mutex
 	ctx      context.Context // created on demand
 	cancel   context.CancelCauseFunc
-	deadline instant
+	deadline clock.Instant
 	timer    *time.Timer
 	over     error // ErrLost or ErrReleased
 	handles  int
 	ended    func() // called once when the lease is over, if set before
 }
 
-func newSession(ctx context.Context, l *Locker, grant fence.Grant, owner string, ttl time.Duration, deadline instant) *session {
+func newSession(ctx context.Context, l *Locker, grant fence.Grant, owner string, ttl time.Duration, deadline clock.Instant) *session {
 	s := &session{
 		l: l, parent: ctx, grant: grant, owner: owner, ttl: ttl, deadline: deadline,
 		extending: make(chan struct{}, 1), handles: 1, begun: time.Now(),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.timer = time.AfterFunc(deadline.left(), s.expire)
+	s.timer = time.AfterFunc(deadline.Left(), s.expire)
 	l.held.Add(1)
 	l.sessions.Store(s, grant.Resource)
 	return s
@@ -88,7 +89,7 @@ func (s *session) expire() {
 // checkLocked ends the lease at its deadline and returns why it is over, or nil.
 func (s *session) checkLocked() error {
 	if s.over == nil {
-		if !s.deadline.passed() {
+		if !s.deadline.Passed() {
 			return nil
 		}
 		s.endLocked(ErrLost)
@@ -136,11 +137,11 @@ func (s *session) current() (fence.Grant, error) {
 }
 
 // until is the lease's deadline. It fails if that has passed.
-func (s *session) until() (instant, error) {
+func (s *session) until() (clock.Instant, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.checkLocked(); err != nil {
-		return instant{}, fmt.Errorf("lease of %q: %w", s.grant.Resource, err)
+		return clock.Instant{}, fmt.Errorf("lease of %q: %w", s.grant.Resource, err)
 	}
 	return s.deadline, nil
 }
@@ -206,9 +207,9 @@ func (s *session) extend(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-func (s *session) moveLocked(deadline instant) {
+func (s *session) moveLocked(deadline clock.Instant) {
 	s.deadline = deadline
-	s.timer.Reset(deadline.left())
+	s.timer.Reset(deadline.Left())
 }
 
 // end ends the lease and returns how it had ended before, if it had.

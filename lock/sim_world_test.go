@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock/clocktest"
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -94,7 +95,7 @@ type simLoss struct {
 type simLocker struct {
 	*lock.Locker
 
-	clock     *lock.Clock
+	clock     *clocktest.Clock
 	cutOff    time.Time // until then its messages stand still
 	suspended []suspension
 	calls     int // in progress; simCalls: no other may begin
@@ -218,7 +219,7 @@ func (s *sim) addLocker(seed uint64) {
 		cfg.Nodes[i].Roomy()
 	}
 	clock := cfg.WithClock()
-	clock.Seed(seed<<8+uint64(at), s.caller)
+	cfg.Seed(seed<<8+uint64(at), s.caller)
 	made := 0
 	var mu sync.Mutex
 	cfg.WithNonces(func() string { // the same ones in each seed: a node compiles the scripts of each only once

@@ -62,7 +62,7 @@ func (s source) options(r leasing.Request) (acquireOptions, error) {
 func (a *attempt) given() leasing.Lease {
 	return leasing.Lease{
 		Grant: fence.Grant{Resource: a.resource, Token: a.token, Seal: a.seal}, Owner: a.owner,
-		Deadline: time.Now().Add(a.deadline.left()),
+		Deadline: time.Now().Add(a.deadline.Left()),
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // left to [Locker.Init], which needs no quarantine before the first admission.
 func (l *Locker) watch() {
 	looks := make([]looked, len(l.nodes))
-	for pause(l.ctx, time.Second+l.clock.random(time.Second)) == nil {
+	for pause(l.ctx, time.Second+l.dice.random(time.Second)) == nil {
 		l.each(func(i int, n *node) {
 			if !l.looksAfter(n) {
 				looks[i].again(l.ctx, n)

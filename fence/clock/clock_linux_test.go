@@ -1,4 +1,4 @@
-package lock
+package clock
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 func TestTheBootClockIsReadAgainOnceTheWallClockHasMoved(t *testing.T) {
 	t.Parallel()
 	for _, moved := range []time.Duration{0, time.Second, -time.Hour} {
-		c := newClock()
+		c := New()
 		before := readBoot()
 		now := time.Now()
 		wall := time.Duration(now.UnixNano()-c.origin.UnixNano()) - now.Sub(c.origin)
