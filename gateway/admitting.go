@@ -13,36 +13,15 @@ import (
 // remindEvery is how often the log repeats why no leases can be granted yet.
 const remindEvery = time.Minute
 
-// admitNodes learns the key prefix and admits the Redis nodes, where either is configured, and retries until ctx ends.
-// While PostgreSQL or nodes are away the gateway serves what needs no lease; it grants leases once they are back.
+// admitNodes admits the Redis nodes, and retries until ctx ends. It closes tried on success and on the first failure
+// other than a node timeout. While PostgreSQL or nodes are away the gateway serves what needs no lease; it grants leases
+// once they are back.
 func (g *Gateway) admitNodes(ctx context.Context) error {
 	tried := sync.OnceFunc(func() { close(g.tried) })
 	defer tried()
-	if g.keyed == nil {
-		return g.admitUntil(ctx, tried)
-	}
-	locker, err := g.learnKeys(ctx, tried)
-	switch {
-	case ctx.Err() != nil:
-		return nil // a stop is not a failure
-	case err != nil:
-		return err
-	}
-	asked := sync.OnceFunc(func() { g.keyed.give(locker.Source()); tried() })
-	defer asked()
-	if !g.cfg.InitNodes {
-		return nil
-	}
-	g.keyed.asks()
-	return g.admitUntil(ctx, asked)
-}
-
-// admitUntil admits the nodes. It calls tried on success and on the first failure other than a node timeout.
-func (g *Gateway) admitUntil(ctx context.Context, tried func()) error {
-	defer tried()
 	failed, said := false, time.Now() // the start already reports the first failure
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		err := g.admit(ctx)
+		err := g.locker.Init(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -67,11 +46,10 @@ func (g *Gateway) admitUntil(ctx context.Context, tried func()) error {
 	}
 }
 
-// admits reports whether the gateway has to learn the key prefix or to admit nodes.
-func (g *Gateway) admits() bool { return g.keyed != nil || g.cfg.InitNodes && g.admit != nil }
+// admits reports whether the gateway has to admit nodes.
+func (g *Gateway) admits() bool { return g.cfg.InitNodes && g.locker != nil }
 
-// awaitNodes waits until the prefix is known and the nodes are admitted, or a first attempt has failed, for
-// StartTimeout at most. The error is ctx's or that of a part that ended.
+// awaitNodes waits until the nodes are admitted, or a first attempt has failed, for StartTimeout at most. The error is ctx's or that of a part that ended.
 func (g *Gateway) awaitNodes(ctx context.Context) error {
 	if !g.admits() {
 		return nil

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -62,28 +61,6 @@ func (m *armMetrics) register(into *metrics) {
 func (m *armMetrics) drained(took time.Duration, sessions int) {
 	m.drains.Observe(took.Seconds())
 	m.ended.Add(float64(sessions))
-}
-
-// measuredArmer counts the outcomes of arming.
-type measuredArmer struct {
-	armer
-
-	metrics *armMetrics
-}
-
-func (m measuredArmer) Arm(ctx context.Context, arming fence.Arming) error {
-	began := time.Now()
-	err := m.armer.Arm(ctx, arming)
-	m.metrics.count(1, time.Since(began), err)
-	return err
-}
-
-// ArmAll arms several resources in one transaction.
-func (m measuredArmer) ArmAll(ctx context.Context, all []fence.Arming) error {
-	began := time.Now()
-	err := m.armer.ArmAll(ctx, all)
-	m.metrics.count(len(all), time.Since(began), err)
-	return err
 }
 
 func (m *armMetrics) count(fences int, took time.Duration, err error) {

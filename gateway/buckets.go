@@ -7,6 +7,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/objects"
 )
@@ -81,5 +82,5 @@ func bucketError(ctx context.Context, name string, err error) error {
 	case errors.Is(err, objects.ErrNoBucket):
 		return fmt.Errorf("%w: there is no bucket %q; name a rule to create it", api.ErrNotFound, name)
 	}
-	return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
+	return &leasing.UnavailableError{Part: wire.PartPostgres, Cause: err}
 }

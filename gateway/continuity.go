@@ -12,8 +12,10 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/fencedsql"
+	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/continuity"
 )
 
@@ -195,7 +197,14 @@ func (s *servers) look(ctx context.Context) error {
 	var last continuity.Seen
 	err := s.history.Look(ctx, func(ctx context.Context) (continuity.Seen, error) {
 		var err error
-		last, err = s.identify(ctx, s.pool)
+		if last, err = s.identify(ctx, s.pool); err != nil || s.keys == nil {
+			return last, err
+		}
+		// A database that was given a new group needs another record and other keys.
+		prefix, err := s.keys.prefix(ctx)
+		if err == nil && last.KeyPrefix() != prefix {
+			err = &continuity.OtherDatabaseError{Is: last, KeyPrefix: prefix}
+		}
 		return last, err
 	})
 	s.mu.Lock()
@@ -314,10 +323,13 @@ func (s *servers) arming(ctx context.Context, arm func() error) error {
 // unconfirmed names the part that keeps a lease from being granted.
 func (s *servers) unconfirmed(err error) error {
 	_, refused := errors.AsType[*pgconn.PgError](err)
-	if refused || continuity.Refused(err) || errors.Is(err, continuity.ErrOlder) || errors.Is(err, errChanging) || errors.Is(err, errKeysUnknown) || errors.Is(err, continuity.StandbyError{}) || isUnconnected(err) || errors.As(err, new(*continuity.OtherSourceError)) {
-		return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
+	if already, ok := errors.AsType[*leasing.UnavailableError](err); ok {
+		return already
 	}
-	return &api.UnavailableError{Part: s.part, Cause: err}
+	if refused || continuity.Refused(err) || errors.Is(err, continuity.ErrOlder) || errors.Is(err, errChanging) || errors.Is(err, continuity.StandbyError{}) || isUnconnected(err) || errors.As(err, new(*continuity.OtherSourceError)) {
+		return &leasing.UnavailableError{Part: wire.PartPostgres, Cause: err}
+	}
+	return &leasing.UnavailableError{Part: s.part, Cause: err}
 }
 
 // openServers creates the history, where there are nodes to keep it, and makes the pool connect to the server that the
@@ -325,6 +337,9 @@ func (s *servers) unconfirmed(err error) error {
 func (g *Gateway) openServers() error {
 	s := newServers(g.parsed.pool.ConnConfig)
 	g.servers, s.part = s, wire.PartRedis
+	if g.cfg.DatabaseKeys {
+		s.keys = &databaseKeys{}
+	}
 	switch {
 	case g.cfg.PostgresLeases:
 		s.source, s.part, s.history = sourcePostgres, wire.PartPostgres, &continuity.Memory{}
@@ -335,11 +350,12 @@ func (g *Gateway) openServers() error {
 	}
 	switch {
 	case len(g.cfg.RedisNodes) == 0 || g.cfg.EmbeddedNodes:
-	case g.cfg.DatabaseKeys:
-		g.own = &ownHistory{}
-		s.history = g.own
 	default:
-		nodes, err := continuity.New(g.cfg.RedisNodes, g.cfg.KeyPrefix)
+		prefix := lock.Prefix(g.cfg.KeyPrefix)
+		if g.cfg.DatabaseKeys {
+			prefix = s.keys.prefix
+		}
+		nodes, err := continuity.New(g.cfg.RedisNodes, prefix)
 		if err != nil {
 			return err
 		}

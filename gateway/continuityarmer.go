@@ -5,36 +5,28 @@ import (
 	"errors"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/lock/continuity"
 )
 
-// continuityArmer arms only on the accepted PostgreSQL.
+// continuityArmer arms only on the accepted PostgreSQL. An end changes exactly the grant that is meant, or nothing, and a
+// floor sends no query: both need no confirmation.
 type continuityArmer struct {
-	armer   armer
+	leasing.Armer
+
 	servers *servers
 }
 
-var _ armer = continuityArmer{}
+var _ leasing.Armer = continuityArmer{}
 
-func (t continuityArmer) Arm(ctx context.Context, arming fence.Arming) error {
-	return t.when(ctx, func() error { return t.armer.Arm(ctx, arming) })
+func (t continuityArmer) Arm(ctx context.Context, all ...fence.Arming) error {
+	return t.when(ctx, func() error { return t.Armer.Arm(ctx, all...) })
 }
-
-// ArmAll arms several resources in one transaction.
-func (t continuityArmer) ArmAll(ctx context.Context, all []fence.Arming) error {
-	return t.when(ctx, func() error { return t.armer.ArmAll(ctx, all) })
-}
-
-// End needs no confirmation: it changes exactly the grant that is meant, or nothing.
-func (t continuityArmer) End(ctx context.Context, e fence.Ending) error { return t.armer.End(ctx, e) }
-
-// Floor needs no confirmation: it sends no query.
-func (t continuityArmer) Floor(resource string) fence.Token { return t.armer.Floor(resource) }
 
 // Raised needs no confirmation: a PostgreSQL that has forgotten fences only reports fewer. Where the database records
 // another source of leases, nothing was raised for these nodes, and every acquisition fails.
 func (t continuityArmer) Raised(ctx context.Context) (bool, error) {
-	raised, err := t.armer.Raised(ctx)
+	raised, err := t.Armer.Raised(ctx)
 	if raised && errors.As(t.servers.claim(ctx), new(*continuity.OtherSourceError)) {
 		return false, nil
 	}

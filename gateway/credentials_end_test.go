@@ -99,7 +99,7 @@ func TestTheSDKThatRefreshes(t *testing.T) {
 type nearItsEnd struct{ leasing.Source }
 
 func (s nearItsEnd) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
-	ins, err := s.Source.Inspect(ctx, resource)
+	ins, err := leasing.One(s.Source.Inspect(ctx, resource))
 	ins.TTL = min(ins.TTL, 25*time.Second)
 	return ins, err
 }

@@ -82,7 +82,7 @@ func (f fences) revokeSeen(ctx context.Context, resource, by string, seen fence.
 func (f fences) holder(ctx context.Context, resource string) leasing.Ref {
 	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
 	defer cancel()
-	seen, err := f.source.Inspect(ctx, resource)
+	seen, err := leasing.One(f.source.Inspect(ctx, resource))
 	if err != nil {
 		f.log.Warn("failed to learn who holds a resource that is revoked; its lock expires at its TTL", "resource", resource, "error", err)
 	}
@@ -107,11 +107,11 @@ func fenceError(ctx context.Context, resource string, err error) error {
 	case errors.Is(err, fence.ErrUnknown), errors.Is(err, fence.ErrUndrained): // even if a later attempt did not connect
 		return err
 	case isUnconnected(err):
-		return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
+		return &leasing.UnavailableError{Part: wire.PartPostgres, Cause: err}
 	case err == nil, ctx.Err() != nil, errors.Is(err, fence.ErrInvalid):
 		return err
 	}
-	return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
+	return &leasing.UnavailableError{Part: wire.PartPostgres, Cause: err}
 }
 
 // isUnconnected reports whether a statement was never sent, so that nothing was done.

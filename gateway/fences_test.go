@@ -14,7 +14,6 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
-	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -134,7 +133,7 @@ func TestARevocationThatWasCarriedOutIsNeverToldAsUndone(t *testing.T) {
 	if !ok || undrained.Token != 35 || token != 35 {
 		t.Errorf("%d, %v", token, err)
 	}
-	if _, undone := errors.AsType[*api.UnavailableError](err); undone {
+	if _, undone := errors.AsType[*leasing.UnavailableError](err); undone {
 		t.Errorf("nothing was done: %v", err)
 	}
 	if after, err := direct.Inspect(t.Context(), "orders/1"); err != nil || after.Token != 35 || len(told) != 1 || len(source.freed) != 1 {
@@ -146,10 +145,10 @@ func TestAnUnknownOutcomeIsNotToldAsUndone(t *testing.T) {
 	t.Parallel()
 	away := &noHostError{errors.New("none answers")}
 	err := fenceError(t.Context(), "orders/1", errors.Join(fence.ErrUnknown, away))
-	if _, undone := errors.AsType[*api.UnavailableError](err); undone || !errors.Is(err, fence.ErrUnknown) {
+	if _, undone := errors.AsType[*leasing.UnavailableError](err); undone || !errors.Is(err, fence.ErrUnknown) {
 		t.Errorf("%v", err)
 	}
-	if _, undone := errors.AsType[*api.UnavailableError](fenceError(t.Context(), "orders/1", away)); !undone {
+	if _, undone := errors.AsType[*leasing.UnavailableError](fenceError(t.Context(), "orders/1", away)); !undone {
 		t.Error("what was never sent is not undone")
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/fencedsql"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/lockmetrics"
 )
 
@@ -34,12 +35,9 @@ type Gateway struct {
 	fence    *pgfence.Fence
 	servers  *servers // knows which server is PostgreSQL
 	source   leasing.Source
-	keyed    *keyed                      // the source, where the database's key prefix has to be learned; else nil
-	own      *ownHistory                 // the history in that case, where nodes keep it
-	admit    func(context.Context) error // admits the Redis nodes; nil for another source
-	tried    chan struct{}               // closed once admit has succeeded, or failed by more than a busy machine
+	locker   *lock.Locker  // of the Redis nodes; nil for another source
+	tried    chan struct{} // closed once the nodes are admitted, or that has failed by more than a busy machine
 	leasing  *lockmetrics.Metrics
-	watched  watched   // the locker, for the metrics in leasing
 	held     *holdings // the leases granted here
 	began    time.Time
 	seen     *seen // events for people
@@ -110,6 +108,9 @@ func (g *Gateway) build() (err error) {
 		return fmt.Errorf("pool of the gateway's login: %w", err)
 	}
 	g.servers.pool = g.pool
+	if g.servers.keys != nil {
+		g.servers.keys.pool = g.pool
+	}
 	g.arms = newArmMetrics()
 	g.fence = pgfence.New(g.pool, pgfence.WithDrained(g.arms.drained))
 	g.leasing, g.notifier, g.seen = lockmetrics.New(), newNotifier(g.pool, g.log), newSeen(g.log)

@@ -36,7 +36,7 @@ const (
 func (h held) Held(ctx context.Context, resource string, token fence.Token) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
-	state, err := h.source.Inspect(ctx, resource)
+	state, err := leasing.One(h.source.Inspect(ctx, resource))
 	switch {
 	case err != nil:
 		return unsure, fmt.Errorf("%w: %w", s3.ErrLockAway, err)
@@ -65,7 +65,7 @@ func (h held) Current(ctx context.Context, resource string, token fence.Token) (
 	case record.Token != token || record.EndedAt != nil:
 		return 0, nil
 	}
-	state, err := h.source.Inspect(ctx, resource)
+	state, err := leasing.One(h.source.Inspect(ctx, resource))
 	switch {
 	case err != nil:
 		return unsure, nil //nolint:nilerr // see above

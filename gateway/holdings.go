@@ -2,9 +2,9 @@ package gateway
 
 import (
 	"sync"
-	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -12,7 +12,7 @@ import (
 // another gateway ended counts until its deadline.
 type holdings struct {
 	mu      sync.Mutex
-	until   map[leasing.Ref]time.Time
+	until   map[leasing.Ref]clock.Instant
 	latest  map[string]fence.Token // of each resource, unless known to be released
 	arming  map[string]int         // how many armings of each resource go on here
 	ranOut  []leasing.Ref          // since the last call of over
@@ -27,10 +27,10 @@ const (
 )
 
 func newHoldings() *holdings {
-	return &holdings{until: make(map[leasing.Ref]time.Time), latest: make(map[string]fence.Token), arming: make(map[string]int), forgets: maxLatest}
+	return &holdings{until: make(map[leasing.Ref]clock.Instant), latest: make(map[string]fence.Token), arming: make(map[string]int), forgets: maxLatest}
 }
 
-func (h *holdings) note(ref leasing.Ref, deadline time.Time) {
+func (h *holdings) note(ref leasing.Ref, deadline clock.Instant) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.until[ref] = deadline
@@ -70,10 +70,10 @@ func (h *holdings) armed(resource string, token fence.Token) fence.Token {
 		return 0
 	}
 	delete(h.latest, resource)
-	released, now := false, time.Now()
+	released := false
 	for ref, deadline := range h.until {
 		if ref.Resource == resource && ref.Token <= last {
-			released = released || ref.Token == last && now.Before(deadline)
+			released = released || ref.Token == last && !deadline.Passed()
 			delete(h.until, ref)
 		}
 	}
@@ -109,9 +109,8 @@ func (h *holdings) ended(ref leasing.Ref) {
 
 // dropOver drops expired leases. The caller holds mu.
 func (h *holdings) dropOver() {
-	now := time.Now()
 	for ref, deadline := range h.until {
-		if now.Before(deadline) {
+		if !deadline.Passed() {
 			continue
 		}
 		delete(h.until, ref)

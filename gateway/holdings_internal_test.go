@@ -54,7 +54,7 @@ func TestAPageOfLeasesIsInspectedManyAtATime(t *testing.T) {
 	for i := range names {
 		names[i] = strconv.Itoa(i)
 	}
-	all, err := guarded{Source: source}.InspectAll(t.Context(), names)
+	all, err := guarded{Source: source}.Inspect(t.Context(), names...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func sharing(t *testing.T, postgres string, nodes []*redisserver.Server) gateway
 
 func ownPrefix(t *testing.T, url string) string {
 	t.Helper()
-	prefix, err := pgfence.KeyPrefix(t.Context(), testenv.PoolOf(t, url))
+	prefix, err := pgfence.KeyPrefix(testenv.PoolOf(t, url))(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -157,12 +157,12 @@ func (s *counting) TryAcquire(ctx context.Context, r leasing.Request) (leasing.L
 		return leasing.Lease{}, errors.Join(leasing.ErrUnavailable, errors.New("no leader"))
 	}
 	s.acquired++
-	return s.Source.TryAcquire(ctx, r)
+	return leasing.One(s.Source.Acquire(ctx, leasing.AtOnce, r))
 }
 
 func (s *counting) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	s.acquired++
-	return s.Source.Acquire(ctx, r)
+	return leasing.One(s.Source.Acquire(ctx, leasing.UntilDone, r))
 }
 
 func TestLeasesMayComeFromAnotherSource(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/lock"
@@ -22,13 +23,14 @@ const (
 
 // noticeExpiry reports expired leases of this gateway, until ctx ends.
 func (g *Gateway) noticeExpiry(ctx context.Context) error {
-	return expiries{g.held, g.source.(leasing.Surveyor), g.currentTokens, g.seen.Tell}.notice(ctx)
+	return expiries{g.held, g.source, clock.New(), g.currentTokens, g.seen.Tell}.notice(ctx)
 }
 
 // expiries reports the leases of this gateway that expired.
 type expiries struct {
 	held    *holdings
-	source  leasing.Surveyor
+	source  leasing.Source
+	clock   *clock.Clock
 	current func(ctx context.Context, resources []string) (map[string]fence.Token, error) // of grants that have not ended
 	tell    func(activity.Event)
 }
@@ -63,8 +65,8 @@ func (e expiries) tellExpired(ctx context.Context, refs []leasing.Ref) error {
 	for i, ref := range refs {
 		names[i] = ref.Resource
 	}
-	asked := time.Now()
-	states, err := e.source.InspectAll(ctx, names)
+	asked := e.clock.Now()
+	states, err := e.source.Inspect(ctx, names...)
 	if err != nil {
 		return err
 	}
@@ -141,8 +143,11 @@ func nodeEvent(was string, node wire.NodeStatus) (activity.Event, bool) {
 func (g *Gateway) nodes(ctx context.Context) []wire.NodeStatus {
 	ctx, cancel := context.WithTimeout(ctx, noticeTimeout)
 	defer cancel()
+	if g.locker == nil {
+		return nil
+	}
 	var all []wire.NodeStatus
-	for _, st := range g.watched.Status(ctx) {
+	for _, st := range g.locker.Status(ctx) {
 		all = append(all, wire.NodeStatus{Name: st.Name, State: nodeState(st), QuarantineMS: st.Quarantine.Milliseconds(), Warning: st.Warning})
 	}
 	return all

@@ -6,14 +6,13 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/gateway/api"
 )
 
 // Without a named part the API would report that there is no quorum of Redis nodes.
 func TestWhatPostgresGivesNoLeaseForHasItsName(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{leasing.ErrUnavailable, leasing.ErrClosed} {
-		unavailable, ok := errors.AsType[*api.UnavailableError](named(err))
+		unavailable, ok := errors.AsType[*leasing.UnavailableError](named(err))
 		if !ok || unavailable.Part != wire.PartPostgres || !errors.Is(unavailable, err) {
 			t.Errorf("%v: %v; want one of PostgreSQL's", err, unavailable)
 		}

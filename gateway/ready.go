@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencegate/fencegate/client/wire"
-	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/fencedsql"
 	"github.com/fencegate/fencegate/migrations"
@@ -60,7 +59,7 @@ func (n need) hinders(surface string, found error) bool {
 func (g *Gateway) needs() []need {
 	needs := []need{
 		{Check: api.Check{Part: wire.PartPostgres, Run: g.checkPostgres}},
-		{Check: api.Check{Part: g.servers.part, Run: g.source.Ready, Degraded: g.degraded, Note: g.note()}, only: leasesOnly},
+		{Check: api.Check{Part: g.servers.part, Run: g.checkLeases, Leases: true, Note: g.note()}, only: leasesOnly},
 		{Check: api.Check{Part: wire.PartPostgres, Run: g.checkContinuity}, only: leasesOnly}, // asks the nodes anew
 	}
 	if g.sql != nil {
@@ -113,12 +112,13 @@ func (g *Gateway) note() string {
 	return ""
 }
 
-// degraded describes what is missing of the source of leases while it serves.
-func (g *Gateway) degraded(ctx context.Context) string {
-	if several, ok := g.source.(leasing.Redundant); ok {
-		return several.Degraded(ctx)
+// checkLeases checks the source of leases. Something may be missing of one that serves.
+func (g *Gateway) checkLeases(ctx context.Context) error {
+	degraded, err := g.source.Ready(ctx)
+	if err == nil && degraded != "" {
+		return &api.DegradedError{What: degraded}
 	}
-	return ""
+	return err
 }
 
 func (g *Gateway) checkPostgres(ctx context.Context) error {

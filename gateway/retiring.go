@@ -69,7 +69,7 @@ func (g *Gateway) retire(ctx context.Context) (retired, ended int, err error) {
 func (g *Gateway) endUnused(ctx context.Context, resource string) error {
 	ctx, cancel := context.WithTimeout(ctx, endingTimeout)
 	defer cancel()
-	lease, err := g.source.TryAcquire(ctx, leasing.Request{Resource: resource, TTL: min(endingTTL, g.cfg.DefaultTTL), Holder: endingHolder})
+	lease, err := leasing.One(g.source.Acquire(ctx, leasing.AtOnce, leasing.Request{Resource: resource, TTL: min(endingTTL, g.cfg.DefaultTTL), Holder: endingHolder}))
 	if err != nil {
 		return err
 	}

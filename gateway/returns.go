@@ -50,7 +50,7 @@ func (g guarded) named(ctx context.Context, err error) error {
 
 // returns caches when enough nodes are admitted again.
 type returns struct {
-	look func(context.Context) time.Duration // 0: not known
+	locker *lock.Locker // nil: of no Redis nodes
 
 	mu     sync.Mutex
 	looked time.Time
@@ -59,12 +59,15 @@ type returns struct {
 
 // left is the time until enough nodes are admitted; 0: not known.
 func (r *returns) left(ctx context.Context) time.Duration {
+	if r.locker == nil {
+		return 0
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if time.Since(r.looked) > time.Second {
 		ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
 		defer cancel()
-		left := r.look(ctx)
+		left := r.locker.Returns(ctx)
 		r.looked, r.at = time.Now(), time.Now().Add(left)
 	}
 	return max(0, time.Until(r.at))

@@ -32,6 +32,7 @@ type servers struct {
 	grace   time.Duration             // for the other hosts, once a suitable one has answered
 	history history                   // nil: leases come from elsewhere, and there is no history
 	part    string                    // that keeps the history
+	keys    *databaseKeys             // the database's own; nil: the keys have a configured prefix
 	source  string                    // of the leases, as the database records it; "": unknown to the database
 	pool    *pgxpool.Pool             // of the gateway's login
 	reads   atomic.Pointer[s3.Server] // caches what it has read of one PostgreSQL; nil: no S3 port

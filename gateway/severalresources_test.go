@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
@@ -28,7 +29,7 @@ func (c *counted) Arm(ctx context.Context, a fence.Arming) error {
 
 func (c *counted) ArmAll(ctx context.Context, all []fence.Arming) error {
 	c.all++
-	return c.Fence.ArmAll(ctx, all)
+	return c.Fence.Arm(ctx, all...)
 }
 
 // Several resources are locked and then armed in one PostgreSQL transaction: all or none.
@@ -108,10 +109,10 @@ func TestSeveralResourcesAreArmedInOneTransaction(t *testing.T) {
 		waited <- err
 	}()
 	testenv.Eventually(t, "it waits for the last one", func() bool {
-		last, err := l.Inspect(t.Context(), "stock/7")
+		last, err := leasing.One(l.Inspect(t.Context(), "stock/7"))
 		return err == nil && last.Waiters == 1
 	})
-	if first, err := l.Inspect(t.Context(), "orders/1"); err != nil || !first.Locked {
+	if first, err := leasing.One(l.Inspect(t.Context(), "orders/1")); err != nil || !first.Locked {
 		t.Errorf("the first one while it waits: %+v, %v", first, err)
 	}
 	give()

@@ -28,7 +28,7 @@ func (g *Gateway) status(ctx context.Context) wire.Status {
 	}
 	switch {
 	case g.ofRedis():
-		all.Lock.Kind, all.Waiters = wire.PartRedis, counted(g.watched.Waiters())
+		all.Lock.Kind, all.Waiters = wire.PartRedis, counted(g.locker.Waiters())
 	case g.cfg.PostgresLeases:
 		all.Lock.Kind = wire.PartPostgres
 	}

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
@@ -11,39 +12,26 @@ import (
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
-// announcingArmer arms, and then ends the sessions that carry an older grant: those on this gateway's PostgreSQL port
-// at once, those on other gateways by a notification.
-type announcingArmer struct {
-	fence *pgfence.Fence
-	tell  func(resource string, token fence.Token)
-	begin func(resource string) (end func()) // around each arming
+// armer arms, counts the outcomes, and then ends the sessions that carry an older grant: those on this gateway's
+// PostgreSQL port at once, those on other gateways by a notification. Sessions that carry a grant that has ended stay
+// open: their next write is refused.
+type armer struct {
+	*pgfence.Fence
+
+	metrics *armMetrics
+	tell    func(resource string, token fence.Token)
+	begin   func(resource string) (end func()) // around each arming
 }
 
-// armer is the part of the fence that a source of leases uses.
-type armer interface {
-	leasing.AllArmer
-	leasing.Ender
-	leasing.Floorer
-	leasing.Recorder
-}
+var _ leasing.Armer = armer{}
 
-var _ armer = announcingArmer{}
-
-func (a announcingArmer) Arm(ctx context.Context, arming fence.Arming) error {
-	defer a.begin(arming.Resource)()
-	err := a.fence.Arm(ctx, arming)
-	if raised(err) {
-		a.tell(arming.Resource, arming.Token)
-	}
-	return err
-}
-
-// ArmAll arms several resources in one transaction.
-func (a announcingArmer) ArmAll(ctx context.Context, all []fence.Arming) error {
+func (a armer) Arm(ctx context.Context, all ...fence.Arming) error {
 	for _, arming := range all {
 		defer a.begin(arming.Resource)()
 	}
-	err := a.fence.ArmAll(ctx, all)
+	began := time.Now()
+	err := a.Fence.Arm(ctx, all...)
+	a.metrics.count(len(all), time.Since(began), err)
 	if raised(err) {
 		for _, arming := range all {
 			a.tell(arming.Resource, arming.Token)
@@ -57,15 +45,6 @@ func raised(err error) bool {
 	undrained, ok := errors.AsType[*fence.UndrainedError](err)
 	return err == nil || ok && undrained.Token != 0
 }
-
-// End ends the grant of a released lease. Sessions that carry it stay open: their next write is refused.
-func (a announcingArmer) End(ctx context.Context, e fence.Ending) error { return a.fence.End(ctx, e) }
-
-// Floor is the token up to which a resource without a fence refuses.
-func (a announcingArmer) Floor(resource string) fence.Token { return a.fence.Floor(resource) }
-
-// Raised reports whether a fence was ever raised here.
-func (a announcingArmer) Raised(ctx context.Context) (bool, error) { return a.fence.Raised(ctx) }
 
 // superseded ends sessions with grants older than token, on this gateway and others.
 func (g *Gateway) superseded(resource string, token fence.Token) {

@@ -35,7 +35,7 @@ func TestAnArmingThatRaisedNothingIsNotAnnounced(t *testing.T) {
 	if _, err := turn.Exec(t.Context(), `SELECT FROM fence.arms WHERE resource = 'a' FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	for name, err := range map[string]error{"Arm": a.Arm(t.Context(), to(2)), "ArmAll": a.ArmAll(t.Context(), []fence.Arming{to(3)})} {
+	for name, err := range map[string]error{"Arm": a.Arm(t.Context(), to(2)), "ArmAll": a.Arm(t.Context(), []fence.Arming{to(3)}...)} {
 		if undrained, ok := errors.AsType[*fence.UndrainedError](err); !ok || undrained.Token != 0 {
 			t.Errorf("%s: %v; want that the fence was not raised", name, err)
 		}

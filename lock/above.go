@@ -128,7 +128,7 @@ func (l *Locker) unanswered(states []nodeState) error {
 			causes = append(causes, &NodeError{Node: l.nodes[i].name, Err: st.err})
 		}
 	}
-	return l.quorumError("init", l.cfg.KeyPrefix, causes)
+	return l.quorumError("init", l.keys.prefix, causes)
 }
 
 // below checks that everything on the nodes is below a limit: their counters, their bases, and the epochs that they

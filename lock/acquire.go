@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math/bits"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/leases"
 )
 
 // AcquireOption changes one acquisition.
@@ -29,7 +29,7 @@ type acquireOptions struct {
 // no longer than the nodes grant.
 func WithTTL(ttl time.Duration) AcquireOption { return func(o *acquireOptions) { o.ttl = ttl } }
 
-// WithHolder sets the holder's display name: UTF-8 without control characters, at most 256 bytes.
+// WithHolder sets the holder's display name: UTF-8 without control characters, at most 200 bytes.
 func WithHolder(name string) AcquireOption { return func(o *acquireOptions) { o.holder = name } }
 
 func (l *Locker) options(resource string, opts []AcquireOption) (acquireOptions, error) {
@@ -44,7 +44,7 @@ func (l *Locker) options(resource string, opts []AcquireOption) (acquireOptions,
 		return o, err
 	}
 	o.ttl = o.ttl.Truncate(time.Millisecond)
-	return o, cmp.Or(o.keepAlive.validate(), validateHolder(o.holder))
+	return o, cmp.Or(o.keepAlive.validate(), leasing.ValidateHolder(o.holder))
 }
 
 // Acquire takes the lease of a resource. While another holds it, or too few nodes answer, it waits until ctx ends.
@@ -71,12 +71,13 @@ func (l *Locker) Do(ctx context.Context, resource string, work func(context.Cont
 	return leasing.Under(ctx, lease, work)
 }
 
-func (l *Locker) acquire(ctx context.Context, resource string, o acquireOptions) (*attempt, error) {
+// acquire makes one acquisition, which waits as wait says.
+func (l *Locker) acquire(ctx context.Context, resource string, o acquireOptions, wait patience) (*attempt, error) {
 	begun := time.Now()
 	var a *attempt
 	ctx, end := l.begin(ctx, "acquire", resource)
 	err := l.acquiring(ctx, func(ctx context.Context) error {
-		return l.waiting(ctx, resource, func(floor fence.Token) (err error) {
+		return wait(ctx, resource, func(floor fence.Token) (err error) {
 			a, err = l.attempt(ctx, resource, o, floor, (*attempt).complete)
 			return err
 		})
@@ -91,12 +92,12 @@ func (l *Locker) leased(ctx context.Context, resource string, opts []AcquireOpti
 	if err != nil {
 		return nil, err
 	}
-	acquire := l.acquire
+	wait := l.waiting
 	if o.atOnce = atOnce; atOnce {
-		acquire = l.tryAcquire
+		wait = once
 	}
 	take := func(o acquireOptions) (*Lease, error) {
-		a, err := acquire(ctx, resource, o)
+		a, err := l.acquire(ctx, resource, o, wait)
 		if err != nil {
 			return nil, err
 		}
@@ -120,12 +121,12 @@ func (l *Locker) measured(a *attempt, err error, begun time.Time) (*attempt, err
 
 // waiting calls try until it returns something else than "held", or ctx ends. Callers in this process take turns.
 func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fence.Token) error) error {
-	w := l.lines.enter(resource)
-	defer l.lines.leave(resource, w)
+	w := l.lines.Enter(resource)
+	defer w.Leave()
 	_, end := l.begin(ctx, "wait", resource)
-	err := w.await(ctx)
+	err := w.Await(ctx)
 	if end(err); err != nil {
-		return fmt.Errorf("%w: %w", l.lines.why(resource, w), err)
+		return err
 	}
 	place := place{l: l, resource: resource, w: w}
 	defer place.leave()
@@ -146,15 +147,15 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 			why = err
 			wait = func() error { return place.pause(ctx) }
 		case why != nil && ctx.Err() != nil:
-			return fmt.Errorf("%w: %w", l.lines.why(resource, w), err) // ctx ended during a try
+			return leases.Ended(w.Why(), err) // ctx ended during a try
 		default:
 			return err
 		}
-		l.lines.waits(resource, why)
+		w.Waits(why)
 		_, end := l.begin(ctx, "wait", resource)
 		err = wait()
 		if end(err); err != nil {
-			return fmt.Errorf("%w: %w", l.lines.why(resource, w), err)
+			return leases.Ended(w.Why(), err)
 		}
 	}
 }
@@ -167,18 +168,6 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 // older grants stale.
 func (l *Locker) TryAcquire(ctx context.Context, resource string, opts ...AcquireOption) (*Lease, error) {
 	return l.leased(ctx, resource, opts, true)
-}
-
-func (l *Locker) tryAcquire(ctx context.Context, resource string, o acquireOptions) (*attempt, error) {
-	begun := time.Now()
-	var a *attempt
-	ctx, end := l.begin(ctx, "acquire", resource)
-	err := l.acquiring(ctx, func(ctx context.Context) (err error) {
-		a, err = l.attempt(ctx, resource, o, 0, (*attempt).complete)
-		return err
-	})
-	end(err)
-	return l.measured(a, err, begun)
 }
 
 // attempt makes one acquisition, up to step, and a second one if that may help.

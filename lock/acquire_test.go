@@ -52,7 +52,7 @@ func leased(t *testing.T, l *lock.Locker, resource string, opts ...lock.AcquireO
 func unlocked(t *testing.T, l *lock.Locker, resource string) {
 	t.Helper()
 	synctest.Wait()
-	ins, err := l.Inspect(t.Context(), resource)
+	ins, err := leasing.One(l.Inspect(t.Context(), resource))
 	must(t, err)
 	for _, m := range ins.Members {
 		if m.Locked || m.Err != nil {

@@ -15,6 +15,9 @@ import (
 // It needs an EpochStore, or an Armer, which guarantees rising tokens by itself, or a quorum of other admitted nodes,
 // which then keep the epoch. Without them a group goes on by [Locker.Init] with [Above].
 func (l *Locker) Admit(ctx context.Context, node string) error {
+	if err := l.keyed(ctx); err != nil {
+		return err
+	}
 	n, err := l.nodeNamed(node)
 	if err != nil {
 		return err

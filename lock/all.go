@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/renewal"
 )
 
 // AcquireAll takes the leases of several resources, all or none. It waits until ctx ends while others hold some of
@@ -19,7 +18,7 @@ import (
 // lease.
 //
 // Locks are taken in the byte order of the names, so that two callers cannot deadlock. Arming follows in the same
-// order, in one transaction if the Armer is a [leasing.AllArmer]. While it waits for one lock, it renews those that
+// order, in one transaction. While it waits for one lock, it renews those that
 // it has.
 func (l *Locker) AcquireAll(ctx context.Context, resources []string, opts ...AcquireOption) ([]*Lease, error) {
 	asked := make([]acquisition, len(resources))
@@ -75,16 +74,13 @@ func (l *Locker) acquireAllMeasured(ctx context.Context, asked []acquisition, wa
 
 // acquireAll takes and arms all, and returns them in the order of the request.
 func (l *Locker) acquireAll(ctx context.Context, asked []acquisition, wait patience) ([]*attempt, error) {
-	order := slices.SortedFunc(slices.Values(asked), func(a, b acquisition) int { return strings.Compare(a.resource, b.resource) })
-	if len(order) == 0 {
-		return nil, &fence.InvalidError{Field: "resources", Reason: "are missing"}
+	if err := leasing.Distinct(asked, func(one acquisition) string { return one.resource }); err != nil {
+		return nil, err
 	}
+	order := slices.SortedFunc(slices.Values(asked), func(a, b acquisition) int { return strings.Compare(a.resource, b.resource) })
 	names := make([]string, len(order))
 	for i, one := range order {
 		names[i] = one.resource
-		if i > 0 && names[i-1] == names[i] {
-			return nil, &fence.InvalidError{Field: "resources", Reason: "name one resource twice"}
-		}
 	}
 	taken := make(map[string]*attempt, len(order))
 	complete := false
@@ -120,22 +116,11 @@ func repeatable(names []string, taken map[string]*attempt) bool {
 // takeNext takes one more lock and renews the others meanwhile. If one of those is lost, takeNext fails, even if it
 // got the next one at that moment.
 func (l *Locker) takeNext(ctx context.Context, one acquisition, taken map[string]*attempt, wait patience) error {
-	inside, cancel := context.WithCancelCause(ctx)
-	var renewing sync.WaitGroup
-	end := func() {
-		cancel(nil)
-		renewing.Wait()
-	}
-	defer end()
-	var lost atomic.Pointer[error]
+	keep := make([]func(context.Context) error, 0, len(taken))
 	for _, a := range taken {
-		renewing.Go(func() {
-			if err := a.renew(inside); err != nil {
-				lost.Store(&err)
-				cancel(err)
-			}
-		})
+		keep = append(keep, a.renew)
 	}
+	inside, stop := renewal.While(ctx, keep)
 	err := wait(inside, one.resource, func(floor fence.Token) error {
 		a, err := l.attempt(inside, one.resource, one.o, floor, (*attempt).take)
 		if err == nil {
@@ -143,36 +128,28 @@ func (l *Locker) takeNext(ctx context.Context, one acquisition, taken map[string
 		}
 		return err
 	})
-	end()
-	if why := lost.Load(); err == nil && why != nil {
-		return *why
+	if lost := stop(); lost != nil {
+		return lost
 	}
 	return err
 }
 
-// renew extends a lock, before it becomes a lease, until ctx ends. Then it returns nil. It extends once a third of the
-// TTL is over, counted from the lock's last extension: takeNext calls renew anew for each resource.
+// renew renews a lock before it becomes a lease, until ctx ends.
 func (a *attempt) renew(ctx context.Context) error {
-	for {
-		if pause(ctx, max(0, a.deadline.Left()-a.o.ttl/3*2)) != nil {
-			return nil
-		}
-		deadline, err := a.l.extend(ctx, leasing.Ref{Resource: a.resource, Owner: a.owner}, a.o.ttl, a.deadline)
-		switch {
-		case errors.Is(err, ErrLost):
+	return renewal.Lease{
+		TTL: a.o.ttl, Left: func() time.Duration { return a.deadline.Left() }, Random: a.l.dice,
+		Passing: func(err error) bool { return Retryable(err) && !a.deadline.Passed() },
+		Extend: func(ctx context.Context) error {
+			deadline, err := a.l.extend(ctx, leasing.Ref{Resource: a.resource, Owner: a.owner}, a.o.ttl, a.deadline)
+			switch {
+			case err == nil:
+				a.deadline = deadline
+			case a.deadline.Passed() && !errors.Is(err, ErrLost):
+				return a.ranOut()
+			}
 			return err
-		case a.deadline.Passed():
-			return a.ranOut()
-		case err == nil:
-			a.deadline = deadline
-		case ctx.Err() != nil:
-			return nil
-		case !Retryable(err):
-			return err
-		case pause(ctx, firstPause) != nil:
-			return nil
-		}
-	}
+		},
+	}.Keep(ctx)
 }
 
 // armAll arms what is taken, and checks every deadline afterwards.
@@ -195,15 +172,6 @@ func (a *attempt) ranOut() error {
 }
 
 func (l *Locker) armEach(ctx context.Context, order []string, taken map[string]*attempt) error {
-	all, ok := l.cfg.Armer.(leasing.AllArmer)
-	if !ok {
-		for _, resource := range order {
-			if err := taken[resource].armOrRaise(ctx); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
 	deadline := taken[order[0]].deadline
 	armings := make([]fence.Arming, len(order))
 	for tries := 1; ; tries++ {
@@ -213,7 +181,7 @@ func (l *Locker) armEach(ctx context.Context, order []string, taken map[string]*
 		}
 		bounded, cancel := deadline.Bound(ctx)
 		inside, end := l.begin(bounded, "arm", order[0])
-		err := all.ArmAll(inside, armings)
+		err := l.cfg.Armer.Arm(inside, armings...)
 		end(err)
 		for _, a := range taken {
 			a.raised = mayRaise(bounded, err)

@@ -121,36 +121,32 @@ func TestAcquireAllKeepsWhatItHasOverSeveralShortWaits(t *testing.T) {
 	})
 }
 
-// allRegister arms several resources in one call.
-type allRegister struct {
+// ordered is a fence that notes in which order several resources were armed.
+type ordered struct {
 	register
 	orders [][]string
 }
 
-func (r *allRegister) ArmAll(_ context.Context, all []fence.Arming) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var order []string
-	for _, a := range all {
-		order = append(order, a.Resource)
-		if recorded := r.tokens[a.Resource]; recorded >= a.Token {
-			return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+func (r *ordered) Arm(ctx context.Context, all ...fence.Arming) error {
+	err := r.register.Arm(ctx, all...)
+	if err == nil {
+		var order []string
+		for _, a := range all {
+			order = append(order, a.Resource)
 		}
+		r.orders = append(r.orders, order)
 	}
-	r.orders = append(r.orders, order)
-	for _, a := range all {
-		r.tokens[a.Resource] = a.Token
-	}
-	return nil
+	return err
 }
 
 func TestAcquireAllArmsOnceInOneOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg, _ := inMemory(t, 3)
-		fences := &allRegister{register: register{tokens: map[string]fence.Token{"b": 70, "c": 90}}}
+		fences := &ordered{}
 		cfg.Armer = fences
 		l := started(t, cfg)
+		fences.tokens = map[string]fence.Token{"b": 70, "c": 90}
 		leases := acquireAll(t, l, []string{"c", "a", "b"})
 		if len(fences.orders) != 1 || !slices.Equal(fences.orders[0], []string{"a", "b", "c"}) {
 			t.Errorf("armed %v", fences.orders)

@@ -48,10 +48,10 @@ func TestAQuarantineThatAnotherProcessBeganIsShortened(t *testing.T) {
 		}
 		lasted(t, "others were asked after the admission was seen for", time.Since(seen), time.Second, 500*time.Millisecond)
 		margin := lock.DefaultTTL - l.Validity()
-		lasted(t, "left of the quarantine", l.Status(t.Context())[1].Quarantine, time.Until(lease.Deadline()), margin+time.Millisecond)
+		lasted(t, "left of the quarantine", l.Status(t.Context())[1].Quarantine, lease.Deadline().Left(), margin+time.Millisecond)
 		must(t, <-readmitted)
 		// The process that began it is given 10 to 15 s to end it.
-		lasted(t, "admitted after the lease", time.Since(lease.Deadline()), lock.EndPatience, lock.EndPatience/2+5*time.Second)
+		lasted(t, "admitted after the lease", lease.Deadline().Since(), lock.EndPatience, lock.EndPatience/2+5*time.Second)
 	})
 }
 

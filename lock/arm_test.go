@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -18,9 +19,10 @@ func TestAcquisitionGoesAboveARecordedTokenThatRedisForgot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg, _ := inMemory(t, 3)
-		fences := &register{tokens: map[string]fence.Token{"r": 1 << 40}}
+		fences := &register{}
 		cfg.Armer = fences
 		l := started(t, cfg)
+		fences.tokens = map[string]fence.Token{"r": 1 << 40}
 		if got := token(t, leased(t, l, "r")); got != 1<<40+1 {
 			t.Errorf("token %d; want %d", got, fence.Token(1<<40+1))
 		}
@@ -87,12 +89,17 @@ func TestArmingThatOutlastsTheLeaseLosesIt(t *testing.T) {
 }
 
 // slowArmer returns when its context ends.
-type slowArmer struct{}
+type slowArmer struct{ anyFence }
 
-func (slowArmer) Arm(ctx context.Context, _ fence.Arming) error {
+func (slowArmer) Arm(ctx context.Context, _ ...fence.Arming) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
+
+// unsaid is a fence that does not say that it was raised.
+type unsaid struct{ register }
+
+func (*unsaid) Raised(context.Context) (bool, error) { return false, nil }
 
 // With an Armer, even the loss of all nodes at once neither repeats a token nor lets one fall: not after Init, which
 // takes servers that were restarted empty for new ones, and not after the quarantine of nodes that were emptied.
@@ -116,7 +123,7 @@ func TestArmedTokensRiseThroughTheLossOfEveryNode(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				cfg, nodes := inMemory(t, 3)
-				cfg.Armer, cfg.Epochs = &register{}, &epochs{}
+				cfg.Armer, cfg.Epochs = &unsaid{}, &epochs{}
 				l := started(t, cfg)
 				time.Sleep(5 * time.Second) // it has looked at its nodes
 				var last fence.Token
@@ -141,7 +148,7 @@ func TestArmedTokensRiseThroughTheLossOfEveryNode(t *testing.T) {
 func free(t *testing.T, l *lock.Locker, resource string) {
 	t.Helper()
 	eventually(t, 10*time.Second, "the lock is given back on all nodes", func() bool {
-		ins, err := l.Inspect(t.Context(), resource)
+		ins, err := leasing.One(l.Inspect(t.Context(), resource))
 		if err != nil && !errors.Is(err, lock.ErrNodeTimeout) {
 			t.Fatal(err)
 		}
@@ -180,9 +187,9 @@ func TestALeaseThatRanOutWhileItWasArmedIsLost(t *testing.T) {
 }
 
 // lateArmer raises the fence after its deadline.
-type lateArmer struct{}
+type lateArmer struct{ anyFence }
 
-func (lateArmer) Arm(ctx context.Context, _ fence.Arming) error {
+func (lateArmer) Arm(ctx context.Context, _ ...fence.Arming) error {
 	<-ctx.Done()
 	return nil
 }

@@ -78,8 +78,8 @@ func (a *attempt) armOrRaise(ctx context.Context) error {
 // will be armed needs no confirm.
 func (a *attempt) take(ctx context.Context, floor fence.Token) error {
 	var err error
-	if armer, ok := a.l.cfg.Armer.(leasing.Floorer); ok {
-		floor = max(floor, armer.Floor(a.resource))
+	if a.l.cfg.Armer != nil {
+		floor = max(floor, a.l.cfg.Armer.Floor(a.resource))
 	}
 	inside, end := a.l.begin(ctx, "take", a.resource)
 	a.token, err = a.phase1(inside, floor)

@@ -19,25 +19,13 @@ type stuckArmer struct {
 	answer error // nil: until the deadline of the acquisition, and the fence is raised
 }
 
-func (a *stuckArmer) Arm(ctx context.Context, arming fence.Arming) error {
-	if err := a.register.Arm(ctx, arming); err != nil {
+func (a *stuckArmer) Arm(ctx context.Context, all ...fence.Arming) error {
+	if err := a.register.Arm(ctx, all...); err != nil {
 		return err
 	}
 	a.raised <- struct{}{}
 	<-ctx.Done()
 	return a.answer
-}
-
-// stuckAllArmer raises the fences of several resources at once.
-type stuckAllArmer struct{ *stuckArmer }
-
-func (a stuckAllArmer) ArmAll(ctx context.Context, all []fence.Arming) error {
-	for _, arming := range all[1:] {
-		if err := a.register.Arm(ctx, arming); err != nil {
-			return err
-		}
-	}
-	return a.Arm(ctx, all[0])
 }
 
 // A repeat at another gateway recognizes the lease by its seal as soon as the fence is raised, and returns it. The
@@ -62,9 +50,7 @@ func TestALeaseThatARepeatHasReturnedIsNotGivenBack(t *testing.T) {
 				cfg, _ := inMemory(t, 3)
 				other := started(t, cfg)
 				armer := &stuckArmer{raised: make(chan struct{}, 1), answer: c.answer}
-				if cfg.Armer = armer; c.all {
-					cfg.Armer = stuckAllArmer{armer}
-				}
+				cfg.Armer = armer
 				first := locker(t, cfg).Source()
 				ctx, disconnect := context.WithCancel(t.Context())
 				defer disconnect()
@@ -143,18 +129,14 @@ func TestALeaseThatNobodyRepeatsIsGivenBack(t *testing.T) {
 }
 
 func requested(ctx context.Context, s leasing.Source, all ...leasing.Request) error {
-	if len(all) == 1 {
-		_, err := s.TryAcquire(ctx, all[0])
-		return err
-	}
-	_, err := s.(leasing.AllSource).TryAcquireAll(ctx, all)
+	_, err := s.Acquire(ctx, leasing.AtOnce, all...)
 	return err
 }
 
 // repeat extends the lease of a resource, as a gateway does that finds it.
 func repeat(t *testing.T, l *lock.Locker, resource string) leasing.Ref {
 	t.Helper()
-	ins, err := l.Inspect(t.Context(), resource)
+	ins, err := leasing.One(l.Inspect(t.Context(), resource))
 	must(t, err)
 	ref := leasing.Ref{Resource: resource, Owner: ins.Owner}
 	_, err = l.Extend(t.Context(), ref, time.Minute)

@@ -16,7 +16,7 @@ import (
 // freed fails unless a resource is free on all nodes.
 func freed(t *testing.T, l *lock.Locker, resource string) {
 	t.Helper()
-	ins, err := l.Inspect(t.Context(), resource)
+	ins, err := leasing.One(l.Inspect(t.Context(), resource))
 	must(t, err)
 	for _, m := range ins.Members {
 		if m.Err != nil || m.Locked {
@@ -53,10 +53,14 @@ func TestCloseGivesBackWhatACallHasThatWaitsForMore(t *testing.T) {
 }
 
 // waits arms nothing until its caller gives up.
-type waits chan struct{}
+type waits struct {
+	anyFence
 
-func (w waits) Arm(ctx context.Context, _ fence.Arming) error {
-	close(w)
+	asked chan struct{}
+}
+
+func (w waits) Arm(ctx context.Context, _ ...fence.Arming) error {
+	close(w.asked)
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -68,7 +72,7 @@ func TestCloseGivesBackALeaseThatIsBeingArmed(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				cfg, _ := inMemory(t, 3)
-				other, armer := started(t, cfg), make(waits)
+				other, armer := started(t, cfg), waits{asked: make(chan struct{})}
 				cfg.Armer = armer
 				l := locker(t, cfg)
 				outcome := make(chan error, 1)
@@ -81,7 +85,7 @@ func TestCloseGivesBackALeaseThatIsBeingArmed(t *testing.T) {
 					}
 					outcome <- err
 				}()
-				<-armer
+				<-armer.asked
 				must(t, l.Close())
 				freed(t, other, "r")
 				freed(t, other, "s")
@@ -99,15 +103,15 @@ func TestASourceSaysThatCloseLeftAnArmingUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, _ := inMemory(t, 3)
 		started(t, cfg)
-		armer := make(waits)
+		armer := waits{asked: make(chan struct{})}
 		cfg.Armer = armer
 		s := locker(t, cfg).Source()
 		outcome := make(chan error, 1)
 		go func() {
-			_, err := s.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: time.Minute})
+			_, err := leasing.One(s.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: time.Minute}))
 			outcome <- err
 		}()
-		<-armer
+		<-armer.asked
 		must(t, s.Close())
 		if err := <-outcome; !errors.Is(err, leasing.ErrClosed) || !errors.Is(err, fence.ErrUnknown) {
 			t.Errorf("%v; want ErrClosed and ErrUnknown", err)
@@ -156,9 +160,13 @@ func TestCloseWaitsForARelease(t *testing.T) {
 }
 
 // deaf ignores its context.
-type deaf struct{ asked, gate chan struct{} }
+type deaf struct {
+	anyFence
 
-func (d deaf) Arm(context.Context, fence.Arming) error {
+	asked, gate chan struct{}
+}
+
+func (d deaf) Arm(context.Context, ...fence.Arming) error {
 	close(d.asked)
 	<-d.gate
 	return nil
@@ -169,7 +177,7 @@ func TestCloseWaitsTwoSecondsForAnArmer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, _ := inMemory(t, 1)
 		started(t, cfg)
-		armer := deaf{make(chan struct{}), make(chan struct{})}
+		armer := deaf{asked: make(chan struct{}), gate: make(chan struct{})}
 		cfg.Armer = armer
 		l := locker(t, cfg)
 		outcome := make(chan error, 1)

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/clock"
@@ -30,9 +28,6 @@ const (
 
 // MinTTL is the shortest TTL: below it the safety margin leaves nothing.
 const MinTTL = 5 * time.Millisecond
-
-// maxHolderBytes bounds the holder's name, which is stored with each lock.
-const maxHolderBytes = 256
 
 // driftFloor is the fixed part of the safety margin: Redis counts in whole milliseconds.
 const driftFloor = 2 * time.Millisecond
@@ -104,8 +99,7 @@ type Config struct {
 	// refused: both would be required for a quorum. Four tolerate no more failures than three.
 	Nodes []Node
 	// Armer, if set, raises the fence as the last step of each acquisition: tokens are then unique and rising
-	// whatever data Redis loses. If it is a [leasing.Ender] too, it ends the grant of each released lease. A
-	// pgfence.Fence is both.
+	// whatever data Redis loses. It also ends the grant of each released lease. A pgfence.Fence is one.
 	Armer leasing.Armer
 	// Epochs, if set, stores the epoch for nodes that are admitted again; a pgfence.Fence is one. Set it in all lockers
 	// of a group, or in none. With an Armer as well, nodes are admitted automatically after the quarantine; without, by
@@ -126,9 +120,10 @@ type Config struct {
 	// DriftFactor is the share of the TTL by which clocks may drift apart, 0 to 0.5. The margin is TTL × DriftFactor
 	// + 2 ms. Default 0.01.
 	DriftFactor float64
-	// KeyPrefix is the prefix of each key. Lockers with different prefixes do not exclude each other. With an Armer use
-	// pgfence.KeyPrefix of its database, as gateways do. Default "fencegate".
-	KeyPrefix string
+	// KeyPrefix returns the prefix of each key. Lockers with different prefixes do not exclude each other. With an Armer
+	// use pgfence.KeyPrefix of its database, as gateways do. It is asked until it has answered once; until then every
+	// call fails with [leasing.ErrUnavailable]. Default: Prefix("fencegate").
+	KeyPrefix func(ctx context.Context) (string, error)
 	// Holder is the display name of this process. Default host:pid.
 	Holder string
 	// Embedded says that the nodes run in this process's memory and end together with every lease on them, so they
@@ -163,7 +158,9 @@ func (c Config) withDefaults() (Config, error) {
 	c.DefaultTTL = cmp.Or(c.DefaultTTL, min(DefaultTTL, cmp.Or(c.MaxTTL, DefaultTTL)))
 	c.NodeTimeout = cmp.Or(c.NodeTimeout, DefaultNodeTimeout)
 	c.DriftFactor = cmp.Or(c.DriftFactor, DefaultDriftFactor)
-	c.KeyPrefix = cmp.Or(c.KeyPrefix, DefaultKeyPrefix)
+	if c.KeyPrefix == nil {
+		c.KeyPrefix = Prefix("")
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -194,7 +191,7 @@ func (c Config) withDefaults() (Config, error) {
 	if err := c.validateTTL(c.DefaultTTL); err != nil {
 		return c, err
 	}
-	if err := validateHolder(c.Holder); err != nil {
+	if err := leasing.ValidateHolder(c.Holder); err != nil {
 		return c, err
 	}
 	if err := c.nameNodes(); err != nil {
@@ -241,16 +238,11 @@ func (n Node) place() string { return fmt.Sprintf("%s/%s/%d", n.Addr, n.MasterNa
 
 // validateTTL reports whether a lease may last that long.
 func (c *Config) validateTTL(ttl time.Duration) error {
-	switch {
-	case ttl <= 0:
-		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; it must be positive", ttl)}
-	case ttl < MinTTL:
-		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; at least %v is needed", ttl, MinTTL)}
-	case ttl > cmp.Or(c.MaxTTL, maxMaxTTL):
-		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; at most %v is allowed", ttl, cmp.Or(c.MaxTTL, maxMaxTTL))}
-	}
-	return nil
+	return leasing.ValidateTTL(ttl, MinTTL, c.longest())
 }
+
+// longest is the longest TTL that this Locker uses.
+func (c *Config) longest() time.Duration { return cmp.Or(c.MaxTTL, maxMaxTTL) }
 
 // maxMaxTTL bounds the longest TTL, and so the length of a quarantine.
 const maxMaxTTL = 24 * time.Hour
@@ -258,19 +250,6 @@ const maxMaxTTL = 24 * time.Hour
 func validateMaxTTL(ttl time.Duration) error {
 	if ttl < MinTTL || ttl > maxMaxTTL {
 		return &fence.InvalidError{Field: "max ttl", Reason: fmt.Sprintf("is %v; allowed is %v to 24h", ttl, MinTTL)}
-	}
-	return nil
-}
-
-// validateHolder refuses names that an Armer's database or a terminal could not handle once the lock is taken.
-func validateHolder(name string) error {
-	switch {
-	case len(name) > maxHolderBytes:
-		return &fence.InvalidError{Field: "holder", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(name), maxHolderBytes)}
-	case !utf8.ValidString(name):
-		return &fence.InvalidError{Field: "holder", Reason: "is not valid UTF-8"}
-	case strings.ContainsFunc(name, unicode.IsControl):
-		return &fence.InvalidError{Field: "holder", Reason: "contains a control character"}
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // A connection's deadline may pass because this process did not run, although the answer has arrived: it is read for a
@@ -63,11 +65,11 @@ func TestANodeThatRefusesIsAnErrorOfEveryCall(t *testing.T) {
 				name := l.nodes[0].name
 				for call, do := range map[string]func(ctx context.Context) error{
 					"init":     func(ctx context.Context) error { return l.Init(ctx) },
-					"ping":     func(ctx context.Context) error { return l.Ping(ctx) },
+					"ping":     func(ctx context.Context) error { _, err := l.Ready(ctx); return err },
 					"readmit":  func(ctx context.Context) error { return l.Admit(ctx, name) },
 					"acquire":  func(ctx context.Context) error { _, err := l.Acquire(ctx, "r"); return err },
 					"try":      func(ctx context.Context) error { _, err := l.TryAcquire(ctx, "r"); return err },
-					"inspect":  func(ctx context.Context) error { _, err := l.Inspect(ctx, "r"); return err },
+					"inspect":  func(ctx context.Context) error { _, err := leasing.One(l.Inspect(ctx, "r")); return err },
 					"leaks":    func(ctx context.Context) error { _, err := l.Leaks(ctx); return err },
 					"sweep":    func(ctx context.Context) error { _, err := l.Sweep(ctx); return err },
 					"overrule": func(ctx context.Context) error { _, err := l.ForceRelease(ctx, "r"); return err },

@@ -7,11 +7,7 @@
 // fence makes the exception harmless.
 //
 //	fence := pgfence.New(pool)
-//	prefix, err := pgfence.KeyPrefix(ctx, pool) // each database has its own
-//	if err != nil {
-//		return err
-//	}
-//	l, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: prefix, Armer: fence, Epochs: fence})
+//	l, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: pgfence.KeyPrefix(pool), Armer: fence, Epochs: fence})
 //	if err != nil {
 //		return err
 //	}

@@ -12,18 +12,17 @@ import (
 // endTimeout bounds how long a release waits for the fence. The lock is freed in any case.
 const endTimeout = 500 * time.Millisecond
 
-// endGrant makes the fence refuse the grant of a lease that is being released, if the Armer can. If that fails, the
+// endGrant makes the fence refuse the grant of a lease that is being released, if there is an Armer. If that fails, the
 // grant stays current until the next acquisition, like that of an expired lease. sealHash is nil if only the token is
 // known.
 func (l *Locker) endGrant(ctx context.Context, ref leasing.Ref, sealHash []byte) {
-	ender, ok := l.cfg.Armer.(leasing.Ender)
-	if !ok || ref.Token <= 0 {
+	if l.cfg.Armer == nil || ref.Token <= 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
 	inside, end := l.begin(ctx, "end", ref.Resource)
-	err := ender.End(inside, fence.Ending{Resource: ref.Resource, Token: ref.Token, SealHash: sealHash})
+	err := l.cfg.Armer.End(inside, fence.Ending{Resource: ref.Resource, Token: ref.Token, SealHash: sealHash})
 	if errors.Is(err, fence.ErrStale) {
 		err = nil // a newer grant has superseded it
 	}

@@ -149,5 +149,5 @@ func Retryable(err error) bool {
 	if missing, ok := errors.AsType[*QuorumError](err); ok && missing.NeedsAdmission {
 		return false
 	}
-	return errors.Is(err, ErrHeld) || errors.Is(err, ErrNoQuorum)
+	return errors.Is(err, ErrHeld) || errors.Is(err, ErrNoQuorum) || isUnkeyed(err)
 }

@@ -125,7 +125,8 @@ func TestNodesThatSomebodyHasToAdmitAreNotTriedAgain(t *testing.T) {
 				case !armed && took != 0:
 					t.Errorf("it waited for %v, and nobody admits the nodes", took)
 				}
-				for _, err := range []error{try, wait, l.Ping(t.Context())} {
+				_, notReady := l.Ready(t.Context())
+				for _, err := range []error{try, wait, notReady} {
 					var quorum *lock.QuorumError
 					if !errors.As(err, &quorum) || !errors.Is(err, lock.ErrQuarantined) || quorum.NeedsAdmission == armed || lock.Retryable(err) != armed {
 						t.Errorf("%v; want retryable %v", err, armed)

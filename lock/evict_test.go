@@ -33,7 +33,7 @@ func TestANodeThatEvictsIsRefusedByName(t *testing.T) {
 			if errors.Is(err, lock.ErrEvicts) != refused || refused && !strings.Contains(err.Error(), policy) || ctx.Err() != nil {
 				t.Errorf("acquire: %v", err)
 			}
-			if err := l.Ping(t.Context()); errors.Is(err, lock.ErrEvicts) != refused {
+			if _, err := l.Ready(t.Context()); errors.Is(err, lock.ErrEvicts) != refused {
 				t.Errorf("ping: %v", err)
 			}
 			if err == nil {

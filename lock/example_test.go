@@ -37,11 +37,7 @@ func ExampleNodesOf() {
 		panic(err)
 	}
 	f := pgfence.New(arming)
-	prefix, err := pgfence.KeyPrefix(ctx, arming) // of this database's keys, the same as the gateways'
-	if err != nil {
-		panic(err)
-	}
-	locker, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: prefix, Armer: f, Epochs: f})
+	locker, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: pgfence.KeyPrefix(arming), Armer: f, Epochs: f})
 	if err != nil {
 		panic(err)
 	}
@@ -89,7 +85,7 @@ func ExampleWithKeepAlive() {
 		panic(err)
 	}
 	defer lease.Release(ctx)
-	fmt.Println("held until", lease.Deadline(), "unless it is renewed")
+	fmt.Println("held for", lease.Deadline().Left(), "unless it is renewed")
 }
 
 // Source makes a Locker one of several sources of leases. leasing.Do works under a lease of any source.

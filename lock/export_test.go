@@ -79,14 +79,7 @@ func (l *Locker) EndQuarantine(ctx context.Context, node string) error {
 }
 
 // Waiting is how many callers of this Locker are in line for a resource.
-func (l *Locker) Waiting(resource string) int {
-	l.lines.mu.Lock()
-	defer l.lines.mu.Unlock()
-	if line := l.lines.of[resource]; line != nil {
-		return len(line.waiters)
-	}
-	return 0
-}
+func (l *Locker) Waiting(resource string) int { return l.lines.Of(resource) }
 
 // Attempts is how many times this Locker asked the nodes for a lock.
 func (l *Locker) Attempts() int64 { return l.attempts.Load() }
@@ -157,12 +150,8 @@ func (h *Lease) Extending() bool { return len(h.s.extending) > 0 }
 
 // Waits is the holder of a resource, as far as this process's line for it knows.
 func (l *Locker) Waits(resource string) (holder string) {
-	l.lines.mu.Lock()
-	defer l.lines.mu.Unlock()
-	if line := l.lines.of[resource]; line != nil {
-		if held, ok := errors.AsType[*leasing.HeldError](line.why); ok {
-			return held.Holder
-		}
+	if held, ok := errors.AsType[*leasing.HeldError](l.lines.Why(resource, time.Time{})); ok {
+		return held.Holder
 	}
 	return ""
 }

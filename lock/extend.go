@@ -11,19 +11,15 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Extend gives a lease a new TTL, counted from now, by its reference, so any process can call it. It returns how long
-// the lease is valid from now on. It never re-creates a lock that is gone: the error is [ErrLost]. It does not
+// Extend gives a lease a new TTL, counted from now, by its reference, so any process can call it. It returns the
+// new deadline. It never re-creates a lock that is gone: the error is [ErrLost]. It does not
 // shorten a lease either, so a late message takes nothing away from a holder.
 //
 // If too few nodes answer, it retries for a second, or for the node timeout if that is longer, because the reference
 // does not contain the lease's deadline. Without a quorum ([ErrNoQuorum]) the lease is still valid until its old
 // deadline.
-func (l *Locker) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
-	deadline, err := l.extend(ctx, ref, ttl, l.clock.Now().Add(l.roundLimit()))
-	if err != nil {
-		return 0, err
-	}
-	return deadline.Left(), nil
+func (l *Locker) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (clock.Instant, error) {
+	return l.extend(ctx, ref, ttl, l.clock.Now().Add(l.roundLimit()))
 }
 
 // extend tries until it has a quorum, finds that the lease is lost, or has no time left.
@@ -52,6 +48,9 @@ func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Dur
 		return clock.Instant{}, fmt.Errorf("extend %q: %w", ref.Resource, err)
 	}
 	defer done()
+	if err := l.keyed(ctx); err != nil {
+		return clock.Instant{}, fmt.Errorf("extend %q: %w", ref.Resource, err)
+	}
 	for failed := 0; ; failed++ {
 		deadline, again, err := l.extendRound(ctx, ref, ttl, until)
 		if err == nil || !again {

@@ -33,7 +33,7 @@ func TestAnExtensionIsTriedAgainWhileItsLeaseHasTime(t *testing.T) {
 		if took := time.Since(thawed); took > 4*time.Second {
 			t.Errorf("extended %v after the node came back", took)
 		}
-		if lasts := time.Until(lease.Deadline()); lasts <= lock.DefaultTTL || lasts > time.Minute {
+		if lasts := lease.Deadline().Left(); lasts <= lock.DefaultTTL || lasts > time.Minute {
 			t.Errorf("the lease lasts for another %v", lasts)
 		}
 		nodes[2].Thaw()
@@ -49,7 +49,7 @@ func TestAnExtensionEndsWithItsLease(t *testing.T) {
 		synctest.Wait()
 		nodes[0].Freeze()
 		err := lease.Extend(t.Context(), time.Minute)
-		if late := time.Since(lease.Deadline()); !errors.Is(err, lock.ErrLost) || late != 0 {
+		if late := lease.Deadline().Since(); !errors.Is(err, lock.ErrLost) || late != 0 {
 			t.Errorf("%v after the deadline: %v", late, err)
 		}
 		nodes[0].Thaw()

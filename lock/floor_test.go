@@ -10,13 +10,16 @@ import (
 
 // floored is a fence that refuses tokens not above its floor.
 type floored struct {
+	anyFence
+
 	floor fence.Token
 	arms  int
 }
 
 func (f *floored) Floor(string) fence.Token { return f.floor }
 
-func (f *floored) Arm(_ context.Context, a fence.Arming) error {
+func (f *floored) Arm(_ context.Context, all ...fence.Arming) error {
+	a := all[0]
 	f.arms++
 	if a.Token <= f.floor {
 		return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: f.floor}

@@ -10,25 +10,26 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // Init is the first start of a group: it admits the nodes at once if they are proven empty. It accepts nodes that are
 // admitted already, so each process may call it at each start, also concurrently.
 //
 // The proof: all nodes answer; none of them has a counter, a base or a lock; no lease was taken on any since its
-// server was started; an Armer that is a [leasing.Recorder] has never raised a fence; and nothing changed meanwhile.
+// server was started; the Armer has never raised a fence; and nothing changed meanwhile.
 // A group in use is not empty: a node of it that is empty has lost data, and Init leaves it to [Locker.Admit] with
 // its quarantine, which starts automatically with an Armer. Init then succeeds if a quorum is admitted, and otherwise
 // fails with a [*QuorumError].
 //
-// Without such an Armer Init cannot tell a first start from a restart of all nodes without their data: then call it
+// Without an Armer Init cannot tell a first start from a restart of all nodes without their data: then call it
 // only once in the life of a group. A group without a database that lost a majority goes on by Init with [Above].
 //
 // At the first start the nodes get Config.MaxTTL as the group's longest TTL. Later a longer Config.MaxTTL than the
 // group's is a [*fence.InvalidError]; see [Locker.SetMaxTTL].
 func (l *Locker) Init(ctx context.Context, opts ...InitOption) error {
+	if err := l.keyed(ctx); err != nil {
+		return err
+	}
 	var o initOptions
 	for _, opt := range opts {
 		opt(&o)
@@ -91,11 +92,10 @@ func (l *Locker) raised(ctx context.Context) (bool, error) {
 	if err := l.mayAdmit(ctx); err != nil {
 		return false, err
 	}
-	recorder, ok := l.cfg.Armer.(leasing.Recorder)
-	if !ok || l.cfg.Embedded {
+	if l.cfg.Armer == nil || l.cfg.Embedded {
 		return false, nil
 	}
-	return recorder.Raised(ctx)
+	return l.cfg.Armer.Raised(ctx)
 }
 
 // admitted counts the admitted nodes.
@@ -156,7 +156,7 @@ func (l *Locker) notAdmitted(states []nodeState) error {
 			l.nodeLost(l.nodes[i])
 		}
 	}
-	return l.quorumError("init", l.cfg.KeyPrefix, causes)
+	return l.quorumError("init", l.keys.prefix, causes)
 }
 
 // nodeState is a node's own description of its state.
@@ -227,7 +227,7 @@ func (l *Locker) leftByInit() bool {
 
 // neverUsed reports that neither the fence nor any node that answers knows of a lease.
 func (l *Locker) neverUsed(ctx context.Context) bool {
-	if _, ok := l.cfg.Armer.(leasing.Recorder); !ok || l.cfg.Embedded {
+	if l.cfg.Armer == nil || l.cfg.Embedded {
 		return false
 	}
 	if raised, err := l.raised(ctx); raised || err != nil {

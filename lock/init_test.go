@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -32,7 +31,7 @@ func TestInitAdmitsNoGroupThatWasEmptiedUnderALease(t *testing.T) {
 					t.Errorf("init: %v", err)
 				}
 				if again, err := second.TryAcquire(t.Context(), "r"); err == nil {
-					t.Errorf("a second lease %v while the first lasts until %v", again.Ref(), first.Deadline())
+					t.Errorf("a second lease %v while the first lasts until %v", again.Ref(), first.Deadline().Time())
 				}
 			})
 		})
@@ -46,7 +45,7 @@ func TestInitAdmitsANewGroupOnServersThatAreInUse(t *testing.T) {
 		cfg, _ := inMemory(t, 3)
 		release(t, acquire(t, started(t, cfg), "r"))
 		other, db := cfg, cfg
-		other.KeyPrefix = "other"
+		other.KeyPrefix = lock.Prefix("other")
 		db.Nodes = append([]lock.Node(nil), cfg.Nodes...)
 		for i := range db.Nodes {
 			db.Nodes[i].DB = 1
@@ -57,22 +56,11 @@ func TestInitAdmitsANewGroupOnServersThatAreInUse(t *testing.T) {
 	})
 }
 
-// recording is an Armer that keeps what Redis loses, as PostgreSQL does.
-type recording struct{ register }
-
-var _ leasing.Recorder = (*recording)(nil)
-
-func (r *recording) Raised(context.Context) (bool, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.tokens) > 0, nil
-}
-
 func TestInitHasAGroupThatWasRestartedEmptyWaitWhereTheFenceRemembers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg, nodes := inMemory(t, 3)
-		cfg.Armer = &recording{}
+		cfg.Armer = &register{}
 		l := started(t, cfg)
 		first := acquire(t, l, "r", lock.WithTTL(lock.DefaultMaxTTL))
 		must(t, l.Close())
@@ -86,7 +74,7 @@ func TestInitHasAGroupThatWasRestartedEmptyWaitWhereTheFenceRemembers(t *testing
 		again, err := second.Acquire(t.Context(), "r") // waits for the quarantine, which started automatically
 		must(t, err)
 		margin := lock.DefaultMaxTTL - second.Validity(lock.WithTTL(lock.DefaultMaxTTL))
-		lasted(t, "a second lease after the first", time.Since(first.Deadline()), margin, 2*time.Second)
+		lasted(t, "a second lease after the first", first.Deadline().Since(), margin, 2*time.Second)
 		release(t, again)
 	})
 }
@@ -99,9 +87,9 @@ func TestWhatIsAskedBeforeAFirstStartBeginsNoQuarantine(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				cfg, _ := inMemory(t, 3)
-				cfg.Armer = &recording{}
+				cfg.Armer = &register{}
 				l := locker(t, cfg)
-				if err := l.Ping(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
+				if _, err := l.Ready(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
 					t.Errorf("ping: %v", err)
 				}
 				if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrNoQuorum) {
@@ -125,11 +113,11 @@ func TestWhatIsAskedBeforeAFirstStartBeginsNoQuarantine(t *testing.T) {
 // If the fence or a node knows of leases, the quarantine starts automatically instead of waiting for a first start.
 func TestAUsedGroupIsNotLeftToItsFirstStart(t *testing.T) {
 	t.Parallel()
-	for name, use := range map[string]func(t *testing.T, cfg lock.Config, nodes []*memredis.Node, kept *recording){
-		"the fence": func(t *testing.T, _ lock.Config, _ []*memredis.Node, kept *recording) {
+	for name, use := range map[string]func(t *testing.T, cfg lock.Config, nodes []*memredis.Node, kept *register){
+		"the fence": func(t *testing.T, _ lock.Config, _ []*memredis.Node, kept *register) {
 			must(t, kept.Arm(t.Context(), fence.Arming{Resource: "r", Token: 1}))
 		},
-		"the nodes": func(t *testing.T, cfg lock.Config, nodes []*memredis.Node, _ *recording) {
+		"the nodes": func(t *testing.T, cfg lock.Config, nodes []*memredis.Node, _ *register) {
 			cfg.Armer = nil
 			release(t, acquire(t, started(t, cfg), "r"))
 			for _, n := range nodes {
@@ -141,11 +129,11 @@ func TestAUsedGroupIsNotLeftToItsFirstStart(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				cfg, nodes := inMemory(t, 3)
-				kept := &recording{}
+				kept := &register{}
 				cfg.Armer, cfg.Epochs = kept, &epochs{}
 				use(t, cfg, nodes, kept)
 				l := locker(t, cfg)
-				if err := l.Ping(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
+				if _, err := l.Ready(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
 					t.Errorf("ping: %v", err)
 				}
 				time.Sleep(time.Second) // a first start has 10 s
@@ -157,8 +145,8 @@ func TestAUsedGroupIsNotLeftToItsFirstStart(t *testing.T) {
 	}
 }
 
-// away is a recorder that is unavailable.
-type away struct{ recording }
+// away is a fence that is unavailable.
+type away struct{ register }
 
 func (*away) Raised(context.Context) (bool, error) { return false, errors.New("away") }
 
@@ -211,7 +199,7 @@ func TestInitTakesNoUsedGroupForNew(t *testing.T) {
 		nodes[2].Thaw()
 		second := locker(t, cfg)
 		if err := second.Init(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
-			t.Errorf("init: %v, while a lease lasts until %v", err, lease.Deadline())
+			t.Errorf("init: %v, while a lease lasts until %v", err, lease.Deadline().Time())
 		}
 	})
 }

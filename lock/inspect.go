@@ -3,6 +3,8 @@ package lock
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,8 +35,11 @@ type NodeStatus struct {
 
 const unguarded = "its primary accepts writes while no replica is near: cut off from its Sentinels it would go on granting beside its successor; set min-replicas-to-write"
 
-// Status asks all nodes. The group can grant leases while a quorum (more than half) is admitted.
+// Status asks all nodes. While the prefix of the keys is not known it returns none. The group can grant leases while a quorum (more than half) is admitted.
 func (l *Locker) Status(ctx context.Context) []NodeStatus {
+	if l.keyed(ctx) != nil {
+		return nil
+	}
 	status := make([]NodeStatus, len(l.nodes))
 	for i, st := range l.read(ctx) {
 		status[i] = NodeStatus{
@@ -64,25 +69,37 @@ func (l *Locker) EachHeld(visit func(resource string)) {
 }
 
 // Waiters is how many of this Locker's callers wait for a lease, or are making a try after which they would wait.
-func (l *Locker) Waiters() int { return l.lines.count() }
+func (l *Locker) Waiters() int { return l.lines.Count() }
 
-// Ping reports whether the group can grant leases: nil, or a [*QuorumError] that says which nodes are missing and
-// why.
-func (l *Locker) Ping(ctx context.Context) error {
+// Ready reports whether the group can grant leases: nil, or a [*QuorumError] that says which nodes are missing and why.
+// degraded says how many nodes take no part, without naming them; "": all do.
+func (l *Locker) Ready(ctx context.Context) (degraded string, err error) {
+	if err := l.keyed(ctx); err != nil {
+		return "", err
+	}
 	var causes []*NodeError
+	out := 0
 	for i, st := range l.states(ctx) {
 		switch {
 		case st.err != nil:
 			causes = append(causes, &NodeError{Node: l.nodes[i].name, Err: st.err})
+			if errors.Is(st.err, ErrMode) {
+				out++
+			}
 		case !st.admitted:
+			out++
 			l.nodeLost(l.nodes[i])
 			causes = append(causes, &NodeError{Node: l.nodes[i].name, Err: quarantined(st)})
 		}
 	}
-	if len(l.nodes)-len(causes) >= l.quorum {
-		return nil
+	if len(causes) > 0 {
+		degraded = fmt.Sprintf("%d of %d Redis nodes take no part in leases, and %d are needed: %d away, %d not admitted",
+			len(causes), len(l.nodes), l.quorum, len(causes)-out, out)
 	}
-	return l.quorumError("ping", l.cfg.KeyPrefix, causes)
+	if len(l.nodes)-len(causes) < l.quorum {
+		return degraded, l.quorumError("ping", l.keys.prefix, causes)
+	}
+	return degraded, nil
 }
 
 // quarantined adds the remaining quarantine, if any, to the error of a node that is not admitted.
@@ -101,25 +118,45 @@ type nodeLock struct {
 	owner string
 }
 
-// Inspect asks all nodes about a resource; each is a member. It is for display: the answer may be outdated. The error
-// is a [*fence.InvalidError], or a [*QuorumError] if too few nodes answered to decide whether the resource is locked;
-// the inspection then still contains the other nodes' answers.
+// Inspect asks all nodes about resources, each node once, and answers in their order; each node is a member. It is for
+// display: the answer may be outdated. The error is a [*fence.InvalidError], or a [*QuorumError] if too few nodes
+// answered to decide whether some resource is locked; the inspections then still contain the other nodes' answers.
 //
-// The resource is locked if one acquisition holds a quorum. Its token is the highest counter, 0 if Redis has no
-// record of an acquisition. Each waiter is a Locker, which may have several callers waiting.
-func (l *Locker) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
-	ins, _, err := l.inspect(ctx, resource)
-	return ins, err
+// A resource is locked if one acquisition holds a quorum. Its token is the highest counter, 0 if Redis has no record of
+// an acquisition. Each waiter is a Locker, which may have several callers waiting.
+func (l *Locker) Inspect(ctx context.Context, resources ...string) ([]leasing.Inspection, error) {
+	found, _, err := l.inspect(ctx, resources...)
+	return found, err
 }
 
-// inspect also returns each node's answer.
-func (l *Locker) inspect(ctx context.Context, resource string) (leasing.Inspection, []nodeLock, error) {
-	if err := fence.ValidateResource(resource); err != nil {
-		return leasing.Inspection{}, nil, err
+// inspect also returns each node's answer about each resource.
+func (l *Locker) inspect(ctx context.Context, resources ...string) (found []leasing.Inspection, locks [][]nodeLock, err error) {
+	for _, resource := range resources {
+		if err := fence.ValidateResource(resource); err != nil {
+			return nil, nil, err
+		}
 	}
-	all := l.locks(ctx, resource)
-	ins, err := l.judged(resource, all)
-	return ins, all, err
+	if err := l.keyed(ctx); err != nil {
+		return nil, nil, err
+	}
+	said := make([][]nodeLock, len(l.nodes))
+	var asks sync.WaitGroup
+	for i, n := range l.nodes {
+		asks.Go(func() { said[i] = n.inspect(ctx, resources) })
+	}
+	asks.Wait()
+	found, locks = make([]leasing.Inspection, len(resources)), make([][]nodeLock, len(resources))
+	for at, resource := range resources {
+		locks[at] = make([]nodeLock, len(l.nodes))
+		for i := range l.nodes {
+			locks[at][i] = said[i][at]
+		}
+		var failed error
+		if found[at], failed = l.judged(resource, locks[at]); failed != nil && err == nil {
+			err = failed
+		}
+	}
+	return found, locks, err
 }
 
 // judged combines the nodes' answers.
@@ -151,17 +188,6 @@ func (l *Locker) judged(resource string, all []nodeLock) (leasing.Inspection, er
 	return ins, nil
 }
 
-// locks asks every node for its lock of a resource.
-func (l *Locker) locks(ctx context.Context, resource string) []nodeLock {
-	found := make([]nodeLock, len(l.nodes))
-	var asks sync.WaitGroup
-	for i, n := range l.nodes {
-		asks.Go(func() { found[i] = n.inspect(ctx, resource) })
-	}
-	asks.Wait()
-	return found
-}
-
 // quorumTTL is the time until fewer than a quorum of locks are left; -1: never.
 func quorumTTL(locks []nodeLock, quorum int) time.Duration {
 	longest := time.Duration(-1)
@@ -182,37 +208,57 @@ func quorumTTL(locks []nodeLock, quorum int) time.Duration {
 	return longest
 }
 
-func (n *node) inspect(ctx context.Context, resource string) nodeLock {
+// inspect is one node's view of each resource, at one moment.
+func (n *node) inspect(ctx context.Context, resources []string) []nodeLock {
 	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
 	defer cancel()
-	nl := nodeLock{Member: leasing.Member{Name: n.name}}
-	var value *redis.StringCmd
-	var ttl *redis.DurationCmd
-	var counter *redis.SliceCmd
-	var waiters *redis.IntCmd
-	_, err := n.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
-		value = tx.Get(ctx, n.keys.lock(resource))
-		ttl = tx.PTTL(ctx, n.keys.lock(resource))
-		counter = tx.HMGet(ctx, n.keys.h, counterField(resource), "@base")
-		waiters = tx.ZCard(ctx, n.keys.waitPrefix+resource)
+	found := make([]nodeLock, len(resources))
+	values, ttls := make([]*redis.StringCmd, len(resources)), make([]*redis.DurationCmd, len(resources))
+	waiters := make([]*redis.IntCmd, len(resources))
+	fields := make([]string, len(resources))
+	var counters *redis.SliceCmd
+	_, err := n.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		for i, resource := range resources {
+			values[i] = p.Get(ctx, n.keys.lock(resource))
+			ttls[i] = p.PTTL(ctx, n.keys.lock(resource))
+			waiters[i] = p.ZCard(ctx, n.keys.waitPrefix+resource)
+			fields[i] = counterField(resource)
+		}
+		if len(fields) > 0 {
+			counters = p.HMGet(ctx, n.keys.h, fields...)
+		}
 		return nil
 	})
-	if err == redis.Nil { //nolint:errorlint // redis.Nil is returned bare
-		err = cmp.Or(ttl.Err(), counter.Err(), waiters.Err()) // no lock; that is the first error, and hides another
+	for i := range found {
+		nl := nodeLock{Member: leasing.Member{Name: n.name}}
+		// The pipeline returns the first error: a lock that is free hides what follows.
+		failed := cmp.Or(failure(err), failure(values[i].Err()), ttls[i].Err(), waiters[i].Err(), counters.Err())
+		switch {
+		case failed == nil && len(counters.Val()) != len(fields):
+			nl.Err = serverError(errMalformed)
+		case failed != nil:
+			nl.Err = serverError(failed)
+		case ttls[i].Val() == -2*time.Nanosecond: // go-redis' value for a missing key
+		default:
+			nl.read(values[i].Val(), ttls[i].Val())
+		}
+		if nl.Err == nil {
+			nl.Waiters = int(waiters[i].Val())
+			if text, ok := counters.Val()[i].(string); ok {
+				nl.Token = fence.Token(number(text))
+			}
+		}
+		found[i] = nl
 	}
-	if err == nil && len(counter.Val()) != 2 {
-		err = errMalformed
+	return found
+}
+
+// failure is err, unless it says that a key does not exist.
+func failure(err error) error {
+	if errors.Is(err, redis.Nil) {
+		return nil
 	}
-	if err != nil {
-		nl.Err = serverError(err)
-		return nl
-	}
-	nl.read(value.Val(), ttl.Val())
-	nl.Waiters = int(waiters.Val())
-	if text, ok := counter.Val()[0].(string); ok {
-		nl.Token = fence.Token(number(text))
-	}
-	return nl
+	return err
 }
 
 // read parses the value and the TTL of a lock's key.

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -19,22 +20,22 @@ func TestAnInspectionThatASilentNodeDecidesSaysSo(t *testing.T) {
 		leased(t, l, "r")
 		synctest.Wait()
 		must(t, nodes[1].Client(t).Del(t.Context(), lock.DefaultKeyPrefix+":lock:r").Err())
-		if ins, err := l.Inspect(t.Context(), "r"); err != nil || !ins.Locked {
+		if ins, err := leasing.One(l.Inspect(t.Context(), "r")); err != nil || !ins.Locked {
 			t.Errorf("two have it: %+v, %v", ins, err)
 		}
 		nodes[0].Freeze()
 		begun := time.Now()
-		ins, err := l.Inspect(t.Context(), "r")
+		ins, err := leasing.One(l.Inspect(t.Context(), "r"))
 		if _, missing := errors.AsType[*lock.QuorumError](err); !missing {
 			t.Errorf("%+v, %v", ins, err)
 		}
 		if took := time.Since(begun); took > time.Second {
 			t.Errorf("it took %v", took)
 		}
-		if all, err := l.InspectAll(t.Context(), []string{"free", "r"}); err == nil || len(all) != 2 || all[1].Locked {
+		if all, err := l.Inspect(t.Context(), []string{"free", "r"}...); err == nil || len(all) != 2 || all[1].Locked {
 			t.Errorf("of both: %+v, %v", all, err)
 		}
-		if ins, err := l.Inspect(t.Context(), "free"); err != nil || ins.Locked {
+		if ins, err := leasing.One(l.Inspect(t.Context(), "free")); err != nil || ins.Locked {
 			t.Errorf("a resource that nobody has: %+v, %v", ins, err)
 		}
 	})
@@ -51,7 +52,7 @@ func TestANodeWhoseCountersCantBeReadIsAFailedMember(t *testing.T) {
 		c := nodes[0].Client(t)
 		must(t, c.Del(t.Context(), lock.DefaultKeyPrefix+":h").Err())
 		must(t, c.Set(t.Context(), lock.DefaultKeyPrefix+":h", "of another program", 0).Err())
-		all, err := l.InspectAll(t.Context(), []string{"free", "r"})
+		all, err := l.Inspect(t.Context(), []string{"free", "r"}...)
 		if err != nil || len(all) != 2 || all[0].Locked || !all[1].Locked {
 			t.Fatalf("%+v, %v", all, err)
 		}

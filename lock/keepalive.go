@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/renewal"
 )
 
 // KeepAlive renews a lease in the background. It needs a cap, For, Renewals, or both, so that a stuck worker cannot
@@ -65,46 +66,31 @@ func (h *Lease) keepAlive(k KeepAlive) {
 	h.s.keepAlive(ctx, k)
 }
 
-// first is the time to the first renewal of a lease that may be some time old.
-func (s *session) first() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return max(0, s.soon()-max(0, s.ttl-s.deadline.Left()))
-}
-
-// soon is the time to the next renewal.
-func (s *session) soon() time.Duration { return s.ttl/4 + s.l.dice.random(s.ttl/12+1) }
-
 // renew renews the lease and returns why that ended.
 func (s *session) renew(ctx context.Context, k KeepAlive) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.l.ctx, func() { cancel(ErrClosed) })()
-	begun := time.Now()
-	next := s.first()
-	for done := 0; ; {
-		if err := pause(ctx, next); err != nil {
-			return err
-		}
-		switch {
-		case k.Renewals > 0 && done >= k.Renewals, k.For > 0 && time.Since(begun) >= k.For:
-			return ErrCapped
-		}
-		if k.Progress != nil {
-			if err := k.Progress(ctx); err != nil {
-				return fmt.Errorf("keep-alive stopped, because Progress failed: %w", err)
+	end, done := s.l.clock.Now().Add(k.For), 0
+	return renewal.Lease{
+		TTL: s.ttl, Left: s.left, Passing: Retryable, Random: s.l.dice,
+		Before: func(ctx context.Context) error {
+			if k.Renewals > 0 && done >= k.Renewals || k.For > 0 && end.Passed() {
+				return ErrCapped
 			}
-		}
-		switch err := s.extend(ctx, s.ttl); {
-		case err == nil:
-			done++
-			next = s.soon()
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case Retryable(err):
-			next = s.ttl / 12 // several more attempts before the deadline
-		default:
+			if k.Progress != nil {
+				if err := k.Progress(ctx); err != nil {
+					return fmt.Errorf("keep-alive stopped, because Progress failed: %w", err)
+				}
+			}
+			return nil
+		},
+		Extend: func(ctx context.Context) error {
+			err := s.extend(ctx, s.ttl)
+			if err == nil {
+				done++
+			}
 			return err
-		}
-	}
+		},
+	}.Keep(ctx)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -39,11 +40,11 @@ func (h *Lease) Grant() (fence.Grant, error) {
 	return h.s.current()
 }
 
-// Deadline is the last confirmed end of the lease, on the monotonic clock.
-func (h *Lease) Deadline() time.Time {
+// Deadline is the last confirmed end of the lease.
+func (h *Lease) Deadline() clock.Instant {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	return h.s.deadline.Time()
+	return h.s.deadline
 }
 
 // Context ends with the lease; its cause is [ErrLost] or [ErrReleased]. It carries the values of the context that the

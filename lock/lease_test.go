@@ -23,20 +23,20 @@ func TestExtendMovesTheDeadline(t *testing.T) {
 		begun := time.Now()
 		lease := leased(t, l, "r")
 		// One hundredth of the TTL, and two milliseconds.
-		if valid := lease.Deadline().Sub(begun); valid != lock.DefaultTTL*99/100-2*time.Millisecond {
+		if valid := lease.Deadline().Time().Sub(begun); valid != lock.DefaultTTL*99/100-2*time.Millisecond {
 			t.Errorf("valid for %v", valid)
 		}
 		time.Sleep(20 * time.Second)
 		must(t, lease.Extend(t.Context(), time.Minute))
-		if valid := time.Until(lease.Deadline()); valid != time.Minute*99/100-2*time.Millisecond {
+		if valid := lease.Deadline().Left(); valid != time.Minute*99/100-2*time.Millisecond {
 			t.Errorf("extended, it is valid for %v", valid)
 		}
 		synctest.Wait()
-		ins, err := l.Inspect(t.Context(), "r")
+		ins, err := leasing.One(l.Inspect(t.Context(), "r"))
 		if err != nil || !ins.Locked || ins.TTL != time.Minute || ins.Token != token(t, lease) {
 			t.Errorf("inspect: %+v, %v", ins, err)
 		}
-		time.Sleep(time.Until(lease.Deadline()) - time.Nanosecond)
+		time.Sleep(lease.Deadline().Left() - time.Nanosecond)
 		token(t, lease)
 		time.Sleep(time.Nanosecond)
 		if _, err := lease.Grant(); !errors.Is(err, lock.ErrLost) {
@@ -69,14 +69,14 @@ func TestExtendRefusesBadTTLs(t *testing.T) {
 		cfg, _ := inMemory(t, 3)
 		l := started(t, cfg)
 		lease := leased(t, l, "r")
-		before := lease.Deadline()
+		before := lease.Deadline().Time()
 		for _, ttl := range []time.Duration{0, -time.Second, time.Microsecond, lock.DefaultMaxTTL + time.Millisecond} {
 			var invalid *fence.InvalidError
 			if err := lease.Extend(t.Context(), ttl); !errors.As(err, &invalid) || invalid.Field != "ttl" {
 				t.Errorf("%v: %v", ttl, err)
 			}
 		}
-		if token(t, lease); !lease.Deadline().Equal(before) {
+		if token(t, lease); !lease.Deadline().Time().Equal(before) {
 			t.Error("the deadline has moved")
 		}
 		must(t, lease.Release(t.Context()))
@@ -92,8 +92,8 @@ func TestAnyProcessExtendsAndReleasesByReference(t *testing.T) {
 		cfg, _ := inMemory(t, 3)
 		lease, other := leased(t, started(t, cfg), "r"), locker(t, cfg)
 		valid, err := other.Extend(t.Context(), lease.Ref(), time.Minute)
-		if want := other.Validity(lock.WithTTL(time.Minute)); err != nil || valid != want {
-			t.Fatalf("extended for %v, %v; want %v", valid, err, want)
+		if want := other.Validity(lock.WithTTL(time.Minute)); err != nil || valid.Left() != want {
+			t.Fatalf("extended for %v, %v; want %v", valid.Left(), err, want)
 		}
 		time.Sleep(lock.DefaultTTL)
 		if _, err := other.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {

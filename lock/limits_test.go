@@ -148,8 +148,10 @@ func TestAFenceFarAboveTheEpochUsesUpNoEpochs(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cfg, _ := inMemory(t, 3)
 				store := &epochs{}
-				cfg.Epochs, cfg.Armer = store, &register{tokens: map[string]fence.Token{"minted": test.fence}}
+				fences := &register{}
+				cfg.Epochs, cfg.Armer = store, fences
 				l := started(t, cfg)
+				fences.tokens = map[string]fence.Token{"minted": test.fence}
 				before := store.last.Load()
 				if test.want > 0 {
 					lease := leased(t, l, "minted")
@@ -188,8 +190,10 @@ func TestASweepRaisesNoResourceToAFenceFarAboveTheEpoch(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				cfg, nodes := inMemory(t, 3)
-				cfg.Epochs, cfg.Armer = &epochs{}, &register{tokens: map[string]fence.Token{"minted": made}}
+				fences := &register{}
+				cfg.Epochs, cfg.Armer = &epochs{}, fences
 				l := started(t, cfg)
+				fences.tokens = map[string]fence.Token{"minted": made}
 				must(t, leased(t, l, "other").Release(t.Context()))
 				lease := leased(t, l, "minted")
 				last := token(t, lease)

@@ -112,7 +112,7 @@ func (s *listener) receive(l *Locker, n *node, sub *subscription) {
 		case err != nil:
 			return
 		case len(vals) == 3 && vals[0].text == "message":
-			l.lines.turn(vals[2].text)
+			l.lines.Call(vals[2].text)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/leases"
 	"github.com/fencegate/fencegate/internal/lifetime"
 )
 
@@ -23,12 +24,13 @@ const closeTimeout = 2 * time.Second
 // for concurrent use. Close it when done.
 type Locker struct {
 	cfg    Config
-	keys   keys
+	keys   *keys // of the nodes too; empty until the prefix is known
+	naming naming
 	nodes  []*node
 	quorum int
 	clock  *clock.Clock
 	dice   dice
-	lines  lines
+	lines  leases.Lines
 	id     string // identifies this Locker among those that wait
 	places atomic.Int64
 
@@ -63,7 +65,7 @@ func New(cfg Config) (*Locker, error) {
 	}
 	l := &Locker{
 		cfg:       cfg,
-		keys:      newKeys(cfg.KeyPrefix),
+		keys:      &keys{},
 		clock:     cmp.Or(cfg.clock, clock.New()),
 		dice:      cfg.dice,
 		id:        newID(),
@@ -86,6 +88,7 @@ func New(cfg Config) (*Locker, error) {
 	if len(l.nodes) == 1 {
 		l.nodes[0].double()
 	}
+	l.name()
 	if l.admitsByItself() {
 		l.background.Go(l.watch)
 	}
@@ -119,7 +122,9 @@ func (l *Locker) acquiring(ctx context.Context, acquire func(context.Context) er
 		return err
 	}
 	defer done()
-	err = acquire(ctx)
+	if err = l.keyed(ctx); err == nil {
+		err = acquire(ctx)
+	}
 	if err != nil && !errors.Is(err, ErrClosed) && errors.Is(context.Cause(ctx), ErrClosed) {
 		return fmt.Errorf("%w: %w", err, ErrClosed) // an Armer may say only that its context has ended
 	}
@@ -129,7 +134,7 @@ func (l *Locker) acquiring(ctx context.Context, acquire func(context.Context) er
 // validateRef checks the form of a reference: its owner is a 128-bit ID, 32 hexadecimal digits. The error is a
 // [*fence.InvalidError].
 func validateRef(r leasing.Ref) error {
-	if err := fence.ValidateResource(r.Resource); err != nil {
+	if err := r.Validate(); err != nil {
 		return err
 	}
 	if len(r.Owner) != ownerLength {
@@ -151,7 +156,7 @@ func (l *Locker) validity(ttl time.Duration) time.Duration {
 // all is the set of all nodes.
 func (l *Locker) all() uint32 { return 1<<len(l.nodes) - 1 }
 
-// Release gives a lease back by its reference. If the Armer is a [leasing.Ender] the fence first ends the grant,
+// Release gives a lease back by its reference. With an Armer the fence first ends the grant,
 // within at most 500 ms. If the fence is unavailable, the grant stays current until the next acquisition, and this is
 // logged. Then Release frees the lock by compare-and-delete on all nodes. It continues when ctx ends; the node
 // timeout bounds it.
@@ -184,6 +189,9 @@ func (l *Locker) release(ctx context.Context, ref leasing.Ref, sealHash []byte) 
 		return fmt.Errorf("release %q: %w", ref.Resource, err)
 	}
 	defer done()
+	if err := l.keyed(ctx); err != nil {
+		return fmt.Errorf("release %q: %w", ref.Resource, err)
+	}
 	l.endGrant(ctx, ref, sealHash)
 	r := l.newRound(opRelease, "release", ref.Resource)
 	defer r.drop()

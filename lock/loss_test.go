@@ -112,7 +112,7 @@ func TestANodeThatLostDataOrItsRunGrantsNothingUntilItsQuarantineIsOver(t *testi
 						t.Fatalf("acquire after the loss: %v", err)
 					}
 					reconnect(t, l)
-					if err := l.Ping(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
+					if _, err := l.Ready(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
 						t.Fatalf("ping after the loss: %v", err)
 					}
 				}
@@ -137,14 +137,14 @@ func TestAServerThatRestartsWithItsDataIsNotAdmitted(t *testing.T) {
 	l := started(t, cfg)
 	acquire(t, l, "r", lock.WithTTL(maxTTL))
 	marker := func() string {
-		return client(t, servers[0].Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "@incarnation").Val()
+		return client(t, servers[0].Addr).HGet(t.Context(), prefixOf(cfg)+":h", "@incarnation").Val()
 	}
 	before := marker()
 	restart(t, servers[0], nil)
 	if st := status(t, l)[0]; st.Err != nil || st.Admitted || marker() != before {
 		t.Errorf("%+v, of incarnation %q after %q", st, marker(), before)
 	}
-	if held := client(t, servers[0].Addr).Exists(t.Context(), cfg.KeyPrefix+":lock:r").Val(); held != 1 {
+	if held := client(t, servers[0].Addr).Exists(t.Context(), prefixOf(cfg)+":lock:r").Val(); held != 1 {
 		t.Error("the lock is gone: this test shows nothing")
 	}
 }
@@ -226,8 +226,8 @@ func TestQuarantineKeepsTheHolderAlone(t *testing.T) {
 			if !lock.Retryable(err) {
 				t.Fatal(err)
 			}
-			if time.Since(holder.Deadline()) > 2*time.Second { // the safety margin is 302 ms
-				t.Fatalf("%v after the lease: %v", time.Since(holder.Deadline()), err)
+			if holder.Deadline().Since() > 2*time.Second { // the safety margin is 302 ms
+				t.Fatalf("%v after the lease: %v", holder.Deadline().Since(), err)
 			}
 			time.Sleep(250 * time.Millisecond)
 		}

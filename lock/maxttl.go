@@ -112,6 +112,9 @@ func overNodeMax(ttl time.Duration, maxMS int64) error {
 // quarantines are shorter too. After an error, also of ctx, no quarantine is too short for a lease, and the nodes may
 // grant either TTL: call it again.
 func (l *Locker) SetMaxTTL(ctx context.Context, ttl time.Duration) error {
+	if err := l.keyed(ctx); err != nil {
+		return err
+	}
 	if err := validateMaxTTL(ttl); err != nil {
 		return err
 	}

@@ -179,7 +179,7 @@ func TestALockerNoticesAChangeOfTheMaxTTL(t *testing.T) {
 		flush(t, nodes[0])
 		second, err := other.Acquire(t.Context(), "r")
 		must(t, err)
-		lasted(t, "a second lease after the first", time.Since(first.Deadline()), longer-holder.Validity(lock.WithTTL(longer)), 5*time.Second)
+		lasted(t, "a second lease after the first", first.Deadline().Since(), longer-holder.Validity(lock.WithTTL(longer)), 5*time.Second)
 		release(t, second)
 		must(t, l.SetMaxTTL(t.Context(), longer)) // the process that is left saw no end of the first change
 		time.Sleep(2 * time.Second)

@@ -6,22 +6,19 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // Metrics receives events for histograms and counters. Its methods are called concurrently and must not block. See
 // [Tracer] for single steps.
 type Metrics interface {
-	// Acquired reports an acquisition: the time since the call, including waiting and arming, and how many nodes had
-	// granted when it was decided, which is at least a quorum.
-	Acquired(waited time.Duration, granted int)
-	// Failed reports that an operation ("acquire", "extend", "release") failed, with its cause: "held", "no_quorum",
-	// "lost", "invalid", "arm", "context", "other".
-	Failed(operation, cause string)
+	// Metrics are the events of every source. The causes of failures are "held", "no_quorum", "lost", "invalid", "arm",
+	// "context" and "other".
+	leasing.Metrics
+
 	// Ended reports that a [Lease] is over, and the time since its acquisition. lost: it reached its deadline or was
 	// found gone; otherwise it was released.
 	Ended(held time.Duration, lost bool)
-	// Renewed reports that a lease was extended, by a keep-alive, by a call or by its reference.
-	Renewed()
 	// Slow reports that a step ended at the node timeout without this node's answer. A node that is merely slower
 	// than the quorum delays nothing and is not reported.
 	Slow(node string)

@@ -112,6 +112,9 @@ var errUnused = errors.New("no node was admitted yet: new nodes take the mode of
 // quarantine, since a resource may have two holders until then. Current leases stay valid until their deadline, and
 // are not extended before. The error lists nodes that could not be marked: call Mark again once they are available.
 func (l *Locker) Mark(ctx context.Context, bestEffort bool) error {
+	if err := l.keyed(ctx); err != nil {
+		return err
+	}
 	states := l.read(ctx)
 	used := false
 	for _, st := range states {

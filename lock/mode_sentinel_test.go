@@ -18,7 +18,7 @@ func TestABestEffortNodeGrantsAtOnceAfterAFailover(t *testing.T) {
 	l := started(t, cfg)
 	older := acquire(t, l, "r", lock.WithTTL(time.Hour))
 	failed := w.fail(t, func() {})
-	dropAnyLock(t, w.primary(t), cfg.KeyPrefix, "r") // as if it had not been replicated, which may happen
+	dropAnyLock(t, w.primary(t), prefixOf(cfg), "r") // as if it had not been replicated, which may happen
 	newer := acquire(t, locker(t, cfg), "r")
 	if token(t, newer) <= token(t, older) {
 		t.Errorf("token %d after %d", token(t, newer), token(t, older))

@@ -114,7 +114,8 @@ func TestANodeRefusesLockersOfTheOtherMode(t *testing.T) {
 					begun := time.Now()
 					_, acquired := stranger.Acquire(t.Context(), "r")
 					lasted(t, what+": acquire", time.Since(begun), 0, 0)
-					for how, err := range map[string]error{"acquire": acquired, "init": stranger.Init(t.Context()), "ping": stranger.Ping(t.Context())} {
+					_, notReady := stranger.Ready(t.Context())
+					for how, err := range map[string]error{"acquire": acquired, "init": stranger.Init(t.Context()), "ready": notReady} {
 						if !errors.Is(err, lock.ErrMode) {
 							t.Errorf("%s: %s: %v", what, how, err)
 						}
@@ -233,7 +234,7 @@ func TestAMarkedNodeIsNotDurable(t *testing.T) {
 	admin := client(t, servers[0].Addr)
 	must(t, admin.FlushAll(t.Context()).Err())
 	newer := acquire(t, l, "r")
-	if !admin.HExists(t.Context(), cfg.KeyPrefix+":h", "@durable").Val() {
+	if !admin.HExists(t.Context(), prefixOf(cfg)+":h", "@durable").Val() {
 		t.Fatal("it is not durable: this test shows nothing")
 	}
 	if _, err := older.Grant(); err != nil {

@@ -33,7 +33,7 @@ type node struct {
 	cfg    Node
 	name   string
 	index  int
-	keys   keys
+	keys   *keys
 	stall  time.Duration
 	twin   *node         // the other connection, if there is one
 	client *redis.Client // for everything that is not an op
@@ -63,7 +63,7 @@ type node struct {
 	signs atomic.Uint32 // signs of life: answers while a link is made, and to calls
 }
 
-func newNode(cfg Node, index int, k keys, nodeTimeout time.Duration, onLost func(*node)) *node {
+func newNode(cfg Node, index int, k *keys, nodeTimeout time.Duration, onLost func(*node)) *node {
 	stall := max(stallTimeout, 4*nodeTimeout)
 	n := &node{
 		cfg: cfg, name: cfg.Name, index: index, keys: k, stall: stall, onLost: onLost,
@@ -195,7 +195,7 @@ func (n *node) send() {
 	k, b := n.link, n.bound
 	n.mu.Unlock()
 	defer n.writing.Unlock()
-	n.out = b.request(n.out[:0], &n.keys, &n.plan, live)
+	n.out = b.request(n.out[:0], n.keys, &n.plan, live)
 	limit := time.Now().Add(n.stall) // not from sentAt: the process may have been suspended since
 	_ = k.conn.SetReadDeadline(limit)
 	if len(live) > 1 {

@@ -24,6 +24,9 @@ type Leak struct {
 // nothing. The error joins a [*NodeError] for each node that could not be scanned; the other nodes' leaks are
 // returned anyway.
 func (l *Locker) Leaks(ctx context.Context) ([]Leak, error) {
+	if err := l.keyed(ctx); err != nil {
+		return nil, err
+	}
 	found := make([][]Leak, len(l.nodes))
 	errs := make([]error, len(l.nodes))
 	var scans sync.WaitGroup
@@ -90,7 +93,7 @@ func (l *Locker) ForceRelease(ctx context.Context, resource string) (fence.Token
 		return 0, err
 	}
 	owners := make(map[string]bool)
-	for _, nl := range locks {
+	for _, nl := range locks[0] {
 		if nl.Locked {
 			owners[nl.owner] = true
 		}
@@ -101,7 +104,7 @@ func (l *Locker) ForceRelease(ctx context.Context, resource string) (fence.Token
 			return 0, err
 		}
 	}
-	l.lines.free(resource)
+	l.lines.Free(resource)
 	if l.cfg.Armer == nil {
 		return 0, nil
 	}

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -54,7 +55,7 @@ func inOrder(t *testing.T, cfg lock.Config, home *memredis.Node, holder *lock.Lo
 		if n := len(queue(t, home, "r")); n != i+1 {
 			t.Fatalf("%d stand in the queue", n)
 		}
-		if ins, err := holder.Inspect(t.Context(), "r"); err != nil || ins.Waiters != i+1 {
+		if ins, err := leasing.One(holder.Inspect(t.Context(), "r")); err != nil || ins.Waiters != i+1 {
 			t.Errorf("%d wait, says the inspection; want %d; %v", ins.Waiters, i+1, err)
 		}
 	}

@@ -77,7 +77,7 @@ func (o *Owner) next(ctx context.Context, of holding, opts acquireOptions) (*Lea
 		case other == nil:
 			return again, mine, nil
 		case opts.atOnce && !other.brief:
-			return nil, nil, of.l.lines.whySince(of.resource, came)
+			return nil, nil, of.l.lines.Why(of.resource, came)
 		}
 		select {
 		case <-other.ended:
@@ -88,7 +88,7 @@ func (o *Owner) next(ctx context.Context, of holding, opts acquireOptions) (*Lea
 		case <-ctx.Done():
 			err := context.Cause(ctx)
 			if !other.brief {
-				err = fmt.Errorf("%w: %w", of.l.lines.whySince(of.resource, came), err)
+				err = fmt.Errorf("%w: %w", of.l.lines.Why(of.resource, came), err)
 			}
 			return nil, nil, err
 		}

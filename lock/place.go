@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/internal/leases"
 )
 
 // Bounds of the wait between two tries if no node keeps a queue.
@@ -13,6 +15,10 @@ const (
 	firstWait = 2 * time.Millisecond
 	maxWait   = 250 * time.Millisecond
 )
+
+// newsEvery is the minimum interval at which the first of a line asks for the current holder on behalf of later
+// callers.
+const newsEvery = 20 * time.Millisecond
 
 // Bounds of the wait between two tries if too few nodes answered.
 const (
@@ -35,7 +41,7 @@ const (
 type place struct {
 	l        *Locker
 	resource string
-	w        *waiter
+	w        *leases.Waiter
 	id       string
 	home     *node // has the waiter in its queue, or had
 	failed   int   // tries in a row that found the resource held although its home was free
@@ -96,22 +102,22 @@ func (p *place) called(ctx context.Context) error {
 func (p *place) pass(ctx context.Context, after time.Duration) (called bool, err error) {
 	timer := time.NewTimer(after)
 	defer timer.Stop()
-	asked := p.w.news
+	asked := p.w.News
 	var news <-chan time.Time
 	for {
 		select {
-		case <-p.w.wake: // before all else that is ready
+		case <-p.w.Wake: // before all else that is ready
 			return true, nil
 		default:
 		}
 		select {
-		case <-p.w.wake:
+		case <-p.w.Wake:
 			return true, nil
 		case <-asked:
 			asked, news = nil, time.After(newsEvery)
 		case <-news:
 			p.queue(ctx) // updates the line's current holder
-			asked, news = p.w.news, nil
+			asked, news = p.w.News, nil
 		case <-timer.C:
 			return false, nil
 		case <-ctx.Done():
@@ -125,7 +131,7 @@ func (p *place) pass(ctx context.Context, after time.Duration) (called bool, err
 // look asks the home node when to look again, and whether to try then.
 func (p *place) look(ctx context.Context, expires time.Duration, looks int) (after time.Duration, try bool) {
 	pttl, rank, ok := p.queue(ctx)
-	p.w.home.Store(ok)
+	p.w.Queued.Store(ok)
 	switch {
 	case !ok:
 		p.failed++
@@ -224,7 +230,7 @@ func (p *place) queue(ctx context.Context) (pttl time.Duration, rank int64, ok b
 			return time.Duration(ms), integer(values, 1), true
 		}
 		if holder, ok := values[len(values)-1].(string); ok {
-			l.lines.heldBy(p.resource, holder, time.Duration(ms)*time.Millisecond)
+			p.w.HeldBy(holder, time.Duration(ms)*time.Millisecond)
 		}
 		return time.Duration(ms) * time.Millisecond, integer(values, 1), true
 	}

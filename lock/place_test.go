@@ -21,7 +21,7 @@ func TestAWaiterThatStandsStillIsPassedOver(t *testing.T) {
 	home := holder.Home("r")
 	lease, err := holder.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
 	must(t, err)
-	c := clientConfig{Prefix: cfg.KeyPrefix, MaxTTL: lock.DefaultMaxTTL, Authority: newAuthority(t).path, Suspend: time.Second}
+	c := clientConfig{Prefix: prefixOf(cfg), MaxTTL: lock.DefaultMaxTTL, Authority: newAuthority(t).path, Suspend: time.Second}
 	for _, n := range cfg.Nodes {
 		c.Addrs = append(c.Addrs, n.Addr)
 	}
@@ -29,7 +29,7 @@ func TestAWaiterThatStandsStillIsPassedOver(t *testing.T) {
 	defer stopped.end(t)
 	eventually(t, 20*time.Second, "it waits", func() bool { return queued(t, cfg, home, "r") == 1 })
 	admin := client(t, cfg.Nodes[home].Addr)
-	queue := func() []string { return admin.ZRange(t.Context(), cfg.KeyPrefix+":wait:r", 0, -1).Val() }
+	queue := func() []string { return admin.ZRange(t.Context(), prefixOf(cfg)+":wait:r", 0, -1).Val() }
 	first := queue()
 	must(t, child.Freeze(stopped.cmd.Process.Pid))
 	defer func() { _ = stopped.cmd.Process.Signal(syscall.SIGCONT) }()

@@ -143,7 +143,7 @@ func onEach(t *testing.T, test func(*testing.T, *messages)) {
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		r := testenv.Redis(t, 3)
-		cfg := Config{KeyPrefix: r.Prefix, NodeTimeout: Patient}
+		cfg := Config{KeyPrefix: Prefix(r.Prefix), NodeTimeout: Patient}
 		for _, addr := range r.Addrs {
 			cfg.Nodes = append(cfg.Nodes, Node{Addr: addr})
 		}

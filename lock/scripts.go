@@ -109,6 +109,8 @@ func newID() string {
 
 // keys are the names of the package's keys on a node, below a prefix.
 type keys struct {
+	prefix string
+
 	h, q       string
 	hBulk      []byte // h as sent
 	lockPrefix string
@@ -120,6 +122,8 @@ type keys struct {
 
 func newKeys(prefix string) keys {
 	return keys{
+		prefix: prefix,
+
 		h: prefix + ":h", hBulk: appendBulk(nil, prefix+":h"), q: prefix + ":q", lockPrefix: prefix + ":lock:", waiting: prefix + ":waiting",
 		waitPrefix: prefix + ":wait:", seenPrefix: prefix + ":seen:", wakePrefix: prefix + ":wake:",
 	}

@@ -173,7 +173,7 @@ const watchedTTL = 5 * time.Second
 
 func watchedConfig(w *watchedNode) lock.Config {
 	return lock.Config{
-		Nodes: []lock.Node{w.node}, KeyPrefix: fmt.Sprintf("watched-%d", prefixes.Add(1)),
+		Nodes: []lock.Node{w.node}, KeyPrefix: lock.Prefix(fmt.Sprintf("watched-%d", prefixes.Add(1))),
 		NodeTimeout: patient, MaxTTL: watchedTTL, Epochs: &epochs{},
 	}
 }

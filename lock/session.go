@@ -207,6 +207,13 @@ func (s *session) extend(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
+// left is the time until the deadline.
+func (s *session) left() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.deadline.Left()
+}
+
 func (s *session) moveLocked(deadline clock.Instant) {
 	s.deadline = deadline
 	s.timer.Reset(deadline.Left())
@@ -226,7 +233,7 @@ func (s *session) release(ctx context.Context) error {
 	s.extending <- struct{}{} // waits for an extension in progress
 	defer func() { <-s.extending }()
 	err := s.l.releaseGrant(ctx, s.ref(), s.grant.Seal.Hash()) // also if lost: a node may still have the lock
-	s.l.lines.free(s.grant.Resource)
+	s.l.lines.Free(s.grant.Resource)
 	if lost != nil {
 		return fmt.Errorf("release %q: %w", s.grant.Resource, lost)
 	}
@@ -237,9 +244,9 @@ func (s *session) releaseAsync() {
 	_ = s.end()
 	free := func() {
 		s.l.giveBack(s.grant.Resource, s.owner, s.l.longestTTL(), s.l.all())
-		s.l.lines.free(s.grant.Resource) // a later acquire follows the release on each connection
+		s.l.lines.Free(s.grant.Resource) // a later acquire follows the release on each connection
 	}
-	if _, ends := s.l.cfg.Armer.(leasing.Ender); !ends || !s.l.inBackground(func() {
+	if s.l.cfg.Armer == nil || !s.l.inBackground(func() {
 		s.l.endGrant(s.parent, s.ref(), s.grant.Seal.Hash())
 		free()
 	}) {

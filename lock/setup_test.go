@@ -14,7 +14,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -44,7 +43,7 @@ func nodesAt(addrs ...string) []lock.Node {
 func shared(t *testing.T, n int) lock.Config {
 	t.Helper()
 	r := testenv.Redis(t, n)
-	return lock.Config{Nodes: nodesAt(r.Addrs...), KeyPrefix: r.Prefix, NodeTimeout: patient, MaxTTL: maxTTL}
+	return lock.Config{Nodes: nodesAt(r.Addrs...), KeyPrefix: lock.Prefix(r.Prefix), NodeTimeout: patient, MaxTTL: maxTTL}
 }
 
 // own is a configuration over n real nodes that the test may break.
@@ -58,7 +57,7 @@ func own(t *testing.T, n int, server redisserver.Config) (lock.Config, []*rediss
 	// Each has its own prefix: another test's node may get the port of a killed node, and this test's Locker would
 	// reach it.
 	prefix := fmt.Sprintf("own-%d", prefixes.Add(1))
-	return lock.Config{Nodes: nodesAt(addrs...), KeyPrefix: prefix, NodeTimeout: patient, MaxTTL: maxTTL}, servers
+	return lock.Config{Nodes: nodesAt(addrs...), KeyPrefix: lock.Prefix(prefix), NodeTimeout: patient, MaxTTL: maxTTL}, servers
 }
 
 var prefixes atomic.Int64
@@ -92,14 +91,18 @@ func locker(t *testing.T, cfg lock.Config) *lock.Locker {
 	return l
 }
 
+// prefixOf is the prefix of a configuration's keys.
+func prefixOf(cfg lock.Config) string {
+	if cfg.KeyPrefix == nil {
+		return lock.DefaultKeyPrefix
+	}
+	prefix, _ := cfg.KeyPrefix(context.Background())
+	return prefix
+}
+
 // started creates a Locker on an initialised group.
 func started(t *testing.T, cfg lock.Config) *lock.Locker {
 	t.Helper()
-	// With an Armer that records nothing a node's quarantine begins at once: on a busy machine before Init has ended.
-	if _, records := cfg.Armer.(leasing.Recorder); cfg.Armer != nil && !records && cfg.Epochs == nil && !cfg.Embedded && !cfg.BestEffort {
-		first := lock.Config{Nodes: cfg.Nodes, KeyPrefix: cfg.KeyPrefix, NodeTimeout: cfg.NodeTimeout, MaxTTL: cfg.MaxTTL, DefaultTTL: cfg.DefaultTTL}
-		initialise(t, locker(t, first))
-	}
 	l := locker(t, cfg)
 	initialise(t, l)
 	return l
@@ -180,11 +183,13 @@ type register struct {
 	arms   atomic.Int64
 }
 
-func (r *register) Arm(_ context.Context, a fence.Arming) error {
+func (r *register) Arm(_ context.Context, all ...fence.Arming) error {
 	r.arms.Add(1)
-	if r.before != nil {
-		if err := r.before(a); err != nil {
-			return err
+	for _, a := range all {
+		if r.before != nil {
+			if err := r.before(a); err != nil {
+				return err
+			}
 		}
 	}
 	r.mu.Lock()
@@ -192,12 +197,34 @@ func (r *register) Arm(_ context.Context, a fence.Arming) error {
 	if r.tokens == nil {
 		r.tokens = make(map[string]fence.Token)
 	}
-	if recorded := r.tokens[a.Resource]; recorded >= a.Token {
-		return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+	for _, a := range all {
+		if recorded := r.tokens[a.Resource]; recorded >= a.Token {
+			return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+		}
 	}
-	r.tokens[a.Resource] = a.Token
+	for _, a := range all {
+		r.tokens[a.Resource] = a.Token
+	}
 	return nil
 }
+
+// Raised says what Redis may have lost, as PostgreSQL does.
+func (r *register) Raised(context.Context) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.tokens) > 0, nil
+}
+
+func (r *register) End(context.Context, fence.Ending) error { return nil }
+func (r *register) Floor(string) fence.Token                { return 0 }
+
+// anyFence arms everything. Its methods are replaced one by one.
+type anyFence struct{}
+
+func (anyFence) Arm(context.Context, ...fence.Arming) error { return nil }
+func (anyFence) End(context.Context, fence.Ending) error    { return nil }
+func (anyFence) Floor(string) fence.Token                   { return 0 }
+func (anyFence) Raised(context.Context) (bool, error)       { return false, nil }
 
 // epochs is an EpochStore in memory.
 type epochs struct{ last atomic.Int64 }

@@ -111,7 +111,7 @@ func (s *sim) admit(c *simCall, resource string, l *lock.Lease) *simLease {
 		s.counts.waited++
 	}
 	ref := l.Ref()
-	h := &simLease{Lease: l, locker: c.locker, resource: resource, token: ref.Token, owner: ref.Owner, ttl: c.ttl, deadline: l.Deadline()}
+	h := &simLease{Lease: l, locker: c.locker, resource: resource, token: ref.Token, owner: ref.Owner, ttl: c.ttl, deadline: l.Deadline().Time()}
 	s.logf("l%d token %d of %s", c.locker, h.token, resource)
 	t := simToken{token: h.token, begun: c.attempts[resource], done: c.ended}
 	for _, before := range s.tokens[resource] {
@@ -246,7 +246,7 @@ func (s *sim) judgeLeases() {
 }
 
 func (s *sim) judgeDeadline(h *simLease) {
-	if moved := h.Deadline(); !moved.Equal(h.deadline) {
+	if moved := h.Deadline().Time(); !moved.Equal(h.deadline) {
 		h.deadline, h.asleep = moved, 0
 		h.vague = s.lockers[h.locker].slept(time.Now().Add(-simRound)) > 0
 		if h.ttl > 0 {

@@ -759,16 +759,11 @@ type simArmer struct {
 	register
 }
 
-func (a *simArmer) Arm(ctx context.Context, arming fence.Arming) error {
-	err := a.register.Arm(ctx, arming)
+func (a *simArmer) Arm(ctx context.Context, all ...fence.Arming) error {
+	arming := all[0]
+	err := a.register.Arm(ctx, all...)
 	if err == nil && !a.s.plan.calm && rand.New(rand.NewPCG(a.seed, uint64(arming.Token)+uint64(len(arming.Resource)))).IntN(20) == 0 {
 		return fmt.Errorf("the answer is lost: %w", fence.ErrUnknown)
 	}
 	return err
-}
-
-func (a *simArmer) Raised(context.Context) (bool, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.tokens) > 0, nil
 }

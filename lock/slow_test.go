@@ -184,7 +184,7 @@ func TestAGroupWithoutAnyNodeSaysWhy(t *testing.T) {
 		if !errors.Is(err, lock.ErrNoQuorum) || !errors.As(err, &node) || node.Node != "node-1" {
 			t.Fatalf("got %v", err)
 		}
-		if err := l.Ping(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
+		if _, err := l.Ready(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
 			t.Fatalf("ping: %v", err)
 		}
 	})

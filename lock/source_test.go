@@ -25,7 +25,7 @@ func TestALockerOnRedisFollowsTheRulesOfASource(t *testing.T) {
 	t.Parallel()
 	leasingtest.Run(t, func(tb testing.TB) leasingtest.Open {
 		r := testenv.Redis(tb, 3)
-		return openOn(tb, lock.Config{Nodes: nodesAt(r.Addrs...), KeyPrefix: r.Prefix, NodeTimeout: patient})
+		return openOn(tb, lock.Config{Nodes: nodesAt(r.Addrs...), KeyPrefix: lock.Prefix(r.Prefix), NodeTimeout: patient})
 	})
 }
 

@@ -41,7 +41,7 @@ func TestALeaseThatEndedInASuspensionIsOverAtTheFirstLook(t *testing.T) {
 				cfg, _ := inMemory(t, 3)
 				clock := cfg.WithClock()
 				lease := acquire(t, started(t, cfg), "r")
-				left := time.Until(lease.Deadline())
+				left := lease.Deadline().Left()
 				if clock.Suspend(left - time.Millisecond); over(lease) {
 					t.Error("over before its deadline")
 				}
@@ -66,10 +66,10 @@ func TestAClockThatWasOnlySetMovesNoDeadline(t *testing.T) {
 				l := started(t, cfg)
 				lease := acquire(t, l, "r")
 				clock.Set(by)
-				if left := time.Until(lease.Deadline()); left != l.Validity() {
+				if left := lease.Deadline().Left(); left != l.Validity() {
 					t.Errorf("the lease lasts for %v; want %v", left, l.Validity())
 				}
-				time.Sleep(time.Until(lease.Deadline()) - time.Nanosecond)
+				time.Sleep(lease.Deadline().Left() - time.Nanosecond)
 				if _, err := lease.Grant(); err != nil {
 					t.Errorf("before its deadline: %v", err)
 				}

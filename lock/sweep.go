@@ -43,6 +43,9 @@ var (
 //
 // The error names the nodes that could not be swept.
 func (l *Locker) Sweep(ctx context.Context) (int, error) {
+	if err := l.keyed(ctx); err != nil {
+		return 0, err
+	}
 	states := l.read(ctx)
 	var limit int64
 	for _, st := range states {

@@ -132,7 +132,7 @@ func TestManyResourcesUsedOnceLeaveAlmostNothing(t *testing.T) {
 	for i := range counters / 50_000 { // what as many acquisitions leave, written at once
 		must(t, c.Eval(t.Context(), `for i = 1, 50000 do
 			redis.call('HSET', KEYS[1], 'c:jobs/' .. string.format('%d', ARGV[1] * 50000 + i), '1')
-		end return 1`, []string{cfg.KeyPrefix + ":h"}, i).Err())
+		end return 1`, []string{prefixOf(cfg) + ":h"}, i).Err())
 	}
 	full, before := used(t, c), scripts(t, c)
 	begun := time.Now()
@@ -174,7 +174,7 @@ func TestLockersThatDoNotLiveLongSweepTogether(t *testing.T) {
 	for i := range 3 { // more counters than a node may keep
 		must(t, c.Eval(t.Context(), `for i = 1, 40000 do
 			redis.call('HSET', KEYS[1], 'c:jobs/' .. string.format('%d', ARGV[1] * 40000 + i), '1')
-		end return 1`, []string{cfg.KeyPrefix + ":h"}, i).Err())
+		end return 1`, []string{prefixOf(cfg) + ":h"}, i).Err())
 	}
 	eventually(t, time.Minute, "the counters are swept", func() bool {
 		l := locker(t, cfg)
@@ -182,7 +182,7 @@ func TestLockersThatDoNotLiveLongSweepTogether(t *testing.T) {
 		for range 4 {
 			release(t, acquire(t, l, "r"))
 		}
-		return fields(t, c, cfg.KeyPrefix) < 20
+		return fields(t, c, prefixOf(cfg)) < 20
 	})
 	if got := token(t, acquire(t, locker(t, cfg), "first")); got <= first {
 		t.Errorf("token %d after %d", got, first)

@@ -89,6 +89,8 @@ func (a *authority) loses() bool {
 
 // authorityClient is a client of an authority.
 type authorityClient struct {
+	anyFence
+
 	path string
 	mu   sync.Mutex
 	conn net.Conn
@@ -131,12 +133,18 @@ func (c *authorityClient) close() {
 	}
 }
 
-func (c *authorityClient) Arm(_ context.Context, a fence.Arming) error {
-	recorded, err := c.ask("arm %d %s\n", a.Token, a.Resource)
-	if err == nil && recorded != 0 {
-		err = &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: fence.Token(recorded)}
+// Arm arms one after the other, and stops at the first refusal.
+func (c *authorityClient) Arm(_ context.Context, all ...fence.Arming) error {
+	for _, a := range all {
+		recorded, err := c.ask("arm %d %s\n", a.Token, a.Resource)
+		if err == nil && recorded != 0 {
+			err = &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: fence.Token(recorded)}
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 func (c *authorityClient) RaiseEpoch(_ context.Context, above int64) (int64, error) {

@@ -26,7 +26,7 @@ func TestTortureOfBursts(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 5))
 	g := newTortureGroup(t, scenario{nodes: 3, odds: odds{lose: 6, late: 4, freeze: 2}})
-	l := started(t, lock.Config{Nodes: nodesAt(g.addrs()...), KeyPrefix: "torture", NodeTimeout: brisk, Epochs: &epochs{}})
+	l := started(t, lock.Config{Nodes: nodesAt(g.addrs()...), KeyPrefix: lock.Prefix("torture"), NodeTimeout: brisk, Epochs: &epochs{}})
 	until := time.Now().Add(*tortureFor)
 	held, bursts := 0, 0
 	for ; bursts < 3 || time.Now().Before(until); bursts++ {

@@ -88,7 +88,7 @@ const precision = 100 * time.Microsecond
 func deadlineOf(lease *lock.Lease) time.Duration {
 	for {
 		before := monotonic()
-		left := time.Until(lease.Deadline())
+		left := lease.Deadline().Left()
 		if monotonic()-before < precision { // not stopped in between
 			return before + left
 		}
@@ -137,7 +137,7 @@ func (c *tortureClient) run(ctx context.Context) error {
 	c.authority = &authorityClient{path: c.cfg.Authority}
 	defer c.authority.close()
 	cfg := lock.Config{
-		KeyPrefix: c.cfg.Prefix, MaxTTL: c.cfg.MaxTTL, Epochs: c.authority, Nodes: nodesAt(c.cfg.Addrs...),
+		KeyPrefix: lock.Prefix(c.cfg.Prefix), MaxTTL: c.cfg.MaxTTL, Epochs: c.authority, Nodes: nodesAt(c.cfg.Addrs...),
 		NodeTimeout: c.cfg.scaled(lock.DefaultNodeTimeout),
 	}
 	if c.cfg.Suspend > 0 {
@@ -289,7 +289,7 @@ func (c *tortureClient) once(ctx context.Context, l *lock.Locker, random *rand.R
 
 // keeps reports whether a quorum still has the lock of a lease.
 func keeps(ctx context.Context, l *lock.Locker, ref leasing.Ref) bool {
-	ins, err := l.Inspect(ctx, ref.Resource)
+	ins, err := leasing.One(l.Inspect(ctx, ref.Resource))
 	return err == nil && ins.Locked && ins.Owner == ref.Owner
 }
 
@@ -313,13 +313,13 @@ func (c *tortureClient) hold(ctx context.Context, lease *lock.Lease, ttl time.Du
 }
 
 func looksGoodTooLate(lease *lock.Lease) bool {
-	deadline := lease.Deadline()
+	deadline := lease.Deadline().Time()
 	if !time.Now().After(deadline) {
 		return false
 	}
 	good := lease.Context().Err() == nil
 	_, err := lease.Grant()
-	return (good || err == nil) && lease.Deadline().Equal(deadline) // not extended meanwhile
+	return (good || err == nil) && lease.Deadline().Time().Equal(deadline) // not extended meanwhile
 }
 
 // write appends to the history with one system call, so that no acquisition is missing from it.

@@ -174,7 +174,7 @@ const enough = 50
 // nodes, tries and leases, and with the faults.
 func (g *tortureGroup) slowness(t *testing.T) int {
 	t.Helper()
-	l := started(t, lock.Config{Nodes: nodesAt(g.addrs()...), KeyPrefix: "slowness", NodeTimeout: patient})
+	l := started(t, lock.Config{Nodes: nodesAt(g.addrs()...), KeyPrefix: lock.Prefix("slowness"), NodeTimeout: patient})
 	took := make([]time.Duration, 50)
 	for i := range took {
 		begun := time.Now()

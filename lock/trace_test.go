@@ -81,10 +81,10 @@ func TestEachStepOfAnOperationIsTraced(t *testing.T) {
 		cfg, _ := inMemory(t, 3)
 		s := newSpans()
 		var insideArm string
-		cfg.Tracer, cfg.Armer = s, armerFunc(func(ctx context.Context, _ fence.Arming) error {
+		cfg.Tracer, cfg.Armer = s, armerFunc{arm: func(ctx context.Context, _ ...fence.Arming) error {
 			insideArm, _ = ctx.Value(spanKey{}).(string)
 			return nil
-		})
+		}}
 		l := started(t, cfg)
 		lease, err := l.TryAcquire(t.Context(), "r")
 		must(t, err)
@@ -125,9 +125,13 @@ func TestEachStepOfAnOperationIsTraced(t *testing.T) {
 	})
 }
 
-type armerFunc func(context.Context, fence.Arming) error
+type armerFunc struct {
+	anyFence
 
-func (f armerFunc) Arm(ctx context.Context, a fence.Arming) error { return f(ctx, a) }
+	arm func(context.Context, ...fence.Arming) error
+}
+
+func (f armerFunc) Arm(ctx context.Context, all ...fence.Arming) error { return f.arm(ctx, all...) }
 
 // Without an Armer, counters that differ need a second phase.
 func TestConfirmIsTraced(t *testing.T) {

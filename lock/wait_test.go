@@ -20,7 +20,7 @@ import (
 // queued is how many Lockers stand in a resource's queue on a node.
 func queued(t *testing.T, cfg lock.Config, node int, resource string) int64 {
 	t.Helper()
-	prefix := cfg.KeyPrefix
+	prefix := prefixOf(cfg)
 	if prefix == "" {
 		prefix = lock.DefaultKeyPrefix
 	}

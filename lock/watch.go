@@ -11,6 +11,11 @@ import (
 // each node once in one to two seconds, until the Locker is closed. A group in which no node was ever admitted is
 // left to [Locker.Init], which needs no quarantine before the first admission.
 func (l *Locker) watch() {
+	select {
+	case <-l.naming.known:
+	case <-l.ctx.Done():
+		return
+	}
 	looks := make([]looked, len(l.nodes))
 	for pause(l.ctx, time.Second+l.dice.random(time.Second)) == nil {
 		l.each(func(i int, n *node) {

@@ -37,7 +37,7 @@ func waits(name string, wait func(ctx context.Context, resource string) (func(co
 
 func sourced(name string, s leasing.Source) contender {
 	return waits(name, func(ctx context.Context, resource string) (func(context.Context) error, error) {
-		lease, err := s.Acquire(ctx, leasing.Request{Resource: name + "/" + resource, TTL: ttl})
+		lease, err := leasing.One(s.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: name + "/" + resource, TTL: ttl}))
 		return func(ctx context.Context) error { return s.Release(ctx, lease.Ref()) }, err
 	})
 }

@@ -79,12 +79,12 @@ func TestTheSourceOfLeasesIsShownAndChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = source.Close() })
-	lease, err := source.Acquire(t.Context(), leasing.Request{Resource: "orders/1", TTL: 5 * time.Minute})
+	lease, err := leasing.One(source.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "orders/1", TTL: 5 * time.Minute}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	// several sources end together
-	if _, err := source.Acquire(t.Context(), leasing.Request{Resource: "orders/3", TTL: 5 * time.Minute}); err != nil {
+	if _, err := leasing.One(source.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "orders/3", TTL: 5 * time.Minute})); err != nil {
 		t.Fatal(err)
 	}
 	write := func() error { return use(t, pg.WriterURL, "orders/1", lease.Grant.Presented()) }
@@ -118,11 +118,11 @@ func TestTheSourceOfLeasesIsShownAndChanged(t *testing.T) {
 	if err := write(); !errors.Is(err, fence.ErrStale) {
 		t.Errorf("a holder whose lease was ended: %v", err)
 	}
-	if _, err := source.TryAcquire(t.Context(), leasing.Request{Resource: "orders/2", TTL: 5 * time.Minute}); err == nil || !strings.Contains(err.Error(), "fencegate fence source postgres --yes") {
+	if _, err := leasing.One(source.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "orders/2", TTL: 5 * time.Minute})); err == nil || !strings.Contains(err.Error(), "fencegate fence source postgres --yes") {
 		t.Errorf("a source that is not recorded any more: %v", err)
 	}
 	ok(t, vars, "fence", "source", "postgres", "--yes")
-	if _, err := source.TryAcquire(t.Context(), leasing.Request{Resource: "orders/1", TTL: 5 * time.Minute}); err != nil {
+	if _, err := leasing.One(source.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "orders/1", TTL: 5 * time.Minute})); err != nil {
 		t.Error(err)
 	}
 }

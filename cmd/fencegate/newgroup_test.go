@@ -20,7 +20,7 @@ func TestANewGroupHasItsOwnKeysAndRefusesTheGrantsOfTheOldOne(t *testing.T) {
 	vars := map[string]string{"FENCEGATE_POSTGRES_URL": pg.URL, "FENCEGATE_YES": "true"}
 	g := grant(t, pg.GatewayURL, "orders/1", 5)
 	pool := testenv.PoolOf(t, pg.GatewayURL)
-	before, err := pgfence.KeyPrefix(t.Context(), pool)
+	before, err := pgfence.KeyPrefix(pool)(t.Context())
 	if err != nil || !strings.HasPrefix(before, "fencegate:") {
 		t.Fatalf("the prefix is %q: %v", before, err)
 	}
@@ -30,7 +30,7 @@ func TestANewGroupHasItsOwnKeysAndRefusesTheGrantsOfTheOldOne(t *testing.T) {
 	if code, _, stderr := cli(t, map[string]string{"FENCEGATE_POSTGRES_URL": pg.GatewayURL}, "fence", "new-group", "--yes"); code == exitOK || !strings.Contains(stderr, "permission denied") {
 		t.Errorf("a gateway's login may make a new group: %d %s", code, stderr)
 	}
-	if is, err := pgfence.KeyPrefix(t.Context(), pool); err != nil || is != before {
+	if is, err := pgfence.KeyPrefix(pool)(t.Context()); err != nil || is != before {
 		t.Fatalf("what was refused has changed the prefix to %s: %v", is, err)
 	}
 	if err := pgfence.InTx(t.Context(), testenv.PoolOf(t, pg.URL), g, func(pgx.Tx) error { return nil }); err != nil {
@@ -41,7 +41,7 @@ func TestANewGroupHasItsOwnKeysAndRefusesTheGrantsOfTheOldOne(t *testing.T) {
 	if err := json.Unmarshal([]byte(ok(t, vars, "fence", "new-group", "--yes", "--json")), &done); err != nil || done.Raised != 1 || done.Before != before || done.Database != pg.Database || done.Undrained == nil {
 		t.Errorf("%v %+v", err, done)
 	}
-	if is, err := pgfence.KeyPrefix(t.Context(), pool); err != nil || is != done.KeyPrefix || is == before {
+	if is, err := pgfence.KeyPrefix(pool)(t.Context()); err != nil || is != done.KeyPrefix || is == before {
 		t.Errorf("the prefix is %s, was %s, and %s was told: %v", is, before, done.KeyPrefix, err)
 	}
 	err = pgfence.InTx(t.Context(), testenv.PoolOf(t, pg.URL), g, func(pgx.Tx) error { return nil })

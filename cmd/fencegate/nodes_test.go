@@ -18,7 +18,7 @@ func TestALostNodeIsSeenAndAdmittedFromTheCommandLine(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
 	server := testenv.OwnRedis(t, 1)[0]
-	prefix, err := pgfence.KeyPrefix(t.Context(), testenv.PoolOf(t, pg.GatewayURL))
+	prefix, err := pgfence.KeyPrefix(testenv.PoolOf(t, pg.GatewayURL))(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func (r *redisFlags) keyPrefix(ctx context.Context, url string) (string, error) 
 	}
 	var prefix string
 	err := (&database{url: url}).read(ctx, func(ctx context.Context, pool *pgxpool.Pool) (err error) {
-		prefix, err = pgfence.KeyPrefix(ctx, pool)
+		prefix, err = pgfence.KeyPrefix(pool)(ctx)
 		return err
 	})
 	if err != nil {

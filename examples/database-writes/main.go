@@ -49,7 +49,7 @@ func run() error {
 		return err
 	}
 
-	locker, err := newLocker(ctx, arming)
+	locker, err := newLocker(arming)
 	if err != nil {
 		return err
 	}
@@ -89,15 +89,12 @@ func run() error {
 }
 
 // newLocker connects leases from Redis with the fence that each of them arms.
-func newLocker(ctx context.Context, arming *pgxpool.Pool) (*lock.Locker, error) {
-	prefix, err := pgfence.KeyPrefix(ctx, arming) // the nodes may also serve other databases
-	if err != nil {
-		return nil, err
-	}
+func newLocker(arming *pgxpool.Pool) (*lock.Locker, error) {
 	f := pgfence.New(arming)
 	return lock.New(lock.Config{
-		Nodes: nodes(), KeyPrefix: prefix, Armer: f, Epochs: f,
-		NodeTimeout: time.Second, // generous: these nodes run on a busy machine
+		Nodes: nodes(), Armer: f, Epochs: f,
+		KeyPrefix:   pgfence.KeyPrefix(arming), // the nodes may also serve other databases
+		NodeTimeout: time.Second,               // generous: these nodes run on a busy machine
 	})
 }
 

@@ -97,7 +97,7 @@ func run() error {
 
 // newLocker connects leases from Redis with the fence that each of them arms.
 func newLocker(ctx context.Context, arming *sql.DB) (*lock.Locker, error) {
-	prefix, err := sqlfence.KeyPrefix(ctx, arming) // the nodes may also serve other databases
+	prefix, err := sqlfence.KeyPrefix(arming)(ctx) // the nodes may also serve other databases
 	if err != nil {
 		return nil, err
 	}

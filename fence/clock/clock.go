@@ -66,6 +66,9 @@ type Instant struct {
 	of   *Clock
 }
 
+// Now is the present moment on the clock of an Instant that is not zero.
+func (i Instant) Now() Instant { return i.of.Now() }
+
 // Add is the moment d later.
 func (i Instant) Add(d time.Duration) Instant {
 	return Instant{mono: i.mono.Add(d), boot: i.boot + d, of: i.of}
@@ -93,6 +96,9 @@ func (i Instant) Earlier(j Instant) Instant {
 	}
 	return Instant{mono: i.mono, boot: min(i.boot, j.boot), of: i.of}
 }
+
+// After reports whether the moment is later than another one of the same clock.
+func (i Instant) After(j Instant) bool { return i.mono.After(j.mono) }
 
 // Time is the moment on the monotonic clock, for timers. After a suspension that clock is late: ask [Instant.Passed].
 func (i Instant) Time() time.Time { return i.mono }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 )
 
 // DefaultRenewal is how long [Do] renews a lease by default.
@@ -97,25 +98,15 @@ func Do(
 	case r.SealHash != nil:
 		return &fence.InvalidError{Field: "seal hash", Reason: "is for a lease whose grant another presents; work under Do presents it itself"}
 	}
-	return do(ctx, time.Now, source, r, cmp.Or(renewal, DefaultRenewal), work)
-}
-
-// clock tells the time.
-type clock func() time.Time
-
-func do(
-	ctx context.Context, now clock, source Source, r Request, renewal time.Duration, work func(context.Context, fence.Grant) error,
-) error {
-	lease, err := source.Acquire(ctx, r)
+	lease, err := One(source.Acquire(ctx, UntilDone, r))
 	if err != nil {
 		return err
 	}
-	return Under(ctx, keep(ctx, now, source, lease, r.TTL, renewal), work)
+	return Under(ctx, keep(ctx, source, lease, r.TTL, cmp.Or(renewal, DefaultRenewal)), work)
 }
 
 // kept is a lease that is renewed in the background.
 type kept struct {
-	now    clock
 	source Source
 	lease  Lease
 	ttl    time.Duration
@@ -124,17 +115,17 @@ type kept struct {
 	ended  chan struct{} // closed when the renewals have stopped
 
 	mu       sync.Mutex
-	deadline time.Time
+	deadline clock.Instant
 	timer    *time.Timer
 	why      error // why it is not renewed any more
 }
 
-func keep(ctx context.Context, now clock, source Source, lease Lease, ttl, renewal time.Duration) *kept {
-	k := &kept{now: now, source: source, lease: lease, ttl: ttl, deadline: lease.Deadline, ended: make(chan struct{})}
+func keep(ctx context.Context, source Source, lease Lease, ttl, renewal time.Duration) *kept {
+	k := &kept{source: source, lease: lease, ttl: ttl, deadline: lease.Deadline, ended: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.timer = time.AfterFunc(k.deadline.Sub(k.now()), k.expire)
+	k.timer = time.AfterFunc(k.deadline.Left(), k.expire)
 	go k.renew(renewal)
 	return k
 }
@@ -143,7 +134,7 @@ func keep(ctx context.Context, now clock, source Source, lease Lease, ttl, renew
 func (k *kept) expire() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.now().Before(k.deadline) {
+	if k.deadline.Passed() {
 		k.cancel(errors.Join(fmt.Errorf("lease of %q: %w", k.lease.Grant.Resource, ErrLost), k.why))
 	}
 }
@@ -151,7 +142,7 @@ func (k *kept) expire() {
 // renew renews the lease until it is over, released, or the renewal time has passed.
 func (k *kept) renew(renewal time.Duration) {
 	defer close(k.ended)
-	begun := k.now()
+	end := k.lease.Deadline.Now().Add(renewal)
 	next := time.NewTimer(k.soon())
 	defer next.Stop()
 	for {
@@ -161,7 +152,7 @@ func (k *kept) renew(renewal time.Duration) {
 		case <-next.C:
 		}
 		err := ErrCapped
-		if k.now().Sub(begun) < renewal {
+		if !end.Passed() {
 			err = k.extend()
 		}
 		switch {
@@ -185,16 +176,15 @@ func (k *kept) renew(renewal time.Duration) {
 func (k *kept) soon() time.Duration { return k.ttl/4 + rand.N(k.ttl/12+1) }
 
 func (k *kept) extend() error {
-	asked := k.now()
-	valid, err := k.source.Extend(k.ctx, k.lease.Ref(), k.ttl)
+	deadline, err := k.source.Extend(k.ctx, k.lease.Ref(), k.ttl)
 	if err != nil {
 		return err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.ctx.Err() == nil { // otherwise it is over already, and the cause stays
-		k.deadline = asked.Add(valid) // not from the answer: the process may have been paused since
-		k.timer.Reset(k.deadline.Sub(k.now()))
+		k.deadline = deadline
+		k.timer.Reset(k.deadline.Left())
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
+	"github.com/fencegate/fencegate/fence/clock/clocktest"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -23,6 +25,7 @@ const ttl = 30 * time.Second
 type shelf struct {
 	leasing.Source // its other methods
 
+	clock     *clocktest.Clock // of the process that holds the lease
 	begun     time.Time
 	answers   func() error  // of renewals; nil: each succeeds
 	answering time.Duration // how long a renewal takes
@@ -33,40 +36,43 @@ type shelf struct {
 	released int
 }
 
-func newShelf() *shelf { return &shelf{begun: time.Now()} }
+func newShelf() *shelf { return &shelf{clock: clocktest.New(), begun: time.Now()} }
 
-func (s *shelf) Acquire(_ context.Context, r leasing.Request) (leasing.Lease, error) {
+func (s *shelf) Acquire(_ context.Context, _ leasing.Wait, all ...leasing.Request) ([]leasing.Lease, error) {
+	r := all[0]
 	if err := fence.ValidateResource(r.Resource); err != nil {
-		return leasing.Lease{}, err
+		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.until = time.Now().Add(r.TTL)
-	return leasing.Lease{Grant: fence.Grant{Resource: r.Resource, Token: 1, Seal: fence.NewSeal()}, Owner: "me", Deadline: s.until}, nil
+	return []leasing.Lease{{
+		Grant: fence.Grant{Resource: r.Resource, Token: 1, Seal: fence.NewSeal()}, Owner: "me", Deadline: s.clock.Now().Add(r.TTL),
+	}}, nil
 }
 
-func (s *shelf) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
-	asked := time.Now()
+func (s *shelf) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (clock.Instant, error) {
+	asked, deadline := time.Now(), s.clock.Now().Add(ttl)
 	s.mu.Lock()
 	s.renewals = append(s.renewals, asked.Sub(s.begun))
 	s.mu.Unlock()
 	select {
 	case <-time.After(s.answering):
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return clock.Instant{}, ctx.Err()
 	}
 	if s.answers != nil {
 		if err := s.answers(); err != nil {
-			return 0, err
+			return clock.Instant{}, err
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ref.Owner != "me" || !time.Now().Before(s.until) {
-		return 0, leasing.ErrLost
+		return clock.Instant{}, leasing.ErrLost
 	}
 	s.until = asked.Add(ttl)
-	return time.Until(s.until), nil
+	return deadline, nil
 }
 
 func (s *shelf) Release(ctx context.Context, _ leasing.Ref) error {
@@ -281,24 +287,6 @@ func TestARenewalThatCannotSucceedIsNotRepeatedAndSaysWhy(t *testing.T) {
 	})
 }
 
-// suspendable is a clock that runs on while the process's timers don't.
-type suspendable struct {
-	mu   sync.Mutex
-	slow time.Duration // how far the timers are behind
-}
-
-func (c *suspendable) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return time.Now().Add(c.slow)
-}
-
-func (c *suspendable) suspend(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.slow += d
-}
-
 func TestALeaseIsOverAfterASuspensionThatNoTimerNoticed(t *testing.T) {
 	t.Parallel()
 	for name, over := range map[string]func(ctx context.Context) bool{
@@ -311,12 +299,12 @@ func TestALeaseIsOverAfterASuspensionThatNoTimerNoticed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s, c := newShelf(), &suspendable{}
-				err := leasing.DoBy(t.Context(), c.now, s, leasing.Request{Resource: "r", TTL: ttl}, func(ctx context.Context, _ fence.Grant) error {
-					if c.suspend(ttl - 1); ctx.Err() != nil {
+				s := newShelf()
+				err := do(t, s, 0, func(ctx context.Context) error {
+					if s.clock.Suspend(ttl - time.Millisecond); ctx.Err() != nil {
 						t.Errorf("over before its deadline: %v", context.Cause(ctx))
 					}
-					c.suspend(1)
+					s.clock.Suspend(time.Millisecond)
 					if !over(ctx) || !errors.Is(context.Cause(ctx), leasing.ErrLost) || time.Since(s.begun) > 0 {
 						t.Errorf("%v later by the timers: %v", time.Since(s.begun), context.Cause(ctx))
 					}
@@ -334,18 +322,18 @@ func TestALeaseIsOverAfterASuspensionThatNoTimerNoticed(t *testing.T) {
 func TestADeadlineIsCountedFromBeforeTheRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, c := newShelf(), &suspendable{}
+		s := newShelf()
 		s.answering = time.Second
 		s.answers = func() error {
 			if len(s.asked()) > 1 {
 				return errors.New("no more renewals")
 			}
-			c.suspend(ttl / 2)
+			s.clock.Suspend(ttl / 2)
 			return nil
 		}
-		err := leasing.DoBy(t.Context(), c.now, s, leasing.Request{Resource: "r", TTL: ttl}, func(ctx context.Context, _ fence.Grant) error {
+		err := do(t, s, 0, func(ctx context.Context) error {
 			<-ctx.Done()
-			if lived := c.now().Sub(s.begun); lived > s.asked()[0]+ttl || lived < s.asked()[0]+ttl-s.answering {
+			if lived := time.Since(s.begun) + ttl/2; lived > s.asked()[0]+ttl || lived < s.asked()[0]+ttl-s.answering {
 				t.Errorf("the lease lived for %v; its last renewal was asked for after %v", lived, s.asked()[0])
 			}
 			return nil

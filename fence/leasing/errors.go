@@ -35,6 +35,32 @@ func (e *HeldError) Error() string {
 // Is matches [ErrHeld].
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
+// UnavailableError names the part that cannot be reached. It is an [ErrUnavailable]. Nothing was done, unless Cause is
+// [fence.ErrUnknown].
+type UnavailableError struct {
+	Part  string // a name for clients: [PartPostgres], [PartRedis], …
+	Cause error  // for the log; it may have a text for clients, Tell() string, and a time to wait, Left() time.Duration
+}
+
+// Parts of a source of leases, as clients see them.
+const (
+	PartPostgres = "postgresql"
+	PartRedis    = "redis"
+)
+
+func (e *UnavailableError) Error() string {
+	if e.Cause == nil {
+		return e.Part + " is unavailable"
+	}
+	return fmt.Sprintf("%s is unavailable: %v", e.Part, e.Cause)
+}
+
+// Is matches [ErrUnavailable].
+func (e *UnavailableError) Is(target error) bool { return target == ErrUnavailable }
+
+// Unwrap returns the cause.
+func (e *UnavailableError) Unwrap() error { return e.Cause }
+
 // Retryable reports whether the same call may succeed later: the resource was held, or the source was unavailable.
 // After [ErrLost], acquire again and start from what the newer holder wrote.
 func Retryable(err error) bool {

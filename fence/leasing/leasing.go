@@ -6,7 +6,7 @@
 // began, its token is lower. A resource has only one holder at a time as long as clocks run at nearly the same speed;
 // the fence makes the exception harmless. Package leasingtest tests these rules for each implementation.
 //
-//	lease, err := source.Acquire(ctx, leasing.Request{Resource: "orders/1001", TTL: 30 * time.Second})
+//	lease, err := leasing.One(source.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: "orders/1001", TTL: 30 * time.Second}))
 //	if err != nil {
 //		return err // leasing.ErrHeld, leasing.ErrUnavailable, …
 //	}
@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 )
 
 // Source grants leases. Implementations are safe for concurrent use.
@@ -30,112 +31,93 @@ import (
 // [ErrUnavailable], [ErrClosed], or the context's error, joined with [ErrHeld] if it ended a wait. Any other error of
 // an acquisition comes from the [Armer].
 type Source interface {
-	// TryAcquire takes the lease of a resource if it is free; otherwise the error is a [*HeldError]. After an error
-	// nothing stays locked, though a partial acquisition may be released a moment later. If the Armer's error is
-	// [fence.ErrUnknown], the fence may have been raised; that only makes older grants stale.
-	TryAcquire(ctx context.Context, r Request) (Lease, error)
+	// Acquire takes the leases of all requests, or none, and returns them in the requests' order. A resource that is
+	// named twice, or no request, is a [*fence.InvalidError]. If another holds a resource, Acquire waits as wait says:
+	// for its release or its expiry. Callers in one process are served in the order of their calls. While it waits, it
+	// renews the leases that it already has. Two callers with common resources never deadlock.
+	//
+	// The Armer arms all leases in one call. After an error nothing stays locked, though a partial acquisition may be
+	// released a moment later. If the Armer's error is [fence.ErrUnknown], the fences may have been raised; that only
+	// makes older grants stale. The [*HeldError] names the resource that is held.
+	Acquire(ctx context.Context, wait Wait, all ...Request) ([]Lease, error)
 
-	// Acquire waits until ctx ends while another holds the resource: for its release or its expiry. Callers in one
-	// process are served in the order of their calls.
-	Acquire(ctx context.Context, r Request) (Lease, error)
-
-	// Extend gives a lease a new time to live, counted from now, and returns how long it is valid from now on. A
-	// lease that is over is never revived: the error is [ErrLost]. It is over when the service has removed it, which
-	// may be seconds after its deadline, or with the session of the process that took it; until then nobody else has
-	// had the resource, and Extend succeeds. After [ErrUnavailable] the lease is valid until its old deadline, or
-	// until now + ttl if that is sooner.
-	Extend(ctx context.Context, ref Ref, ttl time.Duration) (time.Duration, error)
+	// Extend gives a lease a new time to live, counted from now, and returns its new deadline. A lease that is over is
+	// never revived: the error is [ErrLost]. It is over when the service has removed it, which may be seconds after its
+	// deadline, or with the session of the process that took it; until then nobody else has had the resource, and
+	// Extend succeeds. After [ErrUnavailable] the lease is valid until its old deadline, or until now + ttl if that is
+	// sooner.
+	Extend(ctx context.Context, ref Ref, ttl time.Duration) (clock.Instant, error)
 
 	// Release ends a lease. [ErrLost]: it was over already, or another holder has the resource; nothing was changed.
-	// Release runs even if ctx has ended. If the Armer is an [Ender], the grant is ended first.
+	// Release runs even if ctx has ended. If there is an Armer, the grant is ended first, within a time limit; the
+	// resource is freed whatever [Armer.End] returns.
 	Release(ctx context.Context, ref Ref) error
 
-	// Inspect says who holds a resource. The answer is for display: it may be outdated. With [ErrUnavailable] the
-	// inspection contains what could be learned.
-	Inspect(ctx context.Context, resource string) (Inspection, error)
+	// Inspect says who holds each of the resources, in their order. The answer is for display: it may be outdated. With
+	// [ErrUnavailable] the inspections contain what could be learned.
+	Inspect(ctx context.Context, resources ...string) ([]Inspection, error)
 
-	// Ready reports whether the source can grant leases: nil, or [ErrUnavailable] with the reason.
-	Ready(ctx context.Context) error
+	// Ready reports whether the source can grant leases: nil, or [ErrUnavailable] with the reason. degraded says what
+	// is missing of a source that grants them, without naming servers; "": nothing.
+	Ready(ctx context.Context) (degraded string, err error)
 
 	// Close aborts waiting callers and frees the source's resources. Leases stay held until they expire. Later calls
 	// fail with [ErrClosed]. Closing twice is not an error.
 	Close() error
 }
 
-// AllSource is a [Source] that grants several leases at once, all or none. A wrapper whose source is not an AllSource
-// returns errors.ErrUnsupported.
-//
-// The leases come in the order of the requests. A resource that is named twice, or an empty list, is a
-// [*fence.InvalidError]. Two callers with common resources never deadlock. If the Armer is an [AllArmer], it arms all
-// in one call. The [*HeldError] names the resource that is held. After an error nothing stays locked, as with one
-// lease.
-type AllSource interface {
-	Source
+// Wait says what an acquisition does while another holds a resource.
+type Wait bool
 
-	// TryAcquireAll takes the leases if all resources are free.
-	TryAcquireAll(ctx context.Context, all []Request) ([]Lease, error)
+const (
+	AtOnce    Wait = false // it fails with a [*HeldError]
+	UntilDone Wait = true  // it waits until its context is done
+)
 
-	// AcquireAll waits until ctx ends while others hold some of them, and renews the leases that it already has.
-	AcquireAll(ctx context.Context, all []Request) ([]Lease, error)
+// One returns the only element of an answer about one resource.
+func One[T any](all []T, err error) (one T, _ error) {
+	if len(all) == 1 {
+		one = all[0]
+	}
+	return one, err
 }
 
-// Redundant is a [Source] of several servers that grants leases while some of them are unavailable.
-type Redundant interface {
-	Source
-	// Degraded says how many servers take no part, without naming them; "": all take part.
-	Degraded(ctx context.Context) string
-}
-
-// Surveyor is a [Source] that can inspect many resources in one round, as [Source.Inspect] does for one. A wrapper
-// whose source is not a Surveyor returns errors.ErrUnsupported.
-type Surveyor interface {
-	Source
-	// InspectAll answers in the order of the resources. With [ErrUnavailable] the result contains what could be
-	// learned.
-	InspectAll(ctx context.Context, resources []string) ([]Inspection, error)
-}
-
-// Armer raises the fence of a resource to a new token, as the last step of an acquisition. A source that was created
-// with an Armer arms every lease before it returns it. See [fence.Arming].
-//
-// nil: the fence stands at the token with this seal, and no older writer is left. [*fence.NotRaisedError]: nothing
-// was raised; the error has the recorded token, and the source retries with a token above it, a bounded number of
-// times. Joined with [fence.ErrUnknown]: it may have been raised.
+// Armer raises the fences of resources to new tokens, as the last step of an acquisition. A source that was created with
+// an Armer arms every lease before it returns it. A pgfence.Fence is one.
 type Armer interface {
-	Arm(ctx context.Context, a fence.Arming) error
-}
+	// Arm raises the fences in one transaction, in the given order: all or none. See [fence.Arming].
+	//
+	// nil: each fence stands at its token with this seal, and no older writer is left. [*fence.NotRaisedError]: nothing
+	// was raised; the error names the resource and has the recorded token, and the source retries with a token above
+	// it, a bounded number of times. Joined with [fence.ErrUnknown]: they may have been raised.
+	Arm(ctx context.Context, all ...fence.Arming) error
 
-// AllArmer is an [Armer] that arms several resources in one transaction, in the given order: all or none. A
-// [*fence.NotRaisedError] names the resource whose token was too low.
-type AllArmer interface {
-	Armer
-	ArmAll(ctx context.Context, all []fence.Arming) error
-}
-
-// Ender is an [Armer] that also ends grants, so that writes under a released lease are refused before the next
-// acquisition. If a source's Armer is an Ender, each release calls End before it frees the resource. It frees the
-// resource whatever End returns, and End has a time limit, because the fence may be unavailable.
-//
-// nil: the grant has ended. [*fence.StaleError]: a newer one has superseded it. After any other error it may be
-// current until the next acquisition.
-type Ender interface {
-	Armer
+	// End ends a grant, so that writes under a released lease are refused before the next acquisition. The fence may be
+	// unavailable, so a source calls it with a time limit.
+	//
+	// nil: the grant has ended. [*fence.StaleError]: a newer one has superseded it. After any other error it may be
+	// current until the next acquisition.
 	End(ctx context.Context, e fence.Ending) error
-}
 
-// Floorer is an [Armer] that knows, for resources without a fence, which tokens it would refuse. A source whose Armer
-// is a Floorer issues tokens above the floor, so that a new or long unused name is armed at the first attempt. The
-// floor may be outdated; then [*fence.NotRaisedError] has the current one.
-type Floorer interface {
-	Armer
+	// Floor is a token up to which the fence is known to refuse; 0: none. A source issues tokens above it, so that a new
+	// or long unused name is armed at the first attempt. It may be outdated; then [*fence.NotRaisedError] has the
+	// current one.
 	Floor(resource string) fence.Token
+
+	// Raised reports whether a fence was ever raised. A source that finds its servers empty treats them as new only if
+	// none was. Otherwise they have lost leases that may still be held.
+	Raised(ctx context.Context) (bool, error)
 }
 
-// Recorder is an [Armer] that knows whether it ever raised a fence. A source that finds its servers empty treats them
-// as new only if no fence was ever raised. Otherwise they have lost leases that may still be held.
-type Recorder interface {
-	Armer
-	Raised(ctx context.Context) (bool, error)
+// Metrics receives the events of a source. Its methods are called concurrently and must not block.
+type Metrics interface {
+	// Acquired reports a lease: the time since the call, including waiting and arming, and how many servers had granted
+	// it when it was decided.
+	Acquired(waited time.Duration, granted int)
+	// Failed reports that an operation ("acquire", "extend", "release") failed, with a word for the cause.
+	Failed(operation, cause string)
+	// Renewed reports that a lease was extended.
+	Renewed()
 }
 
 // Request asks for a lease.
@@ -156,9 +138,9 @@ type Request struct {
 
 // Lease is a resource held until its deadline.
 type Lease struct {
-	Grant    fence.Grant // what to present with each write: holds a secret, unless the request had a SealHash
-	Owner    string      // identifies the acquisition, together with resource and token
-	Deadline time.Time   // on the monotonic clock, counted from before the first message, less the drift allowance
+	Grant    fence.Grant   // what to present with each write: holds a secret, unless the request had a SealHash
+	Owner    string        // identifies the acquisition, together with resource and token
+	Deadline clock.Instant // counted from before the first message, less the drift allowance
 }
 
 // Ref names the lease.

@@ -31,15 +31,42 @@ import (
 //   - joined with [fence.ErrUnknown]: it may be raised; with [ErrUnreplicated] too, it is raised, but a failover may
 //     undo that. Arming the same grant again finds out.
 //   - [*fence.InvalidError], or PostgreSQL's error: nothing was changed.
-func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
-	if err := a.Validate(); err != nil {
+//
+// Several fences are raised in one transaction of their own, all or none, in two round trips if there are no writers to
+// wait for. All drains share one grace period, and the outcomes are those of all resources together: a
+// [*fence.NotRaisedError] names the first resource, in byte order, whose recorded token is not lower. The order of the
+// resources does not matter: two calls with common resources can't deadlock.
+func (f *Fence) Arm(ctx context.Context, all ...fence.Arming) error {
+	if err := validateArmings(all); err != nil {
 		return err
 	}
-	err := f.armInGroup(ctx, a)
+	var err error
+	if len(all) == 1 {
+		err = f.armInGroup(ctx, all[0])
+	} else {
+		err = f.armAll(ctx, all)
+	}
 	if errors.Is(err, fence.ErrNotRaised) {
 		f.learnFloors(ctx)
 	}
 	return err
+}
+
+func validateArmings(all []fence.Arming) error {
+	if len(all) == 0 {
+		return &fence.InvalidError{Field: "resources", Reason: "are missing"}
+	}
+	named := make(map[string]bool, len(all))
+	for _, a := range all {
+		if err := a.Validate(); err != nil {
+			return err
+		}
+		if named[a.Resource] {
+			return &fence.InvalidError{Field: "resources", Reason: "name one resource twice"}
+		}
+		named[a.Resource] = true
+	}
+	return nil
 }
 
 // armInGroup arms in a group, or alone if writers have to be waited for.

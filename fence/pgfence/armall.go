@@ -14,26 +14,9 @@ import (
 	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
-// ArmAll raises the fences of several resources in one transaction, all or none, and drains the transactions under
-// the superseded grants. It takes two round trips if there are none. All drains share one grace period. The order of
-// the resources does not matter: two calls with common resources can't deadlock.
-//
-// Like [Fence.Arm] it is idempotent, and it has the same outcomes, for all resources together.
-// [*fence.NotRaisedError] names the first resource, in byte order, whose recorded token is not lower; then nothing
-// was changed. [*fence.UndrainedError]: all are raised, unless its Token is 0.
-func (f *Fence) ArmAll(ctx context.Context, all []fence.Arming) error {
+// armAll raises the fences of several resources in one transaction, in the byte order of their names.
+func (f *Fence) armAll(ctx context.Context, all []fence.Arming) error {
 	all = slices.SortedFunc(slices.Values(all), func(a, b fence.Arming) int { return strings.Compare(a.Resource, b.Resource) })
-	if len(all) == 0 {
-		return &fence.InvalidError{Field: "resources", Reason: "are missing"}
-	}
-	for i, a := range all {
-		if err := a.Validate(); err != nil {
-			return err
-		}
-		if i > 0 && all[i-1].Resource == a.Resource {
-			return &fence.InvalidError{Field: "resources", Reason: "name one resource twice"}
-		}
-	}
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("arm %s: %w", core.NamedArmings(all), err)

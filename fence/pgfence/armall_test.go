@@ -32,10 +32,10 @@ func TestArmAllRaisesAndDrainsAll(t *testing.T) {
 			t.Parallel()
 			w := setupMany(t)
 			old, armings := grantsOf(3, users, orders, "team/a")
-			if err := w.fence.ArmAll(t.Context(), armings); err != nil {
+			if err := w.fence.Arm(t.Context(), armings...); err != nil {
 				t.Fatal(err)
 			}
-			if err := w.fence.ArmAll(t.Context(), armings); err != nil {
+			if err := w.fence.Arm(t.Context(), armings...); err != nil {
 				t.Errorf("again: %v", err)
 			}
 			stalled := make([]pgx.Tx, 0, 2)
@@ -47,7 +47,7 @@ func TestArmAllRaisesAndDrainsAll(t *testing.T) {
 				stalled = append(stalled, tx)
 			}
 			current, armings := grantsOf(4, orders, "team/a", users)
-			if err := w.fence.ArmAll(t.Context(), armings); err != nil {
+			if err := w.fence.Arm(t.Context(), armings...); err != nil {
 				t.Fatal(err)
 			}
 			for i, tx := range stalled {
@@ -76,7 +76,7 @@ func TestArmAllRaisesNothingWhereOneIsNotLower(t *testing.T) {
 		"lower":                      {{Resource: "c", Token: 1}, {Resource: "b", Token: 4}, arming(kept)},
 		"the same with another seal": {{Resource: "a", Token: 3}, {Resource: "b", Token: 5, SealHash: fence.NewSeal().Hash()}},
 	} {
-		err := w.fence.ArmAll(t.Context(), armings)
+		err := w.fence.Arm(t.Context(), armings...)
 		var low *fence.NotRaisedError
 		if !errors.As(err, &low) || low.Resource != "b" || low.Recorded != 5 {
 			t.Errorf("%s: %v", name, err)
@@ -88,7 +88,7 @@ func TestArmAllRaisesNothingWhereOneIsNotLower(t *testing.T) {
 	for name, armings := range map[string][]fence.Arming{
 		"nothing": nil, "a name twice": {{Resource: "a", Token: 8}, {Resource: "a", Token: 9}}, "a malformed one": {{Resource: "a", Token: 8}, {Resource: "b*", Token: 9}},
 	} {
-		if err := w.fence.ArmAll(t.Context(), armings); !errors.Is(err, fence.ErrInvalid) {
+		if err := w.fence.Arm(t.Context(), armings...); !errors.Is(err, fence.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -142,7 +142,7 @@ func armSome(ctx context.Context, w world, names []string, token fence.Token, wo
 	if len(armings) == 1 {
 		err = w.fence.Arm(ctx, armings[0])
 	} else {
-		err = w.fence.ArmAll(ctx, armings)
+		err = w.fence.Arm(ctx, armings...)
 	}
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func TestArmAllAfterACrashBetweenRaiseAndDrain(t *testing.T) {
 			t.Parallel()
 			w := setupMany(t)
 			old, armings := grantsOf(3, orders, users)
-			if err := w.fence.ArmAll(t.Context(), armings); err != nil {
+			if err := w.fence.Arm(t.Context(), armings...); err != nil {
 				t.Fatal(err)
 			}
 			tx := begin(t, w.session(t), pgx.ReadCommitted, old[1])
@@ -179,7 +179,7 @@ func TestArmAllAfterACrashBetweenRaiseAndDrain(t *testing.T) {
 			if !again {
 				_, armings = grantsOf(5, orders, users)
 			}
-			if err := w.fence.ArmAll(t.Context(), armings); err != nil {
+			if err := w.fence.Arm(t.Context(), armings...); err != nil {
 				t.Error(err)
 			}
 			if tx.Commit(t.Context()) == nil {
@@ -196,17 +196,17 @@ func TestArmAllAsksAgainWhenTheAnswerWasLost(t *testing.T) {
 	pool := line.pool(t, w.pg.GatewayURL, pgx.QueryExecModeCacheStatement)
 	f := pgfence.New(pool)
 	_, armings := grantsOf(1, "a", "b")
-	if err := f.ArmAll(t.Context(), armings); err != nil {
+	if err := f.Arm(t.Context(), armings...); err != nil {
 		t.Fatal(err)
 	}
 	_, armings = grantsOf(2, "b", "a")
 	line.lose.Store(1)
-	if err := f.ArmAll(t.Context(), armings); err != nil {
+	if err := f.Arm(t.Context(), armings...); err != nil {
 		t.Errorf("one answer lost: %v", err)
 	}
 	_, armings = grantsOf(3, "a", "b")
 	line.lose.Store(1000)
-	if err := f.ArmAll(t.Context(), armings); !errors.Is(err, fence.ErrUnknown) {
+	if err := f.Arm(t.Context(), armings...); !errors.Is(err, fence.ErrUnknown) {
 		t.Errorf("all answers lost: %v", err)
 	}
 }
@@ -220,7 +220,7 @@ func TestArmAllSaysWhoIsInTheWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, armings := grantsOf(2, "b", "a")
-	err := w.fence.ArmAll(t.Context(), armings)
+	err := w.fence.Arm(t.Context(), armings...)
 	var undrained *fence.UndrainedError
 	if !errors.As(err, &undrained) || undrained.Token != 0 || undrained.Resource != "a" {
 		t.Errorf("got %v", err)

@@ -231,7 +231,7 @@ func TestOnlyANewGrantFollowsAnEndedOne(t *testing.T) {
 			w := setup(t)
 			g := w.acquire(t, orders, 34)
 			w.end(t, g)
-			for _, err := range []error{w.fence.Arm(t.Context(), arming(g)), w.fence.ArmAll(t.Context(), []fence.Arming{arming(g)})} {
+			for _, err := range []error{w.fence.Arm(t.Context(), arming(g)), w.fence.Arm(t.Context(), []fence.Arming{arming(g)}...)} {
 				var low *fence.NotRaisedError
 				if !errors.As(err, &low) || low.Recorded != 34 {
 					t.Errorf("the same again: %v", err)
@@ -247,7 +247,7 @@ func TestOnlyANewGrantFollowsAnEndedOne(t *testing.T) {
 
 func armAll(t testing.TB, w world, g fence.Grant) {
 	t.Helper()
-	if err := w.fence.ArmAll(t.Context(), []fence.Arming{arming(g)}); err != nil {
+	if err := w.fence.Arm(t.Context(), []fence.Arming{arming(g)}...); err != nil {
 		t.Error(err)
 	}
 }

@@ -164,12 +164,12 @@ func ExampleConfigure() {
 	}
 }
 
-func ExampleFence_ArmAll() {
+func ExampleFence_Arm_several() {
 	first, second := fence.NewSeal(), fence.NewSeal()
-	err := pgfence.New(pool).ArmAll(ctx, []fence.Arming{
-		{Resource: "orders/1001", Token: 35, SealHash: first.Hash(), Holder: "worker-b"},
-		{Resource: "users/7", Token: 3, SealHash: second.Hash(), Holder: "worker-b"},
-	})
+	err := pgfence.New(pool).Arm(ctx,
+		fence.Arming{Resource: "orders/1001", Token: 35, SealHash: first.Hash(), Holder: "worker-b"},
+		fence.Arming{Resource: "users/7", Token: 3, SealHash: second.Hash(), Holder: "worker-b"},
+	)
 	if not, overtaken := errors.AsType[*fence.NotRaisedError](err); overtaken {
 		fmt.Printf("nothing was raised: take a token of %q above %d\n", not.Resource, not.Recorded)
 	}

@@ -89,7 +89,7 @@ func TestWhateverBreaksTheOutcomeIsTrue(t *testing.T) {
 			return pgfence.New(pool).Arm(ctx, arming(g))
 		},
 		"ArmAll": func(ctx context.Context, pool *pgxpool.Pool, g fence.Grant) error {
-			return pgfence.New(pool).ArmAll(ctx, []fence.Arming{arming(g)})
+			return pgfence.New(pool).Arm(ctx, []fence.Arming{arming(g)}...)
 		},
 	}
 	for name, call := range calls {
@@ -178,7 +178,7 @@ func TestWithoutAConnectionNothingIsUnknown(t *testing.T) {
 		},
 		"Arm": func(ctx context.Context) error { return f.Arm(ctx, arming(fence.Grant{Resource: orders, Token: 35})) },
 		"ArmAll": func(ctx context.Context) error {
-			return f.ArmAll(ctx, []fence.Arming{arming(fence.Grant{Resource: orders, Token: 35})})
+			return f.Arm(ctx, []fence.Arming{arming(fence.Grant{Resource: orders, Token: 35})}...)
 		},
 		"Revoke": func(ctx context.Context) error { _, err := f.Revoke(ctx, orders, ""); return err },
 		"epoch":  func(ctx context.Context) error { _, err := f.RaiseEpoch(ctx, 0); return err },
@@ -338,7 +338,7 @@ func TestEveryExecutionModeWorks(t *testing.T) {
 		}
 		for token := fence.Token(1); token < 3; token++ {
 			g := arming(fence.Grant{Resource: mode.String(), Token: token, Seal: fence.NewSeal()})
-			if err := errors.Join(f.Arm(t.Context(), g), f.ArmAll(t.Context(), []fence.Arming{g})); err != nil {
+			if err := errors.Join(f.Arm(t.Context(), g), f.Arm(t.Context(), []fence.Arming{g}...)); err != nil {
 				t.Errorf("%v: %v", mode, err)
 			}
 		}

@@ -231,7 +231,7 @@ func TestGroupsOfTwoGatewaysMakeNoDeadlock(t *testing.T) {
 	}
 	all := later(func() error { // and a call that arms several in one transaction
 		for round := range rounds {
-			if err := w.fence.ArmAll(t.Context(), next(n, fence.Token(2*round+2))); err != nil && !errors.Is(err, fence.ErrNotRaised) {
+			if err := w.fence.Arm(t.Context(), next(n, fence.Token(2*round+2))...); err != nil && !errors.Is(err, fence.ErrNotRaised) {
 				return err
 			}
 		}

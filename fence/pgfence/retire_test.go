@@ -89,7 +89,7 @@ func TestARetiredFenceRefusesItsStaleTokens(t *testing.T) {
 	}
 	_, armings := grantsOf(34, "users/7", orders)
 	var low *fence.NotRaisedError
-	if err := w.fence.ArmAll(t.Context(), armings); !errors.As(err, &low) || low.Resource != orders || low.Recorded != 34 {
+	if err := w.fence.Arm(t.Context(), armings...); !errors.As(err, &low) || low.Resource != orders || low.Recorded != 34 {
 		t.Errorf("arm all: %v", err)
 	}
 	if n := value[int](t, w, `SELECT (SELECT count(*) FROM fence.resources) + (SELECT count(*) FROM fence.arms)`); n != 0 {

@@ -107,7 +107,7 @@ func TestACommitThatDidNotReachTheStandbyIsUnknown(t *testing.T) {
 		"Arm":                func() error { return w.fence.Arm(t.Context(), next) },
 		"Arm the same again": func() error { return w.fence.Arm(t.Context(), next) },
 		"ArmAll": func() error {
-			return w.fence.ArmAll(t.Context(), []fence.Arming{{Resource: "b", Token: 1}, {Resource: "a", Token: 1}})
+			return w.fence.Arm(t.Context(), []fence.Arming{{Resource: "b", Token: 1}, {Resource: "a", Token: 1}}...)
 		},
 		"epoch": func() error { _, err := w.fence.RaiseEpoch(t.Context(), 0); return err },
 		"batch": func() error {

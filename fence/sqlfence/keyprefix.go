@@ -13,12 +13,13 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// KeyPrefix is the prefix of the database's keys on Redis nodes, for lock.Config.KeyPrefix. It is the same as
+// KeyPrefix asks for the prefix of the database's keys on Redis nodes, for lock.Config.KeyPrefix. It is the same as
 // pgfence.KeyPrefix. The login must be a member of fence_gateway or fence_writer.
-func KeyPrefix(ctx context.Context, db Querier) (string, error) {
-	var prefix string
-	if err := db.QueryRowContext(WithGrant(ctx), core.SQLKeyPrefix).Scan(&prefix); err != nil {
-		return "", fmt.Errorf("ask PostgreSQL for the prefix of its Redis keys: %w", err)
+func KeyPrefix(db Querier) func(ctx context.Context) (string, error) {
+	return func(ctx context.Context) (prefix string, err error) {
+		if err = db.QueryRowContext(WithGrant(ctx), core.SQLKeyPrefix).Scan(&prefix); err != nil {
+			return "", fmt.Errorf("ask PostgreSQL for the prefix of its Redis keys: %w", err)
+		}
+		return prefix, nil
 	}
-	return prefix, nil
 }

@@ -58,7 +58,7 @@ func TestTheFenceIsAskedWithoutTheContextsGrant(t *testing.T) {
 		if r, err := f.Inspect(ctx, orders); err != nil || r.Token != 4 {
 			t.Errorf("Inspect: %+v, %v", r, err)
 		}
-		if _, err := sqlfence.KeyPrefix(ctx, db); err != nil {
+		if _, err := sqlfence.KeyPrefix(db)(ctx); err != nil {
 			t.Errorf("KeyPrefix: %v", err)
 		}
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
@@ -85,7 +86,7 @@ func (s *Server) certified(r *http.Request) (*access.Principal, error) {
 // open reports whether the API requires no token.
 func (s *Server) open() bool { return s.cfg.Principals == nil && s.cfg.BearerToken == "" }
 
-// known is the principal of a bearer token. The error is [access.ErrUnknown], or an [*UnavailableError] if an external
+// known is the principal of a bearer token. The error is [access.ErrUnknown], or an [*leasing.UnavailableError] if an external
 // issuer's token could not be verified.
 func (s *Server) known(ctx context.Context, token string) (*access.Principal, error) {
 	if s.cfg.Principals == nil {
@@ -97,7 +98,7 @@ func (s *Server) known(ctx context.Context, token string) (*access.Principal, er
 	}
 	p, err := s.cfg.Principals.Authenticate(ctx, token)
 	if err != nil && !errors.Is(err, access.ErrUnknown) {
-		return nil, &UnavailableError{Part: wire.PartGateway, Cause: err}
+		return nil, &leasing.UnavailableError{Part: wire.PartGateway, Cause: err}
 	}
 	return p, err
 }

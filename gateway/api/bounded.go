@@ -7,6 +7,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // queryTimeout bounds a query that the API makes for people. PostgreSQL may hang, and connections may be dead without a
@@ -31,13 +32,13 @@ func unanswered(ctx context.Context, part string, err error) error {
 	if err == nil || errors.Is(err, fence.ErrUnknown) || !errors.Is(context.Cause(ctx), errNoAnswer) {
 		return err
 	}
-	return &UnavailableError{Part: part, Cause: &noAnswerError{part, err}}
+	return &leasing.UnavailableError{Part: part, Cause: &noAnswerError{part, err}}
 }
 
 // lockUnanswered is unanswered for the lock: its error names its part, if that is not Redis.
 func lockUnanswered(ctx context.Context, err error) error {
 	part := wire.PartRedis
-	if away, ok := errors.AsType[*UnavailableError](err); ok {
+	if away, ok := errors.AsType[*leasing.UnavailableError](err); ok {
 		part = away.Part
 	}
 	return unanswered(ctx, part, errors.Join(ctx.Err(), err))

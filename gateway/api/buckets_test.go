@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
@@ -56,7 +57,7 @@ func TestBucketsAreSetAndShown(t *testing.T) {
 		t.Errorf("a full page: %s", a.text)
 	}
 	for err, want := range map[error]int{
-		fmt.Errorf("%w: x", api.ErrNotFound): 404, fmt.Errorf("%w: x", api.ErrConflict): 409, &api.UnavailableError{Part: "postgresql", Cause: errors.New("x")}: 503,
+		fmt.Errorf("%w: x", api.ErrNotFound): 404, fmt.Errorf("%w: x", api.ErrConflict): 409, &leasing.UnavailableError{Part: "postgresql", Cause: errors.New("x")}: 503,
 	} {
 		f.err = err
 		for _, call := range [][3]string{{"PUT", "/v1/buckets/orders", `{"keep":"all"}`}, {"GET", "/v1/buckets/orders", ""}, {"PUT", "/v1/buckets/orders/rules", `{"prefix":"a","rule":"none"}`}, {"DELETE", "/v1/buckets/orders/rules?prefix=a", ""}} {
@@ -91,7 +92,7 @@ func TestBucketsNeedTheTokenAndTheS3Port(t *testing.T) {
 type unread struct{ *fakes }
 
 func (unread) InspectBucket(context.Context, string) (wire.Bucket, error) {
-	return wire.Bucket{}, &api.UnavailableError{Part: wire.PartPostgres}
+	return wire.Bucket{}, &leasing.UnavailableError{Part: wire.PartPostgres}
 }
 
 func TestABucketThatWasSetAndCannotBeReadIsNotToldAsUndone(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/activity"
 )
@@ -42,7 +43,7 @@ func (s *Server) checkGrant(c echo.Context) error {
 		state held
 	)
 	if !grant.Seal.IsZero() {
-		asked.Go(func() { state.Inspection, state.err = s.cfg.Leases.Inspect(ctx, grant.Resource) })
+		asked.Go(func() { state.Inspection, state.err = leasing.One(s.cfg.Leases.Inspect(ctx, grant.Resource)) })
 	}
 	_, err = s.run(ctx, grant, nil)
 	asked.Wait()

@@ -83,7 +83,7 @@ func deadlineOf(ctx context.Context, h handle, asked, most time.Time, state held
 // answer is enough.
 func (s *Server) current(ctx context.Context, ref leasing.Ref) (state held, err error) {
 	var asked sync.WaitGroup
-	asked.Go(func() { state.Inspection, state.err = s.cfg.Leases.Inspect(ctx, ref.Resource) })
+	asked.Go(func() { state.Inspection, state.err = leasing.One(s.cfg.Leases.Inspect(ctx, ref.Resource)) })
 	record, err := s.recorded(ctx, ref.Resource)
 	asked.Wait()
 	switch {

@@ -28,7 +28,7 @@ var (
 // the request asks for several; then the error names it.
 func leaseError(ctx context.Context, resource string, err error) error {
 	var held *leasing.HeldError
-	var unavailable *UnavailableError
+	var unavailable *leasing.UnavailableError
 	switch {
 	case err == nil:
 		return nil
@@ -36,7 +36,7 @@ func leaseError(ctx context.Context, resource string, err error) error {
 		return errors.Join(ctx.Err(), err)
 	case errors.Is(err, ErrKeyUsed):
 		return ErrKeyUsed
-	case errors.As(err, &unavailable): // from arming
+	case errors.As(err, &unavailable):
 		return unavailable
 	case errors.As(err, &held):
 		return &leasing.HeldError{Resource: cmp.Or(resource, held.Resource), Holder: held.Holder, RetryAfter: held.RetryAfter}
@@ -47,20 +47,14 @@ func leaseError(ctx context.Context, resource string, err error) error {
 		return &leasing.HeldError{Resource: resource}
 	case errors.Is(err, fence.ErrInvalid), errors.Is(err, fence.ErrUndrained):
 		return err
-	case errors.Is(err, leasing.ErrUnavailable), errors.Is(err, leasing.ErrClosed):
-		return &UnavailableError{Part: wire.PartRedis, Cause: err}
+	case errors.Is(err, leasing.ErrClosed):
+		return &leasing.UnavailableError{Part: wire.PartGateway, Cause: err}
+	case errors.Is(err, leasing.ErrUnavailable):
+		return &leasing.UnavailableError{Part: wire.PartRedis, Cause: err}
 	case errors.Is(err, leasing.ErrLost):
 		return err
 	}
-	return &UnavailableError{Part: wire.PartPostgres, Cause: err} // the rest comes from arming
-}
-
-// UnavailableError names the part that cannot be reached. Nothing was done, unless Hint is set, or Cause is
-// [fence.ErrUnknown].
-type UnavailableError struct {
-	Part  string // [wire.PartPostgres], [wire.PartRedis] or [wire.PartGateway]
-	Cause error  // for the log
-	Hint  string // for clients: what was done all the same, and what to do; "": nothing was done
+	return &leasing.UnavailableError{Part: wire.PartPostgres, Cause: err} // the rest comes from arming
 }
 
 const (
@@ -69,56 +63,58 @@ const (
 	repeatHint  = "Whether it was done is unknown. Repeat the request with the same Idempotency-Key, here or at another gateway."
 )
 
-// halfDone replaces the hint of an [*UnavailableError].
+// halfDoneError is a [*leasing.UnavailableError] of a request that may have done something.
+type halfDoneError struct {
+	*leasing.UnavailableError
+
+	hint string // for clients: what was done, and what to do
+}
+
+func (e *halfDoneError) Unwrap() error { return e.UnavailableError }
+
+// halfDone adds a hint to a [*leasing.UnavailableError].
 func halfDone(err error, hint string) error {
-	if away, ok := errors.AsType[*UnavailableError](err); ok {
-		return &UnavailableError{Part: away.Part, Cause: away.Cause, Hint: hint}
+	if away, ok := errors.AsType[*leasing.UnavailableError](err); ok {
+		return &halfDoneError{away, hint}
 	}
 	return err
 }
 
-// hint says what was done, and what to do.
-func (e *UnavailableError) hint() string {
-	switch {
-	case e.Hint != "":
-		return e.Hint
-	case errors.Is(e.Cause, fence.ErrUnknown):
-		return "Whether it was done is unknown. Look, then try again later."
+// unavailableProblem is the problem of a part that cannot be reached.
+func unavailableProblem(away *leasing.UnavailableError, err error) wire.Problem {
+	hint := "Nothing was done. Try again later."
+	if halfDone, ok := errors.AsType[*halfDoneError](err); ok {
+		hint = halfDone.hint
+	} else if errors.Is(away.Cause, fence.ErrUnknown) {
+		hint = "Whether it was done is unknown. Look, then try again later."
 	}
-	return "Nothing was done. Try again later."
+	p := word(wire.CodeUnavailable, "Unavailable", unavailableDetail(away), hint)
+	p.Part, p.RetryAfterMS = away.Part, retryAfter(away).Milliseconds()
+	return p
 }
 
-func (e *UnavailableError) Error() string {
-	if e.Cause == nil {
-		return e.Part + " is unavailable"
-	}
-	return fmt.Sprintf("%s is unavailable: %v", e.Part, e.Cause)
-}
-
-// detail is the text for clients. It contains no address, and a cause only if that has a text for clients.
-func (e *UnavailableError) detail() string {
+// unavailableDetail is the text for clients. It contains no address, and a cause only if that has a text for clients.
+func unavailableDetail(away *leasing.UnavailableError) string {
 	var told interface{ Tell() string }
-	if errors.As(e.Cause, &told) {
+	if errors.As(away.Cause, &told) {
 		return told.Tell()
 	}
-	switch e.Part {
+	switch away.Part {
 	case wire.PartPostgres:
 		return "PostgreSQL can't serve the gateway now."
 	case wire.PartRedis:
 		return "No quorum of Redis nodes serves the gateway now."
 	}
-	return "The " + e.Part + " can't serve now."
+	return "The " + away.Part + " can't serve now."
 }
-
-func (e *UnavailableError) Unwrap() error { return e.Cause }
 
 // defaultRetry is Retry-After for an unavailable part if nobody knows when it returns.
 const defaultRetry = time.Second
 
 // retryAfter is when a retry may succeed.
-func (e *UnavailableError) retryAfter() time.Duration {
+func retryAfter(away *leasing.UnavailableError) time.Duration {
 	var told interface{ Left() time.Duration }
-	if errors.As(e.Cause, &told) && told.Left() > 0 {
+	if errors.As(away.Cause, &told) && told.Left() > 0 {
 		return told.Left()
 	}
 	return defaultRetry
@@ -127,10 +123,16 @@ func (e *UnavailableError) retryAfter() time.Duration {
 // DegradedError is a [Check]'s error for a part that serves with something missing.
 type DegradedError struct {
 	What  string // public
-	Cause error  // for the log
+	Cause error  // for the log; nil: none
 }
 
-func (e *DegradedError) Error() string { return fmt.Sprintf("%s: %v", e.What, e.Cause) }
+func (e *DegradedError) Error() string {
+	if e.Cause == nil {
+		return e.What
+	}
+	return fmt.Sprintf("%s: %v", e.What, e.Cause)
+}
+
 func (e *DegradedError) Unwrap() error { return e.Cause }
 
 // StatementError names the statement that failed. Nothing was committed.

@@ -47,7 +47,7 @@ func (s *Server) events(c echo.Context) error {
 	}
 	leave, ok := s.streams.Take(p)
 	if !ok {
-		return &UnavailableError{Part: wire.PartGateway, Cause: errors.New("too many streams of events are open, of this principal or in all")}
+		return &leasing.UnavailableError{Part: wire.PartGateway, Cause: errors.New("too many streams of events are open, of this principal or in all")}
 	}
 	defer leave()
 	ctx, cancel := p.Lasts(c.Request().Context())

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // checkTimeout bounds one run of all checks.
@@ -35,7 +36,7 @@ func (s *Server) ready(c echo.Context) error {
 	case s.leaving.Load() && c.QueryParam("leaving") == "404":
 		return fmt.Errorf("%w: shutting down", ErrNotFound) // for HAProxy: no new clients, old ones continue
 	case s.leaving.Load():
-		return &UnavailableError{Part: wire.PartGateway, Cause: errors.New("shutting down")}
+		return &leasing.UnavailableError{Part: wire.PartGateway, Cause: errors.New("shutting down")}
 	}
 	checks := s.checksFor(surface)
 	found, err := s.looks[surface].take(c.Request().Context(), checks)
@@ -49,7 +50,7 @@ func (s *Server) ready(c echo.Context) error {
 			f.err = errors.New(f.degraded) // on the requested surface
 		}
 		if f.err != nil {
-			return &UnavailableError{Part: part, Cause: f.err}
+			return &leasing.UnavailableError{Part: part, Cause: f.err}
 		}
 		if checks[i].Note != "" {
 			notes[part] = checks[i].Note
@@ -74,7 +75,7 @@ func (s *Server) surfaceOf(c echo.Context) (string, error) {
 	case query.Has("leaving") && query.Get("leaving") != "404":
 		return "", &fence.InvalidError{Field: "leaving", Reason: "can be 404 only"}
 	case surface != wire.SurfaceLease && !slices.Contains(s.cfg.Surfaces, surface):
-		return "", &UnavailableError{Part: wire.PartGateway, Cause: errNoSurface}
+		return "", &leasing.UnavailableError{Part: wire.PartGateway, Cause: errNoSurface}
 	}
 	return surface, nil
 }
@@ -129,14 +130,8 @@ type finding struct {
 	degraded string
 }
 
-// find runs both at the same time: each may wait for a node that does not answer.
 func (c Check) find(ctx context.Context) (f finding) {
-	var asked sync.WaitGroup
-	if c.Degraded != nil {
-		asked.Go(func() { f.degraded = c.Degraded(ctx) })
-	}
 	f.err = c.Run(ctx)
-	asked.Wait()
 	if less, ok := errors.AsType[*DegradedError](f.err); ok {
 		f.err, f.degraded = nil, less.What
 	}

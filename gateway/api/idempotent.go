@@ -187,7 +187,7 @@ func (s *Server) found(ctx context.Context, r leasing.Request, seals []fence.Sea
 	if err != nil {
 		return lease, since, err
 	}
-	state, err := s.cfg.Leases.Inspect(ctx, r.Resource)
+	state, err := leasing.One(s.cfg.Leases.Inspect(ctx, r.Resource))
 	switch {
 	case err != nil:
 		return lease, since, leaseError(ctx, r.Resource, err)
@@ -199,7 +199,7 @@ func (s *Server) found(ctx context.Context, r leasing.Request, seals []fence.Sea
 	if err != nil {
 		return lease, since, errNotTheKeys // it may not be extended any more
 	}
-	valid, err := s.cfg.Leases.Extend(ctx, ref, min(max(r.TTL, state.TTL), cmp.Or(s.cfg.MaxTTL, left), left))
+	lease.Deadline, err = s.cfg.Leases.Extend(ctx, ref, min(max(r.TTL, state.TTL), cmp.Or(s.cfg.MaxTTL, left), left))
 	switch {
 	case errors.Is(err, leasing.ErrLost):
 		return lease, since, errNotTheKeys
@@ -207,7 +207,7 @@ func (s *Server) found(ctx context.Context, r leasing.Request, seals []fence.Sea
 		return lease, since, leaseError(ctx, r.Resource, err)
 	}
 	lease.Grant = fence.Grant{Resource: r.Resource, Token: record.Token, Seal: seal}
-	lease.Owner, lease.Deadline = state.Owner, time.Now().Add(valid)
+	lease.Owner = state.Owner
 	return lease, record.ArmedAt, nil
 }
 

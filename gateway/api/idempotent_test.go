@@ -158,7 +158,7 @@ func TestUnavailableSaysWhenToAskAgain(t *testing.T) {
 	t.Parallel()
 	f := newFakes()
 	f.acquire = func(context.Context, leasing.Request) (leasing.Lease, error) {
-		return leasing.Lease{}, &api.UnavailableError{Part: wire.PartRedis, Cause: quarantined{leasing.ErrUnavailable}}
+		return leasing.Lease{}, &leasing.UnavailableError{Part: wire.PartRedis, Cause: quarantined{leasing.ErrUnavailable}}
 	}
 	a := request(t, newServer(t, f), "POST", "/v1/leases", `{"resource":"a"}`)
 	if a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") != "41" || a.str("detail") != "quarantine, 41 s left" {

@@ -9,30 +9,26 @@ import (
 	"fmt"
 	"net/http"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-const (
-	maxHolderBytes = 200
-	releaseTimeout = 5 * time.Second
-)
+const releaseTimeout = 5 * time.Second
 
 // timingOf computes a lease's timing from the request's arrival and the lease's end. It drops fractions of milliseconds
 // on the safe side. Of a lease that is over, the elapsed time ends with it.
-func timingOf(began, end time.Time) wire.Timing {
-	now := time.Now()
-	if end.Before(now) {
-		now = end
+func timingOf(began time.Time, end clock.Instant) wire.Timing {
+	elapsed, left := time.Since(began), end.Left()
+	if left < 0 {
+		elapsed, left = elapsed+left, 0
 	}
-	return wire.Timing{ElapsedMS: max(0, now.Sub(began).Milliseconds()), ValidMS: end.Sub(now).Milliseconds()}
+	return wire.Timing{ElapsedMS: max(0, elapsed.Milliseconds()), ValidMS: left.Milliseconds()}
 }
 
 func (s *Server) acquire(c echo.Context) error {
@@ -56,8 +52,8 @@ func (s *Server) acquire(c echo.Context) error {
 	}
 	all, err := s.await(c.Request().Context(), wait, may, func(ctx context.Context, wait time.Duration) ([]leasing.Lease, error) {
 		return once.acquire(ctx, wait, func(ctx context.Context, wait time.Duration) ([]leasing.Lease, error) {
-			lease, err := s.take(ctx, requests[0], wait)
-			return []leasing.Lease{lease}, leaseError(ctx, req.Resource, err)
+			all, err := s.take(ctx, requests, wait)
+			return all, leaseError(ctx, req.Resource, err)
 		})
 	})
 	if err != nil {
@@ -116,7 +112,7 @@ func (s *Server) acquisition(resource, holder string, ttlText, waitText *string)
 	if err := fence.ValidateResource(resource); err != nil {
 		return req, 0, err
 	}
-	if err := validateHolder(holder); err != nil {
+	if err := leasing.ValidateHolder(holder); err != nil {
 		return req, 0, err
 	}
 	if req.TTL, err = s.ttl(ttlText); err != nil {
@@ -132,18 +128,6 @@ func (s *Server) acquisition(resource, holder string, ttlText, waitText *string)
 		return req, 0, &fence.InvalidError{Field: "wait", Reason: fmt.Sprintf("is over the maximum of %v", s.cfg.MaxWait)}
 	}
 	return req, wait, nil
-}
-
-func validateHolder(holder string) error {
-	if len(holder) > maxHolderBytes {
-		return &fence.InvalidError{Field: "holder", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(holder), maxHolderBytes)}
-	}
-	for _, r := range holder {
-		if unicode.IsControl(r) || r == utf8.RuneError {
-			return &fence.InvalidError{Field: "holder", Reason: "contains a control character"}
-		}
-	}
-	return nil
 }
 
 // acquiring acquires leases within a time.
@@ -186,18 +170,19 @@ func (s *Server) awaitUnless(ctx, rights context.Context, wait time.Duration, ac
 	defer context.AfterFunc(rights, cancel)()
 	all, err := acquire(waiting, wait)
 	if err != nil && ctx.Err() == nil && s.stopping.Err() != nil && errors.Is(err, context.Canceled) {
-		return nil, &UnavailableError{Part: wire.PartGateway, Cause: fmt.Errorf("shutting down: %w", err)} // err says whether the outcome is unknown
+		return nil, &leasing.UnavailableError{Part: wire.PartGateway, Cause: fmt.Errorf("shutting down: %w", err)} // err says whether the outcome is unknown
 	}
 	return all, err
 }
 
-func (s *Server) take(ctx context.Context, req leasing.Request, wait time.Duration) (leasing.Lease, error) {
+// take acquires within a time.
+func (s *Server) take(ctx context.Context, all []leasing.Request, wait time.Duration) ([]leasing.Lease, error) {
 	if wait <= 0 {
-		return s.cfg.Leases.TryAcquire(ctx, req)
+		return s.cfg.Leases.Acquire(ctx, leasing.AtOnce, all...)
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	return s.cfg.Leases.Acquire(ctx, req)
+	return s.cfg.Leases.Acquire(ctx, leasing.UntilDone, all...)
 }
 
 func (s *Server) giveBack(ctx context.Context, ref leasing.Ref) {
@@ -252,7 +237,7 @@ func (s *Server) renew(c echo.Context) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	valid, err := s.cfg.Leases.Extend(ctx, h.Ref, min(ttl, left))
+	deadline, err := s.cfg.Leases.Extend(ctx, h.Ref, min(ttl, left))
 	if errors.Is(err, leasing.ErrLost) {
 		s.ended(h, true)
 		s.tellLease(c, wire.EventLost, h.Ref)
@@ -262,7 +247,7 @@ func (s *Server) renew(c echo.Context) error {
 		return halfDone(leaseError(ctx, h.Resource, err), renewHint)
 	}
 	s.auditManaged(c, "a principal renewed another's lease", h)
-	timing := timingOf(began, time.Now().Add(valid))
+	timing := timingOf(began, deadline)
 	timing.Final = left <= ttl
 	return respond(c, http.StatusOK, wire.Renewed{Resource: h.Resource, Token: h.Token, Timing: timing})
 }

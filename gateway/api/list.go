@@ -9,13 +9,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/leasing"
 )
-
-// surveyor is what a list needs to inspect leases in one round; a [leasing.Surveyor] implements it.
-type surveyor interface {
-	InspectAll(ctx context.Context, resources []string) ([]leasing.Inspection, error)
-}
 
 // list pages through the resources that the principal may inspect, ordered by the bytes of their names.
 func (s *Server) list(c echo.Context) error {
@@ -90,7 +84,7 @@ func (s *Server) survey(ctx context.Context, found []fence.Record, need bool) ([
 		names[i] = record.Resource
 		all[i] = wire.Listed{Record: record.UTC(), State: wire.StateOf(record, nil)}
 	}
-	held, err := s.inspectAll(ctx, names)
+	held, err := s.cfg.Leases.Inspect(ctx, names...)
 	switch {
 	case len(found) == 0:
 		return all, nil
@@ -106,21 +100,6 @@ func (s *Server) survey(ctx context.Context, found []fence.Record, need bool) ([
 			all[i].State, all[i].LeftMS = wire.StateOf(found[i], &one.Locked), ttlMS(one.Locked, one.TTL)
 		}
 		all[i].Waiters = one.Waiters
-	}
-	return all, nil
-}
-
-// inspectAll inspects in one round if the source of the leases can, else one by one.
-func (s *Server) inspectAll(ctx context.Context, resources []string) (all []leasing.Inspection, err error) {
-	if one, ok := s.cfg.Leases.(surveyor); ok {
-		return one.InspectAll(ctx, resources)
-	}
-	for _, resource := range resources {
-		state, failed := s.cfg.Leases.Inspect(ctx, resource)
-		if failed != nil {
-			return all, failed
-		}
-		all = append(all, state)
 	}
 	return all, nil
 }

@@ -18,7 +18,7 @@ import (
 type dialing struct{ leases }
 
 func (d dialing) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
-	state, err := d.leases.Inspect(ctx, resource)
+	state, err := leasing.One(d.leases.Inspect(ctx, resource))
 	state.Members[1].Err = errors.New("dial tcp 10.1.2.3:6379: connection refused")
 	return state, err
 }

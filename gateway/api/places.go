@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
@@ -23,7 +24,7 @@ type places struct {
 // placeTimeout bounds the wait for a place.
 const placeTimeout = time.Minute
 
-// take waits for a place for the caller. The error is ctx's or an [*UnavailableError].
+// take waits for a place for the caller. The error is ctx's or an [*leasing.UnavailableError].
 func (p *places) take(ctx context.Context) (leave func(), err error) {
 	if p.each == 0 {
 		return func() {}, nil
@@ -47,7 +48,7 @@ func (p *places) take(ctx context.Context) (leave func(), err error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-over.C:
-		return nil, &UnavailableError{Part: wire.PartGateway, Cause: fmt.Errorf("%d SQL requests of %s are running, its limit, and none ended within %v", p.each, name, placeTimeout)}
+		return nil, &leasing.UnavailableError{Part: wire.PartGateway, Cause: fmt.Errorf("%d SQL requests of %s are running, its limit, and none ended within %v", p.each, name, placeTimeout)}
 	}
 }
 

@@ -6,29 +6,21 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
 // Leases is what the API needs of a [leasing.Source]. If an acquisition fails with an error that is not the source's
-// own, arming failed; an [*UnavailableError] names the part.
+// own, arming failed; a [*leasing.UnavailableError] names the part.
 type Leases interface {
-	TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error)
-	Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error)
-	Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error)
+	Acquire(ctx context.Context, wait leasing.Wait, all ...leasing.Request) ([]leasing.Lease, error)
+	Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (clock.Instant, error)
 	Release(ctx context.Context, ref leasing.Ref) error
-	Inspect(ctx context.Context, resource string) (leasing.Inspection, error)
+	Inspect(ctx context.Context, resources ...string) ([]leasing.Inspection, error)
 }
 
 var _ Leases = leasing.Source(nil)
-
-// allLeases is what POST /v1/leases/all needs; a [leasing.AllSource] implements it.
-type allLeases interface {
-	TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error)
-	AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error)
-}
-
-var _ allLeases = leasing.AllSource(nil)
 
 // Fences reads the durable record, and takes resources from their holders.
 type Fences interface {
@@ -64,7 +56,7 @@ type CredentialTerms struct {
 
 // Buckets creates buckets and says which resource their writes need. Errors are [fence.ErrInvalid], [ErrNotFound] if
 // the bucket does not exist, [ErrConflict] if it has objects that were written under another rule or as write-once, or
-// an [*UnavailableError].
+// an [*leasing.UnavailableError].
 type Buckets interface {
 	// EnsureBucket creates the bucket with the rule, or sets the rule of an existing one; created says which. With an
 	// empty rule the bucket must exist. Other empty fields stay unchanged. All fields are set, or none.
@@ -80,7 +72,7 @@ type Buckets interface {
 // SQL runs statements under a grant, in one transaction.
 type SQL interface {
 	// Run returns a [*StatementError] for the statement that failed, with nothing committed; an error that is
-	// [fence.ErrUnknown] if the outcome of COMMIT is unknown; a [*TooLargeError] or an [*UnavailableError], with
+	// [fence.ErrUnknown] if the outcome of COMMIT is unknown; a [*TooLargeError] or an [*leasing.UnavailableError], with
 	// nothing committed.
 	Run(ctx context.Context, grant fence.Grant, statements []wire.Statement) ([]wire.Result, error)
 }
@@ -114,8 +106,8 @@ type Check struct {
 	Part string
 	Run  func(context.Context) error
 
-	// Degraded, if set, describes what is missing of a part that serves; "": nothing. It is public.
-	Degraded func(context.Context) string
+	// Leases says that it checks the source of leases.
+	Leases bool
 
 	// Note, if set, appears in the answer of /readyz while the part serves. It is public.
 	Note string

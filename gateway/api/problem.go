@@ -60,7 +60,7 @@ func factualProblem(err error) (p wire.Problem, is bool) {
 	var (
 		invalid     *fence.InvalidError
 		held        *leasing.HeldError
-		unavailable *UnavailableError
+		unavailable *leasing.UnavailableError
 		tooLarge    *TooLargeError
 		statement   *StatementError
 		routing     *echo.HTTPError
@@ -73,8 +73,7 @@ func factualProblem(err error) (p wire.Problem, is bool) {
 	case errors.As(err, &denied): // the outcome of a wait that it ended may be unknown
 		p = deniedProblem(denied, errors.Is(err, fence.ErrUnknown))
 	case errors.As(err, &unavailable):
-		p = word(wire.CodeUnavailable, "Unavailable", unavailable.detail(), unavailable.hint())
-		p.Part, p.RetryAfterMS = unavailable.Part, unavailable.retryAfter().Milliseconds()
+		p = unavailableProblem(unavailable, err)
 	case errors.Is(err, fence.ErrUnknown):
 		p = word(wire.CodeUnknown, "The outcome is unknown",
 			"The connection broke after COMMIT was sent: all of it has taken effect, or none of it.",

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/activity"
 )
@@ -41,7 +42,7 @@ func (s *Server) inspected(ctx context.Context, resource string) (wire.Resource,
 		return wire.Resource{}, err
 	}
 	answer := wire.Resource{Record: found.UTC()}
-	state, err := s.cfg.Leases.Inspect(ctx, resource)
+	state, err := leasing.One(s.cfg.Leases.Inspect(ctx, resource))
 	answer.Lock = lockOf(state, access.Of(ctx).May(access.Inspect, ""))
 	if err != nil {
 		s.log.WarnContext(ctx, "failed to learn whether a resource is locked", "resource", resource, "error", leaseError(ctx, resource, err))
@@ -80,7 +81,7 @@ func (s *Server) revoke(c echo.Context) error {
 	if err := decode(c, &body); err != nil {
 		return err
 	}
-	if err := validateHolder(body.Holder); err != nil {
+	if err := leasing.ValidateHolder(body.Holder); err != nil {
 		return err
 	}
 	if err := check(c, access.Revoke, resource); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 var errNoPostgresPort = fmt.Errorf("%w: this gateway has no PostgreSQL port", ErrNotImplemented)
@@ -33,7 +34,7 @@ func (s *Server) endSession(c echo.Context) error {
 	if err := decode(c, &body); err != nil {
 		return err
 	}
-	if err := validateHolder(body.By); err != nil {
+	if err := leasing.ValidateHolder(body.By); err != nil {
 		return &fence.InvalidError{Field: "by", Reason: "is too long, or has a control character"}
 	}
 	id := pathParam(c, "session")

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -25,10 +24,6 @@ func (s *Server) acquireAll(c echo.Context) error {
 	if err := decode(c, &body); err != nil {
 		return err
 	}
-	source, ok := s.cfg.Leases.(allLeases)
-	if !ok {
-		return errNotSeveral
-	}
 	requests, wait, err := s.acquisitions(body)
 	if err != nil {
 		return err
@@ -50,10 +45,7 @@ func (s *Server) acquireAll(c echo.Context) error {
 	}
 	all, err := s.await(c.Request().Context(), wait, may, func(ctx context.Context, wait time.Duration) ([]leasing.Lease, error) {
 		return once.acquire(ctx, wait, func(ctx context.Context, wait time.Duration) ([]leasing.Lease, error) {
-			all, err := takeAll(ctx, source, requests, wait)
-			if errors.Is(err, errors.ErrUnsupported) {
-				return nil, errNotSeveral
-			}
+			all, err := s.take(ctx, requests, wait)
 			return all, leaseError(ctx, "", err)
 		})
 	})
@@ -68,8 +60,6 @@ func (s *Server) acquireAll(c echo.Context) error {
 		return answer
 	})
 }
-
-var errNotSeveral = fmt.Errorf("%w: the source of leases of this gateway gives one at a time", ErrNotImplemented)
 
 func (s *Server) acquisitions(body wire.AcquireAllRequest) (all []leasing.Request, wait time.Duration, err error) {
 	names := slices.Sorted(slices.Values(body.Resources))
@@ -88,13 +78,4 @@ func (s *Server) acquisitions(body wire.AcquireAllRequest) (all []leasing.Reques
 		}
 	}
 	return all, wait, nil
-}
-
-func takeAll(ctx context.Context, source allLeases, all []leasing.Request, wait time.Duration) ([]leasing.Lease, error) {
-	if wait <= 0 {
-		return source.TryAcquireAll(ctx, all)
-	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	return source.AcquireAll(ctx, all)
 }

@@ -36,7 +36,7 @@ func (s *several) TryAcquireAll(ctx context.Context, all []leasing.Request) (giv
 
 func (s *several) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
 	s.waited = true
-	return s.TryAcquireAll(ctx, all)
+	return s.Acquire(ctx, leasing.AtOnce, all...)
 }
 
 func severalServer(t *testing.T) (*several, *api.Server) {

@@ -7,6 +7,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
@@ -39,15 +40,15 @@ func (s *Server) currentStatus(ctx context.Context) (wire.Status, error) {
 	answer.Postgres.State, answer.Lock.State = wire.PartOK, wire.PartOK
 	for i, f := range found {
 		state, detail := &answer.Postgres.State, &answer.Postgres.Detail
-		if checks[i].Part != wire.PartPostgres || checks[i].Degraded != nil {
+		if checks[i].Part != wire.PartPostgres || checks[i].Leases {
 			state, detail = &answer.Lock.State, &answer.Lock.Detail
 		}
 		if f.degraded != "" && *detail == "" {
 			*detail = f.degraded
 		}
 		if f.err != nil && *state == wire.PartOK {
-			failed := &UnavailableError{Part: checks[i].Part, Cause: f.err}
-			*state, *detail, answer.Ready = wire.PartAway, failed.detail(), false
+			failed := &leasing.UnavailableError{Part: checks[i].Part, Cause: f.err}
+			*state, *detail, answer.Ready = wire.PartAway, unavailableDetail(failed), false
 		}
 	}
 	if answer.Lock.Nodes == nil {

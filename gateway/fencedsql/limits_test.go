@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/fencedsql"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -121,7 +122,7 @@ func TestUnreachableDatabaseIsUnavailable(t *testing.T) {
 	}
 	defer run.Close()
 	_, err = run.Run(t.Context(), fence.Grant{Resource: "r", Token: 1}, []wire.Statement{st("SELECT 1")})
-	var away *api.UnavailableError
+	var away *leasing.UnavailableError
 	if !errors.As(err, &away) || away.Part != "postgresql" || errors.Is(err, fence.ErrUnknown) || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("%v", err)
 	}

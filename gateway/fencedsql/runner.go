@@ -19,6 +19,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/gateway/api"
@@ -145,7 +146,7 @@ func (r *Runner) Run(ctx context.Context, grant fence.Grant, statements []wire.S
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, &api.UnavailableError{Part: wire.PartPostgres, Cause: fmt.Errorf("%d requests are running, the limit, and none ended within %v", r.cfg.MaxConns, r.cfg.RequestTimeout)}
+		return nil, &leasing.UnavailableError{Part: wire.PartPostgres, Cause: fmt.Errorf("%d requests are running, the limit, and none ended within %v", r.cfg.MaxConns, r.cfg.RequestTimeout)}
 	}
 	results := make([]wire.Result, len(statements))
 	err := pgfence.InTx(bounded, r.pool, grant, func(tx pgx.Tx) error {
@@ -265,7 +266,7 @@ func (r *Runner) explain(ctx context.Context, grant fence.Grant, err error) erro
 	if stale := r.stale(ctx, grant); stale != nil {
 		return stale
 	}
-	return &api.UnavailableError{Part: "postgresql", Cause: err}
+	return &leasing.UnavailableError{Part: "postgresql", Cause: err}
 }
 
 const stateCanceled = "57014"

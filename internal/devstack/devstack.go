@@ -145,7 +145,7 @@ func keyPrefix(ctx context.Context, url string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	return pgfence.KeyPrefix(ctx, conn)
+	return pgfence.KeyPrefix(conn)(ctx)
 }
 
 // postgres returns a superuser's address: of the given server, or of a private one.

@@ -29,8 +29,8 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 	if err := group.Validate(); err != nil {
 		return append(found, fail("redis.nodes", err.Error(), "Correct the list of nodes: 1, 3 or 5 independent ones."))
 	}
-	var unknown *Finding
-	if group.KeyPrefix, unknown = keyPrefix(ctx, cfg); unknown != nil {
+	prefix, unknown := keyPrefix(ctx, cfg)
+	if unknown != nil {
 		found = append(found, *unknown)
 		for _, node := range cfg.RedisNodes {
 			_, nodeFindings := examineNode(ctx, node, nameOf(node), cfg.Patience)
@@ -38,6 +38,7 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 		}
 		return found
 	}
+	group.KeyPrefix = lock.Prefix(prefix)
 	locker, err := lock.New(group)
 	if err != nil {
 		return append(found, fail("redis.nodes", err.Error(), "Correct the list of nodes: 1, 3 or 5 independent ones."))
@@ -87,7 +88,7 @@ func keyPrefix(ctx context.Context, cfg Config) (string, *Finding) {
 	if err == nil {
 		defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 		var prefix string
-		if prefix, err = pgfence.KeyPrefix(ctx, conn); err == nil {
+		if prefix, err = pgfence.KeyPrefix(conn)(ctx); err == nil {
 			return prefix, nil
 		}
 	}

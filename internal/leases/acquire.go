@@ -1,77 +1,85 @@
 package leases
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/renewal"
 )
 
 // armTries bounds how often leases are taken again because a fence is higher.
 const armTries = 3
 
+// Acquire takes the leases one after the other, in the byte order of the names, so that two callers with common resources
+// never deadlock, and arms them. Callers of this Source are served in the order in which they asked. The first of them
+// queues in the service.
+func (s *Source) Acquire(ctx context.Context, wait leasing.Wait, all ...leasing.Request) ([]leasing.Lease, error) {
+	begun := time.Now()
+	leases, err := s.acquire(ctx, wait, all)
+	if err != nil {
+		s.cfg.Metrics.Failed("acquire", causeOf(err))
+		return nil, err
+	}
+	for range leases {
+		s.cfg.Metrics.Acquired(time.Since(begun), 1)
+	}
+	return leases, nil
+}
+
+func (s *Source) acquire(ctx context.Context, wait leasing.Wait, all []leasing.Request) ([]leasing.Lease, error) {
+	all, seals, err := s.valid(all)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel, err := s.life.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	take := s.cfg.Store.Take
+	if wait {
+		take = s.wait
+	}
+	taken, err := s.takeAndArm(ctx, all, take)
+	if err != nil {
+		return nil, err
+	}
+	leases := make([]leasing.Lease, len(taken))
+	for i, t := range taken {
+		leases[i] = leasing.Lease{Grant: fence.Grant{Resource: t.Resource, Token: t.Token, Seal: seals[i]}, Owner: t.Owner, Deadline: t.Deadline}
+	}
+	return leases, nil
+}
+
+// valid returns the requests with a holder and a seal hash, and the seals of those that came without.
+func (s *Source) valid(all []leasing.Request) (valid []leasing.Request, seals []fence.Seal, err error) {
+	valid, seals = slices.Clone(all), make([]fence.Seal, len(all))
+	for i := range valid {
+		r := &valid[i]
+		r.Holder = cmp.Or(r.Holder, s.cfg.Holder)
+		if err := r.Validate(s.cfg.MinTTL, s.cfg.MaxTTL); err != nil {
+			return nil, nil, err
+		}
+		if r.SealHash == nil {
+			r.Repeatable, seals[i] = false, fence.NewSeal()
+			r.SealHash = seals[i].Hash()
+		}
+	}
+	return valid, seals, leasing.Distinct(valid, func(r leasing.Request) string { return r.Resource })
+}
+
 // taker is [Store.Take] or a wait.
 type taker func(ctx context.Context, r leasing.Request) (Taken, error)
 
-// TryAcquire takes the lease of a resource if it is free, even if others wait for it.
-func (s *Source) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
-	return s.one(ctx, r, s.cfg.Store.Take)
-}
-
-// Acquire takes the lease of a resource, waiting while another holds it. Callers of this Source are served in the order
-// in which they asked. The first of them queues in the service.
-func (s *Source) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
-	return s.one(ctx, r, s.wait)
-}
-
-func (s *Source) one(ctx context.Context, r leasing.Request, take taker) (leasing.Lease, error) {
-	r, err := s.validate(r)
-	if err != nil {
-		return leasing.Lease{}, err
-	}
-	ctx, cancel, err := s.life.Open(ctx)
-	if err != nil {
-		return leasing.Lease{}, err
-	}
-	defer cancel()
-	leases, err := s.each(ctx, []leasing.Request{r}, take)
-	if err != nil {
-		return leasing.Lease{}, err
-	}
-	return leases[0], nil
-}
-
-// TryAcquireAll takes the leases one after the other, in the byte order of the names. If one is held it gives back
-// those that it has.
-func (s *Source) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
-	return s.all(ctx, all, s.cfg.Store.Take)
-}
-
-// AcquireAll waits for each lease in that order, so that two callers with common resources never deadlock. It renews
-// the leases that it has while it waits.
-func (s *Source) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
-	return s.all(ctx, all, s.wait)
-}
-
-func (s *Source) all(ctx context.Context, all []leasing.Request, take taker) ([]leasing.Lease, error) {
-	all, err := s.validateAll(all)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel, err := s.life.Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer cancel()
-	return s.each(ctx, all, take)
-}
-
-// each takes all leases and arms them.
-func (s *Source) each(ctx context.Context, all []leasing.Request, take taker) ([]leasing.Lease, error) {
+// takeAndArm takes all leases and arms them.
+func (s *Source) takeAndArm(ctx context.Context, all []leasing.Request, take taker) ([]Taken, error) {
 	for try := 1; ; try++ {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -80,9 +88,9 @@ func (s *Source) each(ctx context.Context, all []leasing.Request, take taker) ([
 		if err != nil {
 			return nil, err
 		}
-		leases, raised, err := s.arm(ctx, all, taken)
+		raised, err := s.arm(ctx, all, taken)
 		if err == nil {
-			return leases, nil
+			return taken, nil
 		}
 		low, ok := errors.AsType[*fence.NotRaisedError](err)
 		if !ok {
@@ -101,91 +109,118 @@ func (s *Source) each(ctx context.Context, all []leasing.Request, take taker) ([
 	}
 }
 
-// wait takes a lease when it is the caller's turn in this process, and this process's turn in the service's queue.
-func (s *Source) wait(ctx context.Context, r leasing.Request) (Taken, error) {
-	turn := s.lines.enter(r.Resource)
-	defer s.lines.leave(r.Resource, turn)
-	if err := await(ctx, turn); err != nil {
-		return Taken{}, ended(s.lines.why(r.Resource), err)
+// takeAll takes the leases, and renews those that it has. After an error it holds none, unless a repeat of the requests
+// may have found all of them.
+func (s *Source) takeAll(ctx context.Context, all []leasing.Request, take taker) ([]Taken, error) {
+	order := make([]int, len(all))
+	for i := range order {
+		order[i] = i
 	}
-	waits := false
-	taken, err := s.cfg.Store.Wait(ctx, r, func(why error) {
-		waits = true
-		s.lines.waits(r.Resource, why)
-	})
-	if err != nil && waits && ctx.Err() != nil {
-		return Taken{}, ended(s.lines.why(r.Resource), context.Cause(ctx))
+	slices.SortFunc(order, func(i, j int) int { return strings.Compare(all[i].Resource, all[j].Resource) })
+	taken := make([]Taken, len(all))
+	for at, i := range order {
+		keep := make([]func(context.Context) error, at)
+		for n, had := range order[:at] {
+			keep[n] = func(ctx context.Context) error { return s.keep(ctx, &taken[had], all[had].TTL) }
+		}
+		waiting, stop := renewal.While(ctx, keep)
+		r := all[i]
+		r.Repeatable = at == len(order)-1 && repeatable(all)
+		has := at
+		t, err := take(waiting, r)
+		if err == nil {
+			taken[i] = t
+			has++
+		}
+		lost := stop()
+		if err = cmp.Or(lost, err); err == nil {
+			continue
+		}
+		if kept, ok := errors.AsType[*KeptError](err); ok {
+			return nil, kept.Err
+		}
+		had := make([]Taken, has)
+		for n, i := range order[:has] {
+			had[n] = taken[i]
+		}
+		s.freeNow(ctx, had)
+		return nil, err
 	}
-	return taken, err
+	return taken, nil
 }
 
-// ended returns the error of a wait that failed.
-func ended(why, err error) error {
-	if errors.Is(err, leasing.ErrClosed) {
-		return err // the holder no longer matters
+// keep renews a lease until ctx ends. It fails only if the lease is lost.
+func (s *Source) keep(ctx context.Context, t *Taken, ttl time.Duration) error {
+	return renewal.Lease{
+		TTL: ttl, Left: func() time.Duration { return t.Deadline.Left() },
+		Passing: func(err error) bool { return !errors.Is(err, leasing.ErrLost) },
+		Extend: func(ctx context.Context) error {
+			one, cancel := t.Deadline.Bound(ctx)
+			defer cancel()
+			deadline, err := s.cfg.Store.Extend(one, t.ref(), ttl)
+			switch {
+			case err == nil:
+				t.Deadline = deadline
+			case ctx.Err() == nil && t.Deadline.Passed() && !errors.Is(err, leasing.ErrLost):
+				return fmt.Errorf("acquire %q: its lease ended while the call waited for other resources: %w: %w", t.Resource, leasing.ErrLost, err)
+			}
+			return err
+		},
+	}.Keep(ctx)
+}
+
+// wait takes a lease when it is the caller's turn in this process, and this process's turn in the service's queue.
+func (s *Source) wait(ctx context.Context, r leasing.Request) (Taken, error) {
+	w := s.lines.Enter(r.Resource)
+	defer w.Leave()
+	if err := w.Await(ctx); err != nil {
+		return Taken{}, err
 	}
-	if why == nil {
-		return err
+	taken, err := s.cfg.Store.Wait(ctx, r, w)
+	if err == nil || !w.waited() || ctx.Err() == nil {
+		return taken, err
 	}
-	return fmt.Errorf("%w: %w", why, err)
+	_, kept := errors.AsType[*KeptError](err)
+	if !errors.Is(err, fence.ErrUnknown) {
+		err = context.Cause(ctx)
+	}
+	if err = Ended(w.Why(), err); kept {
+		err = &KeptError{err}
+	}
+	return Taken{}, err
 }
 
 // repeatable reports whether a repeat of the requests in another process can find the leases by the callers' seals, once
 // all fences are raised. It may have extended and returned them, so only their TTL ends them.
 func repeatable(all []leasing.Request) bool {
-	return !slices.ContainsFunc(all, func(r leasing.Request) bool { return !r.Repeatable || r.SealHash == nil })
+	return !slices.ContainsFunc(all, func(r leasing.Request) bool { return !r.Repeatable })
 }
 
-// arm raises the fences, in the order of the requests, and returns the leases. raised: all may be raised, even after an
-// error.
-func (s *Source) arm(ctx context.Context, all []leasing.Request, taken []Taken) (_ []leasing.Lease, raised bool, err error) {
-	leases, arms := make([]leasing.Lease, len(all)), make([]fence.Arming, len(all))
-	for i, t := range taken {
-		a := fence.Arming{Resource: t.Resource, Token: t.Token, SealHash: all[i].SealHash, Holder: all[i].Holder}
-		leases[i] = leasing.Lease{Grant: fence.Grant{Resource: t.Resource, Token: t.Token}, Owner: t.Owner, Deadline: t.Deadline}
-		if a.SealHash == nil {
-			leases[i].Grant.Seal = fence.NewSeal()
-			a.SealHash = leases[i].Grant.Seal.Hash()
-		}
-		arms[i] = a
-	}
-	if raised, err = s.armAll(ctx, arms); err != nil {
-		return nil, raised, err
-	}
-	for i, t := range taken {
-		if !time.Now().Before(t.Deadline) {
-			return nil, raised, fmt.Errorf("acquire %q: the TTL of %v ended before it was acquired: %w", t.Resource, all[i].TTL, leasing.ErrLost)
-		}
-	}
-	return leases, raised, nil
-}
-
-func (s *Source) armAll(ctx context.Context, arms []fence.Arming) (raised bool, err error) {
-	if s.cfg.Armer == nil {
-		return false, nil
-	}
-	if floorer, ok := s.cfg.Armer.(leasing.Floorer); ok {
-		for _, a := range arms {
-			if floor := floorer.Floor(a.Resource); floor >= a.Token {
-				return false, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: floor}
+// arm raises the fences, in the order of the requests. raised: all may be raised, even after an error.
+func (s *Source) arm(ctx context.Context, all []leasing.Request, taken []Taken) (raised bool, err error) {
+	if s.cfg.Armer != nil {
+		arms := make([]fence.Arming, len(all))
+		for i, t := range taken {
+			arms[i] = fence.Arming{Resource: t.Resource, Token: t.Token, SealHash: all[i].SealHash, Holder: all[i].Holder}
+			if floor := s.cfg.Armer.Floor(t.Resource); floor >= t.Token {
+				return false, &fence.NotRaisedError{Resource: t.Resource, Offered: t.Token, Recorded: floor}
 			}
 		}
+		if err := s.cfg.Armer.Arm(ctx, arms...); err != nil {
+			return mayRaise(ctx, err), err
+		}
 	}
-	if together, ok := s.cfg.Armer.(leasing.AllArmer); ok && len(arms) > 1 {
-		err := together.ArmAll(ctx, arms)
-		return mayRaise(ctx, err), err
-	}
-	for i, a := range arms {
-		if err := s.cfg.Armer.Arm(ctx, a); err != nil {
-			return i == len(arms)-1 && mayRaise(ctx, err), err
+	for i, t := range taken {
+		if t.Deadline.Passed() {
+			return true, fmt.Errorf("acquire %q: the TTL of %v ended before it was acquired: %w", t.Resource, all[i].TTL, leasing.ErrLost)
 		}
 	}
 	return true, nil
 }
 
-// mayRaise reports whether the fences may be raised after arming with this result.
+// mayRaise reports whether the fences may be raised after arming has failed.
 func mayRaise(ctx context.Context, err error) bool {
-	return err == nil || errors.Is(err, fence.ErrUnknown) || ctx.Err() != nil && !errors.Is(err, fence.ErrNotRaised)
+	return errors.Is(err, fence.ErrUnknown) || ctx.Err() != nil && !errors.Is(err, fence.ErrNotRaised)
 }
 
 const (
@@ -196,9 +231,9 @@ const (
 // giveBack frees, in the background, what gives no lease. If the
 // service does not answer, it retries for as long as the leases live.
 func (s *Source) giveBack(taken []Taken) {
-	s.InBackground(func(ctx context.Context) {
+	s.life.InBackground(func(ctx context.Context) {
 		for pause := backPause; !s.freeAll(ctx, taken); pause = min(2*pause, backPauses) {
-			taken = slices.DeleteFunc(taken, func(t Taken) bool { return !time.Now().Before(t.Deadline) })
+			taken = slices.DeleteFunc(taken, func(t Taken) bool { return t.Deadline.Passed() })
 			Pause(ctx, pause)
 			if ctx.Err() != nil {
 				return

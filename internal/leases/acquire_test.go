@@ -36,7 +36,7 @@ func calls(t *testing.T, s *service, source *Source, resource string) *caller {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	c.cancel = cancel
 	go func() {
-		c.lease, c.err = source.Acquire(ctx, request(resource))
+		c.lease, c.err = leasing.One(source.Acquire(ctx, leasing.UntilDone, request(resource)))
 		c.ended = time.Since(s.begun)
 	}()
 	synctest.Wait()
@@ -89,7 +89,7 @@ func TestAProcessHasOnePlaceInAQueue(t *testing.T) {
 		holder, source, other := s.process(t, nil), s.process(t, nil), s.process(t, nil)
 		held := take(t, holder, "r")
 		first, behind, elsewhere := calls(t, s, source, "r"), calls(t, s, source, "r"), calls(t, s, other, "r")
-		if ins, err := holder.Inspect(t.Context(), "r"); err != nil || ins.Waiters != 2 {
+		if ins, err := leasing.One(holder.Inspect(t.Context(), "r")); err != nil || ins.Waiters != 2 {
 			t.Errorf("%d wait in the service, %v; want one for each process", ins.Waiters, err)
 		}
 		release(t, holder, held)
@@ -122,7 +122,7 @@ func TestAWaitEndsWithItsContextAndSaysWhy(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newService()
 				holder, source := s.process(t, nil), s.process(t, nil)
-				if _, err := holder.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: time.Hour, Holder: "worker-a"}); err != nil {
+				if _, err := leasing.One(holder.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: time.Hour, Holder: "worker-a"})); err != nil {
 					t.Fatal(err)
 				}
 				if one.away {
@@ -133,7 +133,7 @@ func TestAWaitEndsWithItsContextAndSaysWhy(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), bound)
 				defer cancel()
-				_, err := source.Acquire(ctx, request("r"))
+				_, err := leasing.One(source.Acquire(ctx, leasing.UntilDone, request("r")))
 				if waited := time.Since(s.begun); waited != bound {
 					t.Errorf("it waited for %v; its context ended after %v", waited, bound)
 				}
@@ -170,30 +170,34 @@ func TestCloseEndsEveryWaitAtOnce(t *testing.T) {
 		if _, err := source.Extend(t.Context(), kept.Ref(), ttl); !errors.Is(err, leasing.ErrClosed) || !s.lives("kept") {
 			t.Errorf("%v; its lease lives: %t", err, s.lives("kept"))
 		}
-		if ins, err := holder.Inspect(t.Context(), "r"); err != nil || ins.Waiters > 0 {
+		if ins, err := leasing.One(holder.Inspect(t.Context(), "r")); err != nil || ins.Waiters > 0 {
 			t.Errorf("%d still wait in the service, %v", ins.Waiters, err)
 		}
 	})
 }
 
 // slow arms after a time.
-type slow time.Duration
+type slow struct {
+	anyFence
 
-func (s slow) Arm(ctx context.Context, _ fence.Arming) error {
-	Pause(ctx, time.Duration(s))
+	takes time.Duration
+}
+
+func (s slow) Arm(ctx context.Context, _ ...fence.Arming) error {
+	Pause(ctx, s.takes)
 	return nil
 }
 
 // The deadline is counted from before the service was asked.
 func TestALeaseWhoseDeadlinePassedWhileItWasArmedIsNotGiven(t *testing.T) {
 	t.Parallel()
-	lives := Good(time.Time{}, ttl).Sub(time.Time{})
+	lives := good(ttl)
 	for arming, given := range map[time.Duration]bool{lives - 1: true, lives: false, ttl: false} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newService()
-			source := s.process(t, slow(arming))
-			lease, err := source.TryAcquire(t.Context(), request("r"))
-			if given && (err != nil || time.Until(lease.Deadline) != 1) || !given && !errors.Is(err, leasing.ErrLost) {
+			source := s.process(t, slow{takes: arming})
+			lease, err := leasing.One(source.Acquire(t.Context(), leasing.AtOnce, request("r")))
+			if given && (err != nil || lease.Deadline.Left() != 1) || !given && !errors.Is(err, leasing.ErrLost) {
 				t.Errorf("armed for %v: %v, %v", arming, lease.Grant, err)
 			}
 			synctest.Wait()
@@ -205,9 +209,14 @@ func TestALeaseWhoseDeadlinePassedWhileItWasArmedIsNotGiven(t *testing.T) {
 }
 
 // rising records more than any token that it is given, so often.
-type rising struct{ left int }
+type rising struct {
+	anyFence
 
-func (r *rising) Arm(_ context.Context, a fence.Arming) error {
+	left int
+}
+
+func (r *rising) Arm(_ context.Context, all ...fence.Arming) error {
+	a := all[0]
 	if r.left--; r.left < 0 {
 		return nil
 	}
@@ -219,7 +228,7 @@ func TestALeaseBelowItsFenceIsTakenAgainABoundedNumberOfTimes(t *testing.T) {
 	for refusals, given := range map[int]bool{0: true, 2: true, 3: false} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newService()
-			lease, err := s.process(t, &rising{refusals}).TryAcquire(t.Context(), request("r"))
+			lease, err := leasing.One(s.process(t, &rising{left: refusals}).Acquire(t.Context(), leasing.AtOnce, request("r")))
 			if given && (err != nil || lease.Grant.Token != fence.Token(1+refusals*11)) || !given && (!errors.Is(err, leasing.ErrHeld) || !errors.Is(err, fence.ErrNotRaised)) {
 				t.Errorf("%d refusals: %v, %v", refusals, lease.Grant, err)
 			}

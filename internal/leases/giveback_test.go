@@ -12,9 +12,10 @@ import (
 )
 
 // higher is a fence that records more than the service gives.
-type higher struct{}
+type higher struct{ anyFence }
 
-func (higher) Arm(_ context.Context, a fence.Arming) error {
+func (higher) Arm(_ context.Context, all ...fence.Arming) error {
+	a := all[0]
 	return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: a.Token + 1}
 }
 
@@ -45,7 +46,7 @@ func TestWhatIsNotGivenBackAtOnceIsGivenBackAfterAHiccup(t *testing.T) {
 						s.away = time.Now().Add(away)
 					}
 				}
-				if _, err := source.TryAcquireAll(t.Context(), all); !errors.Is(err, acquire.want) {
+				if _, err := source.Acquire(t.Context(), leasing.AtOnce, all...); !errors.Is(err, acquire.want) {
 					t.Fatalf("%v; want %v", err, acquire.want)
 				}
 				if !s.lives("a") {
@@ -72,7 +73,7 @@ func TestALeaseIsGivenBackForAsLongAsItLives(t *testing.T) {
 		s := newService()
 		source := s.process(t, refusing{})
 		s.onTake = func(string) { s.away = time.Now().Add(time.Hour) }
-		if _, err := source.TryAcquire(t.Context(), request("a")); !errors.Is(err, errReadOnly) {
+		if _, err := leasing.One(source.Acquire(t.Context(), leasing.AtOnce, request("a"))); !errors.Is(err, errReadOnly) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
@@ -90,7 +91,7 @@ func TestCloseWaitsAWhileForWhatIsGivenBack(t *testing.T) {
 			s := newService()
 			source := s.process(t, refusing{})
 			s.onTake = func(string) { s.away = time.Now().Add(away) }
-			if _, err := source.TryAcquire(t.Context(), request("a")); !errors.Is(err, errReadOnly) {
+			if _, err := leasing.One(source.Acquire(t.Context(), leasing.AtOnce, request("a"))); !errors.Is(err, errReadOnly) {
 				t.Fatal(err)
 			}
 			if err := source.Close(); err != nil || time.Since(s.begun) > closeTimeout {
@@ -104,9 +105,9 @@ func TestCloseWaitsAWhileForWhatIsGivenBack(t *testing.T) {
 }
 
 // doubtful arms with an unknown outcome.
-type doubtful struct{}
+type doubtful struct{ anyFence }
 
-func (doubtful) Arm(context.Context, fence.Arming) error { return fence.ErrUnknown }
+func (doubtful) Arm(context.Context, ...fence.Arming) error { return fence.ErrUnknown }
 
 // Once the fence may be raised, a repeat of the request in another process may have returned the lease: it knows it by
 // the caller's seal.
@@ -122,7 +123,7 @@ func TestALeaseThatARepeatMayHaveReturnedIsNotGivenBack(t *testing.T) {
 		{"own seal", false, [][]byte{nil}, doubtful{}, 1},
 		{"the caller's seal", false, [][]byte{make([]byte, 32)}, doubtful{}, 0},
 		{"the caller's seal, once", true, [][]byte{make([]byte, 32)}, doubtful{}, 1},
-		{"the first of several is unknown", false, [][]byte{make([]byte, 32), make([]byte, 32)}, doubtful{}, 2},
+		{"several, with callers' seals", false, [][]byte{make([]byte, 32), make([]byte, 32)}, doubtful{}, 0},
 		{"refused", false, [][]byte{make([]byte, 32)}, refusing{}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -134,7 +135,7 @@ func TestALeaseThatARepeatMayHaveReturnedIsNotGivenBack(t *testing.T) {
 				for i, seal := range c.seals {
 					all = append(all, leasing.Request{Resource: []string{"a", "c"}[i], TTL: ttl, SealHash: seal, Repeatable: !c.once})
 				}
-				if _, err := source.TryAcquireAll(t.Context(), all); err == nil {
+				if _, err := source.Acquire(t.Context(), leasing.AtOnce, all...); err == nil {
 					t.Fatal("it gave a lease")
 				}
 				synctest.Wait()
@@ -147,8 +148,8 @@ func TestALeaseThatARepeatMayHaveReturnedIsNotGivenBack(t *testing.T) {
 }
 
 // refusing raises no fence.
-type refusing struct{}
+type refusing struct{ anyFence }
 
-func (refusing) Arm(context.Context, fence.Arming) error { return errReadOnly }
+func (refusing) Arm(context.Context, ...fence.Arming) error { return errReadOnly }
 
 var errReadOnly = errors.New("read-only")

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -23,6 +24,7 @@ const ttl = 30 * time.Second
 // may have its calls fail.
 type service struct {
 	begun time.Time
+	clock *clock.Clock // of the processes
 
 	mu     sync.Mutex
 	last   fence.Token
@@ -46,7 +48,7 @@ type place struct{ call chan struct{} }
 
 func newService() *service {
 	return &service{
-		begun: time.Now(), keys: make(map[string]key), queues: make(map[string][]*place), calls: make(map[string][]time.Duration),
+		begun: time.Now(), clock: clock.New(), keys: make(map[string]key), queues: make(map[string][]*place), calls: make(map[string][]time.Duration),
 	}
 }
 
@@ -64,7 +66,7 @@ func (s *service) process(t testing.TB, armer leasing.Armer) *Source {
 
 func (s *service) open(t testing.TB, armer leasing.Armer) *Source {
 	t.Helper()
-	source, err := New(Config{Store: store{s}, Armer: armer, MinTTL: time.Second, MaxTTL: time.Hour})
+	source, _, err := New(Config{Store: store{s}, Armer: armer, MinTTL: time.Second, MaxTTL: time.Hour, Clock: s.clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,10 +149,10 @@ func (s store) take(r leasing.Request) (Taken, error) {
 	s.last++
 	k := key{owner: rand.Text(), holder: r.Holder, token: s.last, until: time.Now().Add(r.TTL)}
 	s.keys[r.Resource] = k
-	return Taken{Resource: r.Resource, Owner: k.owner, Token: k.token, Deadline: Good(time.Now(), r.TTL)}, nil
+	return Taken{Resource: r.Resource, Owner: k.owner, Token: k.token, Deadline: Good(s.clock.Now(), r.TTL)}, nil
 }
 
-func (s store) Wait(ctx context.Context, r leasing.Request, why func(error)) (Taken, error) {
+func (s store) Wait(ctx context.Context, r leasing.Request, w *Waiter) (Taken, error) {
 	p := &place{call: make(chan struct{}, 1)}
 	s.mu.Lock()
 	s.queues[r.Resource] = append(s.queues[r.Resource], p)
@@ -181,7 +183,7 @@ func (s store) Wait(ctx context.Context, r leasing.Request, why func(error)) (Ta
 			expiry.Stop()
 			return taken, err
 		}
-		why(err)
+		w.Waits(err)
 		select {
 		case <-p.call:
 		case <-expiry.C:
@@ -191,8 +193,8 @@ func (s store) Wait(ctx context.Context, r leasing.Request, why func(error)) (Ta
 	}
 }
 
-func (s store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Time, error) {
-	asked := time.Now()
+func (s store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (clock.Instant, error) {
+	asked := s.clock.Now()
 	s.mu.Lock()
 	err := s.answer(ctx, "extend")
 	s.mu.Unlock()
@@ -200,13 +202,13 @@ func (s store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (
 		err = s.extend(ref)
 	}
 	if err != nil {
-		return time.Time{}, err
+		return clock.Instant{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k, held := s.current(ref.Resource)
 	if !held || k.owner != ref.Owner {
-		return time.Time{}, leasing.ErrLost
+		return clock.Instant{}, leasing.ErrLost
 	}
 	k.until = time.Now().Add(ttl)
 	s.keys[ref.Resource] = k
@@ -241,15 +243,29 @@ func (s store) Raise(ctx context.Context, above fence.Token) error {
 	return nil
 }
 
-func (s store) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
+func (s store) Inspect(ctx context.Context, resources []string) (all []leasing.Inspection, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ins := leasing.Inspection{Resource: resource, Token: s.last, Waiters: len(s.queues[resource])}
-	if k, held := s.current(resource); held {
-		ins.Locked, ins.Holder, ins.Owner, ins.TTL = true, k.holder, k.owner, time.Until(k.until)
+	for _, resource := range resources {
+		ins := leasing.Inspection{Resource: resource, Token: s.last, Waiters: len(s.queues[resource])}
+		if k, held := s.current(resource); held {
+			ins.Locked, ins.Holder, ins.Owner, ins.TTL = true, k.holder, k.owner, time.Until(k.until)
+		}
+		all = append(all, ins)
 	}
-	return ins, s.answer(ctx, "inspect")
+	return all, s.answer(ctx, "inspect")
 }
+
+// anyFence arms everything. Its methods are replaced one by one.
+type anyFence struct{}
+
+func (anyFence) Arm(context.Context, ...fence.Arming) error { return nil }
+func (anyFence) End(context.Context, fence.Ending) error    { return nil }
+func (anyFence) Floor(string) fence.Token                   { return 0 }
+func (anyFence) Raised(context.Context) (bool, error)       { return true, nil }
+
+// good is how long a lease of this TTL is good.
+func good(ttl time.Duration) time.Duration { return ttl - ttl/100 - 2*time.Millisecond }
 
 func (s store) Ready(ctx context.Context) error {
 	s.mu.Lock()
@@ -264,7 +280,7 @@ func request(resource string) leasing.Request { return leasing.Request{Resource:
 
 func take(t testing.TB, s *Source, resource string) leasing.Lease {
 	t.Helper()
-	lease, err := s.TryAcquire(t.Context(), request(resource))
+	lease, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, request(resource)))
 	if err != nil {
 		t.Fatal(err)
 	}

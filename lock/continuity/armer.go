@@ -44,9 +44,9 @@ type Config struct {
 	// configuration is copied and passed to [pgfence.Configure].
 	Pool *pgxpool.Config
 	// Nodes and KeyPrefix are those of the locker's [lock.Config]. If several databases share the nodes, use the
-	// database's own prefix from [pgfence.KeyPrefix]. KeyPrefix defaults to "fencegate".
+	// database's own prefix from [pgfence.KeyPrefix].
 	Nodes     []lock.Node
-	KeyPrefix string
+	KeyPrefix func(context.Context) (string, error)
 	// Options are those of the [pgfence.Fence]. Default: none.
 	Options []pgfence.Option
 	// Logger logs when PostgreSQL stops being trusted, and when it is trusted again. Default: silent.
@@ -82,11 +82,7 @@ type Armer struct {
 }
 
 var (
-	_ leasing.AllArmer = (*Armer)(nil)
-	_ leasing.Ender    = (*Armer)(nil)
-	_ leasing.Floorer  = (*Armer)(nil)
-	_ leasing.Recorder = (*Armer)(nil)
-
+	_ leasing.Armer   = (*Armer)(nil)
 	_ lock.EpochStore = (*Armer)(nil)
 )
 
@@ -145,13 +141,12 @@ func (a *Armer) Fence() *pgfence.Fence { return a.fence }
 // [*ForgottenError], whose text names the commands of which one has to be run. It also raises nothing with an
 // [*OtherDatabaseError], with an [*OtherSourceError], or if the nodes or PostgreSQL can't be asked. [ErrChanging],
 // which comes with [fence.ErrUnknown], means that the fence may have been raised on another server.
-func (a *Armer) Arm(ctx context.Context, arming fence.Arming) error {
-	return a.when(ctx, fmt.Sprintf("arm %q to %d", arming.Resource, arming.Token), func() error { return a.fence.Arm(ctx, arming) })
-}
-
-// ArmAll is [pgfence.Fence.ArmAll], under the conditions of Arm.
-func (a *Armer) ArmAll(ctx context.Context, all []fence.Arming) error {
-	return a.when(ctx, fmt.Sprintf("arm %d resources", len(all)), func() error { return a.fence.ArmAll(ctx, all) })
+func (a *Armer) Arm(ctx context.Context, all ...fence.Arming) error {
+	what := fmt.Sprintf("arm %d resources", len(all))
+	if len(all) == 1 {
+		what = fmt.Sprintf("arm %q to %d", all[0].Resource, all[0].Token)
+	}
+	return a.when(ctx, what, func() error { return a.fence.Arm(ctx, all...) })
 }
 
 // End is [pgfence.Fence.End].

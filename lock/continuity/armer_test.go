@@ -361,7 +361,7 @@ func TestTheFenceOfAnArmer(t *testing.T) {
 		t.Errorf("Inspect: %+v, %v; want token %d", record, err, grant.Token)
 	}
 	all := []fence.Arming{{Resource: "orders/2", Token: 1, SealHash: fence.NewSeal().Hash()}, {Resource: "orders/3", Token: 1, SealHash: fence.NewSeal().Hash()}}
-	if err := p.ArmAll(t.Context(), all); err != nil {
+	if err := p.Arm(t.Context(), all...); err != nil {
 		t.Error(err)
 	}
 	if _, err := p.Fence().Inspect(t.Context(), "orders/4"); !errors.Is(err, fence.ErrNoFence) {

@@ -66,7 +66,7 @@ func prefix(t *testing.T, config *pgxpool.Config) string {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	own, err := pgfence.KeyPrefix(t.Context(), conn)
+	own, err := pgfence.KeyPrefix(conn)(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestACopyBesideTheFirstDatabaseTakesNothingFromIt(t *testing.T) {
 	if prefix(t, copied) != own || !strings.HasPrefix(own, "fencegate:") {
 		t.Fatalf("the copy has the prefix %s, the first one %s", prefix(t, copied), own)
 	}
-	first := g.open(t, g.pool, lock.Config{KeyPrefix: own})
+	first := g.open(t, g.pool, lock.Config{KeyPrefix: lock.Prefix(own)})
 	first.initialise(t)
 	lease, held := first.acquire(t, "orders/7")
 	if err := first.Check(t.Context()); err != nil {
@@ -96,7 +96,7 @@ func TestACopyBesideTheFirstDatabaseTakesNothingFromIt(t *testing.T) {
 		release(t, mine)
 	}
 
-	second := g.open(t, copied, lock.Config{KeyPrefix: own})
+	second := g.open(t, copied, lock.Config{KeyPrefix: lock.Prefix(own)})
 	second.wantForgotten(t, "run: fencegate fence invalidate-all --yes")
 	_, err := second.try(t, "orders/3")
 	if err == nil || !strings.Contains(err.Error(), "it is the database ") || !strings.Contains(err.Error(), "fencegate fence new-group --yes") {
@@ -120,7 +120,7 @@ func TestACopyBesideTheFirstDatabaseTakesNothingFromIt(t *testing.T) {
 		t.Errorf("under the first one's keys: %v; want an OtherDatabaseError", err)
 	}
 	const ttl = 5 * time.Second
-	third := g.open(t, copied, lock.Config{KeyPrefix: apart, MaxTTL: ttl})
+	third := g.open(t, copied, lock.Config{KeyPrefix: lock.Prefix(apart), MaxTTL: ttl})
 	testenv.Eventually(t, "the new group's quarantine is over", func() bool {
 		return !slices.ContainsFunc(third.locker.Status(t.Context()), func(st lock.NodeStatus) bool { return !st.Admitted })
 	})

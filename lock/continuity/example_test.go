@@ -27,16 +27,16 @@ func ExampleOpen() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	prefix, err := pgfence.KeyPrefix(ctx, conn) // the prefix that the gateways of this database use
+	prefix, err := pgfence.KeyPrefix(conn)(ctx) // the prefix that the gateways of this database use
 	if err := errors.Join(err, conn.Close(ctx)); err != nil {
 		log.Fatal(err)
 	}
-	armer, err := continuity.Open(ctx, continuity.Config{Pool: pool, Nodes: nodes, KeyPrefix: prefix})
+	armer, err := continuity.Open(ctx, continuity.Config{Pool: pool, Nodes: nodes, KeyPrefix: lock.Prefix(prefix)})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer armer.Close()
-	locker, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: prefix, Armer: armer, Epochs: armer})
+	locker, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: lock.Prefix(prefix), Armer: armer, Epochs: armer})
 	if err != nil {
 		log.Print(err)
 		return

@@ -10,10 +10,8 @@
 // A Go program without a gateway uses an [Armer] for its locker, which arms nowhere else. Gateways and programs with
 // the same nodes and key prefix share the record:
 //
-//	armer, err := continuity.Open(ctx, continuity.Config{Pool: poolConfig, Nodes: nodes, KeyPrefix: prefix})
-//	locker, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: prefix, Armer: armer, Epochs: armer})
-//
-// prefix is the database's own, from [pgfence.KeyPrefix], as gateways use it.
+//	armer, err := continuity.Open(ctx, continuity.Config{Pool: poolConfig, Nodes: nodes, KeyPrefix: pgfence.KeyPrefix(pool)})
+//	locker, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: pgfence.KeyPrefix(pool), Armer: armer, Epochs: armer})
 //
 // The record is one plain key on each node, PREFIX:postgresql, that holds JSON.
 package continuity
@@ -51,23 +49,26 @@ type Seen struct {
 
 // Nodes reads and writes the record on the Redis nodes. It is safe for concurrent use.
 type Nodes struct {
-	prefix  string
-	key     string
+	ask     func(context.Context) (string, error)
 	names   []string
 	clients []*redis.Client
+
+	mu     sync.Mutex
+	prefix string // ""; not known yet
 }
 
 const stallTimeout = time.Second
 
-// New returns the Nodes for a group's nodes and a key prefix. It connects on first use.
-func New(nodes []lock.Node, prefix string) (*Nodes, error) {
+// New returns the Nodes for a group's nodes and a key prefix, which is asked for until it is known; nil is the default of
+// [lock.Config]. It connects on first use.
+func New(nodes []lock.Node, prefix func(context.Context) (string, error)) (*Nodes, error) {
 	if len(nodes) == 0 {
 		return nil, &fence.InvalidError{Field: "nodes", Reason: "are missing"}
 	}
-	if prefix == "" {
-		prefix = lock.DefaultKeyPrefix
+	if prefix == nil {
+		prefix = lock.Prefix("")
 	}
-	w := &Nodes{prefix: prefix, key: prefix + ":postgresql"}
+	w := &Nodes{ask: prefix}
 	for _, n := range nodes {
 		w.names = append(w.names, cmp.Or(n.Addr, n.MasterName))
 		w.clients = append(w.clients, redis.NewClient(&redis.Options{
@@ -110,8 +111,31 @@ func (w *Nodes) Look(ctx context.Context, seen func(context.Context) (Seen, erro
 	return err
 }
 
+// keyPrefix is the prefix of the group's keys.
+func (w *Nodes) keyPrefix(ctx context.Context) (string, error) {
+	w.mu.Lock()
+	known := w.prefix
+	w.mu.Unlock()
+	if known != "" {
+		return known, nil
+	}
+	prefix, err := w.ask(ctx)
+	if err != nil {
+		return "", err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.prefix = prefix
+	return prefix, nil
+}
+
 func (w *Nodes) look(ctx context.Context, ask func(context.Context) (Seen, error)) (again bool, err error) {
-	told, err := w.recall(ctx)
+	prefix, err := w.keyPrefix(ctx)
+	if err != nil {
+		return false, err
+	}
+	key := prefix + ":postgresql"
+	told, err := w.recall(ctx, key)
 	if err != nil {
 		return false, err
 	}
@@ -121,7 +145,7 @@ func (w *Nodes) look(ctx context.Context, ask func(context.Context) (Seen, error
 	}
 	for _, t := range told {
 		if elsewhere(t.seen, seen) {
-			return false, &OtherDatabaseError{Was: t.seen, Is: seen, KeyPrefix: w.prefix}
+			return false, &OtherDatabaseError{Was: t.seen, Is: seen, KeyPrefix: prefix}
 		}
 	}
 	next := seen
@@ -147,7 +171,7 @@ func (w *Nodes) look(ctx context.Context, ask func(context.Context) (Seen, error
 		}
 	}
 	slices.Sort(next.Invalidations)
-	kept, failed := w.remember(ctx, told, next)
+	kept, failed := w.remember(ctx, key, told, next)
 	if kept < w.quorum() && news {
 		return true, fmt.Errorf("only %d of %d Redis nodes recorded this PostgreSQL: %w", kept, len(w.clients), failed)
 	}
@@ -186,11 +210,11 @@ type record struct {
 func (w *Nodes) quorum() int { return len(w.clients)/2 + 1 }
 
 // recall asks all nodes. It fails if fewer than a quorum answered.
-func (w *Nodes) recall(ctx context.Context) ([]record, error) {
+func (w *Nodes) recall(ctx context.Context, key string) ([]record, error) {
 	records := make([]record, len(w.clients))
 	w.each(func(i int, c *redis.Client) {
 		r := &records[i]
-		r.text, r.err = c.Get(ctx, w.key).Result()
+		r.text, r.err = c.Get(ctx, key).Result()
 		if errors.Is(r.err, redis.Nil) {
 			r.err = nil
 			return
@@ -224,7 +248,7 @@ return 1`
 var errChanged = errors.New("another program changed the record meanwhile")
 
 // remember writes to the nodes that answered, and counts those that accepted.
-func (w *Nodes) remember(ctx context.Context, told []record, next Seen) (kept int, err error) {
+func (w *Nodes) remember(ctx context.Context, key string, told []record, next Seen) (kept int, err error) {
 	text, err := json.Marshal(next)
 	if err != nil {
 		return 0, err
@@ -234,7 +258,7 @@ func (w *Nodes) remember(ctx context.Context, told []record, next Seen) (kept in
 		if errs[i] = told[i].err; errs[i] != nil {
 			return
 		}
-		done, err := c.Eval(ctx, replace, []string{w.key}, told[i].text, text).Int()
+		done, err := c.Eval(ctx, replace, []string{key}, told[i].text, text).Int()
 		if err == nil && done == 0 {
 			err = errChanged
 		}

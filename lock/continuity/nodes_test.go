@@ -39,7 +39,7 @@ func inMemory(t *testing.T, n int) (nodes []*memredis.Node, cfg []lock.Node) {
 
 func open(t *testing.T, cfg []lock.Node) *Nodes {
 	t.Helper()
-	w, err := New(cfg, "continuity-test")
+	w, err := New(cfg, lock.Prefix("continuity-test"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestTheKeysOfAnotherDatabaseAreLeftAsTheyAre(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		records, err := w.recall(t.Context())
+		records, err := w.recall(t.Context(), "continuity-test:postgresql")
 		if err != nil {
 			t.Fatal(err)
 		}

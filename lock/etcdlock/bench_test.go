@@ -30,7 +30,7 @@ func contenders(b *testing.B, fences *pgfence.Fence, endpoints []string) []conte
 	source := func(armer leasing.Armer) func(ctx context.Context, resource string) (func() error, error) {
 		s := source(b, etcdlock.Config{Client: client(b, endpoints...), Armer: armer, Prefix: fmt.Sprint("p", time.Now().UnixNano())})
 		return func(ctx context.Context, resource string) (func() error, error) {
-			lease, err := s.Acquire(ctx, leasing.Request{Resource: resource, TTL: ttl})
+			lease, err := leasing.One(s.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: resource, TTL: ttl}))
 			return func() error { return s.Release(ctx, lease.Ref()) }, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/groups"
 	"github.com/fencegate/fencegate/internal/leases"
@@ -35,8 +36,8 @@ type change struct {
 }
 
 // Extend attaches the resource's key to an etcd lease that lives longer.
-func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Time, error) {
-	var deadline time.Time
+func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (clock.Instant, error) {
+	var deadline clock.Instant
 	err := s.change(ctx, fmt.Sprintf("extend %q", ref.Resource), callTries, func(found int64) (*change, error) {
 		if found == 0 {
 			found = s.revisions.last(ref)

@@ -30,25 +30,26 @@ func explain(ctx context.Context, client *clientv3.Client, err error) error {
 	return errNoAnswer
 }
 
-// UnavailableError says why etcd gives no lease. It is a [leasing.ErrUnavailable].
-type UnavailableError struct {
-	Doing string
-	Err   error
+// unavailable says why etcd gives no lease.
+func unavailable(doing string, err error) error {
+	return &leasing.UnavailableError{Part: "etcd", Cause: &failedError{doing, err}}
 }
 
-func (e *UnavailableError) Error() string {
-	text := e.Doing + ": etcd: " + strings.ReplaceAll(describe(e.Err), "\n", " ")
-	if advice := advice(e.Err); advice != "" {
+// failedError is an error of etcd, with the remedy for one that does not pass by itself.
+type failedError struct {
+	doing string
+	err   error
+}
+
+func (e *failedError) Error() string {
+	text := e.doing + ": etcd: " + strings.ReplaceAll(describe(e.err), "\n", " ")
+	if advice := advice(e.err); advice != "" {
 		text += "; " + advice
 	}
 	return text
 }
 
-// Is matches [leasing.ErrUnavailable].
-func (e *UnavailableError) Is(target error) bool { return target == leasing.ErrUnavailable }
-
-// Unwrap returns the cause.
-func (e *UnavailableError) Unwrap() error { return e.Err }
+func (e *failedError) Unwrap() error { return e.err }
 
 // describe returns an error's text without gRPC's wrapping.
 func describe(err error) string {
@@ -58,7 +59,7 @@ func describe(err error) string {
 	return strings.TrimPrefix(err.Error(), "etcdserver: ")
 }
 
-// failure classifies an error of etcd: the context's own, or [UnavailableError].
+// failure classifies an error of etcd: the context's own, or a [*leasing.UnavailableError].
 func failure(ctx context.Context, doing string, err error) error {
 	switch {
 	case err == nil:
@@ -68,7 +69,7 @@ func failure(ctx context.Context, doing string, err error) error {
 	case errors.Is(err, leasing.ErrHeld), errors.Is(err, leasing.ErrLost), errors.Is(err, leasing.ErrUnavailable), errors.Is(err, fence.ErrInvalid):
 		return err
 	}
-	return &UnavailableError{Doing: doing, Err: err}
+	return unavailable(doing, err)
 }
 
 // kind returns an error's code. clientv3 reports it in two ways.
@@ -117,8 +118,8 @@ func mayPass(err error) bool {
 }
 
 func cause(err error) error {
-	if e, ok := errors.AsType[*UnavailableError](err); ok {
-		return e.Err
+	if e, ok := errors.AsType[*failedError](err); ok {
+		return e.err
 	}
 	return err
 }

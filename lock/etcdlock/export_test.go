@@ -5,6 +5,10 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencegate/fencegate/fence/clock/clocktest"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/lifetime"
 )
 
 // LeaseBehind returns the etcd lease that the next lease of length ttl will use.
@@ -18,7 +22,7 @@ func LeaseBehind(ctx context.Context, s *Source, ttl time.Duration) (clientv3.Le
 
 // Waiting returns how many processes wait for a resource.
 func Waiting(ctx context.Context, s *Source, resource string) int {
-	ins, err := s.Inspect(ctx, resource)
+	ins, err := leasing.One(s.Inspect(ctx, resource))
 	if err != nil {
 		return -1
 	}
@@ -27,9 +31,14 @@ func Waiting(ctx context.Context, s *Source, resource string) int {
 
 // Die stops the source without any message to etcd.
 func Die(s *Source) {
-	s.store.inBackground = func(func(context.Context)) {}
+	s.store.env.Life = lifetime.New(0, leasing.ErrClosed) // nothing of it runs
+	_ = s.store.env.Life.Close(nil)
 	_ = s.Close()
 }
 
-// SetWall sets the wall clock of a source that is not in use yet.
-func SetWall(s *Source, wall func(now time.Time) time.Time) { s.store.grants.wall = wall }
+// WithClock gives a configuration's source a clock.
+func (c *Config) WithClock() *clocktest.Clock {
+	k := clocktest.New()
+	c.clock = k.Clock
+	return k
+}

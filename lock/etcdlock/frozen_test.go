@@ -84,7 +84,7 @@ func TestAFrozenMemberIsLeft(t *testing.T) {
 		var calling sync.WaitGroup
 		calling.Go(func() { // to each member in turn; keep-alives are sent during calls
 			for calls.Err() == nil {
-				_, _ = s.Inspect(calls, "orders/1001")
+				_, _ = leasing.One(s.Inspect(calls, "orders/1001"))
 			}
 		})
 		testenv.Eventually(t, "the connections to the frozen member are closed", func() bool {
@@ -105,7 +105,7 @@ func cycle(t *testing.T, s *etcdlock.Source) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	lease, err := s.Acquire(ctx, leasing.Request{Resource: "orders/1001", TTL: ttl})
+	lease, err := leasing.One(s.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: "orders/1001", TTL: ttl}))
 	if err == nil {
 		err = s.Release(ctx, lease.Ref())
 	}

@@ -7,22 +7,18 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/internal/leases"
 )
 
 // ahead is how much longer an etcd lease lives than the leases that use it. It can be shared for that time.
 const ahead = time.Second
 
-// maxJump is by how much the wall clock and the monotonic clock may disagree about the age of a shared etcd lease. In
-// the seconds in which it is shared, adjusting the wall clock's rate moves it by about a millisecond. A paused virtual
-// machine's monotonic clock stops; its wall clock is set when it resumes.
-const maxJump = 10 * time.Millisecond
-
 // grants are recently granted etcd leases, by their length in seconds.
 type grants struct {
 	client *clientv3.Client
 	ctx    context.Context // ends with the source
-	wall   func(now time.Time) time.Time
+	clock  *clock.Clock
 
 	mu     sync.Mutex
 	of     map[int64]*granted
@@ -32,41 +28,34 @@ type grants struct {
 // granted is one etcd lease. It is neither kept alive nor revoked: it expires, with the keys still attached to it.
 type granted struct {
 	id    clientv3.LeaseID
-	start time.Time // before the request was sent
-	wall  time.Time // start by the wall clock
-	ends  time.Time // the earliest expiry by etcd's clock
+	start clock.Instant // before the request was sent
+	lasts time.Duration // at least, by etcd's clock
 	ready chan struct{}
 	err   error // valid after ready, like id
 }
 
+// ends is the earliest expiry by etcd's clock.
+func (g *granted) ends() clock.Instant { return g.start.Add(g.lasts) }
+
 // serves reports whether a lease of length ttl that begins now ends before the etcd lease does. The margin for clock
-// drift includes the time since the etcd lease was granted. An etcd lease whose age is in doubt is not shared.
-func (g *granted) serves(ttl time.Duration, now, wall time.Time) bool {
-	age := now.Sub(g.start)
-	if (wall.Sub(g.wall) - age).Abs() > maxJump {
-		return false
-	}
-	return g.start.Add(age + age/50 + ttl).Before(g.ends)
+// drift includes the time since the etcd lease was granted.
+func (g *granted) serves(ttl time.Duration) bool {
+	age := g.start.Since()
+	return age+age/50+ttl < g.lasts
 }
 
 // good returns a deadline for a lease that begins now: within its own TTL, and within the etcd lease's.
-func (g *granted) good(ttl time.Duration) time.Time {
-	own, theirs := leases.Good(time.Now(), ttl), leases.Good(g.start, g.ends.Sub(g.start))
-	if theirs.Before(own) {
-		return theirs
-	}
-	return own
+func (g *granted) good(ttl time.Duration) clock.Instant {
+	return leases.Good(g.start.Now(), ttl).Earlier(leases.Good(g.start, g.lasts))
 }
 
 // get returns an etcd lease that outlives ttl from now.
 func (g *grants) get(ctx context.Context, ttl time.Duration) (*granted, error) {
 	seconds := int64((ttl + ahead + time.Second - 1) / time.Second)
 	g.mu.Lock()
-	one, now := g.of[seconds], time.Now()
-	wall := g.wall(now)
-	if one == nil || !one.serves(ttl, now, wall) {
-		one = &granted{start: now, wall: wall, ready: make(chan struct{})}
-		one.ends = one.start.Add(time.Duration(seconds) * time.Second)
+	one := g.of[seconds]
+	if one == nil || !one.serves(ttl) {
+		one = &granted{start: g.clock.Now(), lasts: time.Duration(seconds) * time.Second, ready: make(chan struct{})}
 		g.forget()
 		g.of[seconds] = one
 		g.flying.Go(func() { g.grant(one, seconds) })
@@ -106,16 +95,13 @@ func (g *grants) drop(one *granted) {
 	}
 }
 
-// wallClock is the wall clock's reading in a time that also holds the monotonic clock's.
-func wallClock(now time.Time) time.Time { return now.Round(0) }
-
 // forget removes etcd leases that are too old to share.
 func (g *grants) forget() {
 	if g.of == nil {
 		g.of = make(map[int64]*granted)
 	}
 	for seconds, other := range g.of {
-		if time.Since(other.start) > 2*ahead {
+		if other.start.Since() > 2*ahead {
 			delete(g.of, seconds)
 		}
 	}

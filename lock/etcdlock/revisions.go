@@ -2,8 +2,8 @@ package etcdlock
 
 import (
 	"sync"
-	"time"
 
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -19,7 +19,7 @@ type revisions struct {
 
 type revision struct {
 	number int64
-	ends   time.Time // afterwards it is rarely needed
+	ends   clock.Instant // afterwards it is rarely needed
 }
 
 // last returns the last revision of a lease's key that this process knows: that of its last extension, or its create
@@ -46,13 +46,13 @@ func (r *revisions) note(c *change) {
 		r.of = make(map[string]revision)
 	}
 	if c.found > r.of[c.ref.Owner].number {
-		r.of[c.ref.Owner] = revision{number: c.found, ends: c.lease.ends}
+		r.of[c.ref.Owner] = revision{number: c.found, ends: c.lease.ends()}
 	}
 	if len(r.of) < max(r.full, revisionsKept) {
 		return
 	}
 	for owner, one := range r.of {
-		if time.Now().After(one.ends) {
+		if one.ends.Passed() {
 			delete(r.of, owner)
 		}
 	}

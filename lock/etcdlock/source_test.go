@@ -70,7 +70,7 @@ func source(t testing.TB, cfg etcdlock.Config) *etcdlock.Source {
 
 func take(t testing.TB, s *etcdlock.Source, resource string, ttl time.Duration) leasing.Lease {
 	t.Helper()
-	lease, err := s.TryAcquire(t.Context(), leasing.Request{Resource: resource, TTL: ttl})
+	lease, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: resource, TTL: ttl}))
 	if err != nil {
 		t.Fatal(err)
 	}

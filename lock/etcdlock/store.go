@@ -32,15 +32,15 @@ const (
 //	locks/RESOURCE    while it is held: the owner
 //	lines/RESOURCE/…  one for each process that waits, ordered by create revision; a zero byte ends the name
 type store struct {
-	client       *clientv3.Client
-	prefix       string
-	grants       *grants
-	revisions    revisions
-	base         atomic.Pointer[base]
-	takes        groups.Groups[*attempt]
-	changes      groups.Groups[*change]
-	inBackground func(f func(ctx context.Context))
-	end          context.CancelFunc
+	client    *clientv3.Client
+	prefix    string
+	grants    *grants
+	revisions revisions
+	base      atomic.Pointer[base]
+	takes     groups.Groups[*attempt]
+	changes   groups.Groups[*change]
+	env       leases.Env
+	end       context.CancelFunc
 }
 
 var _ leases.Store = (*store)(nil)
@@ -49,7 +49,7 @@ func newStore(client *clientv3.Client, prefix string) *store {
 	s := &store{client: client, prefix: prefix}
 	ctx, end := context.WithCancel(context.Background())
 	s.end = end
-	s.grants = &grants{client: client, ctx: ctx, wall: wallClock}
+	s.grants = &grants{client: client, ctx: ctx}
 	s.takes = groups.Groups[*attempt]{
 		Settle: s.takeGroup, Key: func(a *attempt) string { return a.r.Resource }, Timeout: groupTimeout, Pace: groups.Pace,
 	}
@@ -151,8 +151,19 @@ func (s *store) Raise(ctx context.Context, above fence.Token) error {
 	}
 }
 
-// Inspect reports who holds a resource.
-func (s *store) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
+// Inspect reports who holds each resource, one after the other: etcd's transactions are small.
+func (s *store) Inspect(ctx context.Context, resources []string) ([]leasing.Inspection, error) {
+	all := make([]leasing.Inspection, len(resources))
+	for i, resource := range resources {
+		var err error
+		if all[i], err = s.inspect(ctx, resource); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (s *store) inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
 	ins := leasing.Inspection{Resource: resource}
 	doing := fmt.Sprintf("inspect %q", resource)
 	answer, err := s.do(ctx, clientv3.OpTxn(nil, []clientv3.Op{

@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/groups"
 	"github.com/fencegate/fencegate/internal/leases"
@@ -29,7 +30,7 @@ type attempt struct {
 	owner    owner
 	base     *base
 	lease    *granted
-	deadline time.Time
+	deadline clock.Instant
 	behind   bool   // it queues behind the waiters
 	place    *place // its place in the queue; nil: it does not join
 
@@ -73,7 +74,7 @@ func (s *store) take(ctx context.Context, like *attempt) (leases.Taken, *seen, e
 	var lost []*attempt // their outcome is unknown
 	defer func() {
 		if len(lost) > 0 {
-			s.inBackground(func(ctx context.Context) { s.giveBack(ctx, lost) })
+			s.env.Life.InBackground(func(ctx context.Context) { s.giveBack(ctx, lost) })
 		}
 	}()
 	failed := 0
@@ -261,7 +262,7 @@ const (
 func (s *store) giveBack(ctx context.Context, lost []*attempt) {
 	for _, a := range lost {
 		end, pause := a.deadline.Add(2*ahead), backPause
-		for answers := 0; answers < backAnswers && time.Now().Before(end) && ctx.Err() == nil; {
+		for answers := 0; answers < backAnswers && !end.Passed() && ctx.Err() == nil; {
 			leases.Pause(ctx, pause)
 			err := s.Free(ctx, leasing.Ref{Resource: a.r.Resource, Owner: a.owner.String()})
 			switch {

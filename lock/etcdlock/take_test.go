@@ -49,7 +49,7 @@ func TestAPausedHoldersWriteIsRefused(t *testing.T) {
 	b := source(t, etcdlock.Config{Client: client(t, c.Endpoints()...), Armer: fences})
 	old := take(t, a, "r", ttl)
 	expire(t, etcd, "r")
-	next, err := b.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+	next, err := leasing.One(b.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
 	if err != nil || next.Grant.Token <= old.Grant.Token {
 		t.Fatalf("%v, %v after %v", next.Grant, err, old.Grant)
 	}
@@ -93,7 +93,7 @@ func TestALeaseSurvivesItsLeader(t *testing.T) {
 			t.Fatal(err)
 		}
 		testenv.Eventually(t, "the others see it as held", func() bool {
-			_, err := other.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+			_, err := leasing.One(other.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl}))
 			if err == nil {
 				t.Fatal("two holders")
 			}
@@ -118,7 +118,7 @@ func TestAPartitionedMemberGrantsNothing(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := s.TryAcquire(ctx, leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrUnavailable) || !leasing.Retryable(err) || ctx.Err() != nil {
+	if _, err := leasing.One(s.Acquire(ctx, leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})); !errors.Is(err, leasing.ErrUnavailable) || !leasing.Retryable(err) || ctx.Err() != nil {
 		t.Errorf("%v; want a retryable ErrUnavailable before its context ends", err)
 	}
 	if _, err := s.Extend(t.Context(), lease.Ref(), ttl); !errors.Is(err, leasing.ErrUnavailable) {
@@ -126,7 +126,7 @@ func TestAPartitionedMemberGrantsNothing(t *testing.T) {
 	}
 	waited := make(chan error, 1)
 	go func() {
-		_, err := s.Acquire(t.Context(), leasing.Request{Resource: "waited for", TTL: ttl})
+		_, err := leasing.One(s.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "waited for", TTL: ttl}))
 		waited <- err
 	}()
 	for _, m := range c.Members[1:] {
@@ -139,7 +139,7 @@ func TestAPartitionedMemberGrantsNothing(t *testing.T) {
 	}
 	sooner, stop := context.WithTimeout(t.Context(), ttl/2)
 	defer stop()
-	if _, err := s.Acquire(sooner, leasing.Request{Resource: "r", TTL: ttl}); err != nil {
+	if _, err := leasing.One(s.Acquire(sooner, leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})); err != nil {
 		t.Errorf("the resource is not free long before that lease would end: %v", err)
 	}
 }
@@ -170,10 +170,10 @@ func TestAClosedSourceGivesBackWhatItMayHave(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.silent.Store(2)
-	if _, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrUnavailable) {
+	if _, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})); !errors.Is(err, leasing.ErrUnavailable) {
 		t.Fatalf("%v; want ErrUnavailable", err)
 	}
-	if ins, err := s.Inspect(t.Context(), "r"); err != nil || !ins.Locked {
+	if ins, err := leasing.One(s.Inspect(t.Context(), "r")); err != nil || !ins.Locked {
 		t.Fatalf("%+v, %v: it was not carried out, so this shows nothing", ins, err)
 	}
 	if err := s.Close(); err != nil {

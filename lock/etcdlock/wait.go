@@ -34,7 +34,7 @@ type place struct {
 }
 
 // Wait takes the lease when it is the place's turn.
-func (s *store) Wait(ctx context.Context, r leasing.Request, why func(error)) (leases.Taken, error) {
+func (s *store) Wait(ctx context.Context, r leasing.Request, w *leases.Waiter) (leases.Taken, error) {
 	taken, last, err := s.take(ctx, &attempt{r: r, behind: true}) // grouped with others, as usually nobody waits
 	var p *place
 	for {
@@ -49,7 +49,7 @@ func (s *store) Wait(ctx context.Context, r leasing.Request, why func(error)) (l
 		if !held && !mayPass(err) || ctx.Err() != nil {
 			return leases.Taken{}, err
 		}
-		why(err)
+		w.Waits(err)
 		if p == nil {
 			p = &place{key: s.line(r.Resource) + strings.ToLower(rand.Text())}
 			defer s.leave(p)
@@ -58,7 +58,7 @@ func (s *store) Wait(ctx context.Context, r leasing.Request, why func(error)) (l
 			leases.Pause(ctx, awayPause)
 		}
 		if taken, last, err = s.take(ctx, &attempt{r: r, behind: true, place: p}); err != nil && last != nil && last.line != nil {
-			why(err)
+			w.Waits(err)
 			if ahead := p.ahead(s.lock(r.Resource), last); ahead != "" {
 				s.watch(ctx, ahead, last.revision)
 			}
@@ -108,7 +108,7 @@ func (s *store) leave(p *place) {
 	if p.gone {
 		return
 	}
-	s.inBackground(func(context.Context) {
+	s.env.Life.InBackground(func(context.Context) {
 		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 		defer cancel()
 		_, _ = s.do(ctx, clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpDelete(p.key)}, nil)) // otherwise it expires

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -76,16 +75,13 @@ type network struct {
 
 	mu    sync.Mutex
 	held  chan struct{}              // requests wait until it is closed; nil: none waits
-	lose  func(r *http.Request) bool // the answer is lost
-	began time.Time                  // when the latest request was sent
-	after time.Duration              // delays each answer
+	lose  func(r *http.Request) bool // before each answer: it is lost
 	count int                        // of requests
 }
 
 func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 	n.mu.Lock()
-	held, lose, after := n.held, n.lose, n.after
-	n.began = time.Now()
+	held, lose := n.held, n.lose
 	n.count++
 	n.mu.Unlock()
 	if held != nil {
@@ -96,9 +92,6 @@ func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	response, err := n.next.RoundTrip(r)
-	if after > 0 {
-		<-time.After(after)
-	}
 	if err == nil && lose != nil && lose(r) {
 		_, _ = io.Copy(io.Discard, response.Body)
 		response.Body.Close()

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -58,6 +59,8 @@ type Config struct {
 	RetryPeriod time.Duration
 	// Logger logs what no caller receives as an error, including client-go's messages. Defaults to discarding it.
 	Logger *slog.Logger
+
+	clock *clock.Clock // of tests
 }
 
 // complete sets the defaults and validates the rest. The error is a [*fence.InvalidError].

@@ -1,9 +1,19 @@
 package kubelock
 
-import "time"
+import (
+	"github.com/fencegate/fencegate/fence/clock"
+	"github.com/fencegate/fencegate/fence/clock/clocktest"
+)
+
+// WithClock gives the candidate a clock.
+func (c *Config) WithClock() *clocktest.Clock {
+	k := clocktest.New()
+	c.clock = k.Clock
+	return k
+}
 
 // Deadline returns when a Lock's term ends unless it renews the Lease.
-func Deadline(l *Lock) time.Time {
+func Deadline(l *Lock) clock.Instant {
 	l.term.mu.Lock()
 	defer l.term.mu.Unlock()
 	return l.term.deadline
@@ -11,10 +21,3 @@ func Deadline(l *Lock) time.Time {
 
 // Lose ends a Lock's term, as the first step of a release.
 func Lose(l *Lock) { _ = l.term.lose(errReleased) }
-
-// StopTimer stops a term's timer, as a pause of the process does.
-func StopTimer(l *Lock) {
-	l.term.mu.Lock()
-	defer l.term.mu.Unlock()
-	l.term.timer.Stop()
-}

@@ -1,6 +1,7 @@
 package kubelock
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/leases"
 )
@@ -37,6 +39,7 @@ const Annotation = "fencegate.dev/token"
 type Lock struct {
 	cfg    Config
 	leases coordinationclient.LeaseInterface
+	clock  *clock.Clock
 	term   *term
 	giveUp func(error) // called before the Lease is taken, with a lasting error; may be nil
 	stop   func()      // stops the elector; nil: the caller runs it
@@ -58,7 +61,7 @@ func New(cfg Config) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Lock{cfg: cfg, leases: cfg.Client.Leases(cfg.Lease.Namespace), term: newTerm(cfg.Lease)}, nil
+	return &Lock{cfg: cfg, leases: cfg.Client.Leases(cfg.Lease.Namespace), clock: cmp.Or(cfg.clock, clock.New()), term: newTerm(cfg.Lease)}, nil
 }
 
 // Identity returns the candidate's name.
@@ -130,7 +133,7 @@ func (l *Lock) write(ctx context.Context, record resourcelock.LeaderElectionReco
 	if !l.holds(token) {
 		return l.lost()
 	}
-	sent := time.Now()
+	sent := l.clock.Now()
 	if err := l.send(ctx, record, token); err != nil {
 		return l.failed(err, false)
 	}
@@ -138,7 +141,7 @@ func (l *Lock) write(ctx context.Context, record resourcelock.LeaderElectionReco
 }
 
 // deadline is when other candidates take the Lease from a silent leader, by the leader's clock.
-func deadline(sent time.Time, record resourcelock.LeaderElectionRecord) time.Time {
+func deadline(sent clock.Instant, record resourcelock.LeaderElectionRecord) clock.Instant {
 	return leases.Good(sent, time.Duration(record.LeaseDurationSeconds)*time.Second)
 }
 

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock/clocktest"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/lock/kubelock"
 )
@@ -56,20 +57,23 @@ func TestARenewalKeepsTheToken(t *testing.T) {
 	})
 }
 
-// The answers are delayed. Candidates count from when the API server receives an update, which may be when it was sent.
+// The machine is suspended before the answers come. Candidates count from when the API server receives an update, which may
+// be when it was sent.
 func TestTheDeadlineCountsFromBeforeTheUpdateIsSent(t *testing.T) {
 	t.Parallel()
 	electing(t, func(t *testing.T, s *apiServer) {
 		cfg, n := config(t, s, "a")
-		n.after = time.Second
+		const late = 5 * time.Second
+		clock := cfg.WithClock()
+		n.lose = func(*http.Request) bool { clock.Suspend(late); return false }
 		lock := newLock(t, cfg)
 		// the Lease is taken, and renewed
 		for _, write := range []func(context.Context, resourcelock.LeaderElectionRecord) error{lock.Create, lock.Update} {
 			if err := write(t.Context(), record); err != nil {
 				t.Fatal(err)
 			}
-			if lives := kubelock.Deadline(lock).Sub(n.began); lives > kubelock.DefaultLeaseDuration || lives < kubelock.DefaultLeaseDuration-n.after {
-				t.Errorf("the term ends %v after its update was sent", lives)
+			if left := kubelock.Deadline(lock).Left(); left > kubelock.DefaultLeaseDuration-late || left < kubelock.DefaultLeaseDuration-2*late {
+				t.Errorf("%v after its update was sent, the term has %v left", late, left)
 			}
 		}
 	})
@@ -81,29 +85,50 @@ var record = resourcelock.LeaderElectionRecord{HolderIdentity: "a", LeaseDuratio
 // The update is carried out, and its answer arrives when the term is over.
 func TestARenewalThatIsAnsweredTooLateRevivesNothing(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(*kubelock.Lock){
-		"ran out":  func(lock *kubelock.Lock) { <-lock.Context().Done() },
-		"released": kubelock.Lose,
-		"paused": func(lock *kubelock.Lock) {
-			kubelock.StopTimer(lock)
-			<-time.After(time.Until(kubelock.Deadline(lock)))
-		},
+	for name, end := range map[string]func(*kubelock.Lock, *clocktest.Clock){
+		"ran out":   func(lock *kubelock.Lock, _ *clocktest.Clock) { <-lock.Context().Done() },
+		"released":  func(lock *kubelock.Lock, _ *clocktest.Clock) { kubelock.Lose(lock) },
+		"suspended": func(lock *kubelock.Lock, clock *clocktest.Clock) { clock.Suspend(kubelock.Deadline(lock).Left()) },
 	} {
 		electing(t, func(t *testing.T, s *apiServer) {
 			cfg, n := config(t, s, "a")
+			clock := cfg.WithClock()
 			lock := newLock(t, cfg)
 			if err := lock.Create(t.Context(), record); err != nil {
 				t.Fatal(err)
 			}
 			ends := kubelock.Deadline(lock)
 			n.mu.Lock()
-			n.lose = func(*http.Request) bool { end(lock); return false }
+			n.lose = func(*http.Request) bool { end(lock, clock); return false }
 			n.mu.Unlock()
-			if err := lock.Update(t.Context(), record); !errors.Is(err, leasing.ErrLost) || !kubelock.Deadline(lock).Equal(ends) {
-				t.Errorf("%s: %v; the deadline moved by %v", name, err, kubelock.Deadline(lock).Sub(ends))
+			if err := lock.Update(t.Context(), record); !errors.Is(err, leasing.ErrLost) || kubelock.Deadline(lock) != ends {
+				t.Errorf("%s: %v; the deadline moved by %v", name, err, kubelock.Deadline(lock).Time().Sub(ends.Time()))
 			}
 		})
 	}
+}
+
+// The timers stood still with the machine; other candidates have counted on.
+func TestALeadershipIsOverAfterASuspensionThatNoTimerNoticed(t *testing.T) {
+	t.Parallel()
+	electing(t, func(t *testing.T, s *apiServer) {
+		cfg, _ := config(t, s, "a")
+		clock := cfg.WithClock()
+		lock := newLock(t, cfg)
+		if err := lock.Create(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lock.Grant(); err != nil {
+			t.Errorf("before the suspension: %v", err)
+		}
+		clock.Suspend(kubelock.DefaultLeaseDuration)
+		if ctx := lock.Context(); ctx.Err() == nil || !errors.Is(context.Cause(ctx), leasing.ErrLost) {
+			t.Errorf("its context: %v, %v", ctx.Err(), context.Cause(ctx))
+		}
+		if _, err := lock.Grant(); !errors.Is(err, leasing.ErrLost) {
+			t.Errorf("its grant: %v; want ErrLost", err)
+		}
+	})
 }
 
 func TestADeletedLeaseEndsTheLeadership(t *testing.T) {

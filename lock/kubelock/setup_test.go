@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/lock/kubelock"
 )
 
@@ -157,9 +158,10 @@ type memory struct {
 	err    error
 }
 
-func (m *memory) Arm(_ context.Context, a fence.Arming) error {
+func (m *memory) Arm(_ context.Context, all ...fence.Arming) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	a := all[0] // a Lease has one resource
 	m.arms = append(m.arms, a)
 	switch {
 	case m.err != nil:
@@ -171,6 +173,13 @@ func (m *memory) Arm(_ context.Context, a fence.Arming) error {
 	return nil
 }
 
+func (m *memory) End(context.Context, fence.Ending) error { return nil }
+
+// Floor is not known: a Lock asks with Inspect, or learns it from a refusal.
+func (m *memory) Floor(string) fence.Token { return 0 }
+
+func (m *memory) Raised(context.Context) (bool, error) { return true, nil }
+
 func (m *memory) Inspect(context.Context, string) (fence.Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -181,8 +190,6 @@ func (m *memory) Inspect(context.Context, string) (fence.Record, error) {
 }
 
 // onlyArms is a fence without Inspect.
-type onlyArms struct{ m *memory }
-
-func (o onlyArms) Arm(ctx context.Context, a fence.Arming) error { return o.m.Arm(ctx, a) }
+type onlyArms struct{ leasing.Armer }
 
 var errAway = errors.New("the fence is away")

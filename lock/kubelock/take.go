@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/leases"
 )
@@ -36,7 +37,7 @@ func (l *Lock) take(ctx context.Context, record resourcelock.LeaderElectionRecor
 		return l.failed(err, true)
 	}
 	grant := fence.Grant{Resource: l.cfg.Resource, Seal: fence.NewSeal()}
-	ends := deadline(time.Now(), record)
+	ends := deadline(l.clock.Now(), record)
 	for try := 1; ; try++ {
 		if grant.Token, err = l.next(above); err != nil {
 			return l.failed(err, true)
@@ -68,8 +69,8 @@ func (l *Lock) take(ctx context.Context, record resourcelock.LeaderElectionRecor
 // recorded returns the fence's token. If the Lease was deleted or restored, it is above the annotation.
 func (l *Lock) recorded(ctx context.Context) (fence.Token, error) {
 	var recorded fence.Token
-	if floorer, ok := l.cfg.Armer.(leasing.Floorer); ok {
-		recorded = floorer.Floor(l.cfg.Resource)
+	if l.cfg.Armer != nil {
+		recorded = l.cfg.Armer.Floor(l.cfg.Resource)
 	}
 	inspector, ok := l.cfg.Armer.(Inspector)
 	if !ok {
@@ -102,11 +103,11 @@ func (l *Lock) next(above fence.Token) (fence.Token, error) {
 }
 
 // arm raises the fence, before the Lease's deadline.
-func (l *Lock) arm(ctx context.Context, grant fence.Grant, ends time.Time) error {
+func (l *Lock) arm(ctx context.Context, grant fence.Grant, ends clock.Instant) error {
 	if l.cfg.Armer == nil {
 		return nil
 	}
-	ctx, cancel := context.WithDeadlineCause(ctx, ends, leasing.ErrLost)
+	ctx, cancel := context.WithDeadlineCause(ctx, ends.Time(), leasing.ErrLost)
 	defer cancel()
 	return l.cfg.Armer.Arm(ctx, fence.Arming{Resource: grant.Resource, Token: grant.Token, SealHash: grant.Seal.Hash(), Holder: l.cfg.Identity})
 }
@@ -149,13 +150,12 @@ func (l *Lock) release(ctx context.Context) error {
 }
 
 func (l *Lock) endGrant(ctx context.Context, token fence.Token) {
-	ender, ok := l.cfg.Armer.(leasing.Ender)
-	if !ok {
+	if l.cfg.Armer == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
-	err := ender.End(ctx, fence.Ending{Resource: l.cfg.Resource, Token: token})
+	err := l.cfg.Armer.End(ctx, fence.Ending{Resource: l.cfg.Resource, Token: token})
 	if err != nil && !errors.Is(err, fence.ErrStale) {
 		l.cfg.Logger.WarnContext(ctx, "the fence did not end the grant of a leader that stepped down; it stays current until the next election",
 			"resource", l.cfg.Resource, "token", token, "error", err)

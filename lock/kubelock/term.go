@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -20,7 +21,7 @@ type term struct {
 
 	mu       sync.Mutex
 	grant    fence.Grant // token 0: it has not begun
-	deadline time.Time
+	deadline clock.Instant
 	timer    *time.Timer
 }
 
@@ -31,10 +32,10 @@ func newTerm(lease types.NamespacedName) *term {
 }
 
 // begin begins the term, unless its deadline has passed.
-func (t *term) begin(grant fence.Grant, deadline time.Time) error {
+func (t *term) begin(grant fence.Grant, deadline clock.Instant) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	left := time.Until(deadline)
+	left := deadline.Left()
 	switch {
 	case t.ctx.Err() != nil:
 		return context.Cause(t.ctx)
@@ -47,13 +48,13 @@ func (t *term) begin(grant fence.Grant, deadline time.Time) error {
 }
 
 // prolong extends the deadline. A term that is over stays over.
-func (t *term) prolong(deadline time.Time) error {
+func (t *term) prolong(deadline clock.Instant) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.expire()
 	if t.ctx.Err() == nil {
 		t.deadline = deadline
-		t.timer.Reset(time.Until(deadline))
+		t.timer.Reset(deadline.Left())
 	}
 	return context.Cause(t.ctx)
 }
@@ -66,7 +67,7 @@ func (t *term) look() {
 }
 
 func (t *term) expire() {
-	if t.grant.Token > 0 && !time.Now().Before(t.deadline) {
+	if t.grant.Token > 0 && t.deadline.Passed() {
 		t.cancel(t.loss(errNotRenewed))
 	}
 }

@@ -23,17 +23,17 @@ func TestLeasesThatAreHadOutliveManyShortWaits(t *testing.T) {
 		w.exec(t, `SELECT fence.take_lease($1, 'another', $2, sha256('seal'), '', 0, false)`, r, (time.Duration(i+1) * ttl / 8).Microseconds())
 	}
 	begun := time.Now()
-	leases, err := w.AcquireAll(t.Context(), all)
-	now := time.Now()
+	leases, err := w.Acquire(t.Context(), leasing.UntilDone, all...)
+	waited := time.Since(begun)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if waited := now.Sub(begun); waited < ttl {
+	if waited < ttl {
 		t.Errorf("it waited for %v only: this test shows nothing", waited)
 	}
 	for _, lease := range leases {
-		if !now.Before(lease.Deadline) {
-			t.Errorf("the lease of %s ended %v before it was returned", lease.Grant.Resource, now.Sub(lease.Deadline))
+		if left := lease.Deadline.Left(); left <= 0 {
+			t.Errorf("the lease of %s ended %v before it was returned", lease.Grant.Resource, -left)
 		}
 	}
 }
@@ -46,7 +46,7 @@ func TestWhoWaitsForMoreHearsOfALeaseThatIsLost(t *testing.T) {
 	defer cancel()
 	outcome := make(chan error, 1)
 	go func() {
-		_, err := w.AcquireAll(ctx, []leasing.Request{{Resource: "a", TTL: 6 * time.Second}, {Resource: "b", TTL: ttl}})
+		_, err := w.Acquire(ctx, leasing.UntilDone, []leasing.Request{{Resource: "a", TTL: 6 * time.Second}, {Resource: "b", TTL: ttl}}...)
 		outcome <- err
 	}()
 	until(t, "it has a", func() bool {

@@ -53,27 +53,23 @@ func (w world) mayBeAway(t *testing.T) *away {
 	return a
 }
 
-// goesAway makes PostgreSQL unreachable instead of arming.
-type goesAway struct{ *away }
-
-func (g goesAway) Arm(context.Context, fence.Arming) error {
-	g.is.Store(true)
-	return fence.ErrUnknown
-}
-
 func TestALeaseIsGivenBackAfterARestart(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	a := w.mayBeAway(t)
-	s := source(t, pglock.Config{Pool: a.Pool, Armer: goesAway{a}})
-	if _, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: 5 * time.Minute}); !errors.Is(err, fence.ErrUnknown) {
+	s := source(t, pglock.Config{Pool: a.Pool, OnAccepted: func(_ context.Context, take func() error) error {
+		err := take()
+		a.is.Store(true)
+		return errors.Join(err, fence.ErrUnknown)
+	}})
+	if _, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: 5 * time.Minute})); !errors.Is(err, fence.ErrUnknown) {
 		t.Fatal(err)
 	}
 	before := a.connects.Load()
 	until(t, "it tries again and again", func() bool { return a.connects.Load() > before+12 })
 	a.is.Store(false)
 	until(t, "the resource is free", func() bool {
-		ins, err := w.Inspect(t.Context(), "r")
+		ins, err := leasing.One(w.Inspect(t.Context(), "r"))
 		return err == nil && !ins.Locked
 	})
 }
@@ -86,7 +82,7 @@ func TestTheListenerConnectsAsThePoolDoes(t *testing.T) {
 	s := source(t, pglock.Config{Pool: w.mayBeAway(t).Pool})
 	outcome := make(chan error, 1)
 	go func() {
-		_, err := s.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+		_, err := leasing.One(s.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
 		outcome <- err
 	}()
 	until(t, "it listens", func() bool {

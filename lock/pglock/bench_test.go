@@ -50,7 +50,7 @@ func BenchmarkLease(b *testing.B) {
 			return f.End(b.Context(), fence.Ending{Resource: resource, Token: a.Token, SealHash: seal})
 		}},
 		{"acquire+release", func(resource string) error {
-			lease, err := s.TryAcquire(b.Context(), leasing.Request{Resource: resource, TTL: ttl})
+			lease, err := leasing.One(s.Acquire(b.Context(), leasing.AtOnce, leasing.Request{Resource: resource, TTL: ttl}))
 			if err != nil {
 				return err
 			}

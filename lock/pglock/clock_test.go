@@ -39,7 +39,7 @@ func TestAServersClockThatJumpsEndsExclusionAndNothingElse(t *testing.T) {
 		}
 	}
 	try := func(s *pglock.Source) (leasing.Lease, error) {
-		return s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+		return leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl}))
 	}
 	old, err := try(one)
 	if err != nil {

@@ -18,7 +18,7 @@ const hour = time.Hour
 // isLocked reports whether somebody has the lease of a resource.
 func (w world) isLocked(t *testing.T, resource string) bool {
 	t.Helper()
-	ins, err := w.Inspect(t.Context(), resource)
+	ins, err := leasing.One(w.Inspect(t.Context(), resource))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func (w world) two(ctx context.Context, t *testing.T, s *pglock.Source) <-chan e
 	w.exec(t, `SELECT fence.take_lease('b', 'another', 3600000000, sha256('seal'), '', 0, false)`)
 	outcome := make(chan error, 1)
 	go func() {
-		_, err := s.AcquireAll(ctx, []leasing.Request{{Resource: "a", TTL: hour}, {Resource: "b", TTL: hour}})
+		_, err := s.Acquire(ctx, leasing.UntilDone, []leasing.Request{{Resource: "a", TTL: hour}, {Resource: "b", TTL: hour}}...)
 		outcome <- err
 	}()
 	until(t, "it has a, and waits for b", func() bool {
@@ -41,11 +41,9 @@ func (w world) two(ctx context.Context, t *testing.T, s *pglock.Source) <-chan e
 }
 
 // closing is a process whose Close gives back what it has, however busy the machine is.
-func (w world) closing(t *testing.T, armer leasing.Armer) *pglock.Source {
+func (w world) closing(t *testing.T, onAccepted func(context.Context, func() error) error) *pglock.Source {
 	t.Helper()
-	s := source(t, pglock.Config{Pool: pool(t, w.locker), MaxTTL: hour, Armer: armer})
-	pglock.CloseInTime(s)
-	return s
+	return source(t, pglock.Config{Pool: pool(t, w.locker), MaxTTL: hour, OnAccepted: onAccepted}.CloseInTime())
 }
 
 func TestCloseGivesBackWhatACallHasThatWaitsForMore(t *testing.T) {
@@ -64,25 +62,28 @@ func TestCloseGivesBackWhatACallHasThatWaitsForMore(t *testing.T) {
 	}
 }
 
-// waits arms nothing until its caller gives up.
+// waits keeps a lease that PostgreSQL gave from its caller, until that one gives up.
 type waits chan struct{}
 
-func (w waits) Arm(ctx context.Context, _ fence.Arming) error {
+func (w waits) accepted(ctx context.Context, take func() error) error {
+	if err := take(); err != nil {
+		return err
+	}
 	close(w)
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
 
-func TestCloseGivesBackALeaseThatIsBeingArmed(t *testing.T) {
+func TestCloseGivesBackALeaseThatItsCallerDoesNotHaveYet(t *testing.T) {
 	t.Parallel()
-	w, armer := setup(t), make(waits)
-	s := w.closing(t, armer)
+	w, taken := setup(t), make(waits)
+	s := w.closing(t, taken.accepted)
 	outcome := make(chan error, 1)
 	go func() {
-		_, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: hour})
+		_, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: hour}))
 		outcome <- err
 	}()
-	<-armer
+	<-taken
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -100,21 +101,21 @@ func TestALeaseThatARepeatMayHaveReturnedIsNotGivenBack(t *testing.T) {
 	for _, c := range []struct{ several, repeatable bool }{{false, true}, {true, true}, {false, false}, {true, false}} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			t.Parallel()
-			w, armer := setup(t), make(waits)
-			s := w.closing(t, armer)
+			w, taken := setup(t), make(waits)
+			s := w.closing(t, taken.accepted)
 			ctx, cancel := context.WithCancel(t.Context())
 			outcome := make(chan error, 1)
 			request := leasing.Request{Resource: "r", TTL: hour, SealHash: fence.NewSeal().Hash(), Repeatable: c.repeatable}
 			go func() {
 				var err error
 				if c.several {
-					_, err = s.TryAcquireAll(ctx, []leasing.Request{request})
+					_, err = s.Acquire(ctx, leasing.AtOnce, []leasing.Request{request}...)
 				} else {
-					_, err = s.TryAcquire(ctx, request)
+					_, err = leasing.One(s.Acquire(ctx, leasing.AtOnce, request))
 				}
 				outcome <- err
 			}()
-			<-armer
+			<-taken
 			cancel()
 			if err := <-outcome; !errors.Is(err, context.Canceled) {
 				t.Errorf("%v; want that its caller has gone", err)
@@ -135,9 +136,9 @@ func TestSeveralLeasesThatNoRepeatCanHaveAreGivenBack(t *testing.T) {
 	w := setup(t)
 	s := source(t, pglock.Config{Pool: pool(t, w.locker), MaxTTL: hour})
 	w.exec(t, `SELECT fence.take_lease('b', 'another', 3600000000, sha256('seal'), '', 0, false)`)
-	_, err := s.TryAcquireAll(t.Context(), []leasing.Request{
+	_, err := s.Acquire(t.Context(), leasing.AtOnce, []leasing.Request{
 		{Resource: "a", TTL: hour, SealHash: fence.NewSeal().Hash(), Repeatable: true}, {Resource: "b", TTL: hour, SealHash: fence.NewSeal().Hash(), Repeatable: true},
-	})
+	}...)
 	if !errors.Is(err, leasing.ErrHeld) {
 		t.Error(err)
 	}

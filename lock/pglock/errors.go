@@ -14,25 +14,26 @@ import (
 	"github.com/fencegate/fencegate/internal/pgtext"
 )
 
-// UnavailableError says why PostgreSQL gives no lease. It is a [leasing.ErrUnavailable].
-type UnavailableError struct {
-	Doing string
-	Err   error
+// unavailable says why PostgreSQL gives no lease.
+func unavailable(doing string, err error) error {
+	return &leasing.UnavailableError{Part: leasing.PartPostgres, Cause: &failedError{doing, err}}
 }
 
-func (e *UnavailableError) Error() string {
-	text := e.Doing + ": " + pgtext.Of(e.Err)
-	if advice := advice(e.Err); advice != "" {
+// failedError is PostgreSQL's error, with the remedy for one that does not pass by itself.
+type failedError struct {
+	doing string
+	err   error
+}
+
+func (e *failedError) Error() string {
+	text := e.doing + ": " + pgtext.Of(e.err)
+	if advice := advice(e.err); advice != "" {
 		text += "; " + advice
 	}
 	return text
 }
 
-// Is matches [leasing.ErrUnavailable].
-func (e *UnavailableError) Is(target error) bool { return target == leasing.ErrUnavailable }
-
-// Unwrap returns the cause.
-func (e *UnavailableError) Unwrap() error { return e.Err }
+func (e *failedError) Unwrap() error { return e.err }
 
 // SourceError reports that the database gives no lease until an operator decides: its leases come from another source,
 // or it may have forgotten fences.
@@ -55,7 +56,7 @@ const stateBusy = "55P03"
 // errBusy: another transaction holds the resource's turn for longer than a release waits.
 var errBusy = errors.New("another transaction is changing the resource's fence; try again")
 
-// failure classifies a PostgreSQL error: the context's own, a refusal of the fence, or [UnavailableError].
+// failure classifies a PostgreSQL error: the context's own, a refusal of the fence, or a [*leasing.UnavailableError].
 func failure(ctx context.Context, doing string, err error) error {
 	if err == nil {
 		return nil
@@ -69,7 +70,7 @@ func failure(ctx context.Context, doing string, err error) error {
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == stateOtherSource || refused.Code == stateForgotten) {
 		err = &SourceError{Reason: refused.Message, Advice: refused.Hint}
 	}
-	return &UnavailableError{Doing: doing, Err: err}
+	return unavailable(doing, err)
 }
 
 func isRefusal(err error) bool {
@@ -107,10 +108,10 @@ func lost(err error) bool {
 
 // mayPass reports whether waiting helps: the server restarts, or another one takes over.
 func mayPass(err error) bool {
-	unavailable, ok := errors.AsType[*UnavailableError](err)
+	failed, ok := errors.AsType[*failedError](err)
 	if !ok || errors.As(err, new(*SourceError)) || errors.Is(err, pgfence.ErrNoticesUnavailable) {
 		return false
 	}
-	refused, ok := errors.AsType[*pgconn.PgError](unavailable.Err)
+	refused, ok := errors.AsType[*pgconn.PgError](failed.err)
 	return !ok || refused.Code == "25006" || refused.Code == stateBusy || strings.HasPrefix(refused.Code, "57P") || strings.HasPrefix(refused.Code, "08") || strings.HasPrefix(refused.Code, "53")
 }

@@ -8,10 +8,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/groups"
+	"github.com/fencegate/fencegate/internal/leases"
 )
 
 // extension is one renewal.
@@ -25,35 +26,19 @@ func (e *extension) doing() string { return fmt.Sprintf("extend %q", e.ref.Resou
 
 // Extend gives a lease a new time to live, counted from now. It
 // never shortens a lease. Renewals of one process are grouped.
-func (s *Source) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
-	start := time.Now()
-	ttl = ttl.Truncate(time.Microsecond)
-	if err := validateRef(ref); err != nil {
-		return 0, err
-	}
-	if err := s.validateTTL(ttl); err != nil {
-		return 0, err
-	}
-	ctx, cancel, err := s.life.Open(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer cancel()
+func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (clock.Instant, error) {
+	start, ttl := s.env.Clock.Now(), ttl.Truncate(time.Microsecond)
 	e := &extension{ref: ref, ttl: ttl}
 	if err := s.extend(ctx, e); err != nil {
-		return 0, err
+		return clock.Instant{}, err
 	}
-	left := time.Until(good(start, ttl))
-	switch {
-	case !e.done:
-		return 0, fmt.Errorf("%s: %w", e.doing(), leasing.ErrLost)
-	case left <= 0:
-		return 0, fmt.Errorf("%s: the TTL of %v ended before it was extended: %w", e.doing(), ttl, leasing.ErrLost)
+	if !e.done {
+		return clock.Instant{}, fmt.Errorf("%s: %w", e.doing(), leasing.ErrLost)
 	}
-	return left, nil
+	return leases.Good(start, ttl), nil
 }
 
-func (s *Source) extend(ctx context.Context, e *extension) error {
+func (s *store) extend(ctx context.Context, e *extension) error {
 	got, err := s.extends.Do(ctx, e)
 	switch {
 	case err != nil:
@@ -69,7 +54,7 @@ func (s *Source) extend(ctx context.Context, e *extension) error {
 }
 
 // extendGroup extends those whose rows are not locked, in one transaction.
-func (s *Source) extendGroup(ctx context.Context, all []*extension) []groups.Settled {
+func (s *store) extendGroup(ctx context.Context, all []*extension) []groups.Settled {
 	answers := groups.Unsettled(len(all), false)
 	err := s.on(ctx, func(conn *pgx.Conn) error {
 		busy, err := extendOn(ctx, conn, all, false)
@@ -131,55 +116,20 @@ type freeing struct {
 
 func (f *freeing) doing() string { return fmt.Sprintf("release %q", f.ref.Resource) }
 
-const (
-	// endTimeout bounds how long a release waits for the other fence.
-	endTimeout = 500 * time.Millisecond
-	// freeTimeout bounds a release. The caller's context does not.
-	freeTimeout = 10 * time.Second
-)
-
-// Release ends a lease and its grant, in one commit. Releases of one process are grouped.
-func (s *Source) Release(ctx context.Context, ref leasing.Ref) error {
-	if err := validateRef(ref); err != nil {
-		return err
-	}
-	ctx, cancel, err := s.life.Open(context.WithoutCancel(ctx))
-	if err != nil {
-		return err
-	}
-	defer cancel()
-	ctx, cancelTime := context.WithTimeout(ctx, freeTimeout)
-	defer cancelTime()
-	s.endOther(ctx, ref)
+// Free ends a lease and its grant, in one commit. Releases of one process are grouped.
+func (s *store) Free(ctx context.Context, ref leasing.Ref) error {
 	f := &freeing{ref: ref}
-	if err := s.free(ctx, f); err != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = &UnavailableError{Doing: f.doing(), Err: err}
-		}
-		return err
-	}
-	if !f.freed && !f.doubt {
+	err := s.free(ctx, f)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return unavailable(f.doing(), err)
+	case err == nil && !f.freed && !f.doubt:
 		return fmt.Errorf("%s: %w", f.doing(), leasing.ErrLost)
 	}
-	return nil
+	return err
 }
 
-// endOther ends the grant in the other fence if it can. The lease is freed in any case.
-func (s *Source) endOther(ctx context.Context, ref leasing.Ref) {
-	ender, ok := s.cfg.Armer.(leasing.Ender)
-	if !ok || ref.Token <= 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, endTimeout)
-	defer cancel()
-	err := ender.End(ctx, fence.Ending{Resource: ref.Resource, Token: ref.Token})
-	if err != nil && !errors.Is(err, fence.ErrStale) {
-		s.cfg.Logger.WarnContext(ctx, "the other fence did not end the grant of a released lease; it stays current until the next acquisition",
-			"resource", ref.Resource, "token", ref.Token, "error", err)
-	}
-}
-
-func (s *Source) free(ctx context.Context, f *freeing) error {
+func (s *store) free(ctx context.Context, f *freeing) error {
 	got, err := s.frees.Do(ctx, f)
 	switch {
 	case err != nil:
@@ -196,13 +146,13 @@ func (s *Source) free(ctx context.Context, f *freeing) error {
 		return err
 	})
 	if isBusy {
-		return &UnavailableError{Doing: f.doing(), Err: errBusy}
+		return unavailable(f.doing(), errBusy)
 	}
 	return failure(ctx, f.doing(), err)
 }
 
 // freeGroup frees those whose turn is free, in one transaction.
-func (s *Source) freeGroup(ctx context.Context, all []*freeing) []groups.Settled {
+func (s *store) freeGroup(ctx context.Context, all []*freeing) []groups.Settled {
 	answers := groups.Unsettled(len(all), false)
 	err := s.on(ctx, func(conn *pgx.Conn) error {
 		busy, err := freeOn(ctx, conn, all, 0)

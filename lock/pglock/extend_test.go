@@ -116,7 +116,7 @@ func TestRenewalsOfAProcessGoTogether(t *testing.T) {
 	const n = 40
 	leases := make([]leasing.Lease, n)
 	for i := range leases {
-		leases[i], err = s.TryAcquire(t.Context(), leasing.Request{Resource: fmt.Sprint(i), TTL: ttl})
+		leases[i], err = leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: fmt.Sprint(i), TTL: ttl}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -113,7 +113,7 @@ func TestAReleaseWhoseAnswerIsLostIsDone(t *testing.T) {
 	w := setup(t)
 	s, l := w.lossyProcess(t)
 	for name, lose := range map[string]int{"the group's": 1, "the first try's": 2} {
-		lease, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: hour})
+		lease, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: hour}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,16 +163,16 @@ func TestAnAttemptWithoutAnAnswerIsGivenBackThoughItsRepetitionIsRefused(t *test
 	w := setup(t)
 	w.exec(t, `SELECT fence.take_lease('r', 'another', 3600000000, sha256('seal'), '', 0, false)`)
 	for name, c := range map[string]struct {
-		text    string
-		acquire func(*pglock.Source, context.Context, leasing.Request) (leasing.Lease, error)
-	}{"in a group": {"fence.take_leases(", (*pglock.Source).TryAcquire}, "alone": {"fence.take_lease(", (*pglock.Source).Acquire}} {
+		text string
+		wait leasing.Wait
+	}{"in a group": {"fence.take_leases(", leasing.AtOnce}, "alone": {"fence.take_lease(", leasing.UntilDone}} {
 		s, l := w.lossyProcess(t)
 		l.on(c.text, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		acquired := make(chan error, 1)
 		go func() {
-			_, err := c.acquire(s, ctx, leasing.Request{Resource: "r", TTL: hour})
+			_, err := s.Acquire(ctx, c.wait, leasing.Request{Resource: "r", TTL: hour})
 			acquired <- err
 		}()
 		until(t, name+", an answer is lost", func() bool { return l.statements() > 0 })

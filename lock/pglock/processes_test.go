@@ -102,7 +102,7 @@ func work() error {
 
 // turn adds one under a lease.
 func turn(ctx context.Context, source *pglock.Source, writer *pgxpool.Pool) error {
-	lease, err := source.Acquire(ctx, leasing.Request{Resource: "counter", TTL: 2 * time.Minute})
+	lease, err := leasing.One(source.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: "counter", TTL: 2 * time.Minute}))
 	if err != nil {
 		return err
 	}

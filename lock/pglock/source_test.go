@@ -46,10 +46,10 @@ func source(t testing.TB, cfg pglock.Config) *pglock.Source {
 
 func TestLeasesOfPostgreSQLFollowTheRules(t *testing.T) {
 	t.Parallel()
-	leasingtest.Run(t, func(t testing.TB) leasingtest.Open {
+	leasingtest.RunOwnFence(t, func(t testing.TB) leasingtest.Open {
 		locker := testenv.Postgres(t).As(t, "fence_locker")
-		return func(armer leasing.Armer) leasing.Source {
-			s, err := pglock.New(pglock.Config{Pool: pool(t, locker), Armer: armer})
+		return func(leasing.Armer) leasing.Source {
+			s, err := pglock.New(pglock.Config{Pool: pool(t, locker)})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -18,8 +18,7 @@ const (
 	sqlExtend  = `SELECT n, extended, busy FROM fence.extend_leases($1::text[], $2::text[], $3::bigint[], $4::boolean)`
 	sqlFree    = `SELECT n, freed, busy FROM fence.free_leases($1::text[], $2::text[], $3::bigint * interval '1 us')`
 	sqlLeave   = `SELECT fence.leave_line($1::text, $2::text)`
-	sqlInspect = `SELECT owner, holder, token, left_us, waiters FROM fence.lease_of($1::text)`
-	sqlSurvey  = `SELECT l.owner, l.holder, l.token, l.left_us, l.waiters FROM unnest($1::text[]) WITH ORDINALITY AS asked(resource, n), fence.lease_of(asked.resource) l ORDER BY asked.n`
+	sqlInspect = `SELECT l.owner, l.holder, l.token, l.left_us, l.waiters FROM unnest($1::text[]) WITH ORDINALITY AS asked(resource, n), fence.lease_of(asked.resource) l ORDER BY asked.n`
 	sqlReady   = `SELECT fence.leases_ready()`
 )
 
@@ -41,7 +40,7 @@ const (
 )
 
 // on calls f with a connection of the pool.
-func (s *Source) on(ctx context.Context, f func(conn *pgx.Conn) error) error {
+func (s *store) on(ctx context.Context, f func(conn *pgx.Conn) error) error {
 	conn, err := s.connection(ctx)
 	if err != nil {
 		return err
@@ -62,7 +61,7 @@ func release(conn *pgxpool.Conn) {
 
 // connection returns a connection of the pool. The pool's ping of an idle connection has no bound of its own, and if one
 // has died silently, the others may have died with it.
-func (s *Source) connection(ctx context.Context) (*pgxpool.Conn, error) {
+func (s *store) connection(ctx context.Context) (*pgxpool.Conn, error) {
 	if s.cfg.Pool.Stat().IdleConns() > 0 {
 		one, cancel := context.WithTimeout(ctx, answerLimit)
 		defer cancel()
@@ -76,7 +75,7 @@ func (s *Source) connection(ctx context.Context) (*pgxpool.Conn, error) {
 }
 
 // testIdle pings all idle connections at once. Those that do not answer leave the pool.
-func (s *Source) testIdle(ctx context.Context) {
+func (s *store) testIdle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	var all sync.WaitGroup
@@ -91,7 +90,7 @@ func (s *Source) testIdle(ctx context.Context) {
 
 // twice calls f, which may be repeated, and calls it once more on another connection if the connection was lost, or gave
 // no answer within limit. The pool's other connections may have died with it.
-func (s *Source) twice(ctx context.Context, limit time.Duration, f func(ctx context.Context, conn *pgx.Conn) error) error {
+func (s *store) twice(ctx context.Context, limit time.Duration, f func(ctx context.Context, conn *pgx.Conn) error) error {
 	try := func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()

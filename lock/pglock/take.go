@@ -11,36 +11,29 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/groups"
+	"github.com/fencegate/fencegate/internal/leases"
 )
 
-const (
-	// turnLimit bounds how long taking or freeing a lease waits for other transactions that change the fence.
-	turnLimit = 5 * time.Second
-	// armTries bounds how often a lease is taken again because the other fence is higher.
-	armTries = 3
-)
+// turnLimit bounds how long taking or freeing a lease waits for other transactions that change the fence.
+const turnLimit = 5 * time.Second
 
 // attempt is one acquisition.
 type attempt struct {
-	resource, owner, holder string
-	ttl                     time.Duration
-	seal                    fence.Seal // zero if the caller has it
-	sealHash                []byte
-	above                   fence.Token // the token must exceed it
-	behind                  bool        // queues behind the waiters
-	waiter                  string      // the process that waits if the resource is held; "": none
-	start                   time.Time
-	doubt                   bool // a call got no answer: it may give the lease yet
-
+	r     leasing.Request
+	owner string
+	way   way
+	start clock.Instant
+	doubt bool         // a call got no answer: it may give the lease yet
 	token atomic.Int64 // of the lease, if it was given; the group sets it even if the caller has left
 }
 
 func (a *attempt) given() fence.Token { return fence.Token(a.token.Load()) }
 
-func (a *attempt) doing() string { return fmt.Sprintf("acquire %q", a.resource) }
+func (a *attempt) doing() string { return fmt.Sprintf("acquire %q", a.r.Resource) }
 
 // way says how an attempt treats the queue.
 type way struct {
@@ -48,71 +41,27 @@ type way struct {
 	waiter string // and joins them under this name; "": it does not
 }
 
-// TryAcquire takes the lease of a resource if it is free, even if others wait for it.
-func (s *Source) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
-	r, err := s.validate(r)
-	if err != nil {
-		return leasing.Lease{}, err
-	}
-	ctx, cancel, err := s.life.Open(ctx)
-	if err != nil {
-		return leasing.Lease{}, err
-	}
-	defer cancel()
+// Take takes the lease of a resource if it is free, even if others wait for it.
+func (s *store) Take(ctx context.Context, r leasing.Request) (leases.Taken, error) {
 	return s.acquire(ctx, r, way{})
 }
 
-// acquire takes a lease and arms the other fence if there is one.
-func (s *Source) acquire(ctx context.Context, r leasing.Request, w way) (leasing.Lease, error) {
-	var above fence.Token
-	for try := 1; ; try++ {
-		a := &attempt{
-			resource: r.Resource, owner: rand.Text(), holder: r.Holder, ttl: r.TTL, sealHash: r.SealHash,
-			above: above, behind: w.behind, waiter: w.waiter, start: time.Now(),
-		}
-		if a.sealHash == nil {
-			a.seal = fence.NewSeal()
-			a.sealHash = a.seal.Hash()
-		}
-		if ctx.Err() != nil {
-			return leasing.Lease{}, context.Cause(ctx)
-		}
-		err := s.cfg.OnAccepted(ctx, func() error { return s.take(ctx, a) })
-		if err == nil {
-			err = s.armOther(ctx, a)
-		}
-		deadline := good(a.start, a.ttl)
-		if err == nil && !time.Now().Before(deadline) {
-			err = fmt.Errorf("%s: the TTL of %v ended before it was acquired: %w", a.doing(), a.ttl, leasing.ErrLost)
-		}
-		if err == nil {
-			return leasing.Lease{Grant: fence.Grant{Resource: a.resource, Token: a.given(), Seal: a.seal}, Owner: a.owner, Deadline: deadline}, nil
-		}
-		low, ok := errors.AsType[*fence.NotRaisedError](err)
-		switch {
-		case !ok && (a.given() > 0 || a.doubt || errors.Is(err, fence.ErrUnknown)):
-			if r.Repeatable && r.SealHash != nil && mayBeGood(ctx, a, err) {
-				return leasing.Lease{}, &keptError{err}
-			}
-			s.life.InBackground(func(context.Context) { s.giveBack(a) })
-			return leasing.Lease{}, err
-		case !ok:
-			return leasing.Lease{}, err
-		}
-		if freed, _ := s.freeBack(context.WithoutCancel(ctx), a); !freed { // now, because the next attempt needs it
-			s.life.InBackground(func(context.Context) { s.giveBack(a) })
-		}
-		if above = low.Recorded; try == armTries {
-			return leasing.Lease{}, fmt.Errorf("%w: %w", leasing.ErrHeld, err)
-		}
+// acquire takes a lease. If that fails it gives back what it may have taken, unless a repeat may find it.
+func (s *store) acquire(ctx context.Context, r leasing.Request, w way) (leases.Taken, error) {
+	r.TTL = r.TTL.Truncate(time.Microsecond)
+	a := &attempt{r: r, owner: rand.Text(), way: w, start: s.env.Clock.Now()}
+	err := s.cfg.OnAccepted(ctx, func() error { return s.take(ctx, a) })
+	switch {
+	case err == nil:
+		return leases.Taken{Resource: r.Resource, Owner: a.owner, Token: a.given(), Deadline: leases.Good(a.start, r.TTL)}, nil
+	case a.given() == 0 && !a.doubt && !errors.Is(err, fence.ErrUnknown):
+		return leases.Taken{}, err
+	case r.Repeatable && mayBeGood(ctx, a, err):
+		return leases.Taken{}, &leases.KeptError{Err: err}
 	}
+	s.env.Life.InBackground(func(context.Context) { s.giveBack(a) })
+	return leases.Taken{}, err
 }
-
-// keptError says that an acquisition has failed, and that its lease, if there is one, was not given back: a repeat of the
-// request in another process can tell from the caller's seal whose it is, extend it and return it. Only its TTL ends it.
-type keptError struct{ error }
-
-func (e *keptError) Unwrap() error { return e.error }
 
 // mayBeGood reports whether a failed attempt may have given a lease, and raised its fence.
 func mayBeGood(ctx context.Context, a *attempt, err error) bool {
@@ -120,17 +69,9 @@ func mayBeGood(ctx context.Context, a *attempt, err error) bool {
 	return unknown && !errors.Is(err, fence.ErrUndrained)
 }
 
-// armOther arms the other fence.
-func (s *Source) armOther(ctx context.Context, a *attempt) error {
-	if s.cfg.Armer == nil {
-		return nil
-	}
-	return s.cfg.Armer.Arm(ctx, fence.Arming{Resource: a.resource, Token: a.given(), SealHash: a.sealHash, Holder: a.holder})
-}
-
 // take has PostgreSQL give the lease and raise its fence, grouped with others if no waiting is needed.
-func (s *Source) take(ctx context.Context, a *attempt) error {
-	if a.waiter != "" {
+func (s *store) take(ctx context.Context, a *attempt) error {
+	if a.way.waiter != "" {
 		return s.takeAlone(ctx, a)
 	}
 	got, err := s.takes.Do(ctx, a)
@@ -145,7 +86,7 @@ func (s *Source) take(ctx context.Context, a *attempt) error {
 }
 
 // takeGroup takes what is free, in one transaction that waits for no lock.
-func (s *Source) takeGroup(ctx context.Context, all []*attempt) []groups.Settled {
+func (s *store) takeGroup(ctx context.Context, all []*attempt) []groups.Settled {
 	answers, asked := groups.Unsettled(len(all), false), false
 	err := s.on(ctx, func(conn *pgx.Conn) error {
 		warned, err := pgfence.WatchCommit(ctx, conn)
@@ -167,12 +108,12 @@ func (s *Source) takeGroup(ctx context.Context, all []*attempt) []groups.Settled
 	return answers
 }
 
-func (s *Source) takeOn(ctx context.Context, conn *pgx.Conn, all []*attempt, warned func(string) error, answers []groups.Settled) error {
+func (s *store) takeOn(ctx context.Context, conn *pgx.Conn, all []*attempt, warned func(string) error, answers []groups.Settled) error {
 	resources, owners, holders := make([]string, len(all)), make([]string, len(all)), make([]string, len(all))
 	ttls, above, hashes, behind := make([]int64, len(all)), make([]int64, len(all)), make([][]byte, len(all)), make([]bool, len(all))
 	for i, a := range all {
-		resources[i], owners[i], holders[i] = a.resource, a.owner, a.holder
-		ttls[i], above[i], hashes[i], behind[i] = a.ttl.Microseconds(), int64(a.above), a.sealHash, a.behind
+		resources[i], owners[i], holders[i] = a.r.Resource, a.owner, a.r.Holder
+		ttls[i], hashes[i], behind[i] = a.r.TTL.Microseconds(), a.r.SealHash, a.way.behind
 	}
 	rows, _ := conn.Query(ctx, sqlTakeAll, mode(conn), resources, owners, ttls, hashes, holders, above, behind)
 	var n int
@@ -185,9 +126,9 @@ func (s *Source) takeOn(ctx context.Context, conn *pgx.Conn, all []*attempt, war
 		case yes(taken) && token != nil:
 			given[n-1] = fence.Token(*token)
 		case yes(taken):
-			answers[n-1] = groups.Settled{Done: true, Err: fmt.Errorf("%s: the TTL of %v ended before it was acquired: %w", a.doing(), a.ttl, leasing.ErrLost)}
+			answers[n-1] = groups.Settled{Done: true, Err: fmt.Errorf("%s: the TTL of %v ended before it was acquired: %w", a.doing(), a.r.TTL, leasing.ErrLost)}
 		case yes(held):
-			answers[n-1] = groups.Settled{Done: true, Err: heldError(a.resource, holder, left)}
+			answers[n-1] = groups.Settled{Done: true, Err: heldError(a.r.Resource, holder, left)}
 		}
 		return nil
 	})
@@ -197,7 +138,7 @@ func (s *Source) takeOn(ctx context.Context, conn *pgx.Conn, all []*attempt, war
 	for i, token := range given {
 		if a := all[i]; token > 0 {
 			a.token.Store(int64(token))
-			s.cfg.Armed(a.resource, token)
+			s.cfg.Armed(a.r.Resource, token)
 			answers[i] = groups.Settled{Done: true, Err: warned(a.doing())}
 		}
 	}
@@ -219,7 +160,7 @@ func heldError(resource string, holder *string, left *int64) *leasing.HeldError 
 
 // takeAlone takes one lease when it is its turn, and drains the superseded writers after that commit. A repeated call
 // finds the lease that a call with a lost answer took.
-func (s *Source) takeAlone(ctx context.Context, a *attempt) error {
+func (s *store) takeAlone(ctx context.Context, a *attempt) error {
 	err := s.twice(ctx, takeLimit, func(ctx context.Context, conn *pgx.Conn) error {
 		warned, err := pgfence.WatchCommit(ctx, conn)
 		if err != nil {
@@ -240,27 +181,27 @@ func (s *Source) takeAlone(ctx context.Context, a *attempt) error {
 	return failure(ctx, a.doing(), err)
 }
 
-func (s *Source) takeAloneOn(ctx context.Context, conn *pgx.Conn, a *attempt) error {
+func (s *store) takeAloneOn(ctx context.Context, conn *pgx.Conn, a *attempt) error {
 	var taken bool
 	var token, left *int64
 	var holder *string
 	var waiter *string
-	if a.waiter != "" {
-		waiter = &a.waiter
+	if a.way.waiter != "" {
+		waiter = &a.way.waiter
 	}
-	err := conn.QueryRow(ctx, sqlTake, mode(conn), a.resource, a.owner, a.ttl.Microseconds(), a.sealHash, a.holder, int64(a.above), a.behind,
+	err := conn.QueryRow(ctx, sqlTake, mode(conn), a.r.Resource, a.owner, a.r.TTL.Microseconds(), a.r.SealHash, a.r.Holder, 0, a.way.behind,
 		waiter, keepPlace.Microseconds(), turnLimit.Microseconds()).Scan(&taken, &token, &holder, &left)
 	if err != nil {
 		return err
 	}
 	if !taken || token == nil {
-		return heldError(a.resource, holder, left)
+		return heldError(a.r.Resource, holder, left)
 	}
 	a.token.Store(*token)
-	s.cfg.Armed(a.resource, a.given())
+	s.cfg.Armed(a.r.Resource, a.given())
 	var ours bool
 	// Draining must begin after the commit that raised the fence.
-	if err := conn.QueryRow(ctx, sqlDrain, mode(conn), a.resource, *token, a.sealHash).Scan(&ours); err != nil {
+	if err := conn.QueryRow(ctx, sqlDrain, mode(conn), a.r.Resource, *token, a.r.SealHash).Scan(&ours); err != nil {
 		return err
 	}
 	if !ours { // the fence was raised further meanwhile, for example by a revocation
@@ -277,10 +218,10 @@ const (
 
 // giveBack frees what a failed attempt may have taken. If it finds nothing it looks again for a while, since the
 // attempt may still be on its way. If PostgreSQL does not answer, it retries for as long as the lease may live.
-func (s *Source) giveBack(a *attempt) {
-	end := a.start.Add(a.ttl + backTimeout)
+func (s *store) giveBack(a *attempt) {
+	end := a.start.Add(a.r.TTL + backTimeout)
 	pause := backPause
-	for answers := 0; answers < backTries && time.Now().Before(end); {
+	for answers := 0; answers < backTries && !end.Passed(); {
 		freed, answered := s.freeBack(context.Background(), a)
 		switch {
 		case freed:
@@ -291,7 +232,7 @@ func (s *Source) giveBack(a *attempt) {
 			pause = min(2*pause, lookEvery)
 		}
 		select {
-		case <-s.life.Late.Done(): // the lease expires
+		case <-s.env.Life.Late.Done(): // the lease expires
 			return
 		case <-time.After(pause):
 		}
@@ -299,11 +240,11 @@ func (s *Source) giveBack(a *attempt) {
 }
 
 // freeBack tries once, unless Close has ended that. It reports whether nothing is left to free, and whether PostgreSQL answered.
-func (s *Source) freeBack(ctx context.Context, a *attempt) (freed, answered bool) {
+func (s *store) freeBack(ctx context.Context, a *attempt) (freed, answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, backTimeout)
 	defer cancel()
-	defer context.AfterFunc(s.life.Late, cancel)()
-	f := &freeing{ref: leasing.Ref{Resource: a.resource, Owner: a.owner}}
+	defer context.AfterFunc(s.env.Life.Late, cancel)()
+	f := &freeing{ref: leasing.Ref{Resource: a.r.Resource, Owner: a.owner}}
 	err := s.free(ctx, f)
 	return err == nil && (f.freed || a.given() > 0), err == nil
 }

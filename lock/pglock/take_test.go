@@ -46,7 +46,7 @@ func (w world) process(t *testing.T) *pglock.Source {
 
 func (w world) take(t *testing.T, resource string, ttl time.Duration) leasing.Lease {
 	t.Helper()
-	lease, err := w.TryAcquire(t.Context(), leasing.Request{Resource: resource, TTL: ttl})
+	lease, err := leasing.One(w.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: resource, TTL: ttl}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,11 +105,11 @@ func TestAPausedHoldersWriteIsRefused(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	old, other := w.take(t, "r", ttl), w.process(t)
-	if _, err := other.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrHeld) {
+	if _, err := leasing.One(other.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})); !errors.Is(err, leasing.ErrHeld) {
 		t.Errorf("before the end: %v; want ErrHeld", err)
 	}
 	w.exec(t, `UPDATE fence.leases SET ends_at = clock_timestamp()`)
-	next, err := other.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+	next, err := leasing.One(other.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl}))
 	if err != nil || next.Grant.Token <= old.Grant.Token {
 		t.Fatalf("%v, %v after %v", next.Grant, err, old.Grant)
 	}
@@ -162,11 +162,11 @@ func TestWhatCannotBeDrainedGivesNoLease(t *testing.T) {
 	if err := w.Release(t.Context(), old.Ref()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, fence.ErrUndrained) {
+	if _, err := leasing.One(w.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})); !errors.Is(err, fence.ErrUndrained) {
 		t.Fatalf("%v; want ErrUndrained", err)
 	}
 	until(t, "the resource is given back", func() bool {
-		ins, err := w.Inspect(t.Context(), "r")
+		ins, err := leasing.One(w.Inspect(t.Context(), "r"))
 		return err == nil && !ins.Locked
 	})
 	if err := tx.Rollback(t.Context()); err != nil {
@@ -244,8 +244,8 @@ func TestRacingProcessesHaveOneHolderAtATime(t *testing.T) {
 			done.Go(func() {
 				for range 12 {
 					r := leasing.Request{Resource: []string{"a", "b"}[rand.N(2)], TTL: 200 * time.Millisecond}
-					lease, err := s.Acquire(t.Context(), r)
-					h := hold{token: lease.Grant.Token, from: time.Now(), to: lease.Deadline}
+					lease, err := leasing.One(s.Acquire(t.Context(), leasing.UntilDone, r))
+					h := hold{token: lease.Grant.Token, from: time.Now(), to: lease.Deadline.Time()}
 					if errors.Is(err, leasing.ErrLost) { // the machine is busy
 						continue
 					}

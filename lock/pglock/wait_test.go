@@ -15,7 +15,7 @@ import (
 // waiters returns how many processes wait for r.
 func (w world) waiters(t *testing.T) int {
 	t.Helper()
-	ins, err := w.Inspect(t.Context(), "r")
+	ins, err := leasing.One(w.Inspect(t.Context(), "r"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestProcessesAreServedInTheOrderInWhichTheyCame(t *testing.T) {
 	for i := range n {
 		s := w.process(t)
 		done.Go(func() {
-			lease, err := s.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+			lease, err := leasing.One(s.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
 			if err != nil {
 				t.Errorf("process %d: %v", i, err)
 			}
@@ -76,7 +76,7 @@ func TestWhoAcquiresComesBehindThoseWhoWait(t *testing.T) {
 	defer cancel()
 	outcome := make(chan error, 1)
 	go func() {
-		_, err := w.Acquire(ctx, leasing.Request{Resource: "r", TTL: ttl})
+		_, err := leasing.One(w.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
 		outcome <- err
 	}()
 	until(t, "it stands behind the two, or has the lease", func() bool { return w.waiters(t) == 3 || len(outcome) == 1 })
@@ -98,7 +98,7 @@ func TestAPlaceThatNobodyKeepsIsLost(t *testing.T) {
 	if err := w.Release(t.Context(), held.Ref()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl}); err != nil {
+	if _, err := leasing.One(w.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})); err != nil {
 		t.Error(err)
 	}
 }

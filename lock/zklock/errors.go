@@ -23,30 +23,31 @@ const unimplemented = "unknown error: -6"
 // errNoAnswer is the cause of a call that timed out.
 var errNoAnswer = fmt.Errorf("no answer within %v", callTimeout)
 
-// UnavailableError says why ZooKeeper gives no lease. It is a [leasing.ErrUnavailable].
-type UnavailableError struct {
-	Doing string
-	Err   error
+// unavailable says why ZooKeeper gives no lease.
+func unavailable(doing string, err error) error {
+	return &leasing.UnavailableError{Part: "zookeeper", Cause: &failedError{doing, err}}
 }
 
-func (e *UnavailableError) Error() string {
-	text := e.Doing + ": ZooKeeper: " + strings.TrimPrefix(e.Err.Error(), "zk: ")
+// failedError is an error of ZooKeeper, with the remedy for one that does not pass by itself.
+type failedError struct {
+	doing string
+	err   error
+}
+
+func (e *failedError) Error() string {
+	text := e.doing + ": ZooKeeper: " + strings.TrimPrefix(e.err.Error(), "zk: ")
 	switch {
-	case errors.Is(e.Err, zk.ErrNoAuth), errors.Is(e.Err, zk.ErrAuthFailed):
+	case errors.Is(e.err, zk.ErrNoAuth), errors.Is(e.err, zk.ErrAuthFailed):
 		text += "; check the digest's user and password, or the ACL of the prefix"
-	case e.Err.Error() == unimplemented:
+	case e.err.Error() == unimplemented:
 		text += "; ZooKeeper 3.5 or later is needed"
 	}
 	return text
 }
 
-// Is matches [leasing.ErrUnavailable].
-func (e *UnavailableError) Is(target error) bool { return target == leasing.ErrUnavailable }
+func (e *failedError) Unwrap() error { return e.err }
 
-// Unwrap returns the cause.
-func (e *UnavailableError) Unwrap() error { return e.Err }
-
-// failure classifies an error of ZooKeeper: the context's own, or [UnavailableError].
+// failure classifies an error of ZooKeeper: the context's own, or a [*leasing.UnavailableError].
 func failure(ctx context.Context, doing string, err error) error {
 	switch {
 	case err == nil:
@@ -56,7 +57,7 @@ func failure(ctx context.Context, doing string, err error) error {
 	case errors.Is(err, leasing.ErrHeld), errors.Is(err, leasing.ErrLost), errors.Is(err, leasing.ErrUnavailable), errors.Is(err, fence.ErrInvalid):
 		return err
 	}
-	return &UnavailableError{Doing: doing, Err: err}
+	return unavailable(doing, err)
 }
 
 // mayPass reports whether waiting helps: the client reconnects, or starts a new session.

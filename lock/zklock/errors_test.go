@@ -33,8 +33,9 @@ func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := source(t, one.cfg)
-			_, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: 10 * time.Second})
-			for what, err := range map[string]error{"acquire": err, "ready": s.Ready(t.Context())} {
+			_, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: 10 * time.Second}))
+			_, notReady := s.Ready(t.Context())
+			for what, err := range map[string]error{"acquire": err, "ready": notReady} {
 				if !errors.Is(err, leasing.ErrUnavailable) || !strings.Contains(err.Error(), one.want) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "secret") {
 					t.Errorf("%s: %q; want one line of ErrUnavailable with %q", what, err, one.want)
 				}

@@ -2,8 +2,8 @@ package zklock
 
 import (
 	"context"
-	"time"
 
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -15,7 +15,7 @@ func Vanish(s *Source) {
 	}
 	s.store.mu.Unlock()
 	s.store.session.close(true)
-	_ = s.common.Close()
+	_ = s.Source.Close()
 }
 
 // Server is the address of the server that the source's session is connected to.
@@ -32,7 +32,7 @@ func Create(ctx context.Context, s *Source, r leasing.Request, between func()) e
 }
 
 // Ends returns when the node of a lease that this process holds is deleted.
-func Ends(s *Source, owner string) time.Time {
+func Ends(s *Source, owner string) clock.Instant {
 	h := s.store.own(owner)
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
@@ -40,7 +40,7 @@ func Ends(s *Source, owner string) time.Time {
 }
 
 // Extended handles the answer to an extension.
-func Extended(s *Source, owner string, deadline time.Time) bool {
+func Extended(s *Source, owner string, deadline clock.Instant) bool {
 	return s.store.move(s.store.own(owner), deadline)
 }
 
@@ -48,7 +48,7 @@ func Extended(s *Source, owner string, deadline time.Time) bool {
 func Expire(s *Source, owner string) {
 	h := s.store.own(owner)
 	s.store.mu.Lock()
-	h.deadline = time.Now()
+	h.deadline = clock.Instant{}
 	s.store.mu.Unlock()
 	s.store.expire(h)
 }

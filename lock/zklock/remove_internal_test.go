@@ -31,7 +31,7 @@ func ownStore(t *testing.T) *store {
 			t.Error(err)
 		}
 	})
-	if err := s.Ready(t.Context()); err != nil {
+	if _, err := s.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return s.store
@@ -47,7 +47,7 @@ func TestAnAcquisitionThatIsSentAfterItsDeletionLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := s.keep("owner", path.Join(node, "late.0"), time.Now().Add(2*time.Minute))
+	h := s.keep("owner", path.Join(node, "late.0"), s.env.Clock.Now().Add(2*time.Minute))
 	once, cancel := context.WithTimeout(t.Context(), time.Second) // its first look comes at once
 	defer cancel()
 	s.remove(once, h)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/leases"
 )
@@ -39,15 +40,18 @@ type Config struct {
 	Holder string
 	// Logger logs what no caller receives as an error. Defaults to discarding it.
 	Logger *slog.Logger
+
+	clock *clock.Clock // of tests
 }
 
-// Source provides the leases of one prefix, over one session. It is safe for concurrent use.
+// Source provides the leases of one prefix, over one session. It is a [leasing.Source], safe for concurrent use.
 type Source struct {
-	common *leases.Source
-	store  *store
+	*leases.Source
+
+	store *store
 }
 
-var _ leasing.AllSource = (*Source)(nil)
+var _ leasing.Source = (*Source)(nil)
 
 // New returns a Source, which connects in the background. The error is a [*fence.InvalidError].
 func New(cfg Config) (*Source, error) {
@@ -65,64 +69,21 @@ func New(cfg Config) (*Source, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	st := &store{prefix: cfg.Prefix, logger: cfg.Logger, holds: make(map[string]*hold)}
-	common, err := leases.New(leases.Config{
-		Store: st, Armer: cfg.Armer, MinTTL: MinTTL, MaxTTL: cfg.MaxTTL, Holder: cfg.Holder, Logger: cfg.Logger,
+	source, env, err := leases.New(leases.Config{
+		Store: st, Armer: cfg.Armer, MinTTL: MinTTL, MaxTTL: cfg.MaxTTL, Holder: cfg.Holder, Logger: cfg.Logger, Clock: cfg.clock,
 	})
 	if err != nil {
 		return nil, err
 	}
-	st.inBackground = common.InBackground
+	st.env = env
 	if st.session, err = open(cfg.Servers, cfg.MaxTTL*3/2, cfg.Digest); err != nil {
 		return nil, &fence.InvalidError{Field: "servers", Reason: err.Error()}
 	}
-	return &Source{common: common, store: st}, nil
+	return &Source{source, st}, nil
 }
-
-// TryAcquire takes the lease of a resource if it is free, even if others wait for it.
-func (s *Source) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
-	return s.common.TryAcquire(ctx, r)
-}
-
-// Acquire takes the lease of a resource. It waits while another holds it, and while
-// ZooKeeper is unavailable, until ctx ends. Callers of this Source are served in the
-// order in which they asked. The first of them queues with those of other processes.
-func (s *Source) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
-	return s.common.Acquire(ctx, r)
-}
-
-// TryAcquireAll takes the leases if all of them are free.
-func (s *Source) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
-	return s.common.TryAcquireAll(ctx, all)
-}
-
-// AcquireAll waits while others hold some of them.
-func (s *Source) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
-	return s.common.AcquireAll(ctx, all)
-}
-
-// Extend gives a lease a new time to live, counted from now.
-func (s *Source) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
-	return s.common.Extend(ctx, ref, ttl)
-}
-
-// Release ends the grant in the fence and frees the resource, even if ctx has ended.
-func (s *Source) Release(ctx context.Context, ref leasing.Ref) error {
-	return s.common.Release(ctx, ref)
-}
-
-// Inspect reports who holds a resource.
-func (s *Source) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
-	return s.common.Inspect(ctx, resource)
-}
-
-// Ready reports whether leases are available.
-func (s *Source) Ready(ctx context.Context) error { return s.common.Ready(ctx) }
 
 // RaiseTokens makes every later token of the prefix exceed above. Call it after the ensemble was restored from an older
 // state and there is no Armer. It never lowers tokens.
 func (s *Source) RaiseTokens(ctx context.Context, above fence.Token) error {
-	return s.common.RaiseTokens(ctx, above)
+	return leases.RaiseTokens(ctx, s.Source, above)
 }
-
-// Close ends all waits and leaves the queues, within a few seconds. Held leases stay held until they expire.
-func (s *Source) Close() error { return s.common.Close() }

@@ -16,6 +16,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/leases"
 )
@@ -29,11 +30,11 @@ import (
 //
 // A resource's node is never removed: its version would restart, and a change could go unnoticed.
 type store struct {
-	session      *session
-	prefix       string
-	logger       *slog.Logger
-	base         atomic.Pointer[base]
-	inBackground func(f func(ctx context.Context))
+	session *session
+	prefix  string
+	logger  *slog.Logger
+	base    atomic.Pointer[base]
+	env     leases.Env
 
 	mu    sync.Mutex
 	holds map[string]*hold // by owner
@@ -60,7 +61,7 @@ func (s *store) Close() error {
 	held := 0
 	for _, h := range s.holds {
 		h.timer.Stop()
-		if !h.vain && time.Now().Before(h.deadline) {
+		if !h.vain && !h.deadline.Passed() {
 			held++
 		}
 	}
@@ -225,12 +226,24 @@ func (s *store) left(ctx context.Context, child string) time.Duration {
 	return min(max(time.Until(time.UnixMilli(ms)), time.Millisecond), s.session.wanted)
 }
 
-func until(deadline time.Time) []byte {
-	return []byte(strconv.FormatInt(deadline.UnixMilli(), 10))
+// until is a deadline by the wall clock.
+func until(deadline clock.Instant) []byte {
+	return []byte(strconv.FormatInt(time.Now().Add(deadline.Left()).UnixMilli(), 10))
 }
 
-// Inspect reports who holds a resource.
-func (s *store) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
+// Inspect reports who holds each resource, one after the other.
+func (s *store) Inspect(ctx context.Context, resources []string) ([]leasing.Inspection, error) {
+	all := make([]leasing.Inspection, len(resources))
+	for i, resource := range resources {
+		var err error
+		if all[i], err = s.inspect(ctx, resource); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (s *store) inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
 	ins := leasing.Inspection{Resource: resource}
 	at, err := s.look(ctx, resource)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/leases"
 )
@@ -26,18 +27,18 @@ const (
 type hold struct {
 	child    string
 	owner    string
-	deadline time.Time
+	deadline clock.Instant
 	vain     bool // it gives no lease
 	timer    *time.Timer
 	over     atomic.Bool // the client sends no request any more that creates the node
 }
 
 // keep records a node of this session before it is requested, so that it is deleted whatever the answer is.
-func (s *store) keep(owner, child string, deadline time.Time) *hold {
+func (s *store) keep(owner, child string, deadline clock.Instant) *hold {
 	h := &hold{child: child, owner: owner, deadline: deadline}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h.timer = time.AfterFunc(time.Until(deadline), func() { s.expire(h) })
+	h.timer = time.AfterFunc(deadline.Left(), func() { s.expire(h) })
 	s.holds[owner] = h
 	return h
 }
@@ -55,7 +56,7 @@ func (s *store) drop(h *hold) {
 // expire deletes the node of an expired lease, and retries until ZooKeeper confirms that it is gone.
 func (s *store) expire(h *hold) {
 	s.mu.Lock()
-	left := time.Until(h.deadline)
+	left := h.deadline.Left()
 	if left > 0 && !h.vain { // it was extended meanwhile
 		h.timer.Reset(left)
 		s.mu.Unlock()
@@ -63,7 +64,7 @@ func (s *store) expire(h *hold) {
 	}
 	h.vain = true
 	s.mu.Unlock()
-	s.inBackground(func(ctx context.Context) { s.remove(ctx, h) })
+	s.env.Life.InBackground(func(ctx context.Context) { s.remove(ctx, h) })
 }
 
 // giveUp deletes the node of an attempt that gives no lease.
@@ -71,7 +72,7 @@ func (s *store) giveUp(h *hold) {
 	s.mu.Lock()
 	h.vain = true
 	s.mu.Unlock()
-	s.inBackground(func(ctx context.Context) { s.remove(ctx, h) })
+	s.env.Life.InBackground(func(ctx context.Context) { s.remove(ctx, h) })
 }
 
 // remove retries until the node is gone for good: until it was deleted, or is absent after the call that creates it has
@@ -174,7 +175,7 @@ func (s *store) create(ctx context.Context, r leasing.Request, at *seen, p *plac
 		return leases.Taken{}, err
 	}
 	node, own := s.node(r.Resource), newOwner(b.value, r.Holder)
-	child, deadline := path.Join(node, own.nonce+".0"), leases.Good(time.Now(), r.TTL)
+	child, deadline := path.Join(node, own.nonce+".0"), leases.Good(s.env.Clock.Now(), r.TTL)
 	ops := []any{
 		&zk.CheckVersionRequest{Path: s.baseNode(), Version: b.version},
 		&zk.SetDataRequest{Path: node, Data: []byte(own.String()), Version: at.version},
@@ -215,21 +216,21 @@ func (s *store) own(owner string) *hold {
 }
 
 // Extend extends the deadline. A lease of another process is moved to this one's session.
-func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Time, error) {
+func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (clock.Instant, error) {
 	doing := fmt.Sprintf("extend %q", ref.Resource)
-	deadline := leases.Good(time.Now(), ttl)
+	deadline := leases.Good(s.env.Clock.Now(), ttl)
 	if h := s.own(ref.Owner); h != nil {
 		if !s.alive(h) {
-			return time.Time{}, fmt.Errorf("%s: %w", doing, leasing.ErrLost)
+			return clock.Instant{}, fmt.Errorf("%s: %w", doing, leasing.ErrLost)
 		}
 		_, err := call(ctx, s.session, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(h.child, until(deadline), -1) })
 		switch {
 		case err == nil && s.move(h, deadline):
 			return deadline, nil
 		case err == nil:
-			return time.Time{}, fmt.Errorf("%s: %w", doing, leasing.ErrLost)
+			return clock.Instant{}, fmt.Errorf("%s: %w", doing, leasing.ErrLost)
 		case !errors.Is(err, zk.ErrNoNode):
-			return time.Time{}, failure(ctx, doing, err)
+			return clock.Instant{}, failure(ctx, doing, err)
 		}
 		s.drop(h) // it has ended, or another process extended it
 	}
@@ -238,13 +239,13 @@ func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) 
 	case err == nil:
 		return deadline, nil
 	case errors.Is(err, leasing.ErrLost):
-		return time.Time{}, fmt.Errorf("%s: %w", doing, err)
+		return clock.Instant{}, fmt.Errorf("%s: %w", doing, err)
 	}
-	return time.Time{}, failure(ctx, doing, err) // if it was carried out, the lease lives until the new deadline
+	return clock.Instant{}, failure(ctx, doing, err) // if it was carried out, the lease lives until the new deadline
 }
 
 // adopt moves a lease to this process's session.
-func (s *store) adopt(ctx context.Context, ref leasing.Ref, at *seen, deadline time.Time) error {
+func (s *store) adopt(ctx context.Context, ref leasing.Ref, at *seen, deadline clock.Instant) error {
 	node := s.node(ref.Resource)
 	child := path.Join(node, at.owner.nonce+"."+strings.ToLower(rand.Text()))
 	h := s.keep(ref.Owner, child, deadline)
@@ -265,12 +266,12 @@ func (s *store) adopt(ctx context.Context, ref leasing.Ref, at *seen, deadline t
 func (s *store) alive(h *hold) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !h.vain && time.Now().Before(h.deadline)
+	return !h.vain && !h.deadline.Passed()
 }
 
 // move extends a hold's deadline, unless it is being deleted. It never shortens it: concurrent answers are handled in
 // any order, and each caller relies on the deadline that it was given.
-func (s *store) move(h *hold, deadline time.Time) bool {
+func (s *store) move(h *hold, deadline clock.Instant) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.vain {
@@ -278,7 +279,7 @@ func (s *store) move(h *hold, deadline time.Time) bool {
 	}
 	if deadline.After(h.deadline) {
 		h.deadline = deadline
-		h.timer.Reset(time.Until(deadline))
+		h.timer.Reset(deadline.Left())
 	}
 	return true
 }

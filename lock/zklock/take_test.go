@@ -45,7 +45,7 @@ func TestADeadHoldersWriteIsRefused(t *testing.T) {
 	old := take(t, doomed, "r", doomedTTL)
 	zklock.Vanish(doomed)
 	s := source(t, zklock.Config{Servers: e.Addrs(), Armer: fences})
-	next, err := s.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+	next, err := leasing.One(s.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
 	if err != nil || next.Grant.Token <= old.Grant.Token || time.Now().Before(old.Deadline) {
 		t.Fatalf("%v, %v after %v, whose deadline is %v", next.Grant, err, old.Grant, old.Deadline)
 	}
@@ -76,7 +76,7 @@ func TestAnUnansweredAcquisitionLeavesNothing(t *testing.T) {
 	if err == nil {
 		t.Error("a frozen server gave a lease")
 	}
-	if _, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrUnavailable) || !leasing.Retryable(err) {
+	if _, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})); !errors.Is(err, leasing.ErrUnavailable) || !leasing.Retryable(err) {
 		t.Errorf("%v; want a retryable ErrUnavailable", err)
 	}
 	if err := e.Servers[0].Thaw(); err != nil {
@@ -84,7 +84,7 @@ func TestAnUnansweredAcquisitionLeavesNothing(t *testing.T) {
 	}
 	sooner, cancel := context.WithTimeout(t.Context(), ttl/2)
 	defer cancel()
-	if _, err := s.Acquire(sooner, leasing.Request{Resource: "r", TTL: ttl}); err != nil {
+	if _, err := leasing.One(s.Acquire(sooner, leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})); err != nil {
 		t.Errorf("the resource is not free long before that lease would end: %v", err)
 	}
 }
@@ -125,7 +125,7 @@ func TestAnExtensionThatIsHandledLateShortensNothing(t *testing.T) {
 	if left, err := s.Extend(t.Context(), lease.Ref(), 10*time.Second); err != nil || left > 10*time.Second || zklock.Ends(s, lease.Owner).Before(given) {
 		t.Errorf("a shorter extension: good for %v, %v; the node is deleted at %v", left, err, zklock.Ends(s, lease.Owner))
 	}
-	if _, err := other.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrHeld) {
+	if _, err := leasing.One(other.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})); !errors.Is(err, leasing.ErrHeld) {
 		t.Errorf("%v; want ErrHeld", err)
 	}
 	if err := s.Release(t.Context(), lease.Ref()); err != nil {
@@ -193,7 +193,7 @@ func TestALeaseIsFoundThroughEachServer(t *testing.T) {
 	}
 	for i := range 45 {
 		taker, extender, releaser := sources[i%3], sources[(i+1)%3], sources[(i+2)%3]
-		lease, err := taker.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+		lease, err := leasing.One(taker.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl}))
 		if err != nil {
 			t.Fatalf("lease %d: acquire: %v", i, err)
 		}

@@ -76,7 +76,7 @@ func (p *place) first(at *seen) bool {
 }
 
 // Wait takes the lease when it is the place's turn.
-func (s *store) Wait(ctx context.Context, r leasing.Request, why func(error)) (leases.Taken, error) {
+func (s *store) Wait(ctx context.Context, r leasing.Request, w *leases.Waiter) (leases.Taken, error) {
 	p := &place{guid: strings.ToLower(rand.Text())}
 	stood := false
 	defer func() {
@@ -93,7 +93,7 @@ func (s *store) Wait(ctx context.Context, r leasing.Request, why func(error)) (l
 		if !held && !mayPass(err) || ctx.Err() != nil {
 			return leases.Taken{}, err
 		}
-		why(err)
+		w.Waits(err)
 		if held && p.name == "" {
 			stood = true
 			err = s.stand(ctx, r.Resource, p)
@@ -165,7 +165,7 @@ func (s *store) watch(ctx context.Context, resource string, p *place, at *seen) 
 
 // leave removes the place, even if it is not known whether it exists.
 func (s *store) leave(resource string, p *place) {
-	s.inBackground(func(ctx context.Context) {
+	s.env.Life.InBackground(func(ctx context.Context) {
 		for pause := awayPause; ctx.Err() == nil; pause = min(2*pause, lookEvery) {
 			if gone, err := s.clear(ctx, resource, p); gone && err == nil {
 				return

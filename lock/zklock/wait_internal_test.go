@@ -26,7 +26,9 @@ func freely(t *testing.T, s *store) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	taken, err := s.Wait(ctx, leasing.Request{Resource: "r", TTL: time.Minute}, func(error) {})
+	w := s.env.Lines.Enter("r")
+	defer w.Leave()
+	taken, err := s.Wait(ctx, leasing.Request{Resource: "r", TTL: time.Minute}, w)
 	if err != nil {
 		t.Fatalf("%v; want that nobody is before it", err)
 	}

@@ -18,11 +18,11 @@ func TestAClosedSourceLeavesTheLine(t *testing.T) {
 	take(t, closed, "another", ttl)
 	waited := make(chan error, 1)
 	go func() {
-		_, err := closed.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+		_, err := leasing.One(closed.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
 		waited <- err
 	}()
 	waiting := func() int {
-		ins, err := s.Inspect(t.Context(), "r")
+		ins, err := leasing.One(s.Inspect(t.Context(), "r"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,7 +38,7 @@ func TestAClosedSourceLeavesTheLine(t *testing.T) {
 	if err := <-waited; !errors.Is(err, leasing.ErrClosed) {
 		t.Errorf("who waited: %v; want ErrClosed", err)
 	}
-	if ins, err := s.Inspect(t.Context(), "another"); err != nil || !ins.Locked {
+	if ins, err := leasing.One(s.Inspect(t.Context(), "another")); err != nil || !ins.Locked {
 		t.Errorf("%+v, %v; want its lease held", ins, err)
 	}
 }

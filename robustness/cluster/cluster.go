@@ -219,7 +219,7 @@ func (c *Cluster) learnPrefix(ctx context.Context, primary *Postgres) error {
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if c.prefix, err = pgfence.KeyPrefix(ctx, conn); err != nil {
+	if c.prefix, err = pgfence.KeyPrefix(conn)(ctx); err != nil {
 		return err
 	}
 	for _, n := range c.Nodes {

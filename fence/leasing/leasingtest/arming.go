@@ -27,20 +27,33 @@ func (r *register) End(ctx context.Context, e fence.Ending) error {
 	return r.end(ctx, e)
 }
 
-func (r *register) Arm(_ context.Context, a fence.Arming) error {
+func (r *register) Arm(_ context.Context, all ...fence.Arming) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch recorded := r.tokens[a.Resource]; {
-	case r.failure != nil:
+	if r.failure != nil {
 		return r.failure
-	case recorded >= a.Token:
-		return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+	}
+	for _, a := range all {
+		if recorded := r.tokens[a.Resource]; recorded >= a.Token {
+			return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+		}
 	}
 	if r.tokens == nil {
 		r.tokens = make(map[string]fence.Token)
 	}
-	r.tokens[a.Resource], r.last = a.Token, a
+	for _, a := range all {
+		r.tokens[a.Resource], r.last = a.Token, a
+	}
 	return nil
+}
+
+// Floor is not known: a source learns it from a refusal.
+func (r *register) Floor(string) fence.Token { return 0 }
+
+func (r *register) Raised(context.Context) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.tokens) > 0, nil
 }
 
 func (r *register) fail(err error) {
@@ -52,8 +65,8 @@ func (r *register) fail(err error) {
 func arms(t testing.TB, open Open) {
 	fences := &register{}
 	s := source(t, open, fences)
-	for name, acquire := range map[string]func(context.Context, leasing.Request) (leasing.Lease, error){"try": s.TryAcquire, "acquire": s.Acquire} {
-		lease, err := acquire(t.Context(), request(TTL))
+	for name, wait := range ways {
+		lease, err := leasing.One(s.Acquire(t.Context(), wait, request(TTL)))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -72,10 +85,10 @@ func arms(t testing.TB, open Open) {
 func callersSeal(t testing.TB, open Open) {
 	fences := &register{}
 	s := source(t, open, fences)
-	for name, acquire := range map[string]func(context.Context, leasing.Request) (leasing.Lease, error){"try": s.TryAcquire, "acquire": s.Acquire} {
+	for name, wait := range ways {
 		r := request(TTL)
 		r.SealHash = fence.NewSeal().Hash()
-		lease, err := acquire(t.Context(), r)
+		lease, err := leasing.One(s.Acquire(t.Context(), wait, r))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -115,7 +128,7 @@ func failedArm(t testing.TB, open Open) {
 		"undrained": &fence.UndrainedError{Resource: request(TTL).Resource, Token: 1, Detail: "a prepared transaction"},
 	} {
 		fences.fail(failure)
-		if _, err := s.TryAcquire(t.Context(), request(TTL)); !errors.Is(err, failure) {
+		if _, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, request(TTL))); !errors.Is(err, failure) {
 			t.Errorf("%s: %v; want the Armer's error", name, err)
 		}
 		fences.fail(nil)
@@ -135,7 +148,7 @@ func ends(t testing.TB, open Open) {
 	var outcome error
 	hangs := false
 	a := source(t, open, &register{end: func(ctx context.Context, e fence.Ending) error {
-		if ins, err := b.Inspect(ctx, e.Resource); err != nil || !ins.Locked {
+		if ins, err := leasing.One(b.Inspect(ctx, e.Resource)); err != nil || !ins.Locked {
 			t.Errorf("the resource was freed before its grant ended: %+v, %v", ins, err)
 		}
 		ended = append(ended, e)
@@ -155,7 +168,7 @@ func ends(t testing.TB, open Open) {
 		set()
 		lease := take(t, a, request(TTL))
 		eventually(t, "the other process sees the lease", func() bool { // what it reads may lag behind
-			ins, err := b.Inspect(t.Context(), lease.Grant.Resource)
+			ins, err := leasing.One(b.Inspect(t.Context(), lease.Grant.Resource))
 			return err == nil && ins.Locked
 		})
 		release(t, a, lease)

@@ -17,7 +17,7 @@ func oneHolder(t testing.TB, open Open) {
 	a, b := source(t, open, nil), source(t, open, nil)
 	lease := take(t, a, request(TTL))
 	for name, s := range map[string]leasing.Source{"the same process": a, "another process": b} {
-		_, err := s.TryAcquire(t.Context(), request(TTL))
+		_, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, request(TTL)))
 		var held *leasing.HeldError
 		if !errors.As(err, &held) || !errors.Is(err, leasing.ErrHeld) || !leasing.Retryable(err) {
 			t.Fatalf("%s: %v; want a retryable HeldError", name, err)
@@ -55,7 +55,7 @@ func contended(t testing.TB, open Open) {
 		for range callers {
 			done.Go(func() {
 				for range each {
-					lease, err := s.Acquire(ctx, request(TTL))
+					lease, err := leasing.One(s.Acquire(ctx, leasing.UntilDone, request(TTL)))
 					if err != nil {
 						t.Errorf("acquire: %v", err)
 						return
@@ -113,7 +113,7 @@ func waiting(ctx context.Context, t testing.TB, s leasing.Source, r leasing.Requ
 	t.Helper()
 	leases, errs := make(chan leasing.Lease, 1), make(chan error, 1)
 	started(t, func() {
-		lease, err := s.Acquire(ctx, r)
+		lease, err := leasing.One(s.Acquire(ctx, leasing.UntilDone, r))
 		if err != nil {
 			errs <- err
 			return
@@ -167,7 +167,7 @@ func turns(t testing.TB, open Open) {
 	for i := range callers { // each stands in the line before the next one calls
 		started(t, func() {
 			defer done.Done()
-			mine, err := s.Acquire(ctx, request(TTL))
+			mine, err := leasing.One(s.Acquire(ctx, leasing.UntilDone, request(TTL)))
 			if err != nil {
 				t.Errorf("caller %d: %v", i, err)
 				return
@@ -197,7 +197,7 @@ func waitForExpiry(t testing.TB, open Open) {
 	defer cancel()
 	leases, errs := waiting(ctx, t, b, request(TTL))
 	next := got(t, leases, errs)
-	if left := time.Until(lease.Deadline); left > 0 {
+	if left := lease.Deadline.Left(); left > 0 {
 		t.Errorf("another holds the resource %v before the deadline", left)
 	}
 	higher(t, next.Grant.Token, lease.Grant.Token)
@@ -242,8 +242,8 @@ func endedContext(t testing.TB, open Open) {
 	s := source(t, open, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for name, acquire := range map[string]func(context.Context, leasing.Request) (leasing.Lease, error){"try": s.TryAcquire, "acquire": s.Acquire} {
-		if _, err := acquire(ctx, request(TTL)); !errors.Is(err, context.Canceled) {
+	for name, wait := range ways {
+		if _, err := s.Acquire(ctx, wait, request(TTL)); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v; want the context's error", name, err)
 		}
 	}

@@ -42,60 +42,74 @@ const (
 type Rule struct {
 	Name  string
 	Check func(t testing.TB, open Open)
+	Arms  bool // it is about the Armer
 }
 
 // Rules are all rules.
 var Rules = []Rule{
-	{"OneHolderAtATime", oneHolder},
-	{"TokensAreUniqueAndRise", tokensRise},
-	{"TokensRiseUnderContention", contended},
-	{"SealsDifferAndResourcesAreIndependent", independent},
-	{"ReleaseFreesAtOnce", releaseFrees},
-	{"ReleaseWakesAWaiter", releaseWakes},
-	{"CallersOfOneProcessTakeTurns", turns},
-	{"WaitEndsWhenTheLeaseDoes", waitForExpiry},
-	{"WaitEndsWithTheContext", waitForContext},
-	{"AnEndedContextAcquiresNothing", endedContext},
-	{"DeadlineIsWithinTheTTL", deadline},
-	{"ExtendMovesTheDeadline", extendMoves},
-	{"AnyProcessExtendsAndReleases", anyProcess},
-	{"ALeaseThatIsOverIsNeverRevived", neverRevived},
-	{"AStaleRefTouchesNothing", staleRef},
-	{"BadInputIsRefused", badInput},
-	{"TheFenceIsArmedBeforeTheLeaseIsGiven", arms},
-	{"TheCallersSealIsArmed", callersSeal},
-	{"TokensExceedWhatTheFenceRecords", exceeds},
-	{"AFailedArmGivesTheResourceBack", failedArm},
-	{"AReleaseEndsTheGrantAndThenFreesTheResource", ends},
-	{"SeveralAreArmedAndComeInTheCallersOrder", several},
-	{"SeveralAreAcquiredAllOrNone", allOrNone},
-	{"SeveralWaitForTheirHolders", severalWait},
-	{"InspectShowsTheHolder", inspects},
-	{"CloseRefusesAndKeepsLeases", closes},
+	{"OneHolderAtATime", oneHolder, false},
+	{"TokensAreUniqueAndRise", tokensRise, false},
+	{"TokensRiseUnderContention", contended, false},
+	{"SealsDifferAndResourcesAreIndependent", independent, false},
+	{"ReleaseFreesAtOnce", releaseFrees, false},
+	{"ReleaseWakesAWaiter", releaseWakes, false},
+	{"CallersOfOneProcessTakeTurns", turns, false},
+	{"WaitEndsWhenTheLeaseDoes", waitForExpiry, false},
+	{"WaitEndsWithTheContext", waitForContext, false},
+	{"AnEndedContextAcquiresNothing", endedContext, false},
+	{"DeadlineIsWithinTheTTL", deadline, false},
+	{"ExtendMovesTheDeadline", extendMoves, false},
+	{"AnyProcessExtendsAndReleases", anyProcess, false},
+	{"ALeaseThatIsOverIsNeverRevived", neverRevived, false},
+	{"AStaleRefTouchesNothing", staleRef, false},
+	{"BadInputIsRefused", badInput, false},
+	{"TheFenceIsArmedBeforeTheLeaseIsGiven", arms, true},
+	{"TheCallersSealIsArmed", callersSeal, true},
+	{"TokensExceedWhatTheFenceRecords", exceeds, true},
+	{"AFailedArmGivesTheResourceBack", failedArm, true},
+	{"AReleaseEndsTheGrantAndThenFreesTheResource", ends, true},
+	{"SeveralComeInTheCallersOrder", several, false},
+	{"SeveralAreArmed", severalArmed, true},
+	{"SeveralAreAcquiredAllOrNone", allOrNone, false},
+	{"SeveralWaitForTheirHolders", severalWait, false},
+	{"InspectShowsTheHolder", inspects, false},
+	{"CloseRefusesAndKeepsLeases", closes, false},
 }
 
 // Run checks every rule, each on a group of its own, in parallel.
 func Run(t *testing.T, group Group) {
 	t.Helper()
-	for _, rule := range Rules {
-		t.Run(rule.Name, func(t *testing.T) {
-			t.Parallel()
-			rule.Check(t, group(t))
-		})
-	}
+	run(t, Rules, func(t *testing.T, rule Rule) { rule.Check(t, group(t)) })
+}
+
+// RunOwnFence is Run for a source whose service raises the fence by itself: it has no Armer.
+func RunOwnFence(t *testing.T, group Group) {
+	t.Helper()
+	own := slices.DeleteFunc(slices.Clone(Rules), func(r Rule) bool { return r.Arms })
+	run(t, own, func(t *testing.T, rule Rule) { rule.Check(t, group(t)) })
 }
 
 // RunInBubbles is Run with each rule in a bubble of testing/synctest, for a source whose servers are in this process's
 // memory. group is called inside.
 func RunInBubbles(t *testing.T, group Group) {
 	t.Helper()
-	for _, rule := range Rules {
+	run(t, Rules, func(t *testing.T, rule Rule) {
+		synctest.Test(t, func(t *testing.T) { rule.Check(t, group(t)) })
+	})
+}
+
+func run(t *testing.T, rules []Rule, check func(t *testing.T, rule Rule)) {
+	t.Helper()
+	for _, rule := range rules {
 		t.Run(rule.Name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { rule.Check(t, group(t)) })
+			check(t, rule)
 		})
 	}
 }
+
+// ways are both ways to acquire what is free.
+var ways = map[string]leasing.Wait{"try": leasing.AtOnce, "acquire": leasing.UntilDone}
 
 // source opens a source that is closed at the end of the rule.
 func source(t testing.TB, open Open, armer leasing.Armer) leasing.Source {
@@ -116,7 +130,7 @@ func request(ttl time.Duration) leasing.Request {
 // take acquires a free resource.
 func take(t testing.TB, s leasing.Source, r leasing.Request) leasing.Lease {
 	t.Helper()
-	lease, err := s.TryAcquire(t.Context(), r)
+	lease, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, r))
 	if err != nil {
 		t.Fatalf("acquire %q: %v", r.Resource, err)
 	}
@@ -137,7 +151,7 @@ func release(t testing.TB, s leasing.Source, lease leasing.Lease) {
 func free(t testing.TB, s leasing.Source, resource string) {
 	t.Helper()
 	eventually(t, resource+" is free", func() bool {
-		ins, err := s.Inspect(t.Context(), resource)
+		ins, err := leasing.One(s.Inspect(t.Context(), resource))
 		return err == nil && !ins.Locked
 	})
 }

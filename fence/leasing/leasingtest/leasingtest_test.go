@@ -52,7 +52,7 @@ func TestTheRulesCatchASourceThatBreaksThem(t *testing.T) {
 		"ends no grant":                         "AReleaseEndsTheGrantAndThenFreesTheResource",
 		"frees before it ends":                  "AReleaseEndsTheGrantAndThenFreesTheResource",
 		"keeps what could not be ended":         "AReleaseEndsTheGrantAndThenFreesTheResource",
-		"in an order of its own":                "SeveralAreArmedAndComeInTheCallersOrder",
+		"in an order of its own":                "SeveralComeInTheCallersOrder",
 		"keeps what it got":                     "SeveralAreAcquiredAllOrNone",
 		"tries several once":                    "SeveralWaitForTheirHolders",
 		"sees no token":                         "InspectShowsTheHolder",

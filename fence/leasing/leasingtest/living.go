@@ -14,7 +14,7 @@ func deadline(t testing.TB, open Open) {
 	s := source(t, open, nil)
 	begun := time.Now()
 	lease := take(t, s, request(TTL))
-	if lives := lease.Deadline.Sub(begun); lives > TTL+time.Since(begun) || lives < TTL/2 {
+	if lives := time.Since(begun) + lease.Deadline.Left(); lives > TTL+time.Since(begun) || lives < TTL/2 {
 		t.Errorf("the deadline is %v after the call began; the TTL is %v", lives, TTL)
 	}
 	release(t, s, lease)
@@ -23,15 +23,15 @@ func deadline(t testing.TB, open Open) {
 func extendMoves(t testing.TB, open Open) {
 	a, b := source(t, open, nil), source(t, open, nil)
 	lease := take(t, a, request(short))
-	valid, err := a.Extend(t.Context(), lease.Ref(), TTL)
+	deadline, err := a.Extend(t.Context(), lease.Ref(), TTL)
 	if err != nil {
 		t.Fatalf("extend: %v", err)
 	}
-	if valid <= short || valid > TTL {
+	if valid := deadline.Left(); valid <= short || valid > TTL {
 		t.Errorf("extended by %v; valid for %v", TTL, valid)
 	}
-	<-time.After(time.Until(lease.Deadline.Add(short / 4))) // the old end has passed
-	if _, err := b.TryAcquire(t.Context(), request(TTL)); !errors.Is(err, leasing.ErrHeld) {
+	<-time.After(lease.Deadline.Add(short / 4).Left()) // the old end has passed
+	if _, err := leasing.One(b.Acquire(t.Context(), leasing.AtOnce, request(TTL))); !errors.Is(err, leasing.ErrHeld) {
 		t.Errorf("after the old deadline: %v; want ErrHeld", err)
 	}
 	release(t, a, lease)
@@ -74,7 +74,7 @@ func staleRef(t testing.TB, open Open) {
 	if _, err := a.Extend(t.Context(), old.Ref(), TTL); !errors.Is(err, leasing.ErrLost) {
 		t.Errorf("extend: %v; want ErrLost", err)
 	}
-	if _, err := a.TryAcquire(t.Context(), request(TTL)); !errors.Is(err, leasing.ErrHeld) {
+	if _, err := leasing.One(a.Acquire(t.Context(), leasing.AtOnce, request(TTL))); !errors.Is(err, leasing.ErrHeld) {
 		t.Errorf("the current holder's lease is gone: %v", err)
 	}
 	release(t, b, current)
@@ -94,7 +94,7 @@ func badInput(t testing.TB, open Open) {
 		"short seal hash":   {Resource: good.Resource, TTL: TTL, SealHash: make([]byte, 31)},
 		"empty seal hash":   {Resource: good.Resource, TTL: TTL, SealHash: []byte{}},
 	} {
-		if _, err := s.TryAcquire(t.Context(), r); !errors.Is(err, fence.ErrInvalid) {
+		if _, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, r)); !errors.Is(err, fence.ErrInvalid) {
 			t.Errorf("%s: %v; want ErrInvalid", name, err)
 		}
 	}
@@ -107,7 +107,7 @@ func badInput(t testing.TB, open Open) {
 			t.Errorf("release of %+v: %v; want ErrInvalid", ref, err)
 		}
 	}
-	if _, err := s.Inspect(t.Context(), ""); !errors.Is(err, fence.ErrInvalid) {
+	if _, err := leasing.One(s.Inspect(t.Context(), "")); !errors.Is(err, fence.ErrInvalid) {
 		t.Errorf("inspect: %v; want ErrInvalid", err)
 	}
 	release(t, s, lease)
@@ -115,14 +115,14 @@ func badInput(t testing.TB, open Open) {
 
 func inspects(t testing.TB, open Open) {
 	a, b := source(t, open, nil), source(t, open, nil)
-	if err := b.Ready(t.Context()); err != nil {
-		t.Errorf("not ready: %v", err)
+	if degraded, err := b.Ready(t.Context()); err != nil || degraded != "" {
+		t.Errorf("not ready: %q, %v", degraded, err)
 	}
 	lease := take(t, a, request(TTL))
 	var ins leasing.Inspection
 	eventually(t, "the holder is seen", func() bool { // an acquisition may still be spreading
 		var err error
-		ins, err = b.Inspect(t.Context(), lease.Grant.Resource)
+		ins, err = leasing.One(b.Inspect(t.Context(), lease.Grant.Resource))
 		return err == nil && ins.Locked
 	})
 	if ins.Resource != lease.Grant.Resource || ins.Holder != "worker-a" || ins.Token < lease.Grant.Token || ins.TTL <= 0 || ins.TTL > TTL {
@@ -133,18 +133,14 @@ func inspects(t testing.TB, open Open) {
 	if err := b.Release(t.Context(), leasing.Ref{Resource: ins.Resource, Owner: ins.Owner, Token: ins.Token}); err != nil {
 		t.Errorf("release by what was seen: %v", err)
 	}
-	if ins, err := b.Inspect(t.Context(), lease.Grant.Resource); err != nil || ins.Locked || ins.Owner != "" {
+	if ins, err := leasing.One(b.Inspect(t.Context(), lease.Grant.Resource)); err != nil || ins.Locked || ins.Owner != "" {
 		t.Errorf("after the release: %+v, %v", ins, err)
 	}
 }
 
-// surveys inspects several resources at once, if the source can.
+// surveys inspects several resources at once.
 func surveys(t testing.TB, s leasing.Source, seen leasing.Inspection) {
-	several, ok := s.(leasing.Surveyor)
-	if !ok {
-		return
-	}
-	all, err := several.InspectAll(t.Context(), []string{"free/before", seen.Resource, "free/behind"})
+	all, err := s.Inspect(t.Context(), "free/before", seen.Resource, "free/behind")
 	if err != nil || len(all) != 3 {
 		t.Fatalf("a survey: %+v, %v", all, err)
 	}
@@ -156,10 +152,10 @@ func surveys(t testing.TB, s leasing.Source, seen leasing.Inspection) {
 	if one := all[1]; one.Holder != seen.Holder || one.Owner != seen.Owner || one.Token != seen.Token || one.TTL <= 0 || one.TTL > TTL {
 		t.Errorf("%+v; want %+v", one, seen)
 	}
-	if all, err := several.InspectAll(t.Context(), nil); err != nil || len(all) != 0 {
+	if all, err := s.Inspect(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("a survey of nothing: %+v, %v", all, err)
 	}
-	if _, err := several.InspectAll(t.Context(), []string{"good", ""}); !errors.Is(err, fence.ErrInvalid) {
+	if _, err := s.Inspect(t.Context(), "good", ""); !errors.Is(err, fence.ErrInvalid) {
 		t.Errorf("a survey of no name: %v; want ErrInvalid", err)
 	}
 }
@@ -172,10 +168,10 @@ func closes(t testing.TB, open Open) {
 			t.Fatalf("close: %v", err)
 		}
 	}
-	if _, err := a.TryAcquire(t.Context(), request(TTL)); !errors.Is(err, leasing.ErrClosed) {
+	if _, err := leasing.One(a.Acquire(t.Context(), leasing.AtOnce, request(TTL))); !errors.Is(err, leasing.ErrClosed) {
 		t.Errorf("acquire: %v; want ErrClosed", err)
 	}
-	if _, err := b.TryAcquire(t.Context(), request(TTL)); !errors.Is(err, leasing.ErrHeld) {
+	if _, err := leasing.One(b.Acquire(t.Context(), leasing.AtOnce, request(TTL))); !errors.Is(err, leasing.ErrHeld) {
 		t.Errorf("the lease ended with its source: %v", err)
 	}
 	release(t, b, lease)

@@ -1,6 +1,7 @@
 package leasingtest_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -20,6 +22,7 @@ import (
 // rules.
 type board struct {
 	broken string // the rule that it breaks, to test the suite
+	clock  *clock.Clock
 
 	mu     sync.Mutex
 	tokens map[string]fence.Token
@@ -31,12 +34,12 @@ type board struct {
 type entry struct {
 	owner, holder string
 	token         fence.Token
-	until         time.Time
+	until         clock.Instant
 }
 
 func newBoard(broken string) *board {
 	return &board{
-		broken: broken, seal: fence.NewSeal(), tokens: make(map[string]fence.Token), held: make(map[string]entry),
+		broken: broken, clock: clock.New(), seal: fence.NewSeal(), tokens: make(map[string]fence.Token), held: make(map[string]entry),
 		queues: make(map[string][]chan struct{}),
 	}
 }
@@ -44,7 +47,7 @@ func newBoard(broken string) *board {
 // current is the holder of a resource; the caller has locked mu.
 func (b *board) current(resource string) (entry, bool) {
 	e, ok := b.held[resource]
-	if ok && !time.Now().Before(e.until) && b.broken != "leases never end" {
+	if ok && e.until.Passed() && b.broken != "leases never end" {
 		delete(b.held, resource)
 		return entry{}, false
 	}
@@ -74,7 +77,7 @@ type toy struct {
 	end    context.CancelFunc
 }
 
-var _ leasing.AllSource = toy{}
+var _ leasing.Source = toy{}
 
 func (b *board) open(armer leasing.Armer) leasing.Source {
 	s := toy{b: b, armer: armer}
@@ -99,7 +102,7 @@ func checkTTL(ttl time.Duration) error {
 	return nil
 }
 
-func (s toy) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+func (s toy) try(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	if err := s.check(ctx, r.Resource); err != nil {
 		return leasing.Lease{}, err
 	}
@@ -143,7 +146,7 @@ func (s toy) grant(r leasing.Request, floor fence.Token) (leasing.Lease, error) 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if e, ok := b.current(r.Resource); ok && b.broken != "two holders" {
-		held := &leasing.HeldError{Resource: r.Resource, Holder: e.holder, RetryAfter: time.Until(e.until)}
+		held := &leasing.HeldError{Resource: r.Resource, Holder: e.holder, RetryAfter: e.until.Left()}
 		if b.broken == "held by nobody in particular" {
 			held.Holder = ""
 		}
@@ -154,7 +157,7 @@ func (s toy) grant(r leasing.Request, floor fence.Token) (leasing.Lease, error) 
 		token = max(1, floor)
 	}
 	b.tokens[r.Resource] = token
-	e := entry{owner: rand.Text(), holder: r.Holder, token: token, until: time.Now().Add(r.TTL)}
+	e := entry{owner: rand.Text(), holder: r.Holder, token: token, until: b.clock.Now().Add(r.TTL)}
 	b.held[r.Resource] = e
 	lease := leasing.Lease{Grant: fence.Grant{Resource: r.Resource, Token: token, Seal: fence.NewSeal()}, Owner: e.owner, Deadline: e.until}
 	switch b.broken {
@@ -169,7 +172,7 @@ func (s toy) grant(r leasing.Request, floor fence.Token) (leasing.Lease, error) 
 	return lease, nil
 }
 
-func (s toy) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+func (s toy) wait(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	call := make(chan struct{}, 1)
 	b := s.b
 	b.mu.Lock()
@@ -191,7 +194,7 @@ func (s toy) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, err
 		expiry := time.NewTimer(10 * time.Minute)
 		b.mu.Lock()
 		if e, held := b.current(r.Resource); held && b.queues[r.Resource][0] == call && b.broken != "waits for releases only" {
-			expiry.Reset(max(time.Until(e.until), time.Millisecond))
+			expiry.Reset(max(e.until.Left(), time.Millisecond))
 		}
 		b.mu.Unlock()
 		ended := ctx.Done()
@@ -215,7 +218,7 @@ func (s toy) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, err
 			return leasing.Lease{}, fmt.Errorf("%w: %w", why, ctx.Err())
 		}
 		expiry.Stop()
-		lease, err := s.TryAcquire(ctx, r)
+		lease, err := s.try(ctx, r)
 		if !errors.Is(err, leasing.ErrHeld) {
 			return lease, err
 		}
@@ -223,30 +226,23 @@ func (s toy) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, err
 	}
 }
 
-func (s toy) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
-	return s.each(ctx, all, s.TryAcquire)
-}
-
-func (s toy) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
-	if s.b.broken == "tries several once" {
-		return s.TryAcquireAll(ctx, all)
+func (s toy) Acquire(ctx context.Context, wait leasing.Wait, all ...leasing.Request) ([]leasing.Lease, error) {
+	if wait && !(len(all) > 1 && s.b.broken == "tries several once") {
+		return s.each(ctx, all, s.wait)
 	}
-	return s.each(ctx, all, s.Acquire)
+	return s.each(ctx, all, s.try)
 }
 
 func (s toy) each(
 	ctx context.Context, all []leasing.Request, acquire func(context.Context, leasing.Request) (leasing.Lease, error),
 ) (leases []leasing.Lease, err error) {
-	order := slices.SortedFunc(slices.Values(all), func(a, b leasing.Request) int { return strings.Compare(a.Resource, b.Resource) })
-	if len(all) == 0 {
-		return nil, &fence.InvalidError{Field: "resources", Reason: "are missing"}
+	if err := leasing.Distinct(all, func(r leasing.Request) string { return r.Resource }); err != nil {
+		return nil, err
 	}
+	order := slices.SortedFunc(slices.Values(all), func(a, b leasing.Request) int { return strings.Compare(a.Resource, b.Resource) })
 	taken := make(map[string]leasing.Lease)
 	for _, r := range order {
-		lease, err := leasing.Lease{}, error(&fence.InvalidError{Field: "resources", Reason: "name one twice"})
-		if _, twice := taken[r.Resource]; !twice {
-			lease, err = acquire(ctx, r)
-		}
+		lease, err := acquire(ctx, r)
 		if err != nil {
 			for _, lease := range taken {
 				if s.b.broken != "keeps what it got" {
@@ -276,27 +272,24 @@ func (s toy) valid(ctx context.Context, ref leasing.Ref) error {
 	return nil
 }
 
-func (s toy) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
-	if err := s.valid(ctx, ref); err != nil {
-		return 0, err
-	}
-	if err := checkTTL(ttl); err != nil {
-		return 0, err
+func (s toy) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (clock.Instant, error) {
+	if err := cmp.Or(s.valid(ctx, ref), checkTTL(ttl)); err != nil {
+		return clock.Instant{}, err
 	}
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	e, ok := s.b.current(ref.Resource)
 	switch {
 	case s.b.broken == "extends nothing":
-		return ttl, nil
+		return s.b.clock.Now().Add(ttl), nil
 	case !ok && s.b.broken == "revives leases":
 		e = entry{owner: ref.Owner, token: ref.Token}
 	case !ok || e.owner != ref.Owner:
-		return 0, leasing.ErrLost
+		return clock.Instant{}, leasing.ErrLost
 	}
-	e.until = time.Now().Add(ttl)
+	e.until = s.b.clock.Now().Add(ttl)
 	s.b.held[ref.Resource] = e
-	return ttl, nil
+	return e.until, nil
 }
 
 func (s toy) Release(ctx context.Context, ref leasing.Ref) error {
@@ -323,16 +316,26 @@ func (s toy) Release(ctx context.Context, ref leasing.Ref) error {
 }
 
 func (s toy) endGrant(ctx context.Context, ref leasing.Ref) error {
-	ender, ok := s.armer.(leasing.Ender)
-	if !ok || s.b.broken == "ends no grant" {
+	if s.armer == nil || s.b.broken == "ends no grant" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 100*time.Millisecond)
 	defer cancel()
-	return ender.End(ctx, fence.Ending{Resource: ref.Resource, Token: ref.Token})
+	return s.armer.End(ctx, fence.Ending{Resource: ref.Resource, Token: ref.Token})
 }
 
-func (s toy) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
+func (s toy) Inspect(ctx context.Context, resources ...string) ([]leasing.Inspection, error) {
+	all := make([]leasing.Inspection, len(resources))
+	for i, resource := range resources {
+		var err error
+		if all[i], err = s.inspect(ctx, resource); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (s toy) inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
 	ins := leasing.Inspection{Resource: resource}
 	if err := s.check(ctx, resource); err != nil {
 		return ins, err
@@ -341,7 +344,7 @@ func (s toy) Inspect(ctx context.Context, resource string) (leasing.Inspection, 
 	defer s.b.mu.Unlock()
 	e, ok := s.b.current(resource)
 	if ok {
-		ins.Locked, ins.Holder, ins.Owner, ins.TTL = true, e.holder, e.owner, time.Until(e.until)
+		ins.Locked, ins.Holder, ins.Owner, ins.TTL = true, e.holder, e.owner, e.until.Left()
 	}
 	ins.Token, ins.Waiters = s.b.tokens[resource], len(s.b.queues[resource])
 	if s.b.broken == "sees no token" {
@@ -350,7 +353,7 @@ func (s toy) Inspect(ctx context.Context, resource string) (leasing.Inspection, 
 	return ins, nil
 }
 
-func (s toy) Ready(context.Context) error { return nil }
+func (s toy) Ready(context.Context) (string, error) { return "", nil }
 
 func (s toy) Close() error {
 	s.end()

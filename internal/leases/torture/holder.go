@@ -20,14 +20,11 @@ func passing(err error) bool { return leasing.Retryable(err) || errors.Is(err, l
 // use acquires one lease after the other.
 func (m *torment) use(ctx context.Context, t testing.TB, s leasing.Source) {
 	for ctx.Err() == nil {
-		acquire := s.Acquire
-		if rand.N(2) == 0 {
-			acquire = s.TryAcquire
-		}
+		wait := leasing.Wait(rand.N(2) == 0)
 		ttl := m.TTL/2 + rand.N(m.TTL)
 		h := hold{resource: named(rand.N(resources)), asked: time.Now()}
-		lease, err := acquire(ctx, leasing.Request{Resource: h.resource, TTL: ttl})
-		h.from, h.to, h.token = time.Now(), lease.Deadline, lease.Grant.Token
+		lease, err := leasing.One(s.Acquire(ctx, wait, leasing.Request{Resource: h.resource, TTL: ttl}))
+		h.from, h.to, h.token = time.Now(), lease.Deadline.Time(), lease.Grant.Token
 		switch {
 		case err == nil && ctx.Err() != nil:
 			m.note(h)
@@ -77,10 +74,10 @@ func (m *torment) have(ctx context.Context, s leasing.Source, lease leasing.Leas
 // extend renews a lease. Until the answer, the holder relies on the previous deadline.
 func (m *torment) extend(ctx context.Context, s leasing.Source, lease leasing.Lease, h *hold, ttl time.Duration) (alive bool, err error) {
 	asked := time.Now()
-	valid, err := s.Extend(ctx, lease.Ref(), ttl)
+	deadline, err := s.Extend(ctx, lease.Ref(), ttl)
 	switch now := time.Now(); {
 	case err == nil:
-		h.to = earlier(now.Add(valid), asked.Add(ttl)) // now is late on a busy machine
+		h.to = deadline.Time()
 	case errors.Is(err, leasing.ErrLost):
 		if now.Before(earlier(h.to, asked.Add(ttl/2))) {
 			m.count(&m.early)
@@ -95,7 +92,7 @@ func (m *torment) extend(ctx context.Context, s leasing.Source, lease leasing.Le
 // keeps reports whether a released lease is still shown after the time that a server may lag behind.
 func (m *torment) keeps(ctx context.Context, s leasing.Source, ref leasing.Ref) bool {
 	for until := time.Now().Add(m.TTL / 4); ; leases.Pause(ctx, 10*time.Millisecond) {
-		seen, err := s.Inspect(ctx, ref.Resource)
+		seen, err := leasing.One(s.Inspect(ctx, ref.Resource))
 		switch {
 		case err != nil || ctx.Err() != nil || !seen.Locked || seen.Owner != ref.Owner:
 			return false

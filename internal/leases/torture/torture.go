@@ -213,7 +213,7 @@ func (m *torment) allFree(t testing.TB) (stuck int) {
 	ctx, cancel := context.WithTimeout(t.Context(), inTheEnd)
 	defer cancel()
 	for i := range resources {
-		lease, err := m.processes[0].source.Acquire(ctx, leasing.Request{Resource: named(i), TTL: m.TTL})
+		lease, err := leasing.One(m.processes[0].source.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: named(i), TTL: m.TTL}))
 		switch {
 		case err == nil:
 			_ = m.processes[0].source.Release(ctx, lease.Ref())

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -22,21 +23,22 @@ const ttl = 30 * time.Second
 func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 	t.Parallel()
 	for broken, seen := range map[string]func(v verdict) bool{
-		"":                      func(v verdict) bool { return len(v.wrong(0)) == 0 },
-		"the same token again":  func(v verdict) bool { return v.duplicates > 0 },
-		"tokens fall":           func(v verdict) bool { return v.falling > 0 && v.duplicates == 0 },
-		"two holders":           func(v verdict) bool { return len(v.overlaps) > 0 && v.duplicates+v.falling == 0 },
-		"ends early":            func(v verdict) bool { return len(v.overlaps) > 0 && v.duplicates+v.falling == 0 },
-		"revives leases":        func(v verdict) bool { return len(v.overlaps) > 0 },
-		"loses leases":          func(v verdict) bool { return v.early > 0 },
-		"releases nothing":      func(v verdict) bool { return v.kept > 0 },
-		"leases never end":      func(v verdict) bool { return v.stuck > 0 },
-		"gives hardly anything": func(v verdict) bool { return len(v.wrong(0)) > 0 && v.leases < enough },
+		"":                       func(v verdict) bool { return len(v.wrong(0)) == 0 },
+		"the same token again":   func(v verdict) bool { return v.duplicates > 0 },
+		"tokens fall":            func(v verdict) bool { return v.falling > 0 && v.duplicates == 0 },
+		"two holders":            func(v verdict) bool { return len(v.overlaps) > 0 && v.duplicates+v.falling == 0 },
+		"ends early":             func(v verdict) bool { return len(v.overlaps) > 0 && v.duplicates+v.falling == 0 },
+		"extends beyond the TTL": func(v verdict) bool { return len(v.overlaps) > 0 && v.duplicates+v.falling == 0 },
+		"revives leases":         func(v verdict) bool { return len(v.overlaps) > 0 },
+		"loses leases":           func(v verdict) bool { return v.early > 0 },
+		"releases nothing":       func(v verdict) bool { return v.kept > 0 },
+		"leases never end":       func(v verdict) bool { return v.stuck > 0 },
+		"gives hardly anything":  func(v verdict) bool { return len(v.wrong(0)) > 0 && v.leases < enough },
 	} {
 		t.Run(broken, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := &board{broken: broken, held: make(map[string]entry)}
+				b := &board{broken: broken, clock: clock.New(), held: make(map[string]entry)}
 				v := run(t, Config{Open: func([]string) leasing.Source { return toy{b} }, TTL: ttl, For: 40 * ttl})
 				if !seen(v) {
 					t.Errorf("%q was not seen: %v: %q", broken, v, v.wrong(0))
@@ -51,7 +53,7 @@ func TestTheJudgeCatchesASourceThatBelievesAJumpingClock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nothing := func() error { return nil }
-		b := &board{held: make(map[string]entry)}
+		b := &board{clock: clock.New(), held: make(map[string]entry)}
 		v := run(t, Config{
 			Servers: []Server{{Freeze: nothing, Thaw: nothing, Kill: nothing, Start: nothing, Jump: b.jump}},
 			Open:    func([]string) leasing.Source { return toy{b} },
@@ -83,6 +85,7 @@ func TestAnOverlapIsWrongBeyondWhatIsAllowed(t *testing.T) {
 // board keeps leases in memory, and breaks one rule.
 type board struct {
 	broken string
+	clock  *clock.Clock
 
 	mu    sync.Mutex
 	given fence.Token
@@ -112,7 +115,7 @@ func (b *board) current(resource string) (entry, bool) {
 // toy is one process's source.
 type toy struct{ *board }
 
-func (s toy) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+func (s toy) try(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ctx.Err() != nil {
@@ -131,14 +134,23 @@ func (s toy) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, 
 		e.token = 1_000_000 - s.given
 	}
 	s.held[r.Resource] = e
-	return leasing.Lease{Grant: fence.Grant{Resource: r.Resource, Token: e.token}, Owner: e.owner, Deadline: e.until}, nil
+	return leasing.Lease{Grant: fence.Grant{Resource: r.Resource, Token: e.token}, Owner: e.owner, Deadline: s.clock.Now().Add(r.TTL)}, nil
 }
 
-func (s toy) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+func (s toy) Acquire(ctx context.Context, wait leasing.Wait, all ...leasing.Request) ([]leasing.Lease, error) {
+	acquire := s.try
+	if wait {
+		acquire = s.wait
+	}
+	lease, err := acquire(ctx, all[0])
+	return []leasing.Lease{lease}, err
+}
+
+func (s toy) wait(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	tick := time.NewTicker(ttl / 100)
 	defer tick.Stop()
 	for {
-		lease, err := s.TryAcquire(ctx, r)
+		lease, err := s.try(ctx, r)
 		if err == nil || ctx.Err() != nil {
 			return lease, err
 		}
@@ -150,7 +162,7 @@ func (s toy) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, err
 	}
 }
 
-func (s toy) Extend(_ context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
+func (s toy) Extend(_ context.Context, ref leasing.Ref, ttl time.Duration) (clock.Instant, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, alive := s.current(ref.Resource)
@@ -158,11 +170,14 @@ func (s toy) Extend(_ context.Context, ref leasing.Ref, ttl time.Duration) (time
 	case s.broken == "revives leases":
 		e.owner = ref.Owner
 	case !alive || e.owner != ref.Owner || s.broken == "loses leases":
-		return 0, leasing.ErrLost
+		return clock.Instant{}, leasing.ErrLost
 	}
 	e.until = time.Now().Add(ttl)
 	s.held[ref.Resource] = e
-	return ttl, nil
+	if s.broken == "extends beyond the TTL" {
+		ttl += ttl / 5
+	}
+	return s.clock.Now().Add(ttl), nil
 }
 
 func (s toy) Release(_ context.Context, ref leasing.Ref) error {
@@ -178,12 +193,12 @@ func (s toy) Release(_ context.Context, ref leasing.Ref) error {
 	return nil
 }
 
-func (s toy) Inspect(_ context.Context, resource string) (leasing.Inspection, error) {
+func (s toy) Inspect(_ context.Context, resources ...string) ([]leasing.Inspection, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e, held := s.current(resource)
-	return leasing.Inspection{Resource: resource, Locked: held, Owner: e.owner}, nil
+	e, held := s.current(resources[0])
+	return []leasing.Inspection{{Resource: resources[0], Locked: held, Owner: e.owner}}, nil
 }
 
-func (toy) Ready(context.Context) error { return nil }
-func (toy) Close() error                { return nil }
+func (toy) Ready(context.Context) (string, error) { return "", nil }
+func (toy) Close() error                          { return nil }
