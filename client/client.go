@@ -2,8 +2,8 @@
 // credentials for them.
 //
 // The guarantee: a [Lease] is over no later than its deadline says. Every deadline counts from before the request was
-// sent, on the monotonic and on the wall clock, so a slow reply, a clock change or a suspended machine shortens a
-// lease here and never lengthens it. Writes are safe without it: the fence refuses the grant of a superseded or
+// sent, on a clock that runs through suspensions of the machine ([clock]), so a slow reply or a suspension shortens a
+// lease here, and nothing lengthens it. Writes are safe without it: the fence refuses the grant of a superseded or
 // released lease.
 //
 //	c, err := client.New(client.Config{URL: "http://127.0.0.1:7070", Token: token})
@@ -34,6 +34,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 )
 
 // requestTimeout bounds a call, in addition to the wait that it asks for.
@@ -52,6 +53,7 @@ type Config struct {
 	HTTPClient *http.Client // default: a client like http.DefaultClient that speaks HTTP/1.1 only. Redirects are never followed
 	TLS        *tls.Config  // of the default HTTPClient
 	UserAgent  string       // the program's name in the gateway's events; default: fencegate-client
+	Clock      *clock.Clock // by which deadlines count; default: this machine's
 }
 
 // Client calls one gateway, a load balancer in front of several, or several gateways of a group. In a group it tries
@@ -63,12 +65,12 @@ type Client struct {
 	token func() string
 	agent string
 	http  *http.Client
-	clock *clock // of tests; nil: this machine's
+	clock *clock.Clock
 }
 
 // New checks the configuration; it does not connect.
 func New(cfg Config) (*Client, error) {
-	c := &Client{token: cfg.TokenNow, agent: cmp.Or(cfg.UserAgent, "fencegate-client"), http: cfg.HTTPClient}
+	c := &Client{token: cfg.TokenNow, agent: cmp.Or(cfg.UserAgent, "fencegate-client"), http: cfg.HTTPClient, clock: cmp.Or(cfg.Clock, clock.New())}
 	if c.token == nil {
 		c.token = func() string { return cfg.Token }
 	}
@@ -85,6 +87,9 @@ func New(cfg Config) (*Client, error) {
 	c.http = unredirected(c.http)
 	return c, nil
 }
+
+// Now is the present moment on the clock by which deadlines count.
+func (c *Client) Now() clock.Instant { return c.clock.Now() }
 
 func baseOf(text string) (string, error) {
 	u, err := url.Parse(text)
@@ -181,11 +186,11 @@ func patiently(ctx context.Context, wait time.Duration) (context.Context, contex
 	return context.WithTimeout(ctx, min(wait, math.MaxInt64-requestTimeout)+requestTimeout)
 }
 
-func (c *Client) leaseOf(reply wire.Lease, sent time.Time) Lease {
+func (c *Client) leaseOf(reply wire.Lease, sent clock.Instant) Lease {
 	return Lease{
 		Resource: reply.Resource, Token: reply.Token, Presented: reply.Grant, Handle: reply.Handle,
 		TTL:      time.Duration(reply.TTLMS) * time.Millisecond,
-		Deadline: c.clock.deadlineOf(reply.Timing, sent),
+		Deadline: deadlineOf(reply.Timing, sent),
 	}
 }
 
@@ -209,7 +214,7 @@ func (c *Client) Renew(ctx context.Context, handle string, ttl time.Duration) (D
 	if err != nil {
 		return Deadline{}, err
 	}
-	return c.clock.deadlineOf(reply.Timing, sent), nil
+	return deadlineOf(reply.Timing, sent), nil
 }
 
 // Release ends the lease. Releasing twice is not an error, nor is releasing a lease that was lost: [Client.Renew] tells

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/fencegate/fencegate/fence/clock/clocktest"
 )
 
 // slow is a gateway that takes a while for each answer, and whose first answers are lost. Its leases last for 30 s from
@@ -55,19 +57,25 @@ var given = map[string]func(context.Context, *Client) ([]Deadline, error){
 	},
 }
 
+// happens is what is done to a machine's clock, some time after the request is sent.
+type happens struct {
+	after time.Duration
+	to    func(*clocktest.Clock)
+}
+
 // wantLeft checks how long the leases of a gateway have left right after the answer, and then each time some time later.
-// wall is their wall clock; nil: this machine's.
-func wantLeft(t *testing.T, s slow, wall func(time.Time) time.Time, later time.Duration, want ...time.Duration) {
+func wantLeft(t *testing.T, s slow, h happens, later time.Duration, want ...time.Duration) {
 	t.Helper()
 	for name, ask := range given {
 		synctest.Test(t, func(t *testing.T) {
-			gateway := s
-			c, err := New(Config{URL: "http://gateway.invalid", HTTPClient: &http.Client{Transport: &gateway}})
+			gateway, machine := s, clocktest.New()
+			c, err := New(Config{URL: "http://gateway.invalid", HTTPClient: &http.Client{Transport: &gateway}, Clock: machine.Clock})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if wall != nil {
-				c.clock = &clock{wall: wall}
+			if h.to != nil {
+				time.AfterFunc(h.after, func() { h.to(machine) })
+				synctest.Wait()
 			}
 			deadlines, err := ask(t.Context(), c)
 			if err != nil {
@@ -75,7 +83,7 @@ func wantLeft(t *testing.T, s slow, wall func(time.Time) time.Time, later time.D
 			}
 			for _, want := range want {
 				for _, d := range deadlines {
-					if left := d.Remaining(); left != want {
+					if left := d.Left(); left != want {
 						t.Errorf("%s: %v are left, want %v", name, left, want)
 					}
 				}
@@ -87,13 +95,13 @@ func wantLeft(t *testing.T, s slow, wall func(time.Time) time.Time, later time.D
 
 func TestADeadlineCountsFromBeforeTheRequest(t *testing.T) {
 	t.Parallel()
-	wantLeft(t, slow{}, nil, 31*time.Second, 30*time.Second, -time.Second)
-	wantLeft(t, slow{takes: 10 * time.Second}, nil, 20*time.Second, 20*time.Second, 0)
+	wantLeft(t, slow{}, happens{}, 31*time.Second, 30*time.Second, -time.Second)
+	wantLeft(t, slow{takes: 10 * time.Second}, happens{}, 20*time.Second, 20*time.Second, 0)
 }
 
 func TestADeadlineCountsFromBeforeTheRequestThatIsAnswered(t *testing.T) {
 	t.Parallel()
-	wantLeft(t, slow{takes: 4 * time.Second, loses: 2}, nil, 0, 26*time.Second)
+	wantLeft(t, slow{takes: 4 * time.Second, loses: 2}, happens{}, 0, 26*time.Second)
 }
 
 // A lease that has reached the gateway's limit says so.
@@ -108,8 +116,8 @@ func TestADeadlineThatNoRenewalMovesIsFinal(t *testing.T) {
 				}
 				deadlines, err := ask(t.Context(), c)
 				for _, d := range deadlines {
-					if err != nil || d.Final() != final {
-						t.Errorf("%s: final: %t, want %t, %v", name, d.Final(), final, err)
+					if err != nil || d.Final != final {
+						t.Errorf("%s: final: %t, want %t, %v", name, d.Final, final, err)
 					}
 				}
 			})
@@ -117,35 +125,27 @@ func TestADeadlineThatNoRenewalMovesIsFinal(t *testing.T) {
 	}
 }
 
-// jump is a wall clock that moves on by d, after some seconds of a bubble.
-func jump(after, d time.Duration) func(time.Time) time.Time {
-	at := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Add(after) // a bubble begins in 2000
-	return func(t time.Time) time.Time {
-		if t = t.Round(0); t.Before(at) {
-			return t
-		}
-		return t.Add(d)
-	}
-}
-
-func TestALeaseEndsByTheClockOnWhichItIsOverFirst(t *testing.T) {
+func TestALeaseEndsByAClockThatRunsThroughSuspensions(t *testing.T) {
 	t.Parallel()
 	const s = time.Second
+	suspend := func(d time.Duration) func(*clocktest.Clock) { return func(c *clocktest.Clock) { c.Suspend(d) } }
+	set := func(d time.Duration) func(*clocktest.Clock) { return func(c *clocktest.Clock) { c.Set(d) } }
 	for name, test := range map[string]struct {
-		wall func(time.Time) time.Time
-		want []time.Duration // after an answer that takes 4 s, and 10 s later
+		happens happens
+		want    []time.Duration // after an answer that takes 4 s, and 10 s later
 	}{
-		"both go on":                             {jump(0, 0), []time.Duration{26 * s, 16 * s}},
-		"a suspension of 15 s":                   {jump(6*s, 15*s), []time.Duration{26 * s, s}},
-		"a suspension past the end":              {jump(6*s, time.Hour), []time.Duration{26 * s, 16*s - time.Hour}},
-		"a suspension while the answer travels":  {jump(2*s, 15*s), []time.Duration{11 * s, s}},
-		"a suspension before":                    {jump(-s, time.Hour), []time.Duration{26 * s, 16 * s}},
-		"the wall clock is set back":             {jump(6*s, -time.Hour), []time.Duration{26 * s, 16 * s}},
-		"it is set back while the answer is due": {jump(2*s, -time.Hour), []time.Duration{26 * s, 16 * s}},
+		"nothing happens":                        {happens{}, []time.Duration{26 * s, 16 * s}},
+		"a suspension of 15 s":                   {happens{6 * s, suspend(15 * s)}, []time.Duration{26 * s, s}},
+		"a suspension past the end":              {happens{6 * s, suspend(time.Hour)}, []time.Duration{26 * s, 16*s - time.Hour}},
+		"a suspension while the answer travels":  {happens{2 * s, suspend(15 * s)}, []time.Duration{11 * s, s}},
+		"a suspension before":                    {happens{0, suspend(time.Hour)}, []time.Duration{26 * s, 16 * s}},
+		"the wall clock is set":                  {happens{6 * s, set(time.Hour)}, []time.Duration{26 * s, 16 * s}},
+		"the wall clock is set back":             {happens{6 * s, set(-time.Hour)}, []time.Duration{26 * s, 16 * s}},
+		"it is set back while the answer is due": {happens{2 * s, set(-time.Hour)}, []time.Duration{26 * s, 16 * s}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			wantLeft(t, slow{takes: 4 * s}, test.wall, 10*s, test.want...)
+			wantLeft(t, slow{takes: 4 * s}, test.happens, 10*s, test.want...)
 		})
 	}
 }

@@ -52,7 +52,7 @@ func Example() {
 		return
 	}
 	grant, err := lease.Grant()
-	fmt.Println(grant.Resource, grant.Token, lease.Deadline.Remaining() > 0, err)
+	fmt.Println(grant.Resource, grant.Token, lease.Deadline.Left() > 0, err)
 	fmt.Println("released:", c.Release(ctx, lease.Handle) == nil)
 
 	_, err = c.Acquire(ctx, client.AcquireRequest{Resource: "orders/7", TTL: 30 * time.Second})

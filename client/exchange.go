@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 )
 
 // request is one request to any of the gateways.
@@ -58,7 +59,7 @@ func (c *Client) again(ctx context.Context, path string, body, reply any) error 
 
 // acquire asks for leases with a new Idempotency-Key. If the lease of a lost answer is over by the time of the retry,
 // it asks for another one, for the rest of the wait.
-func (c *Client) acquire(ctx context.Context, path string, wait time.Duration, body func(wait time.Duration) any, reply any) (sent time.Time, err error) {
+func (c *Client) acquire(ctx context.Context, path string, wait time.Duration, body func(wait time.Duration) any, reply any) (sent clock.Instant, err error) {
 	r := request{method: http.MethodPost, path: path, waits: body, key: rand.Text(), again: true, wait: wait, began: time.Now()}
 	sent, err = c.exchange(ctx, r, reply)
 	if p, ok := errors.AsType[*Problem](err); ok && p.Code == wire.CodeLeaseLost {
@@ -74,7 +75,7 @@ var repeats = [...]time.Duration{50 * time.Millisecond, 500 * time.Millisecond}
 
 // exchange sends a request until a gateway answers. If an answer was lost and the request may be sent twice, it
 // retries after each of the pauses. It returns the time at which the answered request was sent.
-func (c *Client) exchange(ctx context.Context, r request, reply any) (sent time.Time, err error) {
+func (c *Client) exchange(ctx context.Context, r request, reply any) (sent clock.Instant, err error) {
 	sent, err = c.round(ctx, r, reply)
 	for _, pause := range repeats {
 		if !r.again || !answerLost(err) || !waited(ctx, pause) {
@@ -109,7 +110,7 @@ func waited(ctx context.Context, d time.Duration) bool {
 // round tries the gateways until one answers, starting with the one that answered last, or with its successor if it
 // was late since. It goes on to the next if the request was not sent, was not carried out, or may be sent twice. That no
 // gateway has issued the handle is the error only if each of them says so.
-func (c *Client) round(ctx context.Context, r request, reply any) (sent time.Time, err error) {
+func (c *Client) round(ctx context.Context, r request, reply any) (sent clock.Instant, err error) {
 	var unknown error // from a request that may have been carried out
 	var other error   // from a gateway that may know the handle
 	first := int(c.last.Load())
@@ -138,7 +139,7 @@ func (c *Client) round(ctx context.Context, r request, reply any) (sent time.Tim
 
 // try asks one of the gateways that are left in a round. If that gateway is late, the next request starts at another
 // one, even if ctx is over.
-func (c *Client) try(ctx context.Context, at int, r request, reply any, left int) (sent time.Time, err error) {
+func (c *Client) try(ctx context.Context, at int, r request, reply any, left int) (sent clock.Instant, err error) {
 	ctx, cancel := r.bound(ctx, left)
 	defer cancel()
 	if r.again || left == 1 {
@@ -154,7 +155,7 @@ func (c *Client) try(ctx context.Context, at int, r request, reply any, left int
 }
 
 // once asks one gateway for what must not be done twice. If there is no connection in time, the request was not sent.
-func (c *Client) once(ctx context.Context, base string, r request, reply any, limit time.Duration) (sent time.Time, err error) {
+func (c *Client) once(ctx context.Context, base string, r request, reply any, limit time.Duration) (sent clock.Instant, err error) {
 	var connects connecting
 	ctx, cancel := connects.within(ctx, limit)
 	defer cancel()
@@ -210,7 +211,7 @@ func (e *UnreachableError) broken() bool {
 }
 
 // one asks one gateway.
-func (c *Client) one(ctx context.Context, base string, r request, reply any) (sent time.Time, err error) {
+func (c *Client) one(ctx context.Context, base string, r request, reply any) (sent clock.Instant, err error) {
 	var payload io.Reader = http.NoBody
 	body := r.payload()
 	if body != nil {
@@ -228,7 +229,7 @@ func (c *Client) one(ctx context.Context, base string, r request, reply any) (se
 		req.Header.Set("Content-Type", "application/json")
 	}
 	c.headers(req, r)
-	sent = time.Now()
+	sent = c.clock.Now()
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return sent, &UnreachableError{URL: base, Cause: err}

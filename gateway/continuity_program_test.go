@@ -23,11 +23,11 @@ func (c *cluster) program(t *testing.T, nodes []lock.Node, prefix string) (*lock
 	if err != nil {
 		t.Fatal(err)
 	}
-	armer, err := continuity.Open(t.Context(), continuity.Config{Pool: pool, Nodes: nodes, KeyPrefix: prefix})
+	armer, err := continuity.Open(t.Context(), continuity.Config{Pool: pool, Nodes: nodes, KeyPrefix: lock.Prefix(prefix)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	locker, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: prefix, Armer: armer, Epochs: armer, NodeTimeout: 5 * time.Second})
+	locker, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: lock.Prefix(prefix), Armer: armer, Epochs: armer, NodeTimeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

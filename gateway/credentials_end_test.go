@@ -98,10 +98,12 @@ func TestTheSDKThatRefreshes(t *testing.T) {
 // nearItsEnd is a source whose leases seem to end soon, but late enough for a busy machine.
 type nearItsEnd struct{ leasing.Source }
 
-func (s nearItsEnd) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
-	ins, err := leasing.One(s.Source.Inspect(ctx, resource))
-	ins.TTL = min(ins.TTL, 25*time.Second)
-	return ins, err
+func (s nearItsEnd) Inspect(ctx context.Context, resources ...string) ([]leasing.Inspection, error) {
+	all, err := s.Source.Inspect(ctx, resources...)
+	for i := range all {
+		all[i].TTL = min(all[i].TTL, 25*time.Second)
+	}
+	return all, err
 }
 
 // An SDK under `fencegate run` gets new credentials before those that it has end with the lease, and no other process

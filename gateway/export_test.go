@@ -1,6 +1,6 @@
 package gateway
 
-import "time"
+import "github.com/fencegate/fencegate/fence/clock"
 
 // PassDeadline makes the deadlines of a resource's leases be over, as this gateway knows them.
 func (g *Gateway) PassDeadline(resource string) {
@@ -8,7 +8,7 @@ func (g *Gateway) PassDeadline(resource string) {
 	defer g.held.mu.Unlock()
 	for ref := range g.held.until {
 		if ref.Resource == resource {
-			g.held.until[ref] = time.Now()
+			g.held.until[ref] = clock.Instant{}
 		}
 	}
 }

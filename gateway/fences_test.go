@@ -26,11 +26,11 @@ type heldLock struct {
 	look  func()
 }
 
-func (h *heldLock) Inspect(_ context.Context, resource string) (leasing.Inspection, error) {
+func (h *heldLock) Inspect(_ context.Context, resources ...string) ([]leasing.Inspection, error) {
 	if h.look != nil {
 		h.look()
 	}
-	return leasing.Inspection{Resource: resource, Locked: true, Owner: "somebody", Token: h.token}, nil
+	return []leasing.Inspection{{Resource: resources[0], Locked: true, Owner: "somebody", Token: h.token}}, nil
 }
 
 func (h *heldLock) Release(_ context.Context, ref leasing.Ref) error {

@@ -32,8 +32,8 @@ type lockSays struct {
 	err   error
 }
 
-func (l lockSays) Inspect(ctx context.Context, _ string) (leasing.Inspection, error) {
-	return l.state, answerOf(ctx, l.err)
+func (l lockSays) Inspect(ctx context.Context, _ ...string) ([]leasing.Inspection, error) {
+	return []leasing.Inspection{l.state}, answerOf(ctx, l.err)
 }
 
 // fenceSays is a fence that answers one question, and ends grants.

@@ -152,17 +152,12 @@ type counting struct {
 	away     bool
 }
 
-func (s *counting) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+func (s *counting) Acquire(ctx context.Context, wait leasing.Wait, all ...leasing.Request) ([]leasing.Lease, error) {
 	if s.away {
-		return leasing.Lease{}, errors.Join(leasing.ErrUnavailable, errors.New("no leader"))
+		return nil, errors.Join(leasing.ErrUnavailable, errors.New("no leader"))
 	}
 	s.acquired++
-	return leasing.One(s.Source.Acquire(ctx, leasing.AtOnce, r))
-}
-
-func (s *counting) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
-	s.acquired++
-	return leasing.One(s.Source.Acquire(ctx, leasing.UntilDone, r))
+	return s.Source.Acquire(ctx, wait, all...)
 }
 
 func TestLeasesMayComeFromAnotherSource(t *testing.T) {
@@ -173,7 +168,7 @@ func TestLeasesMayComeFromAnotherSource(t *testing.T) {
 	nodes, prefix := cfg.RedisNodes, cfg.KeyPrefix
 	cfg.RedisNodes = nil
 	cfg.Leases = func(armer leasing.Armer) (leasing.Source, error) {
-		l, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: prefix, Armer: armer, NodeTimeout: 10 * time.Second})
+		l, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: lock.Prefix(prefix), Armer: armer, NodeTimeout: 10 * time.Second})
 		if err != nil {
 			return nil, err
 		}

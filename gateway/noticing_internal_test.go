@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/activity"
 )
@@ -20,19 +21,19 @@ type elsewhere struct {
 	leasing.Source
 
 	mu   sync.Mutex
-	ends map[leasing.Ref]time.Time // of locks
-	over map[leasing.Ref]bool      // grants that were ended
+	ends map[leasing.Ref]clock.Instant // of locks
+	over map[leasing.Ref]bool          // grants that were ended
 	away error
 }
 
-func (e *elsewhere) InspectAll(_ context.Context, resources []string) (all []leasing.Inspection, err error) {
+func (e *elsewhere) Inspect(_ context.Context, resources ...string) (all []leasing.Inspection, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, resource := range resources {
 		ins := leasing.Inspection{Resource: resource}
 		for ref, end := range e.ends {
-			if ref.Resource == resource && time.Now().Before(end) {
-				ins.Locked, ins.Owner, ins.TTL = true, ref.Owner, time.Until(end)
+			if ref.Resource == resource && !end.Passed() {
+				ins.Locked, ins.Owner, ins.TTL = true, ref.Owner, end.Left()
 			}
 		}
 		all = append(all, ins)
@@ -56,6 +57,8 @@ func (e *elsewhere) current(context.Context, []string) (map[string]fence.Token, 
 type watchedLease struct {
 	*elsewhere
 
+	clock *clock.Clock
+
 	held *holdings
 	ref  leasing.Ref
 	told []string
@@ -65,11 +68,11 @@ const leaseOf = 30 * time.Second
 
 func watch(t *testing.T) *watchedLease {
 	t.Helper()
-	w := &watchedLease{elsewhere: &elsewhere{ends: map[leasing.Ref]time.Time{}, over: map[leasing.Ref]bool{}}, held: newHoldings(), ref: leasing.Ref{Resource: "r", Owner: "o", Token: 5}}
+	w := &watchedLease{clock: clock.New(), elsewhere: &elsewhere{ends: map[leasing.Ref]clock.Instant{}, over: map[leasing.Ref]bool{}}, held: newHoldings(), ref: leasing.Ref{Resource: "r", Owner: "o", Token: 5}}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- expiries{w.held, w.elsewhere, w.current, func(e activity.Event) {
+		done <- expiries{w.held, w.elsewhere, w.clock, w.current, func(e activity.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.told = append(w.told, fmt.Sprintf("%s %s %d", e.Kind, e.Resource, e.Presented))
@@ -82,7 +85,7 @@ func watch(t *testing.T) *watchedLease {
 		}
 	})
 	time.Sleep(time.Millisecond) // not at the instant of a look
-	end := time.Now().Add(leaseOf)
+	end := w.clock.Now().Add(leaseOf)
 	w.happens(func() { w.ends[w.ref] = end })
 	w.held.note(w.ref, end)
 	return w
@@ -125,7 +128,7 @@ func TestALeaseThatAnotherGatewayExtendedIsToldAtItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watch(t)
 		time.Sleep(20 * time.Second)
-		w.happens(func() { w.ends[w.ref] = time.Now().Add(time.Minute) })
+		w.happens(func() { w.ends[w.ref] = w.clock.Now().Add(time.Minute) })
 		w.tells(t, time.Minute-time.Millisecond, "")
 		w.tells(t, noticeEvery+time.Millisecond, "expired r 5")
 	})
@@ -137,7 +140,7 @@ func TestALeaseThatAnotherGatewayReleasedHasNotRunOut(t *testing.T) {
 	for name, after := range map[string]time.Duration{"before its deadline": time.Second, "after it": time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			w := watch(t)
-			w.happens(func() { w.ends[w.ref], w.over[w.ref] = time.Now(), true })
+			w.happens(func() { w.ends[w.ref], w.over[w.ref] = clock.Instant{}, true })
 			w.tells(t, after, "")
 			if last := w.held.armed("r", 6); last != 0 {
 				t.Errorf("%s: the next token supersedes %d", name, last)

@@ -31,7 +31,7 @@ func TestSeveralResourcesAreLeasedTogetherOrNotAtAll(t *testing.T) {
 	}
 	grants := make([]fence.Grant, 2)
 	for i, lease := range leases {
-		if grants[i], err = lease.Grant(); err != nil || grants[i].Resource != names[i] || lease.Deadline.Remaining() <= 0 {
+		if grants[i], err = lease.Grant(); err != nil || grants[i].Resource != names[i] || lease.Deadline.Left() <= 0 {
 			t.Errorf("lease %d: %v, %v", i, grants[i], err)
 		}
 	}

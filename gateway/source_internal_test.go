@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
+	"github.com/fencegate/fencegate/fence/clock/clocktest"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -16,11 +18,12 @@ import (
 type extends struct {
 	leasing.Source
 
+	clock    *clocktest.Clock
 	released []leasing.Ref
 }
 
-func (*extends) Extend(_ context.Context, _ leasing.Ref, ttl time.Duration) (time.Duration, error) {
-	return ttl, nil
+func (s *extends) Extend(_ context.Context, _ leasing.Ref, ttl time.Duration) (clock.Instant, error) {
+	return s.clock.Now().Add(ttl), nil
 }
 
 func (s *extends) Release(_ context.Context, ref leasing.Ref) error {
@@ -47,12 +50,12 @@ func TestAnExtensionAsksTheFenceForHalfASecond(t *testing.T) {
 		"released at another gateway": {fence: fenceSays{record: fence.Record{Token: 5, EndedAt: &ended}}, lost: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			source := &extends{}
+			source := &extends{clock: clocktest.New()}
 			g := guarded{Source: source, fence: &c.fence, log: slog.New(slog.DiscardHandler), held: newHoldings()}
 			began := time.Now()
-			valid, err := g.Extend(t.Context(), leasing.Ref{Resource: "r", Owner: "o", Token: 5}, ttl)
-			if errors.Is(err, leasing.ErrLost) != c.lost || !c.lost && (err != nil || valid != ttl-c.took) || time.Since(began) != c.took {
-				t.Errorf("%s: valid for %v, %v, after %v", name, valid, err, time.Since(began))
+			deadline, err := g.Extend(t.Context(), leasing.Ref{Resource: "r", Owner: "o", Token: 5}, ttl)
+			if errors.Is(err, leasing.ErrLost) != c.lost || !c.lost && (err != nil || deadline.Left() != ttl-c.took) || time.Since(began) != c.took {
+				t.Errorf("%s: valid for %v, %v, after %v", name, deadline.Left(), err, time.Since(began))
 			}
 			if held := g.held.count() == 1; held == c.lost || (len(source.released) == 1) != c.lost {
 				t.Errorf("%s: held %t, released %v", name, held, source.released)

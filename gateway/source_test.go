@@ -21,7 +21,7 @@ func sourceOfItsOwn(t *testing.T, cfg *gateway.Config) {
 	nodes, prefix := cfg.RedisNodes, cfg.KeyPrefix
 	cfg.RedisNodes = nil
 	cfg.Leases = func(armer leasing.Armer) (leasing.Source, error) {
-		l, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: prefix, Armer: armer, NodeTimeout: 10 * time.Second, MaxTTL: time.Minute})
+		l, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: lock.Prefix(prefix), Armer: armer, NodeTimeout: 10 * time.Second, MaxTTL: time.Minute})
 		if err != nil {
 			return nil, err
 		}

@@ -17,8 +17,8 @@ func TestAnArmingThatRaisedNothingIsNotAnnounced(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
 	var told []string
-	a := announcingArmer{
-		fence: pgfence.New(testenv.PoolOf(t, pg.GatewayURL), pgfence.WithDrainLimit(300*time.Millisecond)),
+	a := armer{
+		Fence: pgfence.New(testenv.PoolOf(t, pg.GatewayURL), pgfence.WithDrainLimit(300*time.Millisecond)), metrics: newArmMetrics(),
 		tell:  func(resource string, _ fence.Token) { told = append(told, resource) },
 		begin: newHoldings().arm,
 	}
@@ -35,7 +35,7 @@ func TestAnArmingThatRaisedNothingIsNotAnnounced(t *testing.T) {
 	if _, err := turn.Exec(t.Context(), `SELECT FROM fence.arms WHERE resource = 'a' FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	for name, err := range map[string]error{"Arm": a.Arm(t.Context(), to(2)), "ArmAll": a.Arm(t.Context(), []fence.Arming{to(3)}...)} {
+	for name, err := range map[string]error{"one": a.Arm(t.Context(), to(2)), "several": a.Arm(t.Context(), to(3), fence.Arming{Resource: "b", Token: 1, SealHash: fence.NewSeal().Hash()})} {
 		if undrained, ok := errors.AsType[*fence.UndrainedError](err); !ok || undrained.Token != 0 {
 			t.Errorf("%s: %v; want that the fence was not raised", name, err)
 		}

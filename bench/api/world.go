@@ -98,7 +98,7 @@ func start(ctx context.Context, nodes, callers int) (w *world, err error) {
 	if w.pool, err = pgxpool.New(ctx, login); err != nil {
 		return w, err
 	}
-	if w.locker, err = lock.New(lock.Config{Nodes: members, KeyPrefix: "library", NodeTimeout: nodeTimeout, Armer: pgfence.New(w.pool)}); err != nil {
+	if w.locker, err = lock.New(lock.Config{Nodes: members, KeyPrefix: lock.Prefix("library"), NodeTimeout: nodeTimeout, Armer: pgfence.New(w.pool)}); err != nil {
 		return w, err
 	}
 	if err = w.locker.Init(ctx); err != nil {

@@ -159,7 +159,7 @@ func rueidislocks(l rueidislock.Locker) contender {
 
 // ours returns a Locker with its own key space for each size of the group.
 func ours(ctx context.Context, servers []*redisserver.Server) (*lock.Locker, error) {
-	return started(ctx, lock.Config{KeyPrefix: fmt.Sprintf("bench-%d", len(servers))}, servers)
+	return started(ctx, lock.Config{KeyPrefix: lock.Prefix(fmt.Sprintf("bench-%d", len(servers)))}, servers)
 }
 
 // started returns a Locker over new nodes.

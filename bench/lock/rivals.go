@@ -124,7 +124,7 @@ func (s *services) ours(ctx context.Context, servers []*redisserver.Server, clie
 }
 
 func overRedis(ctx context.Context, servers []*redisserver.Server, fences *pgfence.Fence) (leasing.Source, error) {
-	l, err := started(ctx, lock.Config{KeyPrefix: "bench-sources", Armer: fences}, servers)
+	l, err := started(ctx, lock.Config{KeyPrefix: lock.Prefix("bench-sources"), Armer: fences}, servers)
 	if err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func newLeaseAcquire(e env) *cobra.Command {
 			}
 			err = printJSON(cmd.OutOrStdout(), map[string]any{
 				"resource": lease.Resource, "token": lease.Token, "grant": lease.Presented, "handle": lease.Handle,
-				"valid_ms": lease.Deadline.Remaining().Milliseconds(),
+				"valid_ms": lease.Deadline.Left().Milliseconds(),
 			})
 			if err == nil {
 				return nil
@@ -99,7 +99,7 @@ func newLeaseRenew(e env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printJSON(cmd.OutOrStdout(), map[string]any{"valid_ms": deadline.Remaining().Milliseconds()})
+			return printJSON(cmd.OutOrStdout(), map[string]any{"valid_ms": deadline.Left().Milliseconds()})
 		},
 	}
 	g.register(cmd)

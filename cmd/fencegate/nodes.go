@@ -53,9 +53,11 @@ func (g *group) with(ctx context.Context, e env, cfg lock.Config, f func(*lock.L
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	if cfg.KeyPrefix, err = g.redis.keyPrefix(ctx, g.url); err != nil {
+	prefix, err := g.redis.keyPrefix(ctx, g.url)
+	if err != nil {
 		return err
 	}
+	cfg.KeyPrefix = lock.Prefix(prefix)
 	l, err := lock.New(cfg)
 	if err != nil {
 		return err

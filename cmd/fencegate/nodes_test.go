@@ -22,7 +22,7 @@ func TestALostNodeIsSeenAndAdmittedFromTheCommandLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := lock.New(lock.Config{Nodes: []lock.Node{{Addr: server.Addr}}, KeyPrefix: prefix, NodeTimeout: 20 * time.Second, MaxTTL: 5 * time.Second})
+	l, err := lock.New(lock.Config{Nodes: []lock.Node{{Addr: server.Addr}}, KeyPrefix: lock.Prefix(prefix), NodeTimeout: 20 * time.Second, MaxTTL: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func tokenOf(t *testing.T, l *lock.Locker, resource string) fence.Token {
 func TestLocksThatNeverEndAreListed(t *testing.T) {
 	t.Parallel()
 	nodes := testenv.Redis(t, 1)
-	cfg := lock.Config{Nodes: []lock.Node{{Addr: nodes.Addrs[0]}}, KeyPrefix: nodes.Prefix, NodeTimeout: 20 * time.Second}
+	cfg := lock.Config{Nodes: []lock.Node{{Addr: nodes.Addrs[0]}}, KeyPrefix: lock.Prefix(nodes.Prefix), NodeTimeout: 20 * time.Second}
 	l, err := lock.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func TestASweepTakesItsEpochFromPostgreSQL(t *testing.T) {
 	pg := testenv.Postgres(t)
 	nodes := testenv.Redis(t, 1)
 	store := pgfence.New(testenv.PoolOf(t, pg.GatewayURL))
-	l, err := lock.New(lock.Config{Nodes: []lock.Node{{Addr: nodes.Addrs[0]}}, KeyPrefix: nodes.Prefix, NodeTimeout: 20 * time.Second, Epochs: store})
+	l, err := lock.New(lock.Config{Nodes: []lock.Node{{Addr: nodes.Addrs[0]}}, KeyPrefix: lock.Prefix(nodes.Prefix), NodeTimeout: 20 * time.Second, Epochs: store})
 	if err != nil {
 		t.Fatal(err)
 	}

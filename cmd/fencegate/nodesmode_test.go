@@ -21,7 +21,7 @@ func TestNodesAreMarkedForAModeFromTheCommandLine(t *testing.T) {
 	if code, said := run("mode", "best-effort"); code != exitUnavailable || !strings.Contains(said, "no node was admitted yet") {
 		t.Errorf("new nodes: %d %q", code, said)
 	}
-	l, err := lock.New(lock.Config{Nodes: []lock.Node{{Addr: nodes.Addrs[0]}}, KeyPrefix: nodes.Prefix, NodeTimeout: 20 * time.Second})
+	l, err := lock.New(lock.Config{Nodes: []lock.Node{{Addr: nodes.Addrs[0]}}, KeyPrefix: lock.Prefix(nodes.Prefix), NodeTimeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

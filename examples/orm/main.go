@@ -62,7 +62,7 @@ func run() error {
 	if err := createTable(ctx, db); err != nil {
 		return err
 	}
-	locker, err := newLocker(ctx, arming)
+	locker, err := newLocker(arming)
 	if err != nil {
 		return err
 	}
@@ -96,16 +96,13 @@ func run() error {
 }
 
 // newLocker connects leases from Redis with the fence that each of them arms.
-func newLocker(ctx context.Context, arming *sql.DB) (*lock.Locker, error) {
-	prefix, err := sqlfence.KeyPrefix(arming)(ctx) // the nodes may also serve other databases
-	if err != nil {
-		return nil, err
-	}
+func newLocker(arming *sql.DB) (*lock.Locker, error) {
 	// Beside gateways that lease over Redis nodes which outlive them, use pgfence.New on a pgxpool.Pool, as Armer and as
 	// Epochs: all Lockers of a group have Epochs, or none has. The nodes of fencegate dev end with it.
 	return lock.New(lock.Config{
-		Nodes: nodes(), KeyPrefix: prefix, Armer: sqlfence.New(arming),
-		NodeTimeout: time.Second, // generous: these nodes run on a busy machine
+		Nodes: nodes(), Armer: sqlfence.New(arming),
+		KeyPrefix:   sqlfence.KeyPrefix(arming), // the nodes may also serve other databases
+		NodeTimeout: time.Second,                // generous: these nodes run on a busy machine
 	})
 }
 

@@ -37,7 +37,7 @@ import (
 // [*fence.NotRaisedError] names the first resource, in byte order, whose recorded token is not lower. The order of the
 // resources does not matter: two calls with common resources can't deadlock.
 func (f *Fence) Arm(ctx context.Context, all ...fence.Arming) error {
-	if err := validateArmings(all); err != nil {
+	if err := core.ValidateArmings(all); err != nil {
 		return err
 	}
 	var err error
@@ -50,23 +50,6 @@ func (f *Fence) Arm(ctx context.Context, all ...fence.Arming) error {
 		f.learnFloors(ctx)
 	}
 	return err
-}
-
-func validateArmings(all []fence.Arming) error {
-	if len(all) == 0 {
-		return &fence.InvalidError{Field: "resources", Reason: "are missing"}
-	}
-	named := make(map[string]bool, len(all))
-	for _, a := range all {
-		if err := a.Validate(); err != nil {
-			return err
-		}
-		if named[a.Resource] {
-			return &fence.InvalidError{Field: "resources", Reason: "name one resource twice"}
-		}
-		named[a.Resource] = true
-	}
-	return nil
 }
 
 // armInGroup arms in a group, or alone if writers have to be waited for.

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/internal/core"
@@ -35,35 +37,84 @@ func New(db *sql.DB) *Fence {
 //   - [*fence.UndrainedError]: raised, but the new holder must not start yet; or, if its Token is 0, not raised.
 //   - joined with [fence.ErrUnknown]: it may be raised; arming the same grant again finds out.
 //   - [*fence.InvalidError], or PostgreSQL's error: nothing was changed.
-func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
-	if err := a.Validate(); err != nil {
+//
+// Several fences are raised in one transaction, all or none, in the byte order of their names, and drained one after the
+// other. The outcomes are those of all resources together.
+func (f *Fence) Arm(ctx context.Context, all ...fence.Arming) error {
+	if err := core.ValidateArmings(all); err != nil {
 		return err
+	}
+	what := "arm " + core.NamedArmings(all)
+	arm := func(ctx context.Context, db database) (bool, error) { return f.arm(ctx, db, all[0]) }
+	if len(all) > 1 {
+		all = slices.SortedFunc(slices.Values(all), func(a, b fence.Arming) int { return strings.Compare(a.Resource, b.Resource) })
+		arm = func(ctx context.Context, db database) (bool, error) { return f.armAll(ctx, db, all) }
 	}
 	ctx = WithGrant(ctx)
 	conn, err := f.db.Conn(ctx)
 	if err != nil {
-		return fmt.Errorf("arm %q: %w", a.Resource, err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
-	return core.Twice(fmt.Sprintf("arm %q to %d", a.Resource, a.Token), func() (bool, error) {
+	return core.Twice(what, func() (bool, error) {
 		defer func() { _ = conn.Close() }() // returns it to the pool
-		return f.arm(ctx, conn, a)
+		return arm(ctx, conn)
 	}, func() (bool, error) {
 		if ctx.Err() != nil {
 			return false, nil
 		}
-		return f.arm(ctx, f.db, a)
+		return arm(ctx, f.db)
 	})
+}
+
+// database is a pool or a connection.
+type database interface {
+	Querier
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}
+
+// armAll raises all in one transaction, and drains after its commit.
+func (f *Fence) armAll(ctx context.Context, db database, all []fence.Arming) (answered bool, err error) {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return reports.Ended(err), fmt.Errorf("arm %s: %w", core.NamedArmings(all), reports.Translate(err))
+	}
+	defer func() { _ = tx.Rollback() }()
+	for _, a := range all {
+		if answered, err := f.raise(ctx, tx, a); err != nil {
+			return answered, err
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return reports.Ended(err), fmt.Errorf("arm %s: %w", core.NamedArmings(all), reports.Translate(err))
+	}
+	for _, a := range all {
+		if answered, err := f.drain(ctx, db, a); err != nil {
+			return answered, err
+		}
+	}
+	return true, nil
 }
 
 // arm raises and drains. answered = false: the connection was lost before the outcome was known.
 func (f *Fence) arm(ctx context.Context, db Querier, a fence.Arming) (answered bool, err error) {
-	limit := func() int64 { return core.DefaultPatience.LimitWithin(ctx).Microseconds() }
-	raised, recorded, err := ask(ctx, db, core.SQLRaise, a.Resource, int64(a.Token), a.SealHash, a.Holder, limit())
-	if answered, err := reports.Raised(a, raised, recorded, err); err != nil {
+	if answered, err := f.raise(ctx, db, a); err != nil {
 		return answered, err
 	}
-	ours, recorded, err := ask(ctx, db, core.SQLDrain, a.Resource, int64(a.Token), a.SealHash, core.DefaultPatience.Grace.Microseconds(), limit())
+	return f.drain(ctx, db, a)
+}
+
+func (f *Fence) raise(ctx context.Context, db Querier, a fence.Arming) (answered bool, err error) {
+	raised, recorded, err := ask(ctx, db, core.SQLRaise, a.Resource, int64(a.Token), a.SealHash, a.Holder, limitWithin(ctx))
+	return reports.Raised(a, raised, recorded, err)
+}
+
+func (f *Fence) drain(ctx context.Context, db Querier, a fence.Arming) (answered bool, err error) {
+	ours, recorded, err := ask(ctx, db, core.SQLDrain, a.Resource, int64(a.Token), a.SealHash, core.DefaultPatience.Grace.Microseconds(), limitWithin(ctx))
 	return reports.Drained(a, ours, recorded, err)
+}
+
+func limitWithin(ctx context.Context) int64 {
+	return core.DefaultPatience.LimitWithin(ctx).Microseconds()
 }
 
 func ask(ctx context.Context, db Querier, query string, args ...any) (yes bool, recorded fence.Token, err error) {
@@ -100,6 +151,17 @@ func (f *Fence) End(ctx context.Context, e fence.Ending) error {
 		}
 		return end()
 	})
+}
+
+// Floor is not known: the Fence is stateless.
+func (f *Fence) Floor(string) fence.Token { return 0 }
+
+// Raised reports whether any fence was ever raised in this database.
+func (f *Fence) Raised(ctx context.Context) (raised bool, err error) {
+	if err = f.db.QueryRowContext(WithGrant(ctx), core.SQLRaised).Scan(&raised); err != nil {
+		return false, fmt.Errorf("ask whether a fence was ever raised: %w", reports.Translate(err))
+	}
+	return raised, nil
 }
 
 // Revoke raises the fence past the resource's holder, to a seal that is discarded, and drains that holder's

@@ -93,7 +93,6 @@ func holding(t *testing.T, rules ...access.Rule) (s *api.Server, all *access.Pri
 	t.Cleanup(feed.Close)
 	f := newFakes()
 	s = newServer(t, f, func(c *api.Config) {
-		c.Leases = &several{leases: leases{f}}
 		c.Principals, c.Events, c.Sessions = all, feed, noSessions{}
 		c.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 		c.BearerToken = "the gateway's"

@@ -163,28 +163,6 @@ func badSQL() []bad {
 	}
 }
 
-// The lock's answer came when the lease was over, and so does the client's.
-func TestALeaseThatIsOverWhenItIsAnsweredEndedInThePast(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakes()
-		s := newServer(t, f)
-		inner := f.acquire
-		var lasts time.Duration
-		f.acquire = func(ctx context.Context, req leasing.Request) (leasing.Lease, error) {
-			begun := time.Now()
-			lease, err := inner(ctx, req)
-			lasts = lease.Deadline.Sub(begun)
-			time.Sleep(lasts + time.Second)
-			return lease, err
-		}
-		a := request(t, s, "POST", "/v1/leases", `{"resource":"a","ttl":"20s"}`)
-		if valid, elapsed := a.body["valid_ms"], a.body["elapsed_ms"]; valid != 0. || elapsed != float64(lasts.Milliseconds()) {
-			t.Errorf("%d: valid_ms %v, elapsed_ms %v, where the lease lasted for %v", a.status, valid, elapsed, lasts)
-		}
-	})
-}
-
 func TestMalformedInputIsRefusedByName(t *testing.T) {
 	t.Parallel()
 	f := newFakes()

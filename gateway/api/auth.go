@@ -86,8 +86,8 @@ func (s *Server) certified(r *http.Request) (*access.Principal, error) {
 // open reports whether the API requires no token.
 func (s *Server) open() bool { return s.cfg.Principals == nil && s.cfg.BearerToken == "" }
 
-// known is the principal of a bearer token. The error is [access.ErrUnknown], or an [*leasing.UnavailableError] if an external
-// issuer's token could not be verified.
+// known is the principal of a bearer token. The error is [access.ErrUnknown], or a [*leasing.UnavailableError] if an
+// external issuer's token could not be verified.
 func (s *Server) known(ctx context.Context, token string) (*access.Principal, error) {
 	if s.cfg.Principals == nil {
 		got, want := access.DigestOf(token), access.DigestOf(s.cfg.BearerToken) // equal lengths for the comparison

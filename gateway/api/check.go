@@ -57,7 +57,7 @@ func (s *Server) checkGrant(c echo.Context) error {
 	switch {
 	case grant.Seal.IsZero(): // the token of a lock that this gateway does not know
 	case state.err != nil:
-		s.log.WarnContext(ctx, "failed to learn whether a resource is locked", "resource", grant.Resource, "error", leaseError(ctx, grant.Resource, state.err))
+		s.log.WarnContext(ctx, "failed to learn whether a resource is locked", "resource", grant.Resource, "error", leaseError(ctx, state.err))
 	default:
 		answer.Locked = &state.Locked
 	}

@@ -71,7 +71,7 @@ type held struct {
 func deadlineOf(ctx context.Context, h handle, asked, most time.Time, state held) (time.Time, error) {
 	switch {
 	case state.err != nil:
-		return time.Time{}, leaseError(ctx, h.Resource, state.err)
+		return time.Time{}, leaseError(ctx, state.err)
 	case state.TTL < 0 || asked.Add(state.TTL).After(most):
 		return most, nil
 	}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/api"
@@ -22,20 +23,20 @@ type lasting struct {
 
 const answerOfLasting = 2 * time.Second
 
-func (l *lasting) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
-	l.end = time.Now().Add(r.TTL)
-	return l.acquire(ctx, r)
+func (l *lasting) Acquire(ctx context.Context, wait leasing.Wait, all ...leasing.Request) ([]leasing.Lease, error) {
+	l.end = time.Now().Add(all[0].TTL)
+	return l.leases.Acquire(ctx, wait, all...)
 }
 
-func (l *lasting) Extend(_ context.Context, _ leasing.Ref, ttl time.Duration) (time.Duration, error) {
+func (l *lasting) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (clock.Instant, error) {
 	l.end = time.Now().Add(ttl)
-	return ttl, nil
+	return l.leases.Extend(ctx, ref, ttl)
 }
 
-func (l *lasting) Inspect(context.Context, string) (leasing.Inspection, error) {
+func (l *lasting) Inspect(context.Context, ...string) ([]leasing.Inspection, error) {
 	left := time.Until(l.end)
 	time.Sleep(answerOfLasting)
-	return leasing.Inspection{Locked: left > 0, TTL: left}, l.lockErr
+	return []leasing.Inspection{{Locked: left > 0, TTL: left}}, l.lockErr
 }
 
 // issued asks for credentials and returns when they expire.

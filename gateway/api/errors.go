@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,9 +23,8 @@ var (
 	ErrConflict = errors.New("conflict")
 )
 
-// leaseError names the part for which a source of leases, or arming, failed. ctx is the request's. resource is "" if
-// the request asks for several; then the error names it.
-func leaseError(ctx context.Context, resource string, err error) error {
+// leaseError names the part for which a source of leases, or arming, failed. ctx is the request's.
+func leaseError(ctx context.Context, err error) error {
 	var held *leasing.HeldError
 	var unavailable *leasing.UnavailableError
 	switch {
@@ -39,12 +37,13 @@ func leaseError(ctx context.Context, resource string, err error) error {
 	case errors.As(err, &unavailable):
 		return unavailable
 	case errors.As(err, &held):
-		return &leasing.HeldError{Resource: cmp.Or(resource, held.Resource), Holder: held.Holder, RetryAfter: held.RetryAfter}
-	case errors.Is(err, leasing.ErrHeld): // superseded by another acquisition
+		return held
+	case errors.Is(err, leasing.ErrHeld): // superseded by other acquisitions
+		held = &leasing.HeldError{}
 		if low, ok := errors.AsType[*fence.NotRaisedError](err); ok {
-			resource = cmp.Or(resource, low.Resource)
+			held.Resource = low.Resource
 		}
-		return &leasing.HeldError{Resource: resource}
+		return held
 	case errors.Is(err, fence.ErrInvalid), errors.Is(err, fence.ErrUndrained):
 		return err
 	case errors.Is(err, leasing.ErrClosed):

@@ -16,13 +16,17 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
+	"github.com/fencegate/fencegate/fence/clock/clocktest"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
 // fakes stand for everything behind the API. A test may replace each func; with the zero value of err they succeed.
 type fakes struct {
+	clock     *clocktest.Clock // of deadlines
 	acquire   func(context.Context, leasing.Request) (leasing.Lease, error)
+	wait      leasing.Wait  // of the last acquisition
 	sealHash  []byte        // of the record
 	renewed   time.Duration // the ttl of the last renewal
 	released  chan leasing.Ref
@@ -45,13 +49,15 @@ type fakes struct {
 var seal = fence.NewSeal()
 
 func newFakes() *fakes {
+	machine := clocktest.New()
 	return &fakes{
+		clock:    machine,
 		released: make(chan leasing.Ref, 10),
 		record:   fence.Record{Resource: "orders/1001", Token: 34, Sealed: true, Holder: "worker-a", ArmedAt: time.Unix(1700000000, 0)},
 		acquire: func(_ context.Context, req leasing.Request) (leasing.Lease, error) {
 			return leasing.Lease{
 				Grant: fence.Grant{Resource: req.Resource, Token: 34, Seal: seal}, Owner: "0123456789abcdef",
-				Deadline: time.Now().Add(req.TTL - time.Millisecond),
+				Deadline: machine.Now().Add(req.TTL - time.Millisecond),
 			}, nil
 		},
 	}
@@ -60,17 +66,21 @@ func newFakes() *fakes {
 // leases are the fakes as a source of leases: inspecting a lock and inspecting a fence have the same method name.
 type leases struct{ *fakes }
 
-func (f leases) TryAcquire(ctx context.Context, req leasing.Request) (leasing.Lease, error) {
-	return f.acquire(ctx, req)
+func (f leases) Acquire(ctx context.Context, wait leasing.Wait, all ...leasing.Request) (given []leasing.Lease, err error) {
+	f.wait = wait
+	for _, r := range all {
+		lease, err := f.acquire(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		given = append(given, lease)
+	}
+	return given, nil
 }
 
-func (f leases) Acquire(ctx context.Context, req leasing.Request) (leasing.Lease, error) {
-	return f.acquire(ctx, req)
-}
-
-func (f leases) Extend(_ context.Context, _ leasing.Ref, ttl time.Duration) (time.Duration, error) {
+func (f leases) Extend(_ context.Context, _ leasing.Ref, ttl time.Duration) (clock.Instant, error) {
 	f.renewed = ttl
-	return ttl, f.err
+	return f.clock.Now().Add(ttl), f.err
 }
 
 func (f leases) Release(_ context.Context, ref leasing.Ref) error {
@@ -78,14 +88,18 @@ func (f leases) Release(_ context.Context, ref leasing.Ref) error {
 	return f.err
 }
 
-func (f leases) Inspect(context.Context, string) (leasing.Inspection, error) {
-	if f.unknown {
-		return leasing.Inspection{Members: []leasing.Member{{Name: "node-1", Token: 34}, {Name: "node-2"}}}, f.lockErr
+func (f leases) Inspect(_ context.Context, resources ...string) (all []leasing.Inspection, err error) {
+	for _, name := range resources {
+		one := leasing.Inspection{Resource: name, Members: []leasing.Member{{Name: "node-1", Token: 34}, {Name: "node-2"}}}
+		if !f.unknown {
+			one = leasing.Inspection{
+				Resource: name, Locked: !f.free, Holder: "worker-a", Owner: "0123456789abcdef", Token: 34, TTL: 1500 * time.Millisecond, Waiters: 2,
+				Members: []leasing.Member{{Name: "node-1", Locked: true, Holder: "worker-a", Token: 34, TTL: -1, Waiters: 2}, {Name: "node-2", Err: errors.New("away")}},
+			}
+		}
+		all = append(all, one)
 	}
-	return leasing.Inspection{
-		Locked: !f.free, Holder: "worker-a", Owner: "0123456789abcdef", Token: 34, TTL: 1500 * time.Millisecond, Waiters: 2,
-		Members: []leasing.Member{{Name: "node-1", Locked: true, Holder: "worker-a", Token: 34, TTL: -1, Waiters: 2}, {Name: "node-2", Err: errors.New("away")}},
-	}, f.lockErr
+	return all, f.lockErr
 }
 
 func (f *fakes) List(_ context.Context, prefix, after string, limit int) ([]fence.Record, error) {

@@ -44,19 +44,17 @@ func (s *Server) ready(c echo.Context) error {
 		return err
 	}
 	parts, degraded, notes := make(map[string]string, len(found)), make(map[string]string), make(map[string]string)
-	for i, f := range found {
+	for i, err := range found {
 		part := checks[i].Part
-		if f.err == nil && f.degraded != "" && surface != wire.SurfaceLease {
-			f.err = errors.New(f.degraded) // on the requested surface
-		}
-		if f.err != nil {
-			return &leasing.UnavailableError{Part: part, Cause: f.err}
+		less, serves := errors.AsType[*DegradedError](err)
+		if err != nil && (!serves || surface != wire.SurfaceLease) { // another surface is what is missing
+			return &leasing.UnavailableError{Part: part, Cause: err}
 		}
 		if checks[i].Note != "" {
 			notes[part] = checks[i].Note
 		}
-		if parts[part] = wire.PartOK; f.degraded != "" {
-			degraded[part] = f.degraded
+		if parts[part] = wire.PartOK; serves {
+			degraded[part] = less.What
 		}
 	}
 	return respond(c, http.StatusOK, wire.Readiness{Status: "ready", Parts: parts, Degraded: degraded, Notes: notes})
@@ -121,25 +119,11 @@ type looks struct {
 
 type look struct {
 	ended chan struct{}
-	found []finding // for each check; valid once ended is closed
+	found []error // by each check; valid once ended is closed
 }
 
-// finding is the result of one check.
-type finding struct {
-	err      error
-	degraded string
-}
-
-func (c Check) find(ctx context.Context) (f finding) {
-	f.err = c.Run(ctx)
-	if less, ok := errors.AsType[*DegradedError](f.err); ok {
-		f.err, f.degraded = nil, less.What
-	}
-	return f
-}
-
-// take returns the result of a run, which may have begun earlier. The error is ctx's.
-func (l *looks) take(ctx context.Context, checks []Check) ([]finding, error) {
+// take returns the results of a run, which may have begun earlier. The error is ctx's.
+func (l *looks) take(ctx context.Context, checks []Check) ([]error, error) {
 	l.mu.Lock()
 	found := l.now
 	if found != nil {
@@ -151,7 +135,7 @@ func (l *looks) take(ctx context.Context, checks []Check) ([]finding, error) {
 			return nil, ctx.Err()
 		}
 	}
-	found = &look{ended: make(chan struct{}), found: make([]finding, len(checks))}
+	found = &look{ended: make(chan struct{}), found: make([]error, len(checks))}
 	l.now = found
 	l.mu.Unlock()
 	defer func() {
@@ -165,7 +149,7 @@ func (l *looks) take(ctx context.Context, checks []Check) ([]finding, error) {
 	defer cancel()
 	var running sync.WaitGroup
 	for i, check := range checks {
-		running.Go(func() { found.found[i] = check.find(ctx) })
+		running.Go(func() { found.found[i] = check.Run(ctx) })
 	}
 	running.Wait()
 	return found.found, nil

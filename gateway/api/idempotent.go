@@ -32,19 +32,12 @@ const (
 
 var errOtherRequest = errors.New("this Idempotency-Key came with another request before")
 
-// once is an acquisition with an Idempotency-Key; nil: without a key.
-type once struct {
-	s        *Server
-	requests []leasing.Request
-	seals    [][]fence.Seal // of each request; a new lease gets the first
-	since    []time.Time    // when the found leases were acquired; nil: the leases are new
-}
-
-// once parses the key, and sets the seals of the requests.
-func (s *Server) once(c echo.Context, requests []leasing.Request) (*once, error) {
+// acquisitionOf parses the key, if there is one, and sets the seals of the requests.
+func (s *Server) acquisitionOf(c echo.Context, requests []leasing.Request) (*acquisition, error) {
+	a := &acquisition{s: s, requests: requests}
 	values := c.Request().Header.Values(wire.IdempotencyKey)
 	if len(values) == 0 {
-		return nil, nil //nolint:nilnil // it is optional
+		return a, nil
 	}
 	key := values[0]
 	if len(values) > 1 || !validKey(key) {
@@ -55,12 +48,11 @@ func (s *Server) once(c echo.Context, requests []leasing.Request) (*once, error)
 	if !s.remembered.same(sha256.Sum256(framed(who, key)), what) {
 		return nil, errOtherRequest
 	}
-	o := &once{s: s, requests: requests}
 	for i, r := range requests {
 		seals := s.handles.seals(framed(who, key, r.Resource, string(what[:])))
-		requests[i].SealHash, requests[i].Repeatable, o.seals = seals[0].Hash(), true, append(o.seals, seals)
+		requests[i].SealHash, requests[i].Repeatable, a.seals = seals[0].Hash(), true, append(a.seals, seals)
 	}
-	return o, nil
+	return a, nil
 }
 
 func validKey(key string) bool {
@@ -110,53 +102,12 @@ func sealUnder(key, of []byte) fence.Seal {
 	return seal
 }
 
-// acquire acquires, or finds the leases of an earlier request with the key.
-func (o *once) acquire(ctx context.Context, wait time.Duration, acquire acquiring) ([]leasing.Lease, error) {
-	if o == nil {
-		return acquire(ctx, wait)
-	}
-	// Look only before or after the acquisition, not during it: it may have armed and still give the lease back. If the
-	// first look gets no answer, the last one finds an earlier lease: its lock keeps the acquisition from getting another.
-	if wait > 0 {
-		if found, err := o.look(ctx); err == nil && found != nil {
-			return found, nil
-		}
-	}
-	all, err := acquire(ctx, wait)
-	if err == nil {
-		o.since = nil
-		for i := range all {
-			all[i].Grant.Seal = o.seals[i][0]
-		}
-		return all, nil
-	}
-	// An earlier request that waits at another gateway may have acquired the leases meanwhile.
-	if errors.Is(err, leasing.ErrHeld) && ctx.Err() == nil {
-		found, unknown := o.look(ctx)
-		if unknown != nil && ctx.Err() == nil {
-			return nil, halfDone(unknown, repeatHint) // perhaps the key itself holds them
-		}
-		if found != nil {
-			return found, nil
-		}
-	}
-	return nil, err
-}
-
-// failed returns the error of an acquisition for its client. A repeat with the key finds what may have been acquired.
-func (o *once) failed(err error) error {
-	if o == nil || !errors.Is(err, fence.ErrUnknown) {
-		return err
-	}
-	return halfDone(err, repeatHint)
-}
-
 // look returns the leases if the key has all of them; else nil. An error says that this is unknown.
-func (o *once) look(ctx context.Context) ([]leasing.Lease, error) {
+func (a *acquisition) look(ctx context.Context) ([]leasing.Lease, error) {
 	var all []leasing.Lease
 	var since []time.Time
-	for i, r := range o.requests {
-		lease, at, err := o.s.found(ctx, r, o.seals[i])
+	for i, r := range a.requests {
+		lease, at, err := a.s.found(ctx, r, a.seals[i])
 		if errors.Is(err, errNotTheKeys) {
 			return nil, nil
 		} else if err != nil {
@@ -164,7 +115,7 @@ func (o *once) look(ctx context.Context) ([]leasing.Lease, error) {
 		}
 		all, since = append(all, lease), append(since, at)
 	}
-	o.since = since
+	a.since = since
 	return all, nil
 }
 
@@ -190,7 +141,7 @@ func (s *Server) found(ctx context.Context, r leasing.Request, seals []fence.Sea
 	state, err := leasing.One(s.cfg.Leases.Inspect(ctx, r.Resource))
 	switch {
 	case err != nil:
-		return lease, since, leaseError(ctx, r.Resource, err)
+		return lease, since, leaseError(ctx, err)
 	case !state.Locked || state.Owner == "" || state.Token != record.Token:
 		return lease, since, errNotTheKeys
 	}
@@ -204,7 +155,7 @@ func (s *Server) found(ctx context.Context, r leasing.Request, seals []fence.Sea
 	case errors.Is(err, leasing.ErrLost):
 		return lease, since, errNotTheKeys
 	case err != nil:
-		return lease, since, leaseError(ctx, r.Resource, err)
+		return lease, since, leaseError(ctx, err)
 	}
 	lease.Grant = fence.Grant{Resource: r.Resource, Token: record.Token, Seal: seal}
 	lease.Owner = state.Owner
@@ -219,14 +170,6 @@ func (s *Server) sealOf(ctx context.Context, record fence.Record, seals []fence.
 		}
 	}
 	return fence.Seal{}, errNotTheKeys
-}
-
-// sinceOf returns when a lease was acquired.
-func (o *once) sinceOf(i int) time.Time {
-	if o == nil || o.since == nil {
-		return time.Now()
-	}
-	return o.since[i]
 }
 
 const (

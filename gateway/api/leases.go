@@ -37,42 +37,44 @@ func (s *Server) acquire(c echo.Context) error {
 	if err := decode(c, &body); err != nil {
 		return err
 	}
-	req, wait, err := s.acquisition(body.Resource, body.Holder, body.TTL, body.Wait)
+	request, wait, err := s.requestOf(body.Resource, body.Holder, body.TTL, body.Wait)
 	if err != nil {
 		return err
 	}
-	may := func() error { return check(c, access.Acquire, req.Resource) }
+	return s.grant(c, began, []leasing.Request{request}, wait, func(all []wire.Lease) any { return all[0] })
+}
+
+// grant acquires leases and answers with them.
+func (s *Server) grant(c echo.Context, began time.Time, requests []leasing.Request, wait time.Duration, answer func(all []wire.Lease) any) error {
+	may := func() error {
+		for _, r := range requests {
+			if err := check(c, access.Acquire, r.Resource); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	if err := may(); err != nil {
 		return err
 	}
-	requests := []leasing.Request{req}
-	once, err := s.once(c, requests)
+	acquisition, err := s.acquisitionOf(c, requests)
 	if err != nil {
 		return err
 	}
-	all, err := s.await(c.Request().Context(), wait, may, func(ctx context.Context, wait time.Duration) ([]leasing.Lease, error) {
-		return once.acquire(ctx, wait, func(ctx context.Context, wait time.Duration) ([]leasing.Lease, error) {
-			all, err := s.take(ctx, requests, wait)
-			return all, leaseError(ctx, req.Resource, err)
-		})
-	})
+	all, err := acquisition.await(c.Request().Context(), wait, may)
 	if err != nil {
-		return once.failed(err)
+		return acquisition.failed(err)
 	}
-	return s.grant(c, all, once, func() any { return s.told(c, all[0], req.TTL, began, once.sinceOf(0)) })
-}
-
-// grant answers with the acquired leases.
-func (s *Server) grant(c echo.Context, all []leasing.Lease, once *once, answer func() any) error {
-	var denied error
-	for _, lease := range all {
-		denied = cmp.Or(denied, check(c, access.Acquire, lease.Grant.Resource)) // a right may end during the wait
-	}
-	err := cmp.Or(denied, c.Request().Context().Err())
+	denied := may() // a right may end during the wait
+	err = cmp.Or(denied, c.Request().Context().Err())
 	if err == nil {
-		err = respond(c, http.StatusCreated, answer())
+		told := make([]wire.Lease, len(all))
+		for i, lease := range all {
+			told[i] = s.told(c, lease, requests[i].TTL, began, acquisition.sinceOf(i))
+		}
+		err = respond(c, http.StatusCreated, answer(told))
 	}
-	if err != nil && denied == nil && once != nil {
+	if err != nil && denied == nil && acquisition.seals != nil {
 		return err // a repeat with the key may find the leases; else they expire
 	}
 	if err != nil {
@@ -107,7 +109,7 @@ func (s *Server) told(c echo.Context, lease leasing.Lease, ttl time.Duration, be
 	}
 }
 
-func (s *Server) acquisition(resource, holder string, ttlText, waitText *string) (req leasing.Request, wait time.Duration, err error) {
+func (s *Server) requestOf(resource, holder string, ttlText, waitText *string) (req leasing.Request, wait time.Duration, err error) {
 	req = leasing.Request{Resource: resource, Holder: holder}
 	if err := fence.ValidateResource(resource); err != nil {
 		return req, 0, err
@@ -128,61 +130,6 @@ func (s *Server) acquisition(resource, holder string, ttlText, waitText *string)
 		return req, 0, &fence.InvalidError{Field: "wait", Reason: fmt.Sprintf("is over the maximum of %v", s.cfg.MaxWait)}
 	}
 	return req, wait, nil
-}
-
-// acquiring acquires leases within a time.
-type acquiring func(ctx context.Context, wait time.Duration) ([]leasing.Lease, error)
-
-// await acquires. A stop of the server ends the wait, and so does a change of the caller's rights: a caller that may no
-// longer acquire arms nothing, any other waits again, at the end of the queue.
-func (s *Server) await(ctx context.Context, wait time.Duration, may func() error, acquire acquiring) ([]leasing.Lease, error) {
-	if wait <= 0 { // no wait
-		return s.awaitUnless(ctx, ctx, 0, acquire)
-	}
-	asks, until := access.Of(ctx), time.Now().Add(wait)
-	for {
-		rights, cancel := asks.Lasts(context.WithoutCancel(ctx))
-		all, err := s.awaitUnless(ctx, rights, wait, acquire)
-		changed := rights.Err() != nil
-		cancel()
-		if err == nil || !changed {
-			return all, err
-		}
-		asks = asks.Changed() // before the check, so that no change is missed
-		if denied := may(); denied != nil {
-			if errors.Is(err, fence.ErrUnknown) {
-				denied = fmt.Errorf("%w: %w", denied, fence.ErrUnknown)
-			}
-			return nil, denied
-		}
-		if !errors.Is(err, context.Canceled) || ctx.Err() != nil || s.stopping.Err() != nil {
-			return nil, err
-		}
-		wait = max(0, time.Until(until))
-	}
-}
-
-// awaitUnless is one wait, which also ends when rights does.
-func (s *Server) awaitUnless(ctx, rights context.Context, wait time.Duration, acquire acquiring) ([]leasing.Lease, error) {
-	waiting, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.stopping, cancel)()
-	defer context.AfterFunc(rights, cancel)()
-	all, err := acquire(waiting, wait)
-	if err != nil && ctx.Err() == nil && s.stopping.Err() != nil && errors.Is(err, context.Canceled) {
-		return nil, &leasing.UnavailableError{Part: wire.PartGateway, Cause: fmt.Errorf("shutting down: %w", err)} // err says whether the outcome is unknown
-	}
-	return all, err
-}
-
-// take acquires within a time.
-func (s *Server) take(ctx context.Context, all []leasing.Request, wait time.Duration) ([]leasing.Lease, error) {
-	if wait <= 0 {
-		return s.cfg.Leases.Acquire(ctx, leasing.AtOnce, all...)
-	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	return s.cfg.Leases.Acquire(ctx, leasing.UntilDone, all...)
 }
 
 func (s *Server) giveBack(ctx context.Context, ref leasing.Ref) {
@@ -244,7 +191,7 @@ func (s *Server) renew(c echo.Context) error {
 		err = s.lossOf(ctx, h, err)
 	}
 	if err != nil {
-		return halfDone(leaseError(ctx, h.Resource, err), renewHint)
+		return halfDone(leaseError(ctx, err), renewHint)
 	}
 	s.auditManaged(c, "a principal renewed another's lease", h)
 	timing := timingOf(began, deadline)
@@ -272,7 +219,7 @@ func (s *Server) release(c echo.Context) error {
 	case ctx.Err() != nil:
 		return halfDone(lockUnanswered(ctx, err), releaseHint)
 	default:
-		return halfDone(leaseError(ctx, h.Resource, err), releaseHint)
+		return halfDone(leaseError(ctx, err), releaseHint)
 	}
 	return c.NoContent(http.StatusNoContent)
 }

@@ -79,6 +79,9 @@ func (s *Server) page(ctx context.Context, q listing) (wire.Resources, error) {
 
 // survey reports for each fence whether its resource is held. If the lock does not answer, survey fails if need is set.
 func (s *Server) survey(ctx context.Context, found []fence.Record, need bool) ([]wire.Listed, error) {
+	if len(found) == 0 {
+		return nil, nil
+	}
 	names, all := make([]string, len(found)), make([]wire.Listed, len(found))
 	for i, record := range found {
 		names[i] = record.Resource
@@ -86,14 +89,12 @@ func (s *Server) survey(ctx context.Context, found []fence.Record, need bool) ([
 	}
 	held, err := s.cfg.Leases.Inspect(ctx, names...)
 	switch {
-	case len(found) == 0:
-		return all, nil
 	case ctx.Err() != nil:
 		return nil, lockUnanswered(ctx, err)
 	case err != nil && need:
-		return nil, leaseError(ctx, "", err)
+		return nil, leaseError(ctx, err)
 	case err != nil:
-		s.log.WarnContext(ctx, "failed to learn whether resources are held", "error", leaseError(ctx, "", err))
+		s.log.WarnContext(ctx, "failed to learn whether resources are held", "error", leaseError(ctx, err))
 	}
 	for i, one := range held {
 		if err == nil || one.Locked {

@@ -33,14 +33,14 @@ func (s *shelf) List(_ context.Context, prefix, after string, limit int) (found 
 	return found, s.err
 }
 
-// onShelf inspects all resources in one round.
+// onShelf is the source of their leases.
 type onShelf struct {
 	leases
 
 	shelf *shelf
 }
 
-func (s onShelf) InspectAll(_ context.Context, resources []string) (all []leasing.Inspection, err error) {
+func (s onShelf) Inspect(_ context.Context, resources ...string) (all []leasing.Inspection, err error) {
 	s.shelf.asks.Add(1)
 	for _, name := range resources {
 		ttl, held := s.shelf.held[name]
@@ -109,7 +109,7 @@ func TestTheStatusSaysWhatIsAway(t *testing.T) {
 	s := newServer(t, newFakes(), func(c *api.Config) {
 		c.Checks = []api.Check{
 			{Part: "postgresql", Run: func(context.Context) error { return failing }},
-			{Part: "redis", Run: func(context.Context) error { return nil }, Degraded: func(context.Context) string { return "1 of 3 is away" }},
+			{Part: "redis", Run: func(context.Context) error { return &api.DegradedError{What: "1 of 3 is away"} }},
 		}
 	})
 	status := func() (postgres, lock map[string]any, ready any) {

@@ -5,16 +5,15 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
-	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // lockOf returns the holder of a lock, in JSON. The servers' names and errors contain addresses, so only callers that
 // may inspect everything get them; others get numbers.
 func lockOf(state leasing.Inspection, servers bool) *wire.Lock {
-	answer := &wire.Lock{Holder: state.Holder, Token: issued(state.Token), TTLMS: ttlMS(state.Locked, state.TTL), Waiters: state.Waiters, Servers: []wire.LockServer{}}
+	answer := &wire.Lock{Holder: state.Holder, Token: token(state.Token), TTLMS: ttlMS(state.Locked, state.TTL), Waiters: state.Waiters, Servers: []wire.LockServer{}}
 	for i, m := range state.Members {
-		server := wire.LockServer{Name: m.Name, Locked: m.Locked, Holder: m.Holder, Token: issued(m.Token), TTLMS: ttlMS(m.Locked, m.TTL), Waiters: m.Waiters}
+		server := wire.LockServer{Name: m.Name, Locked: m.Locked, Holder: m.Holder, Token: token(m.Token), TTLMS: ttlMS(m.Locked, m.TTL), Waiters: m.Waiters}
 		if m.Err != nil {
 			why := noAnswer
 			if servers {
@@ -28,14 +27,6 @@ func lockOf(state leasing.Inspection, servers bool) *wire.Lock {
 		answer.Servers = append(answer.Servers, server)
 	}
 	return answer
-}
-
-// issued returns a token in JSON; 0 is none, because [fence.ParseToken] refuses it.
-func issued(t fence.Token) *fence.Token {
-	if t == 0 {
-		return nil
-	}
-	return &t
 }
 
 // noAnswer replaces a server's error for callers that may not inspect everything.

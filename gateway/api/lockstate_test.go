@@ -17,10 +17,10 @@ import (
 // dialing is a source with a server that cannot be reached.
 type dialing struct{ leases }
 
-func (d dialing) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
-	state, err := leasing.One(d.leases.Inspect(ctx, resource))
-	state.Members[1].Err = errors.New("dial tcp 10.1.2.3:6379: connection refused")
-	return state, err
+func (d dialing) Inspect(ctx context.Context, resources ...string) ([]leasing.Inspection, error) {
+	all, err := d.leases.Inspect(ctx, resources...)
+	all[0].Members[1].Err = errors.New("dial tcp 10.1.2.3:6379: connection refused")
+	return all, err
 }
 
 // A client that may inspect one resource sees how many servers there are and their state, but not their names.

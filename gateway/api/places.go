@@ -24,7 +24,7 @@ type places struct {
 // placeTimeout bounds the wait for a place.
 const placeTimeout = time.Minute
 
-// take waits for a place for the caller. The error is ctx's or an [*leasing.UnavailableError].
+// take waits for a place for the caller. The error is ctx's or a [*leasing.UnavailableError].
 func (p *places) take(ctx context.Context) (leave func(), err error) {
 	if p.each == 0 {
 		return func() {}, nil

@@ -56,7 +56,7 @@ type CredentialTerms struct {
 
 // Buckets creates buckets and says which resource their writes need. Errors are [fence.ErrInvalid], [ErrNotFound] if
 // the bucket does not exist, [ErrConflict] if it has objects that were written under another rule or as write-once, or
-// an [*leasing.UnavailableError].
+// a [*leasing.UnavailableError].
 type Buckets interface {
 	// EnsureBucket creates the bucket with the rule, or sets the rule of an existing one; created says which. With an
 	// empty rule the bucket must exist. Other empty fields stay unchanged. All fields are set, or none.
@@ -72,7 +72,7 @@ type Buckets interface {
 // SQL runs statements under a grant, in one transaction.
 type SQL interface {
 	// Run returns a [*StatementError] for the statement that failed, with nothing committed; an error that is
-	// [fence.ErrUnknown] if the outcome of COMMIT is unknown; a [*TooLargeError] or an [*leasing.UnavailableError], with
+	// [fence.ErrUnknown] if the outcome of COMMIT is unknown; a [*TooLargeError] or a [*leasing.UnavailableError], with
 	// nothing committed.
 	Run(ctx context.Context, grant fence.Grant, statements []wire.Statement) ([]wire.Result, error)
 }

@@ -152,7 +152,7 @@ func refusalProblem(err error) wire.Problem {
 	return p
 }
 
-// token omits 0, which stands for "not known".
+// token omits 0, which stands for "not known": [fence.ParseToken] refuses it.
 func token(t fence.Token) *fence.Token {
 	if t == 0 {
 		return nil

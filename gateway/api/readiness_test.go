@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
@@ -42,23 +44,38 @@ func TestReadinessIsLookedAtOnceAtATime(t *testing.T) {
 	})
 }
 
-// A part's two queries run at the same time: each may wait for a node that does not answer.
-func TestAPartIsAskedForBothAtTheSameTime(t *testing.T) {
+// Each check may wait for a server that does not answer.
+func TestChecksRunAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		slow := func(context.Context) error { time.Sleep(2 * time.Second); return nil }
 		s := newServer(t, newFakes(), func(c *api.Config) {
-			c.Checks = []api.Check{{
-				Part:     "redis",
-				Run:      func(context.Context) error { time.Sleep(2 * time.Second); return nil },
-				Degraded: func(context.Context) string { time.Sleep(2 * time.Second); return "1 of 3" },
-			}}
+			c.Checks = []api.Check{{Part: "postgresql", Run: slow}, {Part: "redis", Run: slow}}
 		})
 		after(t, 2*time.Second, func() {
-			if a := request(t, s, "GET", "/readyz", ""); a.status != http.StatusOK || !strings.Contains(a.text, "1 of 3") {
+			if a := request(t, s, "GET", "/readyz", ""); a.status != http.StatusOK {
 				t.Errorf("%d %s", a.status, a.text)
 			}
 		})
 	})
+}
+
+// Leases are granted without what is missing of a part. A port whose check it is can't serve.
+func TestADegradedPartServesLeasesOnly(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, newFakes(), func(c *api.Config) {
+		c.Surfaces = []string{wire.SurfaceSQL}
+		c.Checks = []api.Check{{Part: "redis", Run: func(context.Context) error {
+			return &api.DegradedError{What: "1 of 3 is away", Cause: errors.New("dial 10.0.0.1: refused")}
+		}}}
+	})
+	leases := request(t, s, "GET", "/readyz", "")
+	if degraded, _ := leases.body["degraded"].(map[string]any); leases.status != http.StatusOK || degraded["redis"] != "1 of 3 is away" || strings.Contains(leases.text, "10.0.0.1") {
+		t.Errorf("leases: %d %s", leases.status, leases.text)
+	}
+	if a := request(t, s, "GET", "/readyz?for=sql", ""); a.status != http.StatusServiceUnavailable || a.str("part") != "redis" || strings.Contains(a.text, "10.0.0.1") {
+		t.Errorf("SQL: %d %s", a.status, a.text)
+	}
 }
 
 func TestAPartThatDoesNotAnswerIsNotReadyAfterThreeSeconds(t *testing.T) {

@@ -45,7 +45,7 @@ func (s *Server) inspected(ctx context.Context, resource string) (wire.Resource,
 	state, err := leasing.One(s.cfg.Leases.Inspect(ctx, resource))
 	answer.Lock = lockOf(state, access.Of(ctx).May(access.Inspect, ""))
 	if err != nil {
-		s.log.WarnContext(ctx, "failed to learn whether a resource is locked", "resource", resource, "error", leaseError(ctx, resource, err))
+		s.log.WarnContext(ctx, "failed to learn whether a resource is locked", "resource", resource, "error", leaseError(ctx, err))
 	} else {
 		answer.Locked = &state.Locked
 	}

@@ -93,7 +93,7 @@ func leaseRoutes() []Route {
 		}, {
 			Method: http.MethodPost, Path: "/v1/leases/all", ID: "acquireAll", Does: "acquires the leases of at most 100 resources, all or none",
 			Rights: []access.Verb{access.Acquire}, Headers: []Parameter{idempotencyKey}, Request: wire.AcquireAllRequest{}, Answer: wire.Leases{}, Status: []int{http.StatusCreated},
-			Codes: []string{wire.CodeHeld, wire.CodeLeaseLost, wire.CodeKeyReused, wire.CodeNotImplemented, "ZF005"}, serve: (*Server).acquireAll,
+			Codes: []string{wire.CodeHeld, wire.CodeLeaseLost, wire.CodeKeyReused, "ZF005"}, serve: (*Server).acquireAll,
 		}, {
 			Method: http.MethodPost, Path: renewPath, ID: "renew", Does: "extends a lease; `manage` for that of another principal. The lease is lost if the fence stands above its token, so a holder learns of a revocation",
 			Rights: []access.Verb{access.Acquire, access.Manage}, Request: wire.RenewRequest{}, Answer: wire.Renewed{}, Status: []int{http.StatusOK},

@@ -12,46 +12,15 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/gateway/api"
 )
-
-// several is a source that acquires several leases at once.
-type several struct {
-	leases
-
-	waited bool
-	err    error
-}
-
-func (s *several) TryAcquireAll(ctx context.Context, all []leasing.Request) (given []leasing.Lease, err error) {
-	for _, r := range all {
-		lease, err := s.acquire(ctx, r)
-		if err != nil {
-			return nil, err
-		}
-		given = append(given, lease)
-	}
-	return given, s.err
-}
-
-func (s *several) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
-	s.waited = true
-	return s.Acquire(ctx, leasing.AtOnce, all...)
-}
-
-func severalServer(t *testing.T) (*several, *api.Server) {
-	t.Helper()
-	f := newFakes()
-	s := &several{leases: leases{f}}
-	return s, newServer(t, f, func(c *api.Config) { c.Leases = s })
-}
 
 func TestSeveralLeasesComeInTheOrderOfTheRequest(t *testing.T) {
 	t.Parallel()
-	f, s := severalServer(t)
+	f := newFakes()
+	s := newServer(t, f)
 	a := request(t, s, "POST", "/v1/leases/all", `{"resources":["b","a"],"ttl":"20s","holder":"worker-a"}`)
 	all, _ := a.body["leases"].([]any)
-	if a.status != http.StatusCreated || len(all) != 2 || f.waited {
+	if a.status != http.StatusCreated || len(all) != 2 || f.wait != leasing.AtOnce {
 		t.Fatalf("%d %s", a.status, a.text)
 	}
 	for i, want := range []string{"b", "a"} {
@@ -67,14 +36,15 @@ func TestSeveralLeasesComeInTheOrderOfTheRequest(t *testing.T) {
 			t.Errorf("released %q, want %q", ref.Resource, want)
 		}
 	}
-	if a := request(t, s, "POST", "/v1/leases/all", `{"resources":["b"],"wait":"5s"}`); a.status != http.StatusCreated || !f.waited {
+	if a := request(t, s, "POST", "/v1/leases/all", `{"resources":["b"],"wait":"5s"}`); a.status != http.StatusCreated || f.wait != leasing.UntilDone {
 		t.Errorf("with a wait: %d %s", a.status, a.text)
 	}
 }
 
 func TestBadRequestsForSeveralLeasesReachNoLock(t *testing.T) {
 	t.Parallel()
-	f, s := severalServer(t)
+	f := newFakes()
+	s := newServer(t, f)
 	f.acquire = func(context.Context, leasing.Request) (leasing.Lease, error) {
 		t.Error("malformed input reached the lock")
 		return leasing.Lease{}, errors.New("no")
@@ -104,24 +74,21 @@ func TestBadRequestsForSeveralLeasesReachNoLock(t *testing.T) {
 
 func TestARefusalOfSeveralNamesTheResource(t *testing.T) {
 	t.Parallel()
-	f, s := severalServer(t)
-	f.err = &leasing.HeldError{Resource: "b", Holder: "worker-b", RetryAfter: time.Second}
-	a := request(t, s, "POST", "/v1/leases/all", `{"resources":["a","b"]}`)
+	f := newFakes()
+	f.acquire = func(context.Context, leasing.Request) (leasing.Lease, error) {
+		return leasing.Lease{}, &leasing.HeldError{Resource: "b", Holder: "worker-b", RetryAfter: time.Second}
+	}
+	a := request(t, newServer(t, f), "POST", "/v1/leases/all", `{"resources":["a","b"]}`)
 	if a.status != http.StatusConflict || a.str("code") != "held" || a.str("resource") != "b" || a.str("holder") != "worker-b" {
 		t.Errorf("%d %s", a.status, a.text)
-	}
-	f.err = errors.ErrUnsupported // from a wrapped source without this method
-	for name, s := range map[string]*api.Server{"wrapped": s, "another source": newServer(t, newFakes())} {
-		if a := request(t, s, "POST", "/v1/leases/all", `{"resources":["a","b"]}`); a.status != http.StatusNotImplemented {
-			t.Errorf("%s: %d %s", name, a.status, a.text)
-		}
 	}
 }
 
 func TestSeveralLeasesGrantedAfterTheClientWentAreGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f, s := severalServer(t)
+		f := newFakes()
+		s := newServer(t, f)
 		grant := f.acquire
 		f.acquire = func(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 			<-ctx.Done()

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -38,16 +39,17 @@ func (s *Server) currentStatus(ctx context.Context) (wire.Status, error) {
 	}
 	answer.Ready = !s.leaving.Load()
 	answer.Postgres.State, answer.Lock.State = wire.PartOK, wire.PartOK
-	for i, f := range found {
+	for i, err := range found {
 		state, detail := &answer.Postgres.State, &answer.Postgres.Detail
 		if checks[i].Part != wire.PartPostgres || checks[i].Leases {
 			state, detail = &answer.Lock.State, &answer.Lock.Detail
 		}
-		if f.degraded != "" && *detail == "" {
-			*detail = f.degraded
-		}
-		if f.err != nil && *state == wire.PartOK {
-			failed := &leasing.UnavailableError{Part: checks[i].Part, Cause: f.err}
+		less, serves := errors.AsType[*DegradedError](err)
+		switch {
+		case serves && *detail == "":
+			*detail = less.What
+		case err != nil && !serves && *state == wire.PartOK:
+			failed := &leasing.UnavailableError{Part: checks[i].Part, Cause: err}
 			*state, *detail, answer.Ready = wire.PartAway, unavailableDetail(failed), false
 		}
 	}

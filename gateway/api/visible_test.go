@@ -230,7 +230,7 @@ func waitsWithTheRight(t *testing.T, path, body string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newServer(t, f, func(c *api.Config) { c.Principals, c.Leases = all, &several{leases: leases{f}} })
+	s := newServer(t, f, func(c *api.Config) { c.Principals = all })
 	change := func(resources ...string) {
 		t.Helper()
 		time.Sleep(20 * time.Second)

@@ -19,7 +19,10 @@ import (
 // everything is an Armer that accepts every arming, and counts epochs.
 type everything struct{ epoch int64 }
 
-func (*everything) Arm(context.Context, fence.Arming) error { return nil }
+func (*everything) Arm(context.Context, ...fence.Arming) error { return nil }
+func (*everything) End(context.Context, fence.Ending) error    { return nil }
+func (*everything) Floor(string) fence.Token                   { return 0 }
+func (*everything) Raised(context.Context) (bool, error)       { return false, nil }
 
 func (e *everything) RaiseEpoch(_ context.Context, above int64) (int64, error) {
 	e.epoch = max(e.epoch, above) + 1

@@ -17,6 +17,7 @@ import (
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 )
 
 // Kind is the kind of a command's S3 credentials.
@@ -99,13 +100,13 @@ type provider struct {
 type issued struct {
 	wire.Credentials
 
-	until client.Deadline
+	until clock.Instant
 }
 
 func issue(ctx context.Context, c *client.Client, r wire.CredentialsRequest) (issued, error) {
-	asked := time.Now()
+	asked := c.Now()
 	creds, err := c.Credentials(ctx, r)
-	return issued{creds, client.DeadlineAfter(asked, time.Duration(creds.ValidMS)*time.Millisecond)}, err
+	return issued{creds, asked.Add(time.Duration(creds.ValidMS) * time.Millisecond)}, err
 }
 
 // refresh is a request for newer credentials, which all clients share. Its result is set when done is closed.
@@ -176,7 +177,7 @@ func (p *provider) usable(creds issued) time.Duration {
 	if p.over {
 		return lastFor
 	}
-	return creds.until.Remaining()
+	return creds.until.Left()
 }
 
 // current returns credentials with half of the lease left. The lease is renewed after a third, so each set is used for
@@ -187,7 +188,7 @@ func (p *provider) current(ctx context.Context) (issued, error) {
 	if running == nil {
 		return last, nil
 	}
-	valid := last.until.Remaining() > refreshPatience // still, when they are given
+	valid := last.until.Left() > refreshPatience // still, when they are given
 	var tooLong <-chan time.Time
 	if valid {
 		patience := time.NewTimer(refreshPatience)
@@ -211,7 +212,7 @@ func (p *provider) current(ctx context.Context) (issued, error) {
 func (p *provider) refreshed() (issued, *refresh) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over || p.last.until.Remaining() > p.ttl/2 {
+	if p.over || p.last.until.Left() > p.ttl/2 {
 		return p.last, nil
 	}
 	if p.running == nil {

@@ -46,7 +46,7 @@ func aging(t *testing.T, g *issuer, valid time.Duration) *provider {
 	}
 	return &provider{
 		client: c, ttl: time.Minute, life: t.Context(),
-		last: issued{wire.Credentials{AccessKeyID: "cached"}, client.DeadlineAfter(time.Now(), valid)},
+		last: issued{wire.Credentials{AccessKeyID: "cached"}, c.Now().Add(valid)},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/fence/clock"
 )
 
 const (
@@ -48,7 +49,6 @@ type watch struct {
 	cfg   Config
 	held  []*held
 	child process
-	left  func(client.Deadline) time.Duration // the time until it; tests suspend their machine
 
 	renewal  chan renewed
 	unheard  int       // renewals of the round in flight
@@ -56,13 +56,13 @@ type watch struct {
 	tryAgain bool      // a renewal of the round has failed
 	lost     error
 	lostOf   Held
-	graceEnd client.Deadline // end of the grace period, after the gateway has reported a lost lease
-	gone     bool            // a lease was reported lost
-	termed   bool            // TERM was due, and tried
-	killed   bool            // KILL was due, and tried
-	ended    bool            // the command could be sent one of them
-	shot     bool            // it could be sent KILL
-	spent    bool            // the command has ended, and its exit code is about to come
+	graceEnd clock.Instant // end of the grace period, after the gateway has reported a lost lease
+	gone     bool          // a lease was reported lost
+	termed   bool          // TERM was due, and tried
+	killed   bool          // KILL was due, and tried
+	ended    bool          // the command could be sent one of them
+	shot     bool          // it could be sent KILL
+	spent    bool          // the command has ended, and its exit code is about to come
 
 	asked  time.Time // time of the first signal
 	forced bool      // killed after a second request
@@ -87,7 +87,7 @@ type renewed struct {
 }
 
 func newWatch(cfg Config, leases []client.Lease) *watch {
-	w := &watch{cfg: cfg, held: make([]*held, len(leases)), left: client.Deadline.Remaining, renewal: make(chan renewed, len(leases))}
+	w := &watch{cfg: cfg, held: make([]*held, len(leases)), renewal: make(chan renewed, len(leases))}
 	for i, lease := range leases {
 		w.held[i] = &held{lease: lease, deadline: lease.Deadline}
 	}
@@ -96,10 +96,10 @@ func newWatch(cfg Config, leases []client.Lease) *watch {
 
 // nearest is the lease with the earliest deadline.
 func (w *watch) nearest() *held {
-	return slices.MinFunc(w.held, func(a, b *held) int { return cmp.Compare(w.left(a.deadline), w.left(b.deadline)) })
+	return slices.MinFunc(w.held, func(a, b *held) int { return cmp.Compare(a.deadline.Left(), b.deadline.Left()) })
 }
 
-func (w *watch) remaining() time.Duration { return w.left(w.nearest().deadline) }
+func (w *watch) remaining() time.Duration { return w.nearest().deadline.Left() }
 
 // ttl is the TTL of each lease: they were requested together.
 func (w *watch) ttl() time.Duration { return w.held[0].lease.TTL }
@@ -171,7 +171,7 @@ func (w *watch) over() bool {
 	if w.stop || w.lost != nil && w.cfg.OnLost == Kill {
 		return w.killed || w.forced || w.child.groupGone()
 	}
-	if h := w.nearest(); w.left(h.deadline) <= 0 {
+	if h := w.nearest(); h.deadline.Left() <= 0 {
 		w.lose(h, h.timeUp())
 	}
 	return true
@@ -235,14 +235,14 @@ func (w *watch) renewed(r renewed, next *time.Timer) {
 	case r.err == nil:
 		h.deadline, h.said = r.deadline, ""
 	case lost(r.err):
-		w.gone, w.graceEnd = true, client.DeadlineAfter(time.Now(), w.grace())
+		w.gone, w.graceEnd = true, w.cfg.Client.Now().Add(w.grace())
 		w.lose(h, r.err)
 		return
 	default:
 		w.tryAgain = true
 		if text := r.err.Error(); text != h.said { // each cause once: renewals are frequent
 			h.said = text
-			w.cfg.Say("could not renew the lease on %s, which ends in %s: %v", h.lease.Resource, w.left(h.deadline).Round(time.Millisecond), r.err)
+			w.cfg.Say("could not renew the lease on %s, which ends in %s: %v", h.lease.Resource, h.deadline.Left().Round(time.Millisecond), r.err)
 		}
 	}
 	switch {
@@ -309,7 +309,7 @@ func (w *watch) due() time.Duration {
 
 // timeUp is the error for a reached deadline.
 func (h *held) timeUp() error {
-	if h.deadline.Final() {
+	if h.deadline.Final {
 		return errCapped
 	}
 	return errDeadline
@@ -320,7 +320,7 @@ func (h *held) timeUp() error {
 func (w *watch) untilKill() time.Duration {
 	left := w.remaining() - killMargin
 	if w.gone {
-		left = min(left, w.left(w.graceEnd))
+		left = min(left, w.graceEnd.Left())
 	}
 	return left
 }
@@ -356,6 +356,6 @@ func (w *watch) enforce() {
 	case w.gone:
 		w.cfg.Say("the lease on %s (token %d) is over, %s: sent TERM to the command; KILL follows in %s", w.lostOf.Resource, w.lostOf.Token, Why(w.lost), left.Round(time.Millisecond))
 	default:
-		w.cfg.Say("the lease on %s ends in %s, %v: sent TERM to the command", h.lease.Resource, w.left(h.deadline).Round(time.Millisecond), w.lost)
+		w.cfg.Say("the lease on %s ends in %s, %v: sent TERM to the command", h.lease.Resource, h.deadline.Left().Round(time.Millisecond), w.lost)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/fence/clock"
+	"github.com/fencegate/fencegate/fence/clock/clocktest"
 )
 
 // away is a gateway that renews nothing.
@@ -27,15 +29,20 @@ func (away) RoundTrip(*http.Request) (*http.Response, error) {
 func thirty(left time.Duration, names ...string) []client.Lease {
 	leases := make([]client.Lease, len(names))
 	for i, name := range names {
-		leases[i] = client.Lease{Resource: name, Token: 7, Handle: name, TTL: 30 * time.Second, Deadline: client.DeadlineAfter(time.Now(), left)}
+		leases[i] = client.Lease{Resource: name, Token: 7, Handle: name, TTL: 30 * time.Second, Deadline: after(left)}
 	}
 	return leases
 }
 
+// after is a deadline on a clock of its own.
+func after(d time.Duration) client.Deadline {
+	return client.Deadline{Instant: clock.New().Now().Add(d)}
+}
+
 // of returns a client of a gateway, for a bubble.
-func of(t *testing.T, gateway http.RoundTripper) *client.Client {
+func of(t *testing.T, gateway http.RoundTripper, on *clocktest.Clock) *client.Client {
 	t.Helper()
-	c, err := client.New(client.Config{URL: "http://gateway.invalid", HTTPClient: &http.Client{Transport: gateway}})
+	c, err := client.New(client.Config{URL: "http://gateway.invalid", HTTPClient: &http.Client{Transport: gateway}, Clock: on.Clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,8 +52,19 @@ func of(t *testing.T, gateway http.RoundTripper) *client.Client {
 // watched returns what the watch does with a command that runs for a minute, under these leases.
 func watched(t *testing.T, gateway http.RoundTripper, leases []client.Lease, prepare func(*watch, *Command)) (Result, *Command) {
 	t.Helper()
+	return watchedOn(t, clocktest.New(), gateway, leases, prepare)
+}
+
+// watchedOn is watched on a machine with this clock.
+func watchedOn(
+	t *testing.T, machine *clocktest.Clock, gateway http.RoundTripper, leases []client.Lease, prepare func(*watch, *Command),
+) (Result, *Command) {
+	t.Helper()
+	for i, lease := range leases {
+		leases[i].Deadline.Instant = machine.Now().Add(lease.Deadline.Left())
+	}
 	command := &Command{Runs: time.Minute}
-	w := newWatch(Config{Client: of(t, gateway), Say: func(string, ...any) {}}, leases)
+	w := newWatch(Config{Client: of(t, gateway, machine), Say: func(string, ...any) {}}, leases)
 	w.child = command
 	command.begin()
 	if prepare != nil {
@@ -64,7 +82,7 @@ func TestTheCommandIsKilledBeforeItsLeaseIsOver(t *testing.T) {
 		time.Minute:             {"terminated after 49.9s", "killed after 59.9s"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			lease := client.Lease{Resource: "r", TTL: ttl, Deadline: client.DeadlineAfter(time.Now(), ttl)}
+			lease := client.Lease{Resource: "r", TTL: ttl, Deadline: after(ttl)}
 			got, command := watched(t, away{}, []client.Lease{lease}, func(_ *watch, c *Command) { c.Runs = 0 })
 			if !got.Ended || got.Lost == nil || !slices.Equal(command.Signals, want) {
 				t.Errorf("of a lease of %v: %q and %+v, want %q", ttl, command.Signals, got, want)
@@ -128,19 +146,6 @@ func TestTheFirstRenewalComesSoonerWhenTheStartTookLong(t *testing.T) {
 	})
 }
 
-// suspended is how long is left of leases of 30 s on a machine that is suspended once, some time after began. Its timers
-// stand still meanwhile.
-func suspended(began time.Time, after, d time.Duration) func(client.Deadline) time.Duration {
-	at := began.Add(after)
-	return func(deadline client.Deadline) time.Duration {
-		left := deadline.Remaining()
-		if renewed := time.Now().Add(left - 30*time.Second); !time.Now().Before(at) && renewed.Before(at) {
-			left -= d
-		}
-		return left
-	}
-}
-
 // noting is a gateway's transport that notes when the first request comes.
 type noting struct {
 	http.RoundTripper
@@ -171,9 +176,9 @@ func TestALeaseIsRenewedAfterASleep(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			began, gateway := time.Now(), &noting{RoundTripper: tc.gateway}
-			got, command := watched(t, gateway, thirty(30*time.Second, "r"), func(w *watch, _ *Command) {
-				w.left = suspended(began, sleeps, tc.slept)
-			})
+			machine := clocktest.New()
+			time.AfterFunc(sleeps, func() { machine.Suspend(tc.slept) })
+			got, command := watchedOn(t, machine, gateway, thirty(30*time.Second, "r"), nil)
 			if over := tc.want != nil; got.Ended != over || (got.Lost != nil) != over || !slices.Equal(command.Signals, tc.want) {
 				t.Errorf("%s: got %+v and %q, want %q", name, got, command.Signals, tc.want)
 			}
@@ -266,7 +271,7 @@ func many(t *testing.T, gateway http.RoundTripper) (cfg Config, leases []client.
 	t.Helper()
 	for i := range 64 {
 		name := fmt.Sprintf("r/%02d", i)
-		leases = append(leases, client.Lease{Resource: name, Handle: name, TTL: time.Minute, Deadline: client.DeadlineAfter(time.Now(), time.Minute)})
+		leases = append(leases, client.Lease{Resource: name, Handle: name, TTL: time.Minute, Deadline: after(time.Minute)})
 	}
 	var mu sync.Mutex
 	var lines []string
@@ -275,7 +280,7 @@ func many(t *testing.T, gateway http.RoundTripper) (cfg Config, leases []client.
 		defer mu.Unlock()
 		lines = append(lines, fmt.Sprintf(format, a...))
 	}
-	return Config{Client: of(t, gateway), Say: say}, leases, func() []string { return lines }
+	return Config{Client: of(t, gateway, clocktest.New()), Say: say}, leases, func() []string { return lines }
 }
 
 func TestAllLeasesAreConfirmedAndReleasedInTheTimeOfOne(t *testing.T) {

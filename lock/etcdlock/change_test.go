@@ -103,9 +103,9 @@ func TestAnExtensionWhoseAnswerWasLostIsDone(t *testing.T) {
 	w, s, lease, key := wired(t)
 	for extensions := range int64(3) {
 		w.silent.Store(1)
-		left, err := s.Extend(t.Context(), lease.Ref(), ttl*time.Duration(extensions+2))
-		if err != nil || left <= ttl {
-			t.Fatalf("good for %v, %v", left, err)
+		deadline, err := s.Extend(t.Context(), lease.Ref(), ttl*time.Duration(extensions+2))
+		if err != nil || deadline.Left() <= ttl {
+			t.Fatalf("good for %v, %v", deadline.Left(), err)
 		}
 		if version := key().Version; version != extensions+2 {
 			t.Errorf("the key was written %d times after %d extensions; want once for each", version, extensions+1)
@@ -124,8 +124,8 @@ func TestAnOvertakenExtensionGoesAnew(t *testing.T) {
 	w.late.Store(0)
 	w.deliver(t, 2)
 	before := key()
-	if left, err := s.Extend(t.Context(), lease.Ref(), 2*ttl); err != nil || left <= ttl {
-		t.Fatalf("good for %v, %v", left, err)
+	if deadline, err := s.Extend(t.Context(), lease.Ref(), 2*ttl); err != nil || deadline.Left() <= ttl {
+		t.Fatalf("good for %v, %v", deadline.Left(), err)
 	}
 	if after := key(); after.Lease == before.Lease {
 		t.Errorf("the key stayed with the etcd lease of the late message")
@@ -139,8 +139,8 @@ func TestProcessesExtendALeaseInTurn(t *testing.T) {
 	lease := take(t, a, "r", ttl)
 	for i := range 6 {
 		s := []*etcdlock.Source{a, b}[i%2]
-		if left, err := s.Extend(t.Context(), lease.Ref(), ttl*time.Duration(i+2)/2); err != nil || left <= ttl*time.Duration(i+1)/2 {
-			t.Errorf("extension %d: good for %v, %v", i, left, err)
+		if deadline, err := s.Extend(t.Context(), lease.Ref(), ttl*time.Duration(i+2)/2); err != nil || deadline.Left() <= ttl*time.Duration(i+1)/2 {
+			t.Errorf("extension %d: good for %v, %v", i, deadline.Left(), err)
 		}
 	}
 	if err := b.Release(t.Context(), lease.Ref()); err != nil {

@@ -20,7 +20,7 @@
 //		return err
 //	}
 //	defer source.Close()
-//	lease, err := source.Acquire(ctx, leasing.Request{Resource: "orders/1001", TTL: 30 * time.Second})
+//	lease, err := leasing.One(source.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: "orders/1001", TTL: 30 * time.Second}))
 //	if err != nil {
 //		return err
 //	}

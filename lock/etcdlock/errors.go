@@ -42,7 +42,7 @@ type failedError struct {
 }
 
 func (e *failedError) Error() string {
-	text := e.doing + ": etcd: " + strings.ReplaceAll(describe(e.err), "\n", " ")
+	text := e.doing + ": " + strings.ReplaceAll(describe(e.err), "\n", " ")
 	if advice := advice(e.err); advice != "" {
 		text += "; " + advice
 	}

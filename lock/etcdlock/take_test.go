@@ -9,8 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -185,3 +187,45 @@ func TestAClosedSourceGivesBackWhatItMayHave(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// The machine is suspended while an answer is on its way: that to the transaction, or to the request for its etcd lease.
+func TestADeadlineCountsFromBeforeTheMessagesAreSent(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, 1, "")
+	for name, slow := range map[string]struct {
+		method string
+		longer time.Duration // than the lease its etcd lease lives
+	}{"transaction": {method: "/etcdserverpb.KV/Txn"}, "etcd lease": {"/etcdserverpb.Lease/LeaseGrant", time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const late = 20 * time.Second
+			cfg := etcdlock.Config{}
+			machine := cfg.WithClock()
+			suspends := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				err := invoke(ctx, method, req, reply, cc, opts...)
+				if method == slow.method {
+					machine.Suspend(late)
+				}
+				return err
+			}
+			cfg.Client = clientOf(t, clientv3.Config{Endpoints: c.Endpoints(), DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(suspends)}})
+			s := source(t, cfg)
+			lease := take(t, s, name, ttl)
+			inTime := func(what string, deadline clock.Instant, ttl time.Duration) {
+				t.Helper()
+				if left := deadline.Left(); left <= 0 || left > ttl+slow.longer-late {
+					t.Errorf("%s: good for %v, %v after it was sent", what, left, late)
+				}
+			}
+			inTime("a lease", lease.Deadline, ttl)
+			extended, err := s.Extend(t.Context(), lease.Ref(), 2*ttl)
+			if err != nil {
+				t.Fatal(err)
+			}
+			inTime("an extension", extended, 2*ttl)
+			if machine.Suspend(2 * ttl); !extended.Passed() {
+				t.Errorf("good for %v after a suspension that no timer noticed", extended.Left())
+			}
+		})
+	}
+}

@@ -83,7 +83,7 @@ func TestAWaiterOutlivesACompaction(t *testing.T) {
 	if err := c.Members[0].Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Members[0].Ready(t.Context()); err != nil {
+	if err := c.Members[0].Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Release(t.Context(), lease.Ref()); err != nil {

@@ -22,30 +22,31 @@ var (
 	errNoAnswer   = errors.New("no answer in time") // the cause of a request that timed out
 )
 
-// UnavailableError says why the Lease could not be taken from Kubernetes. It is a [leasing.ErrUnavailable].
-type UnavailableError struct {
-	Lease types.NamespacedName
-	Err   error
+// unavailable says why the Lease could not be taken from Kubernetes.
+func unavailable(lease types.NamespacedName, err error) error {
+	return &leasing.UnavailableError{Part: "kubernetes", Cause: &failedError{lease, err}}
 }
 
-func (e *UnavailableError) Error() string {
-	text := fmt.Sprintf("lease %v: Kubernetes: %s", e.Lease, strings.ReplaceAll(e.Err.Error(), "\n", " "))
+// failedError is an error of the API server, with the remedy for one that does not pass by itself.
+type failedError struct {
+	lease types.NamespacedName
+	err   error
+}
+
+func (e *failedError) Error() string {
+	text := fmt.Sprintf("lease %v: %s", e.lease, strings.ReplaceAll(e.err.Error(), "\n", " "))
 	switch {
-	case apierrors.IsForbidden(e.Err):
+	case apierrors.IsForbidden(e.err):
 		text += "; allow get, create and update on leases of coordination.k8s.io in the namespace"
-	case apierrors.IsUnauthorized(e.Err):
+	case apierrors.IsUnauthorized(e.err):
 		text += "; check the credentials of the client"
-	case isNoServer(e.Err):
+	case isNoServer(e.err):
 		text += "; is this the API server of Kubernetes 1.14 or later?"
 	}
 	return text
 }
 
-// Is matches [leasing.ErrUnavailable].
-func (e *UnavailableError) Is(target error) bool { return target == leasing.ErrUnavailable }
-
-// Unwrap returns the cause.
-func (e *UnavailableError) Unwrap() error { return e.Err }
+func (e *failedError) Unwrap() error { return e.err }
 
 // TokenError reports that the Lease's annotation holds no token. Nothing was changed.
 type TokenError struct {

@@ -222,7 +222,7 @@ func (l *Lock) explain(ctx context.Context, err error) error {
 	case context.Cause(ctx) == errNoAnswer: //nolint:errorlint // the cause is this very value
 		err = fmt.Errorf("no answer within %v: %w", l.cfg.callTimeout(), err)
 	}
-	return &UnavailableError{Lease: l.cfg.Lease, Err: err}
+	return unavailable(l.cfg.Lease, err)
 }
 
 // failed records why the Lease was not taken. If waiting does not help, it ends the wait.

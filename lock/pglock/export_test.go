@@ -4,8 +4,16 @@ import (
 	"context"
 	"time"
 
+	"github.com/fencegate/fencegate/fence/clock/clocktest"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
+
+// WithClock gives a configuration's source a clock.
+func (c *Config) WithClock() *clocktest.Clock {
+	k := clocktest.New()
+	c.clock = k.Clock
+	return k
+}
 
 // GiveTime lets groups take as long as a busy machine needs, and delays the next group meanwhile.
 func GiveTime(s *Source) {

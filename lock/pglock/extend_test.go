@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/lock/pglock"
 )
@@ -87,42 +89,80 @@ func TestAnExtensionNeverShortensALease(t *testing.T) {
 	}
 }
 
-// counting counts the statements of a pool.
-type counting struct{ statements atomic.Int64 }
+// before is called before each statement of a pool.
+type before func(sql string)
 
-func (c *counting) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	c.statements.Add(1)
+func (b before) TraceQueryStart(ctx context.Context, _ *pgx.Conn, query pgx.TraceQueryStartData) context.Context {
+	b(query.SQL)
 	return ctx
 }
 
-func (c *counting) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (before) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-func TestRenewalsOfAProcessGoTogether(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
+func (w world) traced(t *testing.T, b before) *pgxpool.Pool {
+	t.Helper()
 	config, err := pgxpool.ParseConfig(w.locker)
 	if err != nil {
 		t.Fatal(err)
 	}
-	count := &counting{}
-	config.ConnConfig.Tracer = count
+	config.ConnConfig.Tracer = b
 	p, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Close)
-	s := source(t, pglock.Config{Pool: p})
+	return p
+}
+
+// The machine is suspended while a statement that takes or extends a lease is on its way.
+func TestADeadlineCountsFromBeforeTheStatementIsSent(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	const late = 20 * time.Second
+	cfg := pglock.Config{}
+	machine := cfg.WithClock()
+	cfg.Pool = w.traced(t, func(sql string) {
+		if strings.Contains(sql, "fence.take_lease") || strings.Contains(sql, "fence.extend_lease") {
+			machine.Suspend(late)
+		}
+	})
+	w.Source = source(t, cfg)
+	pglock.GiveTime(w.Source)
+	inTime := func(what string, deadline clock.Instant) {
+		t.Helper()
+		if left := deadline.Left(); left <= 0 || left > ttl-late {
+			t.Errorf("%s: good for %v, %v after it was sent", what, left, late)
+		}
+	}
+	lease := w.take(t, "r", ttl)
+	inTime("a lease", lease.Deadline)
+	extended, err := w.Extend(t.Context(), lease.Ref(), ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inTime("an extension", extended)
+	if machine.Suspend(ttl); !extended.Passed() {
+		t.Errorf("good for %v after a suspension that no timer noticed", extended.Left())
+	}
+}
+
+func TestRenewalsOfAProcessGoTogether(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	var statements atomic.Int64
+	s := source(t, pglock.Config{Pool: w.traced(t, func(string) { statements.Add(1) })})
 	pglock.GiveTime(s)
 	const n = 40
 	leases := make([]leasing.Lease, n)
 	for i := range leases {
+		var err error
 		leases[i], err = leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: fmt.Sprint(i), TTL: ttl}))
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	release := w.lock(t, `LOCK TABLE fence.leases IN ACCESS EXCLUSIVE MODE`)
-	before := count.statements.Load()
+	sent := statements.Load()
 	var done sync.WaitGroup
 	for _, lease := range leases {
 		done.Go(func() {
@@ -134,7 +174,7 @@ func TestRenewalsOfAProcessGoTogether(t *testing.T) {
 	until(t, "all but the first wait", func() bool { return pglock.Extending(s) == n-1 })
 	release()
 	done.Wait()
-	if sent := count.statements.Load() - before; sent > 10 {
+	if sent = statements.Load() - sent; sent > 10 {
 		t.Errorf("%d statements for %d renewals; they go together", sent, n)
 	}
 }

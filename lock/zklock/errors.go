@@ -35,7 +35,7 @@ type failedError struct {
 }
 
 func (e *failedError) Error() string {
-	text := e.doing + ": ZooKeeper: " + strings.TrimPrefix(e.err.Error(), "zk: ")
+	text := e.doing + ": " + strings.TrimPrefix(e.err.Error(), "zk: ")
 	switch {
 	case errors.Is(e.err, zk.ErrNoAuth), errors.Is(e.err, zk.ErrAuthFailed):
 		text += "; check the digest's user and password, or the ACL of the prefix"

@@ -78,7 +78,7 @@ func older(t *testing.T) string {
 						copy(answer, request[:4])
 						binary.BigEndian.PutUint32(answer[12:], ^uint32(5)) // -6
 					}
-					if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(answer))), answer...)); err != nil {
+					if _, err := conn.Write(framed(answer)); err != nil {
 						return
 					}
 					answer = nil
@@ -89,7 +89,12 @@ func older(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// frame reads one length-prefixed frame.
+// framed is a message with its length before it.
+func framed(text []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
+}
+
+// frame reads a message that has its length before it.
 func frame(from io.Reader) ([]byte, error) {
 	var length [4]byte
 	if _, err := io.ReadFull(from, length[:]); err != nil {

@@ -4,8 +4,16 @@ import (
 	"context"
 
 	"github.com/fencegate/fencegate/fence/clock"
+	"github.com/fencegate/fencegate/fence/clock/clocktest"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
+
+// WithClock gives a configuration's source a clock.
+func (c *Config) WithClock() *clocktest.Clock {
+	k := clocktest.New()
+	c.clock = k.Clock
+	return k
+}
 
 // Vanish stops the source like a killed process: nothing more is sent to ZooKeeper.
 func Vanish(s *Source) {

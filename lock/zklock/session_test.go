@@ -13,8 +13,8 @@ import (
 	"github.com/fencegate/fencegate/lock/zklock"
 )
 
-// breaking proxies a server. It breaks the first connections at the message after the client's greeting.
-func breaking(t *testing.T, server string, first int) (addr string) {
+// proxy is the address of a server's proxy. forward carries what the client of the n-th connection sends.
+func proxy(t *testing.T, server string, forward func(n int, to io.Writer, from io.Reader)) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -42,15 +42,23 @@ func breaking(t *testing.T, server string, first int) (addr string) {
 			})
 			all.Go(func() {
 				defer out.Close()
-				if n > first {
-					_, _ = io.Copy(out, in)
-				} else if greeting := make([]byte, 4096); pass(out, in, greeting) {
-					_, _ = in.Read(greeting) // it is lost with its connection
-				}
+				forward(n, out, in)
 			})
 		}
 	})
 	return l.Addr().String()
+}
+
+// breaking is a proxy that breaks the first connections at the message after the client's greeting.
+func breaking(t *testing.T, server string, first int) (addr string) {
+	t.Helper()
+	return proxy(t, server, func(n int, to io.Writer, from io.Reader) {
+		if n > first {
+			_, _ = io.Copy(to, from)
+		} else if greeting := make([]byte, 4096); pass(to, from, greeting) {
+			_, _ = from.Read(greeting) // it is lost with its connection
+		}
+	})
 }
 
 func pass(to io.Writer, from io.Reader, buffer []byte) bool {

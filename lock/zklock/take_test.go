@@ -2,6 +2,7 @@ package zklock_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"log"
@@ -15,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -46,8 +48,8 @@ func TestADeadHoldersWriteIsRefused(t *testing.T) {
 	zklock.Vanish(doomed)
 	s := source(t, zklock.Config{Servers: e.Addrs(), Armer: fences})
 	next, err := leasing.One(s.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
-	if err != nil || next.Grant.Token <= old.Grant.Token || time.Now().Before(old.Deadline) {
-		t.Fatalf("%v, %v after %v, whose deadline is %v", next.Grant, err, old.Grant, old.Deadline)
+	if err != nil || next.Grant.Token <= old.Grant.Token || !old.Deadline.Passed() {
+		t.Fatalf("%v, %v after %v, which was good for another %v", next.Grant, err, old.Grant, old.Deadline.Left())
 	}
 	writers := pool(t, pg.WriterURL)
 	nothing := func(pgx.Tx) error { return nil }
@@ -117,19 +119,59 @@ func TestAnExtensionThatIsHandledLateShortensNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	given := zklock.Ends(s, lease.Owner)
-	for _, earlier := range []time.Time{lease.Deadline, time.Now()} {
-		if !zklock.Extended(s, lease.Owner, earlier) || zklock.Ends(s, lease.Owner).Before(given) {
-			t.Errorf("the node is deleted at %v; a caller has it until %v", zklock.Ends(s, lease.Owner), given)
+	for _, earlier := range []clock.Instant{lease.Deadline, lease.Deadline.Now()} {
+		if !zklock.Extended(s, lease.Owner, earlier) || given.After(zklock.Ends(s, lease.Owner)) {
+			t.Errorf("the node is deleted in %v; a caller has it for %v", zklock.Ends(s, lease.Owner).Left(), given.Left())
 		}
 	}
-	if left, err := s.Extend(t.Context(), lease.Ref(), 10*time.Second); err != nil || left > 10*time.Second || zklock.Ends(s, lease.Owner).Before(given) {
-		t.Errorf("a shorter extension: good for %v, %v; the node is deleted at %v", left, err, zklock.Ends(s, lease.Owner))
+	if shorter, err := s.Extend(t.Context(), lease.Ref(), 10*time.Second); err != nil || shorter.Left() > 10*time.Second || given.After(zklock.Ends(s, lease.Owner)) {
+		t.Errorf("a shorter extension: good for %v, %v; the node is deleted in %v", shorter.Left(), err, zklock.Ends(s, lease.Owner).Left())
 	}
 	if _, err := leasing.One(other.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})); !errors.Is(err, leasing.ErrHeld) {
 		t.Errorf("%v; want ErrHeld", err)
 	}
 	if err := s.Release(t.Context(), lease.Ref()); err != nil {
 		t.Error(err)
+	}
+}
+
+// The machine is suspended while a request that takes or extends a lease is on its way.
+func TestADeadlineCountsFromBeforeTheRequestIsSent(t *testing.T) {
+	t.Parallel()
+	const late, setData, multi = 20 * time.Second, 5, 14
+	cfg := zklock.Config{}
+	machine := cfg.WithClock()
+	cfg.Servers = []string{proxy(t, ensemble(t, 1).Addrs()[0], func(_ int, to io.Writer, from io.Reader) {
+		for {
+			request, err := frame(from)
+			if err != nil {
+				return
+			}
+			if does := binary.BigEndian.Uint32(request[4:]); does == setData || does == multi {
+				machine.Suspend(late)
+			}
+			if _, err := to.Write(framed(request)); err != nil {
+				return
+			}
+		}
+	})}
+	s := source(t, cfg)
+	inTime := func(what string, deadline clock.Instant) {
+		t.Helper()
+		if left := deadline.Left(); left <= 0 || left > ttl-late {
+			t.Errorf("%s: good for %v, %v after it was sent", what, left, late)
+		}
+	}
+	lease := take(t, s, "r", ttl)
+	inTime("a lease", lease.Deadline)
+	extended, err := s.Extend(t.Context(), lease.Ref(), ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inTime("an extension", extended)
+	machine.Suspend(ttl)
+	if _, err := s.Extend(t.Context(), lease.Ref(), ttl); !extended.Passed() || !errors.Is(err, leasing.ErrLost) {
+		t.Errorf("after a suspension that no timer noticed: good for %v, extend: %v; want ErrLost", extended.Left(), err)
 	}
 }
 

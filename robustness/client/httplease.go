@@ -40,7 +40,7 @@ func (e *env) lease(ctx context.Context, a ask) (*httpLease, error) {
 }
 
 func (l *httpLease) token() int64        { return int64(l.lease.Token) }
-func (l *httpLease) deadline() time.Time { return time.Now().Add(l.until.Remaining()) }
+func (l *httpLease) deadline() time.Time { return l.until.Time() }
 
 // renew uses any gateway, and so does release: a handle is valid on all.
 func (l *httpLease) renew(ctx context.Context) error {

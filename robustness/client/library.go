@@ -47,7 +47,7 @@ func newLibrary(e *env) (_ surface, err error) {
 	}
 	armer := pgfence.New(l.arming)
 	config := lock.Config{
-		Armer: armer, Epochs: armer, KeyPrefix: e.cfg.Prefix, MaxTTL: e.cfg.MaxTTL, NodeTimeout: nodeTimeout,
+		Armer: armer, Epochs: armer, KeyPrefix: lock.Prefix(e.cfg.Prefix), MaxTTL: e.cfg.MaxTTL, NodeTimeout: nodeTimeout,
 	}
 	for _, addr := range e.cfg.Redis {
 		config.Nodes = append(config.Nodes, lock.Node{Addr: addr})
@@ -140,7 +140,7 @@ type libraryLease struct {
 }
 
 func (h *libraryLease) token() int64        { return int64(h.grant.Token) }
-func (h *libraryLease) deadline() time.Time { return h.lease.Deadline() }
+func (h *libraryLease) deadline() time.Time { return h.lease.Deadline().Time() }
 func (h *libraryLease) forget()             {}
 
 func (h *libraryLease) renew(ctx context.Context) error {

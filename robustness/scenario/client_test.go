@@ -193,7 +193,7 @@ func fencegate(ctx context.Context, s settings) (*fenced, error) {
 	}
 	f := pgfence.New(pool)
 	cfg := lock.Config{
-		Armer: f, Epochs: f, MaxTTL: s.MaxTTL, DefaultTTL: s.TTL, NodeTimeout: patient, KeyPrefix: s.Prefix,
+		Armer: f, Epochs: f, MaxTTL: s.MaxTTL, DefaultTTL: s.TTL, NodeTimeout: patient, KeyPrefix: lock.Prefix(s.Prefix),
 	}
 	for i, addr := range s.Nodes {
 		cfg.Nodes = append(cfg.Nodes, lock.Node{Name: fmt.Sprintf("%c", 'A'+i), Addr: addr})
@@ -227,7 +227,7 @@ func (f *fenced) left() time.Duration {
 	if f.lease == nil {
 		return 0
 	}
-	return time.Until(f.lease.Deadline())
+	return f.lease.Deadline().Left()
 }
 
 func (f *fenced) token() string                     { return strconv.FormatInt(int64(f.grant.Token), 10) }

@@ -18,6 +18,7 @@ const (
 	SQLRetire     = `SELECT last, retired, unended FROM fence.retire($1::bigint * interval '1 us', $2::text)`
 	SQLFloors     = `SELECT bucket, floor FROM fence.retired`
 	SQLKeyPrefix  = `SELECT '` + KeyPrefix + `' || id::text FROM fence.lock_group()`
+	SQLRaised     = `SELECT EXISTS (SELECT FROM fence.fences) OR EXISTS (SELECT FROM fence.retired)`
 	SQLNextEpoch  = `SELECT fence.next_epoch($1)`
 
 	SQLInspect = `SELECT resource, token, sealed, holder, armed_at, undrained, ended_at FROM fence.fences WHERE resource = $1::text`
