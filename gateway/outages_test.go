@@ -178,7 +178,7 @@ func TestIdleGatewaysAdmitANodeThatLostItsRun(t *testing.T) {
 	cfg.RedisNodes, cfg.MaxTTL = []lock.Node{{Addr: nodes[0].Addr}}, 2*time.Second
 	c, other := start(t, cfg), start(t, cfg)
 	armed(t, pg, "r")                                                                    // so that the nodes are in use
-	sight, err := lock.New(lock.Config{Nodes: cfg.RedisNodes, KeyPrefix: cfg.KeyPrefix}) // as `nodes status` sees it
+	sight, err := lock.New(lock.Config{Nodes: cfg.RedisNodes, KeyPrefix: lock.Prefix(cfg.KeyPrefix)}) // as `nodes status` sees it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestIdleGatewaysAdmitANodeThatLostItsRun(t *testing.T) {
 	if err := errors.Join(nodes[0].Kill(), nodes[0].Restart(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, "a quorum of nodes answers", func() error { return sight.Ping(t.Context()) })
+	testenv.Eventually(t, "a quorum of nodes answers", func() error { _, err := sight.Ready(t.Context()); return err })
 	for _, c := range []*client{c, other} {
 		untilReady(c)
 	}

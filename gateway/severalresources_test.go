@@ -22,13 +22,12 @@ type counted struct {
 	one, all int
 }
 
-func (c *counted) Arm(ctx context.Context, a fence.Arming) error {
-	c.one++
-	return c.Fence.Arm(ctx, a)
-}
-
-func (c *counted) ArmAll(ctx context.Context, all []fence.Arming) error {
-	c.all++
+func (c *counted) Arm(ctx context.Context, all ...fence.Arming) error {
+	if len(all) == 1 {
+		c.one++
+	} else {
+		c.all++
+	}
 	return c.Fence.Arm(ctx, all...)
 }
 
@@ -38,7 +37,7 @@ func TestSeveralResourcesAreArmedInOneTransaction(t *testing.T) {
 	pg := testenv.Postgres(t)
 	redis := testenv.Redis(t, 3)
 	fences := &counted{Fence: pgfence.New(testenv.PoolOf(t, pg.GatewayURL))}
-	cfg := lock.Config{KeyPrefix: redis.Prefix, Armer: fences, Epochs: fences, NodeTimeout: 10 * time.Second}
+	cfg := lock.Config{KeyPrefix: lock.Prefix(redis.Prefix), Armer: fences, Epochs: fences, NodeTimeout: 10 * time.Second}
 	for _, addr := range redis.Addrs {
 		cfg.Nodes = append(cfg.Nodes, lock.Node{Addr: addr})
 	}

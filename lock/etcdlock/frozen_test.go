@@ -84,7 +84,7 @@ func TestAFrozenMemberIsLeft(t *testing.T) {
 		var calling sync.WaitGroup
 		calling.Go(func() { // to each member in turn; keep-alives are sent during calls
 			for calls.Err() == nil {
-				_, _ = leasing.One(s.Inspect(calls, "orders/1001"))
+				_, _ = s.Inspect(calls, "orders/1001")
 			}
 		})
 		testenv.Eventually(t, "the connections to the frozen member are closed", func() bool {

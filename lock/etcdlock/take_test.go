@@ -95,7 +95,7 @@ func TestALeaseSurvivesItsLeader(t *testing.T) {
 			t.Fatal(err)
 		}
 		testenv.Eventually(t, "the others see it as held", func() bool {
-			_, err := leasing.One(other.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl}))
+			_, err := other.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})
 			if err == nil {
 				t.Fatal("two holders")
 			}
@@ -120,7 +120,7 @@ func TestAPartitionedMemberGrantsNothing(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := leasing.One(s.Acquire(ctx, leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})); !errors.Is(err, leasing.ErrUnavailable) || !leasing.Retryable(err) || ctx.Err() != nil {
+	if _, err := s.Acquire(ctx, leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrUnavailable) || !leasing.Retryable(err) || ctx.Err() != nil {
 		t.Errorf("%v; want a retryable ErrUnavailable before its context ends", err)
 	}
 	if _, err := s.Extend(t.Context(), lease.Ref(), ttl); !errors.Is(err, leasing.ErrUnavailable) {
@@ -128,7 +128,7 @@ func TestAPartitionedMemberGrantsNothing(t *testing.T) {
 	}
 	waited := make(chan error, 1)
 	go func() {
-		_, err := leasing.One(s.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "waited for", TTL: ttl}))
+		_, err := s.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "waited for", TTL: ttl})
 		waited <- err
 	}()
 	for _, m := range c.Members[1:] {
@@ -141,7 +141,7 @@ func TestAPartitionedMemberGrantsNothing(t *testing.T) {
 	}
 	sooner, stop := context.WithTimeout(t.Context(), ttl/2)
 	defer stop()
-	if _, err := leasing.One(s.Acquire(sooner, leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})); err != nil {
+	if _, err := s.Acquire(sooner, leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}); err != nil {
 		t.Errorf("the resource is not free long before that lease would end: %v", err)
 	}
 }
@@ -172,7 +172,7 @@ func TestAClosedSourceGivesBackWhatItMayHave(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.silent.Store(2)
-	if _, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})); !errors.Is(err, leasing.ErrUnavailable) {
+	if _, err := s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrUnavailable) {
 		t.Fatalf("%v; want ErrUnavailable", err)
 	}
 	if ins, err := leasing.One(s.Inspect(t.Context(), "r")); err != nil || !ins.Locked {

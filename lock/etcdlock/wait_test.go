@@ -107,7 +107,7 @@ func TestADeadProcessLeavesTheLine(t *testing.T) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, _ = leasing.One(doomed.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
+		_, _ = doomed.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})
 	}()
 	testenv.Eventually(t, "it waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 1 })
 	etcdlock.Die(doomed)
@@ -115,7 +115,7 @@ func TestADeadProcessLeavesTheLine(t *testing.T) {
 	next := source(t, etcdlock.Config{Client: client(t, c.Endpoints()...)})
 	begun, had := time.Now(), make(chan error, 1)
 	go func() {
-		_, err := leasing.One(next.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
+		_, err := next.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})
 		had <- err
 	}()
 	testenv.Eventually(t, "both are in the line", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 2 })
@@ -134,7 +134,7 @@ func TestAClosedSourceLeavesTheLine(t *testing.T) {
 	take(t, s, "r", ttl)
 	waited := make(chan error, 1)
 	go func() {
-		_, err := leasing.One(closed.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
+		_, err := closed.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})
 		waited <- err
 	}()
 	testenv.Eventually(t, "it waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 1 })
@@ -155,7 +155,7 @@ func TestAWaiterLeavesTheLineAfterALostAnswer(t *testing.T) {
 	w, s, _, _ := wired(t)
 	had := make(chan error, 1)
 	go func() {
-		_, err := leasing.One(s.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
+		_, err := s.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})
 		had <- err
 	}()
 	testenv.Eventually(t, "it waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 1 })

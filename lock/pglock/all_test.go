@@ -1,8 +1,6 @@
 package pglock_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -35,25 +33,5 @@ func TestLeasesThatAreHadOutliveManyShortWaits(t *testing.T) {
 		if left := lease.Deadline.Left(); left <= 0 {
 			t.Errorf("the lease of %s ended %v before it was returned", lease.Grant.Resource, -left)
 		}
-	}
-}
-
-func TestWhoWaitsForMoreHearsOfALeaseThatIsLost(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	w.exec(t, `SELECT fence.take_lease('b', 'another', 3600000000, sha256('seal'), '', 0, false)`)
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
-	defer cancel()
-	outcome := make(chan error, 1)
-	go func() {
-		_, err := w.Acquire(ctx, leasing.UntilDone, []leasing.Request{{Resource: "a", TTL: 6 * time.Second}, {Resource: "b", TTL: ttl}}...)
-		outcome <- err
-	}()
-	until(t, "it has a", func() bool {
-		return ask[int](t, w, `SELECT count(*) FROM fence.leases WHERE resource = 'a' AND owner <> ''`) == 1
-	})
-	w.exec(t, `SELECT fence.revoke('a')`)
-	if err := <-outcome; !errors.Is(err, leasing.ErrLost) || ctx.Err() != nil {
-		t.Errorf("%v; want ErrLost while b is held", err)
 	}
 }

@@ -62,7 +62,7 @@ func TestALeaseIsGivenBackAfterARestart(t *testing.T) {
 		a.is.Store(true)
 		return errors.Join(err, fence.ErrUnknown)
 	}})
-	if _, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: 5 * time.Minute})); !errors.Is(err, fence.ErrUnknown) {
+	if _, err := s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: 5 * time.Minute}); !errors.Is(err, fence.ErrUnknown) {
 		t.Fatal(err)
 	}
 	before := a.connects.Load()
@@ -82,7 +82,7 @@ func TestTheListenerConnectsAsThePoolDoes(t *testing.T) {
 	s := source(t, pglock.Config{Pool: w.mayBeAway(t).Pool})
 	outcome := make(chan error, 1)
 	go func() {
-		_, err := leasing.One(s.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
+		_, err := s.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})
 		outcome <- err
 	}()
 	until(t, "it listens", func() bool {

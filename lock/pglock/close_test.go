@@ -3,7 +3,6 @@ package pglock_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -25,21 +24,6 @@ func (w world) isLocked(t *testing.T, resource string) bool {
 	return ins.Locked
 }
 
-// two waits for the leases of a and b, has that of a, and returns its outcome.
-func (w world) two(ctx context.Context, t *testing.T, s *pglock.Source) <-chan error {
-	t.Helper()
-	w.exec(t, `SELECT fence.take_lease('b', 'another', 3600000000, sha256('seal'), '', 0, false)`)
-	outcome := make(chan error, 1)
-	go func() {
-		_, err := s.Acquire(ctx, leasing.UntilDone, []leasing.Request{{Resource: "a", TTL: hour}, {Resource: "b", TTL: hour}}...)
-		outcome <- err
-	}()
-	until(t, "it has a, and waits for b", func() bool {
-		return w.isLocked(t, "a") && ask[int](t, w, `SELECT count(*) FROM fence.lease_waiters WHERE resource = 'b'`) == 1
-	})
-	return outcome
-}
-
 // closing is a process whose Close gives back what it has, however busy the machine is.
 func (w world) closing(t *testing.T, onAccepted func(context.Context, func() error) error) *pglock.Source {
 	t.Helper()
@@ -50,7 +34,15 @@ func TestCloseGivesBackWhatACallHasThatWaitsForMore(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	s := w.closing(t, nil)
-	outcome := w.two(t.Context(), t, s)
+	w.exec(t, `SELECT fence.take_lease('b', 'another', 3600000000, sha256('seal'), '', 0, false)`)
+	outcome := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "a", TTL: hour}, leasing.Request{Resource: "b", TTL: hour})
+		outcome <- err
+	}()
+	until(t, "it has a, and waits for b", func() bool {
+		return w.isLocked(t, "a") && ask[int](t, w, `SELECT count(*) FROM fence.lease_waiters WHERE resource = 'b'`) == 1
+	})
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -80,7 +72,7 @@ func TestCloseGivesBackALeaseThatItsCallerDoesNotHaveYet(t *testing.T) {
 	s := w.closing(t, taken.accepted)
 	outcome := make(chan error, 1)
 	go func() {
-		_, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: hour}))
+		_, err := s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: hour})
 		outcome <- err
 	}()
 	<-taken
@@ -98,21 +90,15 @@ func TestCloseGivesBackALeaseThatItsCallerDoesNotHaveYet(t *testing.T) {
 // A repeat of the request, if there may be one, may have returned the lease once its fence is raised.
 func TestALeaseThatARepeatMayHaveReturnedIsNotGivenBack(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ several, repeatable bool }{{false, true}, {true, true}, {false, false}, {true, false}} {
-		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+	for name, repeatable := range map[string]bool{"repeatable": true, "once": false} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w, taken := setup(t), make(waits)
 			s := w.closing(t, taken.accepted)
 			ctx, cancel := context.WithCancel(t.Context())
 			outcome := make(chan error, 1)
-			request := leasing.Request{Resource: "r", TTL: hour, SealHash: fence.NewSeal().Hash(), Repeatable: c.repeatable}
 			go func() {
-				var err error
-				if c.several {
-					_, err = s.Acquire(ctx, leasing.AtOnce, []leasing.Request{request}...)
-				} else {
-					_, err = leasing.One(s.Acquire(ctx, leasing.AtOnce, request))
-				}
+				_, err := s.Acquire(ctx, leasing.AtOnce, leasing.Request{Resource: "r", TTL: hour, SealHash: fence.NewSeal().Hash(), Repeatable: repeatable})
 				outcome <- err
 			}()
 			<-taken
@@ -123,7 +109,7 @@ func TestALeaseThatARepeatMayHaveReturnedIsNotGivenBack(t *testing.T) {
 			if err := s.Close(); err != nil { // waits for what is given back
 				t.Error(err)
 			}
-			if locked := w.isLocked(t, "r"); locked != c.repeatable {
+			if locked := w.isLocked(t, "r"); locked != repeatable {
 				t.Errorf("locked: %t", locked)
 			}
 		})
@@ -136,33 +122,14 @@ func TestSeveralLeasesThatNoRepeatCanHaveAreGivenBack(t *testing.T) {
 	w := setup(t)
 	s := source(t, pglock.Config{Pool: pool(t, w.locker), MaxTTL: hour})
 	w.exec(t, `SELECT fence.take_lease('b', 'another', 3600000000, sha256('seal'), '', 0, false)`)
-	_, err := s.Acquire(t.Context(), leasing.AtOnce, []leasing.Request{
-		{Resource: "a", TTL: hour, SealHash: fence.NewSeal().Hash(), Repeatable: true}, {Resource: "b", TTL: hour, SealHash: fence.NewSeal().Hash(), Repeatable: true},
-	}...)
+	request := func(resource string) leasing.Request {
+		return leasing.Request{Resource: resource, TTL: hour, SealHash: fence.NewSeal().Hash(), Repeatable: true}
+	}
+	_, err := s.Acquire(t.Context(), leasing.AtOnce, request("a"), request("b"))
 	if !errors.Is(err, leasing.ErrHeld) {
 		t.Error(err)
 	}
 	if w.isLocked(t, "a") {
 		t.Error("a stays locked")
 	}
-}
-
-func TestLeasesOfACallThatFailsAreGivenBackAfterARestart(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	a := w.mayBeAway(t)
-	s := source(t, pglock.Config{Pool: a.Pool, MaxTTL: hour})
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	outcome := w.two(ctx, t, s)
-	a.is.Store(true)
-	cancel()
-	if err := <-outcome; !errors.Is(err, context.Canceled) {
-		t.Errorf("%v; want that its caller has gone", err)
-	}
-	if !w.isLocked(t, "a") {
-		t.Fatal("a was freed without PostgreSQL")
-	}
-	a.is.Store(false)
-	until(t, "a is free", func() bool { return !w.isLocked(t, "a") })
 }

@@ -42,7 +42,7 @@ func TestWhatAnotherHasLockedIsBusy(t *testing.T) {
 		outcomes <- err
 	}()
 	go func() {
-		_, err := leasing.One(w.process(t).Acquire(ctx, leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl}))
+		_, err := w.process(t).Acquire(ctx, leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})
 		if errors.Is(err, leasing.ErrHeld) { // the group saw the holder
 			_, err = pool(t, w.locker).Exec(ctx, `SELECT fence.take_lease('r', 'o', 60000000, sha256('x'), '', 0, true)`)
 			if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "55P03" {

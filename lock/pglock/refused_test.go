@@ -18,7 +18,7 @@ import (
 // refused checks that nothing is granted, and that the error is one line that contains want.
 func refused(t *testing.T, s *pglock.Source, want string) {
 	t.Helper()
-	_, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl}))
+	_, err := s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})
 	_, notReady := s.Ready(t.Context())
 	for what, err := range map[string]error{"acquire": err, "ready": notReady} {
 		if !errors.Is(err, leasing.ErrUnavailable) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "secret") {

@@ -144,15 +144,8 @@ func TestInspectionsOutliveConnectionsThatDieSilently(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	for name, inspect := range map[string]func(ctx context.Context, s *pglock.Source) error{
-		"Inspect": func(ctx context.Context, s *pglock.Source) error {
-			_, err := leasing.One(s.Inspect(ctx, "r"))
-			return err
-		},
-		"InspectAll": func(ctx context.Context, s *pglock.Source) error {
-			_, err := s.Inspect(ctx, []string{"r", "s"}...)
-			return err
-		},
-		"Ready": func(ctx context.Context, s *pglock.Source) error { _, err := s.Ready(ctx); return err },
+		"Inspect": func(ctx context.Context, s *pglock.Source) error { _, err := s.Inspect(ctx, "r", "s"); return err },
+		"Ready":   func(ctx context.Context, s *pglock.Source) error { _, err := s.Ready(ctx); return err },
 	} {
 		for how, pings := range map[string]bool{"the pool pings": true, "the pool does not ping": false} {
 			t.Run(name+", "+how, func(t *testing.T) {
@@ -182,14 +175,14 @@ func TestALeaseIsTakenDespiteConnectionsThatDiedSilently(t *testing.T) {
 	network.killAll()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if _, err := leasing.One(s.Acquire(ctx, leasing.AtOnce, leasing.Request{Resource: "free", TTL: ttl})); err != nil {
+	if _, err := s.Acquire(ctx, leasing.AtOnce, leasing.Request{Resource: "free", TTL: ttl}); err != nil {
 		t.Error(err)
 	}
 
 	w.exec(t, `SELECT fence.take_lease('r', 'another', 3600000000, sha256('seal'), '', 0, false)`)
 	acquired := make(chan error, 1)
 	go func() { // a waiter's request is not grouped
-		_, err := leasing.One(s.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
+		_, err := s.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})
 		acquired <- err
 	}()
 	until(t, "it waits", func() bool { return w.waiters(t) == 1 })

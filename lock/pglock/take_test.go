@@ -105,7 +105,7 @@ func TestAPausedHoldersWriteIsRefused(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	old, other := w.take(t, "r", ttl), w.process(t)
-	if _, err := leasing.One(other.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})); !errors.Is(err, leasing.ErrHeld) {
+	if _, err := other.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrHeld) {
 		t.Errorf("before the end: %v; want ErrHeld", err)
 	}
 	w.exec(t, `UPDATE fence.leases SET ends_at = clock_timestamp()`)
@@ -162,7 +162,7 @@ func TestWhatCannotBeDrainedGivesNoLease(t *testing.T) {
 	if err := w.Release(t.Context(), old.Ref()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := leasing.One(w.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})); !errors.Is(err, fence.ErrUndrained) {
+	if _, err := w.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, fence.ErrUndrained) {
 		t.Fatalf("%v; want ErrUndrained", err)
 	}
 	until(t, "the resource is given back", func() bool {

@@ -76,7 +76,7 @@ func TestWhoAcquiresComesBehindThoseWhoWait(t *testing.T) {
 	defer cancel()
 	outcome := make(chan error, 1)
 	go func() {
-		_, err := leasing.One(w.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
+		_, err := w.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})
 		outcome <- err
 	}()
 	until(t, "it stands behind the two, or has the lease", func() bool { return w.waiters(t) == 3 || len(outcome) == 1 })
@@ -98,7 +98,7 @@ func TestAPlaceThatNobodyKeepsIsLost(t *testing.T) {
 	if err := w.Release(t.Context(), held.Ref()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := leasing.One(w.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})); err != nil {
+	if _, err := w.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}); err != nil {
 		t.Error(err)
 	}
 }

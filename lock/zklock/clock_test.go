@@ -38,7 +38,7 @@ func TestAServersWallClockThatJumpsEndsNoLeaseAndKeepsNone(t *testing.T) {
 		if off := time.Until(seen) - d; off.Abs() > time.Hour {
 			t.Fatalf("the server's clock says %v; want %v from now", seen, d)
 		}
-		if _, err := leasing.One(other.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})); !errors.Is(err, leasing.ErrHeld) {
+		if _, err := other.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrHeld) {
 			t.Errorf("%v later by the server's clock: %v; want ErrHeld", d, err)
 		}
 		if _, err := one.Extend(t.Context(), lease.Ref(), ttl); err != nil {

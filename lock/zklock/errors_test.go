@@ -33,7 +33,7 @@ func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := source(t, one.cfg)
-			_, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: 10 * time.Second}))
+			_, err := s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: 10 * time.Second})
 			_, notReady := s.Ready(t.Context())
 			for what, err := range map[string]error{"acquire": err, "ready": notReady} {
 				if !errors.Is(err, leasing.ErrUnavailable) || !strings.Contains(err.Error(), one.want) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "secret") {

@@ -82,7 +82,7 @@ func TestADigestOutlivesTheFirstConnections(t *testing.T) {
 	s := source(t, own)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := leasing.One(s.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})); err != nil { // calls wait for the digest
+	if _, err := s.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}); err != nil { // calls wait for the digest
 		t.Error(err)
 	}
 }

@@ -78,7 +78,7 @@ func TestAnUnansweredAcquisitionLeavesNothing(t *testing.T) {
 	if err == nil {
 		t.Error("a frozen server gave a lease")
 	}
-	if _, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})); !errors.Is(err, leasing.ErrUnavailable) || !leasing.Retryable(err) {
+	if _, err := s.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrUnavailable) || !leasing.Retryable(err) {
 		t.Errorf("%v; want a retryable ErrUnavailable", err)
 	}
 	if err := e.Servers[0].Thaw(); err != nil {
@@ -86,7 +86,7 @@ func TestAnUnansweredAcquisitionLeavesNothing(t *testing.T) {
 	}
 	sooner, cancel := context.WithTimeout(t.Context(), ttl/2)
 	defer cancel()
-	if _, err := leasing.One(s.Acquire(sooner, leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})); err != nil {
+	if _, err := s.Acquire(sooner, leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}); err != nil {
 		t.Errorf("the resource is not free long before that lease would end: %v", err)
 	}
 }
@@ -127,7 +127,7 @@ func TestAnExtensionThatIsHandledLateShortensNothing(t *testing.T) {
 	if shorter, err := s.Extend(t.Context(), lease.Ref(), 10*time.Second); err != nil || shorter.Left() > 10*time.Second || given.After(zklock.Ends(s, lease.Owner)) {
 		t.Errorf("a shorter extension: good for %v, %v; the node is deleted in %v", shorter.Left(), err, zklock.Ends(s, lease.Owner).Left())
 	}
-	if _, err := leasing.One(other.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})); !errors.Is(err, leasing.ErrHeld) {
+	if _, err := other.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrHeld) {
 		t.Errorf("%v; want ErrHeld", err)
 	}
 	if err := s.Release(t.Context(), lease.Ref()); err != nil {

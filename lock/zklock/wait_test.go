@@ -18,7 +18,7 @@ func TestAClosedSourceLeavesTheLine(t *testing.T) {
 	take(t, closed, "another", ttl)
 	waited := make(chan error, 1)
 	go func() {
-		_, err := leasing.One(closed.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
+		_, err := closed.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})
 		waited <- err
 	}()
 	waiting := func() int {
