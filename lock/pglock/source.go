@@ -34,10 +34,10 @@ const (
 
 // Config configures a [Source]. [New] validates it.
 type Config struct {
-	// Pool connects to the database with a login in the role fence_locker or fence_gateway. The caller owns it, and
-	// closes it after the [Source]. With a synchronous standby, its configuration must have been passed to
-	// [pgfence.Configure]. While callers wait, the Source opens one more connection with the same configuration to
-	// listen. Required.
+	// Pool connects to the database with a login in the role fence_locker or fence_gateway, whose transactions are READ
+	// COMMITTED and may write. The caller owns it, and closes it after the [Source]. With a synchronous standby, its
+	// configuration must have been passed to [pgfence.Configure]. While callers wait, the Source opens one more
+	// connection with the same configuration to listen. Required.
 	Pool *pgxpool.Pool
 	// Armer is another fence, which is armed after PostgreSQL's own. Defaults to nil: there is none.
 	Armer leasing.Armer
@@ -131,7 +131,7 @@ func (s *Source) Inspect(ctx context.Context, resource string) (leasing.Inspecti
 	}
 	defer cancel()
 	err = s.twice(ctx, oneLimit, func(ctx context.Context, conn *pgx.Conn) error {
-		return scanned(conn.QueryRow(ctx, sqlInspect, resource), &ins)
+		return scanned(conn.QueryRow(ctx, sqlInspect, mode(conn), resource), &ins)
 	})
 	return ins, failure(ctx, fmt.Sprintf("inspect %q", resource), err)
 }
@@ -167,7 +167,7 @@ func (s *Source) InspectAll(ctx context.Context, resources []string) ([]leasing.
 	defer cancel()
 	var all []leasing.Inspection
 	err = s.twice(ctx, oneLimit, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		rows, _ := conn.Query(ctx, sqlSurvey, resources) // rows returns the error again
+		rows, _ := conn.Query(ctx, sqlSurvey, mode(conn), resources) // rows returns the error again
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (ins leasing.Inspection, err error) {
 			return ins, scanned(row, &ins)
 		})
