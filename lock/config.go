@@ -27,8 +27,9 @@ const (
 	DefaultKeyPrefix   = "fencegate"
 )
 
-// MinTTL is the shortest TTL: below it the safety margin leaves nothing.
-const MinTTL = 5 * time.Millisecond
+// MinTTL is the shortest TTL. At the default node timeout it is acquired and kept alive while every node answers just
+// within that; 250 ms are not.
+const MinTTL = 300 * time.Millisecond
 
 // maxHolderBytes bounds the holder's name, which is stored with each lock.
 const maxHolderBytes = 256
@@ -148,6 +149,7 @@ type Config struct {
 
 	clock  *clock        // of tests
 	nonces func() string // of tests: nil: random ones
+	minTTL time.Duration // of tests: 0: MinTTL
 }
 
 // Validate checks the configuration as [New] does. The error is a [*fence.InvalidError].
@@ -160,6 +162,7 @@ func (c Config) Validate() error {
 func (c Config) withDefaults() (Config, error) {
 	c.DefaultTTL = cmp.Or(c.DefaultTTL, min(DefaultTTL, cmp.Or(c.MaxTTL, DefaultTTL)))
 	c.NodeTimeout = cmp.Or(c.NodeTimeout, DefaultNodeTimeout)
+	c.minTTL = cmp.Or(c.minTTL, MinTTL)
 	c.DriftFactor = cmp.Or(c.DriftFactor, DefaultDriftFactor)
 	c.KeyPrefix = cmp.Or(c.KeyPrefix, DefaultKeyPrefix)
 	if c.Logger == nil {
@@ -185,7 +188,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, &fence.InvalidError{Field: "drift factor", Reason: fmt.Sprintf("is %v; allowed is 0 to 0.5", c.DriftFactor)}
 	}
 	if c.MaxTTL != 0 {
-		if err := validateMaxTTL(c.MaxTTL); err != nil {
+		if err := c.validateMaxTTL(c.MaxTTL); err != nil {
 			return c, err
 		}
 	}
@@ -242,8 +245,8 @@ func (c *Config) validateTTL(ttl time.Duration) error {
 	switch {
 	case ttl <= 0:
 		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; it must be positive", ttl)}
-	case ttl < MinTTL:
-		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; at least %v is needed", ttl, MinTTL)}
+	case ttl < c.minTTL:
+		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; at least %v is needed", ttl, c.minTTL)}
 	case ttl > cmp.Or(c.MaxTTL, maxMaxTTL):
 		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; at most %v is allowed", ttl, cmp.Or(c.MaxTTL, maxMaxTTL))}
 	}
@@ -253,9 +256,9 @@ func (c *Config) validateTTL(ttl time.Duration) error {
 // maxMaxTTL bounds the longest TTL, and so the length of a quarantine.
 const maxMaxTTL = 24 * time.Hour
 
-func validateMaxTTL(ttl time.Duration) error {
-	if ttl < MinTTL || ttl > maxMaxTTL {
-		return &fence.InvalidError{Field: "max ttl", Reason: fmt.Sprintf("is %v; allowed is %v to 24h", ttl, MinTTL)}
+func (c *Config) validateMaxTTL(ttl time.Duration) error {
+	if ttl < c.minTTL || ttl > maxMaxTTL {
+		return &fence.InvalidError{Field: "max ttl", Reason: fmt.Sprintf("is %v; allowed is %v to 24h", ttl, c.minTTL)}
 	}
 	return nil
 }

@@ -112,7 +112,7 @@ func overNodeMax(ttl time.Duration, maxMS int64) error {
 // quarantines are shorter too. After an error, also of ctx, no quarantine is too short for a lease, and the nodes may
 // grant either TTL: call it again.
 func (l *Locker) SetMaxTTL(ctx context.Context, ttl time.Duration) error {
-	if err := validateMaxTTL(ttl); err != nil {
+	if err := l.cfg.validateMaxTTL(ttl); err != nil {
 		return err
 	}
 	if err := l.setMaxTTL(ctx, ttl.Truncate(time.Millisecond)); err != nil {

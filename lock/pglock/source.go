@@ -26,8 +26,8 @@ import (
 const (
 	// DefaultMaxTTL is the longest lease unless [Config] says otherwise.
 	DefaultMaxTTL = 5 * time.Minute
-	// MinTTL is the shortest lease: below it the safety margin leaves no time.
-	MinTTL = 5 * time.Millisecond
+	// MinTTL is the shortest lease, as of every source.
+	MinTTL = 300 * time.Millisecond
 
 	maxHolderBytes = 256
 )
