@@ -26,8 +26,9 @@ const (
 	DefaultKeyPrefix   = "fencegate"
 )
 
-// MinTTL is the shortest TTL: below it the safety margin leaves nothing.
-const MinTTL = 5 * time.Millisecond
+// MinTTL is the shortest TTL. At the default node timeout it is acquired and kept alive while every node answers just
+// within that; 250 ms are not.
+const MinTTL = 300 * time.Millisecond
 
 // driftFloor is the fixed part of the safety margin: Redis counts in whole milliseconds.
 const driftFloor = 2 * time.Millisecond
@@ -145,6 +146,7 @@ type Config struct {
 	clock  *clock.Clock  // of tests
 	dice   dice          // of tests; nil: at random
 	nonces func() string // of tests; nil: at random
+	minTTL time.Duration // of tests; 0: MinTTL
 }
 
 // Validate checks the configuration as [New] does. The error is a [*fence.InvalidError].
@@ -157,6 +159,7 @@ func (c Config) Validate() error {
 func (c Config) withDefaults() (Config, error) {
 	c.DefaultTTL = cmp.Or(c.DefaultTTL, min(DefaultTTL, cmp.Or(c.MaxTTL, DefaultTTL)))
 	c.NodeTimeout = cmp.Or(c.NodeTimeout, DefaultNodeTimeout)
+	c.minTTL = cmp.Or(c.minTTL, MinTTL)
 	c.DriftFactor = cmp.Or(c.DriftFactor, DefaultDriftFactor)
 	if c.KeyPrefix == nil {
 		c.KeyPrefix = Prefix("")
@@ -184,7 +187,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, &fence.InvalidError{Field: "drift factor", Reason: fmt.Sprintf("is %v; allowed is 0 to 0.5", c.DriftFactor)}
 	}
 	if c.MaxTTL != 0 {
-		if err := validateMaxTTL(c.MaxTTL); err != nil {
+		if err := c.validateMaxTTL(c.MaxTTL); err != nil {
 			return c, err
 		}
 	}
@@ -238,7 +241,7 @@ func (n Node) place() string { return fmt.Sprintf("%s/%s/%d", n.Addr, n.MasterNa
 
 // validateTTL reports whether a lease may last that long.
 func (c *Config) validateTTL(ttl time.Duration) error {
-	return leasing.ValidateTTL(ttl, MinTTL, c.longest())
+	return leasing.ValidateTTL(ttl, c.minTTL, c.longest())
 }
 
 // longest is the longest TTL that this Locker uses.
@@ -247,9 +250,9 @@ func (c *Config) longest() time.Duration { return cmp.Or(c.MaxTTL, maxMaxTTL) }
 // maxMaxTTL bounds the longest TTL, and so the length of a quarantine.
 const maxMaxTTL = 24 * time.Hour
 
-func validateMaxTTL(ttl time.Duration) error {
-	if ttl < MinTTL || ttl > maxMaxTTL {
-		return &fence.InvalidError{Field: "max ttl", Reason: fmt.Sprintf("is %v; allowed is %v to 24h", ttl, MinTTL)}
+func (c *Config) validateMaxTTL(ttl time.Duration) error {
+	if ttl < c.minTTL || ttl > maxMaxTTL {
+		return &fence.InvalidError{Field: "max ttl", Reason: fmt.Sprintf("is %v; allowed is %v to 24h", ttl, c.minTTL)}
 	}
 	return nil
 }

@@ -36,6 +36,9 @@ func (c *Config) WithClock() *clocktest.Clock {
 // belong to another bubble, which ends the process.
 func (n *Node) Roomy() { n.pool = 10_000 }
 
+// Brief allows leases that are shorter than MinTTL, so that many end in a short time.
+func (c *Config) Brief() { c.minTTL = 5 * time.Millisecond }
+
 // Seed has the waits at random depend on the seed, the present moment, who draws (0: nobody in particular), and how many
 // it drew at this moment.
 func (c *Config) Seed(seed uint64, who func() uint64) {

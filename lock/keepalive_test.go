@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,4 +82,27 @@ func TestReleaseEndsRenewalsQuietly(t *testing.T) {
 			t.Errorf("ended: %v", ended)
 		}
 	})
+}
+
+// An acquisition takes two rounds, and each takes nearly the node timeout.
+func TestTheShortestTTLIsKeptOnNodesAsSlowAsTheNodeTimeout(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, n)
+				l := started(t, cfg)
+				for _, n := range nodes {
+					n.Requests.Delay(func() time.Duration { return lock.DefaultNodeTimeout - time.Millisecond })
+				}
+				const renewals = 100
+				lease := acquire(t, l, "r", lock.WithTTL(lock.MinTTL), lock.WithKeepAlive(lock.KeepAlive{Renewals: renewals}))
+				time.Sleep(renewals * lock.MinTTL / 4)
+				if err := context.Cause(lease.Context()); err != nil {
+					t.Errorf("the lease has ended: %v", err)
+				}
+			})
+		})
+	}
 }

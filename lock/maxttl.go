@@ -115,7 +115,7 @@ func (l *Locker) SetMaxTTL(ctx context.Context, ttl time.Duration) error {
 	if err := l.keyed(ctx); err != nil {
 		return err
 	}
-	if err := validateMaxTTL(ttl); err != nil {
+	if err := l.cfg.validateMaxTTL(ttl); err != nil {
 		return err
 	}
 	if err := l.setMaxTTL(ctx, ttl.Truncate(time.Millisecond)); err != nil {

@@ -57,7 +57,7 @@ func (s source) options(r leasing.Request) (acquireOptions, error) {
 	r.Holder = cmp.Or(r.Holder, s.l.cfg.Holder)
 	return acquireOptions{
 		ttl: r.TTL.Truncate(time.Millisecond), holder: r.Holder, sealHash: r.SealHash, repeatable: r.Repeatable,
-	}, r.Validate(MinTTL, s.l.cfg.longest())
+	}, r.Validate(s.l.cfg.minTTL, s.l.cfg.longest())
 }
 
 // given is the lease of an acquisition, without a handle.

@@ -140,6 +140,7 @@ func (c *tortureClient) run(ctx context.Context) error {
 		KeyPrefix: lock.Prefix(c.cfg.Prefix), MaxTTL: c.cfg.MaxTTL, Epochs: c.authority, Nodes: nodesAt(c.cfg.Addrs...),
 		NodeTimeout: c.cfg.scaled(lock.DefaultNodeTimeout),
 	}
+	cfg.Brief()
 	if c.cfg.Suspend > 0 {
 		cfg.NodeTimeout = patient
 	}

@@ -25,7 +25,7 @@ var drivers = []struct{ name, script, there string }{
 // wanted is the fence's answer to a write.
 var wanted = map[string]string{"current": "ok", "stale": "ZF001", "none": "ZF002"}
 
-const ledger = `CREATE ROLE driver LOGIN PASSWORD 'driver'; GRANT fence_writer TO driver;
+const ledger = `CREATE ROLE driver LOGIN PASSWORD 'driver'; GRANT fence_writer, fence_locker TO driver;
 	CREATE TABLE ledger (note text); GRANT ALL ON ledger TO driver;
 	SELECT fence.protect('ledger', resource => '` + resource + `')`
 

@@ -15,13 +15,17 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/fence/sqlfence"
 	"github.com/fencegate/fencegate/fence/sqlfence/pgxsql"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock/pglock"
 )
 
 // poolers are the ways to use PgBouncer with the relay, and the expected results of a write under the current grant
@@ -52,8 +56,8 @@ func (w *world) comparePoolers(ctx context.Context) (wrong int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	fmt.Println("\n| PgBouncer | pool_mode | ignore_startup_parameters | grant in options | SET | fence.use | another client after a SET | pgxsql |")
-	fmt.Println("|---|---|---|---|---|---|---|---|")
+	fmt.Println("\n| PgBouncer | pool_mode | ignore_startup_parameters | grant in options | SET | fence.use | another client after a SET | pgxsql | pglock |")
+	fmt.Println("|---|---|---|---|---|---|---|---|---|")
 	for n, p := range poolers {
 		addr, stop, err := w.pooled(ctx, path, n)
 		if err != nil {
@@ -64,6 +68,12 @@ func (w *world) comparePoolers(ctx context.Context) (wrong int, err error) {
 		if pool != p.use || stale != "ZF001" {
 			wrong++
 			pool += " (wanted " + p.use + "), under a stale grant " + stale
+		}
+		locks := "not tried" // in session mode each connection of a process takes a session, and there is one
+		if p.mode == "transaction" {
+			if locks = stateOf(inLocks(ctx, addr)); locks != "ok" {
+				wrong++
+			}
 		}
 		row := []string{p.where, p.mode, p.ignored}
 		for way, want := range []string{p.options, p.set, p.use, p.afterwards} {
@@ -77,7 +87,7 @@ func (w *world) comparePoolers(ctx context.Context) (wrong int, err error) {
 			}
 			row = append(row, got)
 		}
-		row = append(row, pool)
+		row = append(row, pool, locks)
 		stop()
 		fmt.Println("| " + strings.Join(row, " | ") + " |")
 	}
@@ -216,6 +226,69 @@ func inPool(ctx context.Context, addr string, g fence.Grant) error {
 		return err
 	}
 	return tx.Commit()
+}
+
+// inLocks takes, renews and releases leases in two processes with pgx's defaults, one of which waits for the other.
+func inLocks(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var sources [2]*pglock.Source
+	for i := range sources {
+		config, err := pgxpool.ParseConfig("postgres://driver:driver@" + addr + "/postgres?sslmode=disable")
+		if err != nil {
+			return err
+		}
+		pgfence.Configure(config)
+		pool, err := pgxpool.NewWithConfig(ctx, config)
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		if sources[i], err = pglock.New(pglock.Config{Pool: pool}); err != nil {
+			return err
+		}
+		defer func() { _ = sources[i].Close() }()
+	}
+	request := leasing.Request{Resource: "leases", TTL: time.Minute}
+	for i := range 20 {
+		s, other := sources[i%2], sources[(i+1)%2]
+		lease, err := s.TryAcquire(ctx, request)
+		if err == nil {
+			_, err = other.Extend(ctx, lease.Ref(), request.TTL)
+		}
+		if err == nil {
+			err = other.Release(ctx, lease.Ref())
+		}
+		if err != nil {
+			return fmt.Errorf("lease %d of 20: %w", i+1, err)
+		}
+	}
+	held, err := sources[0].TryAcquire(ctx, request)
+	if err != nil {
+		return err
+	}
+	waited := make(chan error, 1)
+	go func() {
+		lease, err := sources[1].Acquire(ctx, request)
+		if err == nil {
+			err = sources[1].Release(ctx, lease.Ref())
+		}
+		waited <- err
+	}()
+	for {
+		ins, err := sources[0].Inspect(ctx, request.Resource)
+		if err != nil {
+			return err
+		}
+		if ins.Waiters == 1 {
+			return errors.Join(sources[0].Release(ctx, held.Ref()), <-waited)
+		}
+		select {
+		case err := <-waited:
+			return fmt.Errorf("it did not wait: %w", err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 func stateOf(err error) string {

@@ -123,7 +123,7 @@ func watchCommit(ctx context.Context, conn *pgx.Conn) (warningWatch, error) {
 		return w, nil
 	}
 	var waits bool
-	if err := conn.QueryRow(ctx, core.SQLWaits).Scan(&waits); err != nil {
+	if err := conn.QueryRow(ctx, core.SQLWaits, pgx.QueryExecModeExec).Scan(&waits); err != nil {
 		return w, fmt.Errorf("check for a synchronous standby: %w", err)
 	}
 	if waits {

@@ -18,8 +18,9 @@ import (
 const (
 	// DefaultMaxTTL is the longest lease unless [Config] says otherwise.
 	DefaultMaxTTL = 5 * time.Minute
-	// MinTTL is the shortest lease. If a holder dies, its key lives one to two seconds longer than its lease.
-	MinTTL = 50 * time.Millisecond
+	// MinTTL is the shortest lease, as of every source. If a holder dies, its key lives one to two seconds longer than
+	// its lease.
+	MinTTL = 300 * time.Millisecond
 	// DefaultPrefix is the prefix of every key unless [Config] says otherwise.
 	DefaultPrefix = "fencegate"
 )

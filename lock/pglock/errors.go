@@ -50,8 +50,12 @@ const (
 	stateForgotten   = "ZF102"
 )
 
-// stateBusy is lock_not_available: another transaction has locked a row for longer than the functions wait.
-const stateBusy = "55P03"
+const (
+	// stateBusy is lock_not_available: another transaction has locked a row for longer than the functions wait.
+	stateBusy = "55P03"
+	// stateReadOnly is read_only_sql_transaction.
+	stateReadOnly = "25006"
+)
 
 // errBusy: another transaction holds the resource's turn for longer than a release waits.
 var errBusy = errors.New("another transaction is changing the resource's fence; try again")
@@ -78,7 +82,7 @@ func isRefusal(err error) bool {
 	return ok
 }
 
-// advice returns the remedy for an error that does not pass by itself.
+// advice returns the remedy for an error that does not pass by itself: ours, or the server's hint.
 func advice(err error) string {
 	refused, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
@@ -90,8 +94,16 @@ func advice(err error) string {
 		return "the schema is older than this program: fencegate migrate up"
 	case refused.Code == stateBusy:
 		return "another transaction blocks the lease; try again"
+	case readOnly(refused):
+		return "connect with default_transaction_read_only = off"
 	}
-	return ""
+	return refused.Hint
+}
+
+// readOnly reports whether the login's transactions are read-only by default. A standby answers with the same SQLSTATE,
+// but fence.need_source raises that before a statement that PostgreSQL itself would refuse.
+func readOnly(refused *pgconn.PgError) bool {
+	return refused.Code == stateReadOnly && refused.Routine == "PreventCommandIfReadOnly"
 }
 
 // lost reports whether the connection broke, so that the outcome of the statement is unknown.
@@ -113,5 +125,13 @@ func mayPass(err error) bool {
 		return false
 	}
 	refused, ok := errors.AsType[*pgconn.PgError](failed.err)
-	return !ok || refused.Code == "25006" || refused.Code == stateBusy || strings.HasPrefix(refused.Code, "57P") || strings.HasPrefix(refused.Code, "08") || strings.HasPrefix(refused.Code, "53")
+	switch {
+	case !ok:
+		return true
+	case refused.Code == stateReadOnly:
+		return !readOnly(refused)
+	case strings.HasPrefix(refused.Code, "08"): // PgBouncer's code for whatever it refuses
+		return !strings.HasPrefix(refused.Message, "unsupported startup parameter")
+	}
+	return refused.Code == stateBusy || strings.HasPrefix(refused.Code, "57P") || strings.HasPrefix(refused.Code, "53")
 }

@@ -1,6 +1,7 @@
 package pglock_test
 
 import (
+	"context"
 	"errors"
 	"net/url"
 	"strings"
@@ -11,8 +12,11 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/pooler/poolertest"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock/pglock"
+	"github.com/fencegate/fencegate/migrate"
 )
 
 // refused checks that nothing is granted, and that the error is one line that contains want.
@@ -43,6 +47,8 @@ func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 		"another kind":   {"postgres://a:secret@" + testenv.Redis(t, 1).Addrs[0] + "/c?connect_timeout=2", "no answer in time"},
 		"older schema":   {older(t), "fencegate migrate up"},
 		"no schema":      {testenv.PostgresEmpty(t).URL, "fencegate migrate up"},
+		"isolation":      {pg.As(t, "fence_locker") + "&default_transaction_isolation=serializable", "Connect with default_transaction_isolation = 'read committed'"},
+		"read-only":      {pg.As(t, "fence_locker") + "&default_transaction_read_only=on", "connect with default_transaction_read_only = off"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -57,6 +63,51 @@ func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 		if _, err := pglock.New(cfg); !errors.Is(err, fence.ErrInvalid) {
 			t.Errorf("%s: %v; want ErrInvalid", name, err)
 		}
+	}
+}
+
+// A login's settings do not change by themselves. A standby may be promoted.
+func TestOnlyWhatMayPassIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	settings := map[string]string{"wal_level": "replica", "max_wal_senders": "4", "shared_buffers": "16MB"}
+	server := testenv.OwnPostgres(t, pgserver.Config{Settings: settings, Fast: true})
+	primary := server.URL("postgres")
+	if err := migrate.Up(t.Context(), primary, migrate.All); err != nil {
+		t.Fatal(err)
+	}
+	dir := testenv.ServerDir(t)
+	if err := server.CopyTo(t.Context(), dir, true); err != nil {
+		t.Fatal(err)
+	}
+	standby := testenv.OwnPostgres(t, pgserver.Config{Dir: dir, Settings: settings, Fast: true}).URL("postgres")
+	for name, c := range map[string]struct {
+		address, want string
+		waits         bool
+	}{
+		"standby":              {standby, "is a standby here", true},
+		"read-only standby":    {standby + "&default_transaction_read_only=on", "is a standby here", true},
+		"read-only primary":    {primary + "&default_transaction_read_only=on", "connect with default_transaction_read_only = off", false},
+		"serializable primary": {primary + "&default_transaction_isolation=serializable", "Connect with default_transaction_isolation = 'read committed'", false},
+		"pooler":               {poolertest.InTransactionMode(t, primary, 1) + "&statement_timeout=5000", "unsupported startup parameter: statement_timeout", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := pool(t, c.address)
+			s := source(t, pglock.Config{Pool: p})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			outcome := make(chan error, 1)
+			go func() {
+				_, err := s.Acquire(ctx, leasing.Request{Resource: "r", TTL: ttl})
+				outcome <- err
+			}()
+			until(t, "it gives up, or looks again", func() bool { return len(outcome) == 1 || p.Stat().AcquireCount() > 5 })
+			cancel()
+			err := <-outcome
+			if !errors.Is(err, leasing.ErrUnavailable) || !strings.Contains(err.Error(), c.want) || errors.Is(err, context.Canceled) != c.waits {
+				t.Errorf("%v; want %q, waits: %v", err, c.want, c.waits)
+			}
+		})
 	}
 }
 

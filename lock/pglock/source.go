@@ -20,16 +20,16 @@ import (
 const (
 	// DefaultMaxTTL is the longest lease unless [Config] says otherwise.
 	DefaultMaxTTL = 5 * time.Minute
-	// MinTTL is the shortest lease: below it the safety margin leaves no time.
-	MinTTL = 5 * time.Millisecond
+	// MinTTL is the shortest lease, as of every source.
+	MinTTL = 300 * time.Millisecond
 )
 
 // Config configures a [Source]. [New] validates it.
 type Config struct {
-	// Pool connects to the database with a login in the role fence_locker or fence_gateway. The caller owns it, and
-	// closes it after the [Source]. With a synchronous standby, its configuration must have been passed to
-	// [pgfence.Configure]. While callers wait, the Source opens one more connection with the same configuration to
-	// listen. Required.
+	// Pool connects to the database with a login in the role fence_locker or fence_gateway, whose transactions are READ
+	// COMMITTED and may write. The caller owns it, and closes it after the [Source]. With a synchronous standby, its
+	// configuration must have been passed to [pgfence.Configure]. While callers wait, the Source opens one more
+	// connection with the same configuration to listen. Required.
 	Pool *pgxpool.Pool
 	// Armed is called with each token to which PostgreSQL's fence was raised. Defaults to nil.
 	Armed func(resource string, token fence.Token)

@@ -2,10 +2,12 @@ package pglock
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -19,15 +21,28 @@ const (
 	sqlFree    = `SELECT n, freed, busy FROM fence.free_leases($1::text[], $2::text[], $3::bigint * interval '1 us')`
 	sqlLeave   = `SELECT fence.leave_line($1::text, $2::text)`
 	sqlInspect = `SELECT l.owner, l.holder, l.token, l.left_us, l.waiters FROM unnest($1::text[]) WITH ORDINALITY AS asked(resource, n), fence.lease_of(asked.resource) l ORDER BY asked.n`
-	sqlReady   = `SELECT fence.leases_ready()`
+	sqlReady   = `SELECT FROM fence.take_leases('{}', '{}', '{}', '{}', '{}', '{}', '{}')` // fails as taking a lease does
 )
 
-// mode keeps seal hashes out of the statement's text, which a server may log.
+// unpreparedKey marks a connection on which prepared statements do not work.
+const unpreparedKey = "fencegate.unprepared"
+
+// mode is the pool's mode if that caches: without it a statement takes a tenth longer. The simple protocol would put seal
+// hashes into the statement's text, which a server may log.
 func mode(conn *pgx.Conn) pgx.QueryExecMode {
-	if m := conn.Config().DefaultQueryExecMode; m != pgx.QueryExecModeSimpleProtocol {
-		return m
+	m := conn.Config().DefaultQueryExecMode
+	caches := m == pgx.QueryExecModeCacheStatement || m == pgx.QueryExecModeCacheDescribe
+	if !caches || conn.PgConn().CustomData()[unpreparedKey] != nil {
+		return pgx.QueryExecModeExec
 	}
-	return pgx.QueryExecModeExec
+	return m
+}
+
+// notPrepared reports whether a statement was refused because a pooler in transaction mode sent its preparation, or an
+// earlier client's, to another server session. Nothing was done.
+func notPrepared(err error) bool {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (refused.Code == "42P05" || refused.Code == "26000") // duplicate_prepared_statement, invalid_sql_statement_name
 }
 
 const (
@@ -39,14 +54,20 @@ const (
 	takeLimit = 3 * turnLimit
 )
 
-// on calls f with a connection of the pool.
+// on calls f with a connection of the pool, and once more if the connection can't have prepared statements: then it
+// prepares none from now on.
 func (s *store) on(ctx context.Context, f func(conn *pgx.Conn) error) error {
 	conn, err := s.connection(ctx)
 	if err != nil {
 		return err
 	}
 	defer release(conn)
-	return f(conn.Conn())
+	err = f(conn.Conn())
+	if notPrepared(err) {
+		conn.Conn().PgConn().CustomData()[unpreparedKey] = true
+		err = f(conn.Conn())
+	}
+	return err
 }
 
 // release returns a connection to the pool. One that was given up leaves the pool at once: the pool itself would count

@@ -61,7 +61,11 @@ func (s *store) leave(resource string, how way) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
-	if _, err := s.cfg.Pool.Exec(ctx, sqlLeave, resource, how.waiter); err != nil {
+	err := s.on(ctx, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, sqlLeave, mode(conn), resource, how.waiter)
+		return err
+	})
+	if err != nil {
 		s.cfg.Logger.Debug("failed to leave the queue; the place expires by itself", "resource", resource, "error", err)
 	}
 }

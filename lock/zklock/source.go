@@ -17,8 +17,8 @@ import (
 const (
 	// DefaultMaxTTL is the longest lease unless [Config] says otherwise. Its session fits the servers' default limit.
 	DefaultMaxTTL = 25 * time.Second
-	// MinTTL is the shortest lease.
-	MinTTL = 50 * time.Millisecond
+	// MinTTL is the shortest lease, as of every source.
+	MinTTL = 300 * time.Millisecond
 	// DefaultPrefix is the root node unless [Config] says otherwise.
 	DefaultPrefix = "/fencegate"
 )

@@ -4,6 +4,7 @@ package poolertest
 import (
 	"fmt"
 	"net"
+	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -52,11 +53,24 @@ func InTransactionMode(t testing.TB, url string, size int) string {
 	return fmt.Sprintf("postgres://pooled@%s/%s?sslmode=disable", ln.Addr(), config.Database)
 }
 
+// known are the startup parameters that PgBouncer accepts.
+var known = []string{"user", "database", "application_name", "client_encoding", "DateStyle", "TimeZone", "standard_conforming_strings"}
+
 // lend serves one client.
 func lend(client net.Conn, servers chan *pgproto3.Frontend) {
 	back := pgproto3.NewBackend(client, client)
-	if _, err := back.ReceiveStartupMessage(); err != nil {
+	startup, err := back.ReceiveStartupMessage()
+	if err != nil {
 		return
+	}
+	if m, ok := startup.(*pgproto3.StartupMessage); ok {
+		for name := range m.Parameters {
+			if !slices.Contains(known, name) {
+				back.Send(&pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "08P01", Message: "unsupported startup parameter: " + name})
+				_ = back.Flush()
+				return
+			}
+		}
 	}
 	back.Send(&pgproto3.AuthenticationOk{})
 	back.Send(&pgproto3.ParameterStatus{Name: "standard_conforming_strings", Value: "on"})
