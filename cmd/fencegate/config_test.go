@@ -310,8 +310,8 @@ func TestARefusalNamesTheVariableThatItIsAbout(t *testing.T) {
 
 func TestRunSaysTheLeastTTL(t *testing.T) {
 	t.Parallel()
-	for _, ttl := range []string{"10ms", "199ms", "-1s"} {
-		if code, _, stderr := cli(t, nil, "run", "--resource", "r", "--ttl", ttl, "true"); code != exitUsage || !strings.Contains(stderr, "ttl is "+ttl+"; at least 200ms is needed") {
+	for _, ttl := range []string{"10ms", "299ms", "-1s"} {
+		if code, _, stderr := cli(t, nil, "run", "--resource", "r", "--ttl", ttl, "true"); code != exitUsage || !strings.Contains(stderr, "ttl is "+ttl+"; at least 300ms is needed") {
 			t.Errorf("%s: %d %s", ttl, code, stderr)
 		}
 	}

@@ -75,12 +75,15 @@ func serve(t *testing.T, s *api.Server) (url string, stop func()) {
 	return "http://" + ln.Addr().String(), stop
 }
 
-func post(ctx context.Context, way http.RoundTripper, url, body string) (*http.Response, error) {
+func post(ctx context.Context, way http.RoundTripper, url, body string, headers ...string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
 	return way.RoundTrip(req)
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -84,31 +85,34 @@ func TestARefusalOfSeveralNamesTheResource(t *testing.T) {
 	}
 }
 
-func TestSeveralLeasesGrantedAfterTheClientWentAreGivenBack(t *testing.T) {
+// With a key a repeat of the request may find the leases.
+func TestSeveralLeasesGrantedAfterTheClientWentAreGivenBackUnlessTheyHaveAKey(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakes()
-		s := newServer(t, f)
-		grant := f.acquire
-		f.acquire = func(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
-			<-ctx.Done()
-			return grant(ctx, r)
-		}
-		ctx, leave := context.WithTimeout(t.Context(), 10*time.Second) // the client's patience
-		defer leave()
-		resp, err := post(ctx, transportTo(t, s), "http://localhost/v1/leases/all", `{"resources":["a","b"],"wait":"60s"}`)
-		if err == nil {
-			_ = resp.Body.Close()
-			t.Errorf("the client was answered: %d", resp.StatusCode)
-		}
-		synctest.Wait()
-		close(f.released)
-		var released []string
-		for ref := range f.released {
-			released = append(released, ref.Resource)
-		}
-		if !slices.Equal(released, []string{"a", "b"}) {
-			t.Errorf("released %q", released)
-		}
-	})
+	for _, c := range []struct{ headers, want []string }{{nil, []string{"a", "b"}}, {[]string{wire.IdempotencyKey, aKey}, nil}} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFakes()
+			s := newServer(t, f)
+			grant := f.acquire
+			f.acquire = func(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+				<-ctx.Done()
+				return grant(ctx, r)
+			}
+			ctx, leave := context.WithTimeout(t.Context(), 10*time.Second) // the client's patience
+			defer leave()
+			resp, err := post(ctx, transportTo(t, s), "http://localhost/v1/leases/all", `{"resources":["a","b"],"wait":"60s"}`, c.headers...)
+			if err == nil {
+				_ = resp.Body.Close()
+				t.Errorf("the client was answered: %d", resp.StatusCode)
+			}
+			synctest.Wait()
+			close(f.released)
+			var released []string
+			for ref := range f.released {
+				released = append(released, ref.Resource)
+			}
+			if !slices.Equal(released, c.want) {
+				t.Errorf("with %q: released %q, want %q", c.headers, released, c.want)
+			}
+		})
+	}
 }

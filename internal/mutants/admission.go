@@ -30,7 +30,7 @@ var admission = []mutant{
 	{
 		name: "asked-early", what: "others are asked as soon as the nonce is written",
 		file: "lock/admit.go", test: "TestAQuarantineIsWholeWhereTheOthersCannotTell",
-		old: "a.begun.add(l.askAfter()).passed()",
+		old: "a.begun.Add(l.askAfter()).Passed()",
 		new: "l.askAfter() > 0",
 	},
 	{
@@ -66,7 +66,7 @@ var admission = []mutant{
 	{
 		name: "seen-early", what: "another process asks others as soon as it sees an admission",
 		file: "lock/another.go", test: "TestAQuarantineThatAnotherProcessBeganIsShortened",
-		old: "if !seen.since.add(l.askAfter()).passed() {",
+		old: "if !seen.since.Add(l.askAfter()).Passed() {",
 		new: "if false {",
 	},
 	{
@@ -120,7 +120,7 @@ var admission = []mutant{
 	{
 		name: "no-patience", what: "an admission is begun anew while another process ends it",
 		file: "lock/admission.go", test: "TestProcessesLetEachOtherAdmitANodeWithManyLocks",
-		old: "return !o.until.passed()",
+		old: "return !o.until.Passed()",
 		new: "return false",
 	},
 	{

@@ -108,14 +108,14 @@ var grants = []mutant{
 	{
 		name: "no-recheck", what: "no look at the deadline after arming",
 		file: "lock/attempt.go", test: "TestALeaseThatRanOutWhileItWasArmedIsLost",
-		old: "case err == nil && a.deadline.passed():",
+		old: "case err == nil && a.deadline.Passed():",
 		new: "case false:",
 	},
 	{
 		name: "counted-late", what: "a round counts its answers whenever they come",
 		file: "lock/attempt.go", test: "TestARoundCountsNoLateAnswer",
-		old: "end := a.start.add(roundTime)",
-		new: "end := a.start.add(time.Hour)",
+		old: "end := a.start.Add(roundTime)",
+		new: "end := a.start.Add(time.Hour)",
 	},
 	{
 		name: "repeat-shortens", what: "a first message that comes again shortens its lock",

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// killMargin is kept between KILL and the end of the lease:
+	// KillMargin is kept between KILL and the end of the lease:
 	// signal delivery and the process's last system call take time.
-	killMargin = 100 * time.Millisecond
-	// LeastTTL is the shortest TTL that leaves time for a command.
-	LeastTTL = 2 * killMargin
+	KillMargin = 100 * time.Millisecond
+	// LeastTTL is the shortest TTL that a gateway gives. It leaves time for a command.
+	LeastTTL = 300 * time.Millisecond
 	// maxGrace bounds the time between TERM and KILL.
 	maxGrace = 10 * time.Second
 	// confirmTimeout bounds the last renewal of all leases, if the gateway is unavailable.
@@ -318,7 +318,7 @@ func (h *held) timeUp() error {
 // untilKill is the time until the command must be gone: until shortly before the deadline, or for the grace period if
 // the lease is known to be lost. Its writes meanwhile harm no other holder, because the fence refuses them.
 func (w *watch) untilKill() time.Duration {
-	left := w.remaining() - killMargin
+	left := w.remaining() - KillMargin
 	if w.gone {
 		left = min(left, w.graceEnd.Left())
 	}

@@ -44,15 +44,15 @@ func TestLeasesWorkBehindAPoolerInTransactionMode(t *testing.T) {
 			processes := []*pglock.Source{through(t, pooled, mode), through(t, pooled, mode), through(t, pooled, mode)}
 			for i := range 20 {
 				s, r := processes[i%len(processes)], leasing.Request{Resource: fmt.Sprint("r", i), TTL: ttl}
-				lease, err := s.TryAcquire(t.Context(), r)
+				lease, err := leasing.One(s.Acquire(t.Context(), leasing.AtOnce, r))
 				if err != nil {
 					t.Fatalf("acquisition %d: %v", i, err)
 				}
 				next := processes[(i+1)%len(processes)]
-				if ins, err := next.Inspect(t.Context(), r.Resource); err != nil || ins.Token != lease.Grant.Token {
+				if ins, err := leasing.One(next.Inspect(t.Context(), r.Resource)); err != nil || ins.Token != lease.Grant.Token {
 					t.Errorf("inspection %d: %+v, %v", i, ins, err)
 				}
-				if all, err := next.InspectAll(t.Context(), []string{"none", r.Resource}); err != nil || len(all) != 2 || !all[1].Locked {
+				if all, err := next.Inspect(t.Context(), "none", r.Resource); err != nil || len(all) != 2 || !all[1].Locked {
 					t.Errorf("inspection %d of two: %+v, %v", i, all, err)
 				}
 				if _, err := next.Extend(t.Context(), lease.Ref(), ttl); err != nil {
@@ -61,7 +61,7 @@ func TestLeasesWorkBehindAPoolerInTransactionMode(t *testing.T) {
 				if err := next.Release(t.Context(), lease.Ref()); err != nil {
 					t.Errorf("release %d: %v", i, err)
 				}
-				if err := next.Ready(t.Context()); err != nil {
+				if _, err := next.Ready(t.Context()); err != nil {
 					t.Errorf("ready %d: %v", i, err)
 				}
 			}
@@ -79,7 +79,7 @@ func TestAWaiterBehindAPoolerInTransactionModePolls(t *testing.T) {
 	outcome := make(chan error, 2)
 	for _, s := range []*pglock.Source{first, second} {
 		go func() {
-			lease, err := s.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+			lease, err := leasing.One(s.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl}))
 			if err == nil {
 				err = s.Release(t.Context(), lease.Ref())
 			}

@@ -98,7 +98,7 @@ func TestOnlyWhatMayPassIsWaitedFor(t *testing.T) {
 			defer cancel()
 			outcome := make(chan error, 1)
 			go func() {
-				_, err := s.Acquire(ctx, leasing.Request{Resource: "r", TTL: ttl})
+				_, err := s.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})
 				outcome <- err
 			}()
 			until(t, "it gives up, or looks again", func() bool { return len(outcome) == 1 || p.Stat().AcquireCount() > 5 })

@@ -53,7 +53,7 @@ var lockMutants = []Mutant{
 			"it for longer than the nodes do. It takes answers that come late.",
 		Files: []Replace{{
 			File: "client/deadline.go",
-			Old:  "d := DeadlineAfter(sent,", New: "d := DeadlineAfter(time.Now(),",
+			Old:  "Deadline{sent.Add(", New: "Deadline{sent.Now().Add(",
 		}},
 		Surfaces: []string{"http-direct", "http-port", "http-sql"},
 		Faults:   []string{"net-delay/client-gateway", "net-hold/client-gateway"},
@@ -65,16 +65,16 @@ var lockMutants = []Mutant{
 			"takes a PostgreSQL that takes long, as one that stands still.",
 		Files: []Replace{{
 			File: "lock/attempt.go",
-			Old:  "ctx, cancel := context.WithDeadline(ctx, a.deadline.mono)",
+			Old:  "ctx, cancel := a.deadline.Bound(ctx)",
 			New:  "ctx, cancel := context.WithTimeout(ctx, time.Minute)",
 		}, {
 			File: "lock/attempt.go",
-			Old: `	case err == nil && a.deadline.passed():
+			Old: `	case err == nil && a.deadline.Passed():
 		return fmt.Errorf("acquire %q: the TTL of %v ended while the fence was raised: %w", a.resource, a.o.ttl, ErrLost)
 	case err == nil:
 		return nil`,
 			New: `	case err == nil:
-		a.deadline = now().add(a.l.validity(a.o.ttl))
+		a.deadline = a.l.clock.Now().Add(a.l.validity(a.o.ttl))
 		return nil`,
 		}},
 		Surfaces: []string{"library"},
