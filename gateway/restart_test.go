@@ -5,6 +5,7 @@ package gateway_test
 import (
 	"errors"
 	"net/http"
+	"syscall"
 	"testing"
 	"time"
 
@@ -132,9 +133,16 @@ func TestADrillOfPostgreSQL(t *testing.T) {
 			if _, err := conn.Exec(t.Context(), "BEGIN; UPDATE orders SET status = 'open' WHERE id = 1001"); err != nil {
 				t.Fatal(err)
 			}
+			var backend int
+			if err := conn.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&backend); err != nil {
+				t.Fatal(err)
+			}
 			if err := end(d.pg); err != nil {
 				t.Fatal(err)
 			}
+			testenv.Eventually(t, "the backend has ended", func() bool { // it outlives a killed postmaster for a moment
+				return errors.Is(syscall.Kill(backend, 0), syscall.ESRCH)
+			})
 			c.want(http.StatusServiceUnavailable, "POST", "/v1/leases", map[string]string{"resource": "orders/2", "ttl": "5s"})
 			c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": held.handle, "ttl": "30s"})
 			if _, err := conn.Exec(t.Context(), "COMMIT"); err == nil {

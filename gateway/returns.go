@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -43,7 +44,7 @@ func (g guarded) named(ctx context.Context, err error) error {
 		return err
 	}
 	if left := g.returns.left(ctx); left > 0 {
-		return &quarantineError{err, left}
+		return &leasing.UnavailableError{Part: leasing.PartRedis, Cause: &quarantineError{err, left}}
 	}
 	return err
 }

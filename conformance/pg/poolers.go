@@ -252,7 +252,7 @@ func inLocks(ctx context.Context, addr string) error {
 	request := leasing.Request{Resource: "leases", TTL: time.Minute}
 	for i := range 20 {
 		s, other := sources[i%2], sources[(i+1)%2]
-		lease, err := s.TryAcquire(ctx, request)
+		lease, err := leasing.One(s.Acquire(ctx, leasing.AtOnce, request))
 		if err == nil {
 			_, err = other.Extend(ctx, lease.Ref(), request.TTL)
 		}
@@ -263,20 +263,20 @@ func inLocks(ctx context.Context, addr string) error {
 			return fmt.Errorf("lease %d of 20: %w", i+1, err)
 		}
 	}
-	held, err := sources[0].TryAcquire(ctx, request)
+	held, err := leasing.One(sources[0].Acquire(ctx, leasing.AtOnce, request))
 	if err != nil {
 		return err
 	}
 	waited := make(chan error, 1)
 	go func() {
-		lease, err := sources[1].Acquire(ctx, request)
+		lease, err := leasing.One(sources[1].Acquire(ctx, leasing.UntilDone, request))
 		if err == nil {
 			err = sources[1].Release(ctx, lease.Ref())
 		}
 		waited <- err
 	}()
 	for {
-		ins, err := sources[0].Inspect(ctx, request.Resource)
+		ins, err := leasing.One(sources[0].Inspect(ctx, request.Resource))
 		if err != nil {
 			return err
 		}

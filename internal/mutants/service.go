@@ -121,6 +121,6 @@ var service = []mutant{
 		name: "drill-renewal-asks", what: "a renewal needs PostgreSQL",
 		file: "gateway/api/leases.go", in: "gateway", test: "TestADrillOfPostgreSQL",
 		old: "deadline, err := s.cfg.Leases.Extend(ctx, h.Ref, min(ttl, left))",
-		new: "if err := s.cfg.Checks[0].Run(ctx); err != nil {\n\t\treturn leaseError(ctx, h.Resource, err)\n\t}\n\tdeadline, err := s.cfg.Leases.Extend(ctx, h.Ref, min(ttl, left))",
+		new: "if err := s.cfg.Checks[0].Run(ctx); err != nil {\n\t\treturn leaseError(ctx, err)\n\t}\n\tdeadline, err := s.cfg.Leases.Extend(ctx, h.Ref, min(ttl, left))",
 	},
 }
