@@ -40,10 +40,6 @@ func (c *Config) WithClock() *Clock {
 	return k
 }
 
-// Roomy gives a node so many connections that no caller waits for one. In such a wait go-redis takes a timer that may
-// belong to another bubble, which ends the process.
-func (n *Node) Roomy() { n.pool = 10_000 }
-
 // Seed has the waits at random depend on the seed, the present moment, who draws (0: nobody in particular), and how many
 // it drew at this moment.
 func (c *Clock) Seed(seed uint64, who func() uint64) {
