@@ -92,6 +92,10 @@ func (a *attempt) take(ctx context.Context, floor fence.Token) error {
 // phase1 takes the lock on a quorum and returns the highest of its counters.
 func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, error) {
 	l := a.l
+	if err := l.ask(ctx); err != nil {
+		return 0, fmt.Errorf("acquire %q: %w", a.resource, cutShort{err})
+	}
+	defer l.answered()
 	a.start = l.clock.Now() // before the first send: the TTL runs from some later moment
 	a.deadline = a.start.Add(l.validity(a.o.ttl))
 	l.attempts.Add(1)

@@ -97,6 +97,8 @@ func (b *bound) request(out []byte, k *keys, p *plan, ops []*op) []byte {
 	p.arrange(ops)
 	for _, size := range p.sizes {
 		switch {
+		case ops[0].kind >= opLook:
+			out = ops[0].ofWaiter(out, k)
 		case ops[0].kind == opExtend:
 			out = b.extends(out, k, ops[:size])
 		case size == 1:
@@ -140,6 +142,30 @@ func (b *bound) single(out []byte, k *keys, o *op) []byte {
 			out = appendBulk(out, o.resource)
 			out = appendBulk(out, k.wakePrefix)
 		}
+	}
+	return out
+}
+
+// ofWaiter appends a waiter's op.
+func (o *op) ofWaiter(out []byte, k *keys) []byte {
+	switch o.kind {
+	case opHas:
+		return appendBulk(appendBulk(appendHead(out, 2), "EXISTS"), k.lockPrefix, o.resource)
+	case opLook:
+		out = append(appendHead(out, 3+4+4), lookCall...)
+	default:
+		out = append(appendHead(out, 3+4+3), leaveCall...)
+	}
+	out = appendNumber(out, 4)
+	out = appendBulk(out, k.waitPrefix, o.resource)
+	out = appendBulk(out, k.lockPrefix, o.resource)
+	out = appendBulk(out, k.waiting)
+	out = appendBulk(out, k.seenPrefix, o.resource)
+	out = appendBulk(out, o.owner)
+	out = appendBulk(out, o.resource)
+	out = appendBulk(out, k.wakePrefix)
+	if o.kind == opLook {
+		out = appendNumber(out, o.ttl)
 	}
 	return out
 }
@@ -222,7 +248,7 @@ func parse(into []reply, ops []*op, vals []value, err error) []reply {
 	return parseBatch(into, len(ops), vals, err)
 }
 
-// parseReply reads the flat array of a single op's script.
+// parseReply reads the flat array, or the number, that answers a call of a single op.
 func parseReply(vals []value, err error) reply {
 	switch {
 	case err != nil:

@@ -73,7 +73,6 @@ type Node struct {
 
 	client     string // name of the connections, for CLIENT LIST
 	bestEffort bool   // of the group
-	pool       int    // of tests: the connections for everything that is not an op
 }
 
 // Login returns the user name and password for the node; a password of "" is none.

@@ -81,7 +81,7 @@ func (n *node) connect() error {
 		err = n.cfg.checkMode(nonce)
 	}
 	if err == nil && nonce != "" {
-		err = n.leaveTrace()
+		err = n.loadScripts()
 	}
 	_ = n.link.conn.SetDeadline(time.Time{})
 	switch {
@@ -115,14 +115,25 @@ func (n *node) incarnation() (string, error) {
 	return nonce, nil
 }
 
-// leaveTrace loads the script by which [Locker.Init] tells an emptied node from a new one. It does nothing for a
-// login that may not load scripts.
-func (n *node) leaveTrace() error {
-	_, err := n.link.do("SCRIPT", "LOAD", n.keys.trace(n.cfg.DB))
-	if refused, ok := errors.AsType[replyError](err); ok && strings.HasPrefix(refused.Error(), "NOPERM") {
-		return nil
+// loadScripts loads the scripts of the queues, and the one by which [Locker.Init] tells an emptied node from a new
+// one. It does nothing for a login that may not load scripts.
+func (n *node) loadScripts() error {
+	texts := [...]string{n.keys.trace(n.cfg.DB), waitText, leaveText}
+	var out []byte
+	for _, text := range texts {
+		out = appendBulk(appendBulk(appendBulk(appendHead(out, 3), "SCRIPT"), "LOAD"), text)
 	}
-	return err
+	if _, err := n.link.conn.Write(out); err != nil {
+		return err
+	}
+	for range texts {
+		_, err := n.link.reply()
+		n.signs.Add(1)
+		if refused, ok := errors.AsType[replyError](err); err != nil && !(ok && strings.HasPrefix(refused.Error(), "NOPERM")) {
+			return err
+		}
+	}
+	return nil
 }
 
 // field reads one field of H; "" if there is none.
@@ -271,7 +282,7 @@ func (n *node) settle(flight []*op) (lost bool) {
 	t := time.Now()
 	for i, o := range flight {
 		err := n.replies[i].err
-		lost = lost || errors.Is(err, ErrQuarantined)
+		lost = lost || o.kind < opKinds && errors.Is(err, ErrQuarantined) // a look that finds no script says nothing
 		switch {
 		case err == nil || o.kind != opRelease:
 		case o.repeatable(t):

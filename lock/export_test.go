@@ -32,10 +32,6 @@ func (c *Config) WithClock() *clocktest.Clock {
 	return k
 }
 
-// Roomy gives a node so many connections that no caller waits for one. In such a wait go-redis takes a timer that may
-// belong to another bubble, which ends the process.
-func (n *Node) Roomy() { n.pool = 10_000 }
-
 // Brief allows leases that are shorter than MinTTL, so that many end in a short time.
 func (c *Config) Brief() { c.minTTL = 5 * time.Millisecond }
 

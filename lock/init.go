@@ -3,8 +3,6 @@ package lock
 import (
 	"cmp"
 	"context"
-	"crypto/sha1" //nolint:gosec // Redis names cached scripts by SHA-1; nothing is secured by it.
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -386,8 +384,7 @@ func (n *node) hasScripts(ctx context.Context, nonce string) (bool, error) {
 }
 
 func (n *node) hasTrace(ctx context.Context) (bool, error) {
-	sum := sha1.Sum([]byte(n.keys.trace(n.cfg.DB))) //nolint:gosec // Redis names scripts so
-	found, err := n.client.ScriptExists(ctx, hex.EncodeToString(sum[:])).Result()
+	found, err := n.client.ScriptExists(ctx, shaOf(n.keys.trace(n.cfg.DB))).Result()
 	return err == nil && len(found) == 1 && found[0], err
 }
 

@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,6 +17,7 @@ type listener struct {
 // subscription is one to a node's calls, or the last attempt to make one.
 type subscription struct {
 	tried chan struct{} // closed when the attempt has ended
+	signs atomic.Uint32 // signs of life during the attempt
 	state subscriptionState
 	down  time.Time // the node is not asked until then
 }
@@ -31,26 +33,30 @@ const (
 // pingAfter is how long a subscription is silent before its node is asked for a sign of life.
 const pingAfter = 3 * time.Second
 
-// listen makes sure that this Locker is subscribed to the node's calls. It waits for that as long as for any answer of
-// the node.
+// listen makes sure that this Locker is subscribed to the node's calls. It waits for that until the node is silent, as
+// for any answer.
 func (s *listener) listen(ctx context.Context, l *Locker, n *node) bool {
 	sub := s.subscription(l, n)
 	if sub == nil {
 		return false
 	}
-	bounded, cancel := context.WithTimeout(ctx, l.cfg.NodeTimeout)
-	defer cancel()
-	select {
-	case <-sub.tried:
-	case <-bounded.Done():
-		if !over(ctx) {
-			s.lost(n)
+	tick := time.NewTicker(l.cfg.NodeTimeout / looks)
+	defer tick.Stop()
+	for q := newQuiet(&sub.signs); ; {
+		select {
+		case <-sub.tried:
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return sub.state == subscribed
+		case <-tick.C:
+			if q.silent() {
+				s.lost(n)
+				return false
+			}
+		case <-ctx.Done():
+			return false
 		}
-		return false
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return sub.state == subscribed
 }
 
 // subscription is the one to a node, which it begins to make if there is none. nil: the node is down, or the Locker is
@@ -96,7 +102,7 @@ func (s *listener) set(sub *subscription, state subscriptionState) {
 // waiter subscribes again.
 func (s *listener) receive(l *Locker, n *node, sub *subscription) {
 	defer s.set(sub, unsubscribed)
-	k, err := n.subscribe(l.ctx, l.keys.wakePrefix+l.id)
+	k, err := n.subscribe(l.ctx, l.keys.wakePrefix+l.id, &sub.signs)
 	if err != nil {
 		s.lost(n)
 		close(sub.tried)
@@ -117,9 +123,9 @@ func (s *listener) receive(l *Locker, n *node, sub *subscription) {
 	}
 }
 
-// subscribe makes a connection that receives what is published on a channel.
-func (n *node) subscribe(ctx context.Context, channel string) (*link, error) {
-	k, err := dialLink(ctx, n.cfg, n.stall, nil)
+// subscribe makes a connection that receives what is published on a channel. signs counts the answers meanwhile.
+func (n *node) subscribe(ctx context.Context, channel string, signs *atomic.Uint32) (*link, error) {
+	k, err := dialLink(ctx, n.cfg, n.stall, signs)
 	if err != nil {
 		return nil, err
 	}

@@ -42,6 +42,7 @@ type Locker struct {
 	sweepEvery int64        // average number of tries between two checks
 	listener   listener
 	rounds     sync.Pool
+	asking     chan struct{}          // holds a value for each acquisition or look that waits for answers
 	noted      atomic.Pointer[limits] // of the group, by the last look at its nodes; nil: none
 
 	life       *lifetime.Lifetime // of the calls
@@ -74,6 +75,7 @@ func New(cfg Config) (*Locker, error) {
 		begun:     make(map[int]admission),
 		overdue:   make(map[int]overdue),
 		raise:     raise{turn: make(chan struct{}, 1)},
+		asking:    make(chan struct{}, maxAsking),
 
 		sweepEvery: sweepEvery,
 	}

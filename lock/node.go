@@ -36,7 +36,7 @@ type node struct {
 	keys   *keys
 	stall  time.Duration
 	twin   *node         // the other connection, if there is one
-	client *redis.Client // for everything that is not an op
+	client *redis.Client // see newClient
 	onLost func(*node)   // called when the node turns out not to be admitted
 
 	mu      sync.Mutex
@@ -93,7 +93,9 @@ func (n *node) lane(hash uint32) *node {
 	return n
 }
 
-// newClient creates the Redis client for everything that is not an op.
+// newClient creates the Redis client for what is rare and not on the way of a lease: states, admissions, sweeps, and
+// what is displayed. Whatever each acquisition or waiter needs is an op, because here a crowd would wait for one of the
+// few connections.
 func newClient(cfg Node, stall time.Duration) *redis.Client {
 	options := &redis.Options{
 		Addr:   cmp.Or(cfg.Addr, cfg.Name), // for errors: the dialer has the real address
@@ -109,7 +111,7 @@ func newClient(cfg Node, stall time.Duration) *redis.Client {
 		DialTimeout:           stall,
 		ReadTimeout:           stall,
 		WriteTimeout:          stall,
-		PoolSize:              cmp.Or(cfg.pool, 4),
+		PoolSize:              4,
 		PipelinePoolSize:      -1,
 		DisableIdentity:       true,
 		MaintNotificationsConfig: &maintnotifications.Config{

@@ -13,10 +13,17 @@ const (
 	opConfirm               // phase 2
 	opExtend
 	opRelease
-	opKinds // number of kinds
+	opKinds // number of kinds whose script is bound to an incarnation
 )
 
-// op is one call of a script on one node.
+// The kinds of ops of waiters. No lock depends on them.
+const (
+	opLook  opKind = scriptKinds + iota // joins the queue of a resource, or checks the place in it
+	opLeave                             // leaves the queue
+	opHas                               // whether the node has a lock of the resource
+)
+
+// op is one call on one node.
 type op struct {
 	kind     opKind
 	node     int
@@ -30,9 +37,9 @@ type op struct {
 
 // ask has an op's arguments, the same for each node.
 type ask struct {
-	owner   string
+	owner   string // look, leave: the waiter
 	holder  string
-	ttl     int64     // ms
+	ttl     int64     // ms; look: after how long without one the first of the queue is skipped
 	n       int64     // acquire: floor; confirm: token
 	expires time.Time // not sent after that
 }
@@ -52,7 +59,7 @@ func (o *op) abandon() bool { return o.state.CompareAndSwap(opQueued, opAbandone
 
 // Codes of a script's reply, other than a positive number.
 const (
-	codeRefused   = 0  // acquire: held; confirm, extend: lost; release: not ours
+	codeRefused   = 0  // acquire: held; confirm, extend: lost; release: not ours; has: no lock; look: always
 	codeUnknown   = -1 // the node is not admitted in this incarnation
 	codeExhausted = -2
 	codeMaxTTL    = -3
@@ -62,8 +69,8 @@ const (
 type reply struct {
 	node   int
 	n      int64 // the code, or the counter of a grant
-	pttl   int64 // refused acquire: ms; else the node's maximum for codeMaxTTL
-	floor  int64 // refused acquire: counter
+	pttl   int64 // refused acquire, look: ms; else the node's maximum for codeMaxTTL
+	floor  int64 // refused acquire: counter; look: how many wait before this one
 	holder string
 	err    error // no answer: whether the op took effect is unknown, unless sent is false
 	sent   bool

@@ -5,8 +5,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/fencegate/fencegate/internal/leases"
 )
 
@@ -159,21 +157,22 @@ func (p *place) look(ctx context.Context, expires time.Duration, looks int) (aft
 
 // freeElsewhere reports whether a quorum of nodes has no lock of the resource although the home has one: a release may
 // have missed the home, or a lock was copied to it while its lease ended. Nobody wakes the first of the queue then.
-// It asks one node after the other, until enough have a lock, so a lease that is held costs few questions.
 func (p *place) freeElsewhere(ctx context.Context) bool {
 	l := p.l
-	limit := min(l.cfg.NodeTimeout, recheck/2/time.Duration(len(l.nodes))) // together less than the time to the next look
-	free := len(l.nodes) - 1                                               // at most
-	for i := 1; free >= l.quorum && i < len(l.nodes); i++ {
-		n := l.nodes[(p.home.index+i)%len(l.nodes)]
-		bounded, cancel := context.WithTimeout(ctx, limit)
-		locks, err := n.client.Exists(bounded, n.keys.lock(p.resource)).Result()
-		cancel()
-		if err != nil || locks > 0 {
-			free--
-		}
+	others := l.all() &^ (1 << p.home.index)
+	if others == 0 {
+		return false
 	}
-	return free >= l.quorum
+	if l.ask(ctx) != nil {
+		return false
+	}
+	defer l.answered()
+	until := l.clock.Now().Add(recheck / 2) // before the next look
+	r := l.newRound(opHas, "look", p.resource)
+	defer r.drop()
+	r.send(others, ask{expires: until.Time()})
+	_ = r.within(ctx, until)
+	return r.no >= l.quorum
 }
 
 // pause waits before the next try after too few nodes answered.
@@ -194,84 +193,72 @@ func (p *place) pause(ctx context.Context) error {
 // backoff is a random time that grows with the failures in a row.
 func (p *place) backoff() time.Duration { return p.l.dice.between(firstWait, maxWait, p.failed-1) }
 
-// queue joins or checks the queue on the first home that answers.
+// queue joins or checks the queue on the first home that answers. A home that is silent or refuses is passed over by
+// all of this Locker's waiters for a while.
 func (p *place) queue(ctx context.Context) (pttl time.Duration, rank int64, ok bool) {
 	l := p.l
-	if p.id == "" {
-		p.id = l.id + ":" + strconv.FormatInt(l.places.Add(1), 36)
-	}
 	for i := range min(homes, len(l.nodes)) {
 		n := l.nodes[(l.home(p.resource)+i)%len(l.nodes)]
-		switch {
-		case over(ctx):
-			return 0, 0, false
-		case !l.listener.listen(ctx, l, n):
+		if !l.listener.listen(ctx, l, n) {
 			continue
 		}
-		bounded, cancel := context.WithTimeout(ctx, l.cfg.NodeTimeout)
-		values, err := waitScript.Run(bounded, n.client, p.keys(n), p.id, p.resource, l.keys.wakePrefix, unseen.Milliseconds()).Slice()
-		cancel()
+		pttl, rank, ok = p.queueOn(ctx, n)
 		switch {
-		case err != nil && over(ctx):
-			if p.home == nil {
-				p.home = n // it may be in the queue there: leave takes it out
+		case ok:
+			if p.home != nil && p.home != n {
+				p.leaveQueue(p.home)
 			}
-			return 0, 0, false
-		case err != nil:
+			p.home = n
+			return pttl, rank, true
+		case ctx.Err() == nil:
 			l.listener.lost(n)
-			continue
 		}
-		if p.home != nil && p.home != n {
-			p.leaveHome()
-		}
-		p.home = n
-		ms := integer(values, 0)
-		if ms < 0 {
-			return time.Duration(ms), integer(values, 1), true
-		}
-		if holder, ok := values[len(values)-1].(string); ok {
-			p.w.HeldBy(holder, time.Duration(ms)*time.Millisecond)
-		}
-		return time.Duration(ms) * time.Millisecond, integer(values, 1), true
 	}
 	return 0, 0, false
 }
 
-// over reports whether a caller's time is over: a node that it left no time to answer is not down. A connection may see
-// the deadline before the context does.
-func over(ctx context.Context) bool {
-	deadline, ok := ctx.Deadline()
-	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
-}
-
-func (p *place) keys(n *node) []string {
-	return []string{n.keys.waitPrefix + p.resource, n.keys.lock(p.resource), n.keys.waiting, n.keys.seenPrefix + p.resource}
+// queueOn joins or checks the queue on a node. The look is an op on the node's connection: it waits in line with the
+// acquisitions and releases there, and as patiently.
+func (p *place) queueOn(ctx context.Context, n *node) (pttl time.Duration, rank int64, ok bool) {
+	l := p.l
+	if p.id == "" {
+		p.id = l.id + ":" + strconv.FormatInt(l.places.Add(1), 36)
+	}
+	if l.ask(ctx) != nil {
+		return 0, 0, false
+	}
+	defer l.answered()
+	r := l.newRound(opLook, "look", p.resource)
+	defer r.drop()
+	r.send(1<<n.index, ask{owner: p.id, ttl: unseen.Milliseconds(), expires: time.Now().Add(l.roundLimit())})
+	_ = r.wait(ctx)
+	if r.no == 0 {
+		sent := r.may != 0 || r.pending != 0 && !r.ops[n.index].abandon()
+		if sent && p.home != n {
+			p.leaveQueue(n) // it may be in the queue there
+		}
+		return 0, 0, false
+	}
+	pttl = time.Duration(r.held.pttl)
+	if pttl >= 0 {
+		pttl *= time.Millisecond
+		p.w.HeldBy(r.held.holder, pttl)
+	}
+	return pttl, r.held.floor, true
 }
 
 // leave gives up the place, in the background.
 func (p *place) leave() {
 	if p.home != nil {
-		p.leaveHome()
+		p.leaveQueue(p.home)
 	}
 }
 
-func (p *place) leaveHome() {
-	n, l, id := p.home, p.l, p.id
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return // the next caller finds that this waiter is gone
-	}
-	l.background.Go(func() {
-		ctx, cancel := context.WithTimeout(l.ctx, stallTimeout)
-		defer cancel()
-		_ = leaveScript.Run(ctx, n.client, p.keys(n), id, p.resource, l.keys.wakePrefix).Err()
-	})
+// leaveQueue leaves the queue on a node, and does not wait. If the node does not get it, the next caller there finds
+// that this waiter is gone.
+func (p *place) leaveQueue(n *node) {
+	r := p.l.newRound(opLeave, "leave", p.resource)
+	defer r.drop()
+	r.over = true
+	r.send(1<<n.index, ask{owner: p.id, expires: time.Now().Add(unseen)})
 }
-
-// The scripts of the queue: no lock depends on them, so they may be loaded
-// again at any time.
-var (
-	waitScript  = redis.NewScript(waitText)
-	leaveScript = redis.NewScript(leaveText)
-)

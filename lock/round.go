@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -53,6 +54,28 @@ type tally struct {
 	causes []*NodeError
 }
 
+// maxAsking bounds the acquisitions and looks that wait for answers at one time. More are not faster, because a
+// connection has one batch in flight. Without a bound, the checks of ten thousand rounds leave so little time to the
+// goroutines that read the answers that every node looks silent.
+const maxAsking = 256
+
+// ask waits until the caller may make such a round. It ends with answered.
+func (l *Locker) ask(ctx context.Context) error {
+	select {
+	case l.asking <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case l.asking <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (l *Locker) answered() { <-l.asking }
+
 // newRound creates a round. Its caller ends it with drop.
 func (l *Locker) newRound(kind opKind, operation, resource string) *round {
 	r, _ := l.rounds.Get().(*round)
@@ -89,7 +112,7 @@ func (r *round) send(set uint32, what ask) {
 	for i, n := range r.l.nodes {
 		if set&(1<<i) != 0 {
 			r.refs++
-			r.quiet[i] = quiet{lane: n.lane(hash), signs: n.lane(hash).signs.Load()}
+			r.quiet[i] = newQuiet(&n.lane(hash).signs)
 		}
 	}
 	r.mu.Unlock()
@@ -179,6 +202,8 @@ func (r *round) decided() bool {
 			r.no+r.failed > minority && r.no+r.yes >= r.l.quorum
 	case opConfirm:
 		return r.yes >= r.l.quorum
+	case opHas: // of all nodes but the home
+		return r.no >= r.l.quorum || r.yes+r.failed >= minority
 	default:
 		return r.yes >= r.l.quorum || r.no > minority
 	}
@@ -250,9 +275,21 @@ const looks = 4
 // passes while this process, and the goroutine that reads the node's answers, does not run. A sign of life is any
 // answer on the connection, because an op that is queued behind others waits for those first.
 type quiet struct {
-	lane  *node
-	signs uint32 // at the last check
+	signs *atomic.Uint32 // of the connection
+	last  uint32         // their number at the last check
 	looks int
+}
+
+func newQuiet(signs *atomic.Uint32) quiet { return quiet{signs: signs, last: signs.Load()} }
+
+// silent checks once more, and reports whether enough checks in a row found no sign of life.
+func (q *quiet) silent() bool {
+	if now := q.signs.Load(); now != q.last {
+		q.last, q.looks = now, 0
+	} else {
+		q.looks++
+	}
+	return q.looks >= looks
 }
 
 // silent checks the awaited nodes once more, and reports whether all of them have been silent for enough checks.
@@ -265,13 +302,7 @@ func (r *round) silent() bool {
 		if pending&(1<<i) == 0 {
 			continue
 		}
-		q := &r.quiet[i]
-		if signs := q.lane.signs.Load(); signs != q.signs {
-			q.signs, q.looks = signs, 0
-		} else {
-			q.looks++
-		}
-		silent = silent && q.looks >= looks
+		silent = r.quiet[i].silent() && silent
 	}
 	return silent
 }

@@ -1,6 +1,8 @@
 package lock
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -92,6 +94,33 @@ func TestANodeIsSilentAfterFourLooksWithoutAnAnswer(t *testing.T) {
 		look(true)
 		nodes[0].Thaw()
 		<-r.done // the answer that came at last counts
+	})
+}
+
+// A caller that waits because too many others wait for answers ends with its context.
+func TestAnAcquisitionWaitsWhileManyWaitForAnswers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, _ := inBubble(t, 1)
+		for range maxAsking {
+			m.l.asking <- struct{}{}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begun := time.Now()
+		if _, err := m.l.TryAcquire(ctx, "r"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
+			t.Errorf("after %v: %v", time.Since(begun), err)
+		}
+		got := make(chan error, 1)
+		go func() {
+			_, err := m.l.TryAcquire(t.Context(), "r")
+			got <- err
+		}()
+		time.Sleep(time.Minute)
+		m.l.answered()
+		if err := <-got; err != nil {
+			t.Errorf("once one is answered: %v", err)
+		}
 	})
 }
 

@@ -49,6 +49,22 @@ var (
 	markText string
 )
 
+// The scripts of the queues are bound to no incarnation, because they grant nothing. A Locker loads them when it
+// connects.
+var (
+	lookCall  = evalSHA(shaOf(waitText))
+	leaveCall = evalSHA(shaOf(leaveText))
+)
+
+// shaOf is Redis' name of a script.
+func shaOf(text string) string {
+	sum := sha1.Sum([]byte(text)) //nolint:gosec // as above
+	return hex.EncodeToString(sum[:])
+}
+
+// evalSHA begins a call of a script, as sent.
+func evalSHA(sha string) []byte { return appendBulk(appendBulk(nil, "EVALSHA"), sha) }
+
 // bound are the scripts of one incarnation of a node. They are called only by EVALSHA, and only the beginning of its
 // admission loads them, so NOSCRIPT means that the node was restarted. Never fall back to EVAL, and never load them
 // again.
@@ -88,9 +104,8 @@ var boundTexts = [scriptKinds]*string{
 func bindScripts(nonce string) *bound {
 	b := &bound{nonce: nonce}
 	for kind, text := range boundTexts {
-		sum := sha1.Sum([]byte(bindText(*text, nonce))) //nolint:gosec // as above
-		b.sha[kind] = hex.EncodeToString(sum[:])
-		b.call[kind] = appendBulk(appendBulk(nil, "EVALSHA"), b.sha[kind])
+		b.sha[kind] = shaOf(bindText(*text, nonce))
+		b.call[kind] = evalSHA(b.sha[kind])
 	}
 	return b
 }

@@ -66,15 +66,15 @@ func leaseCalls(k keys) []scriptCall {
 		call("extend", "[0]", hl, b, 40_000),
 		call("extend", "[-3 1 60000 0 ]", hl, a, 60_001),
 		call("extend", "[0 1 -3 3 60000 0 ]", []string{h, k.lock("none"), l, k.lock("t")}, a, 40_000, a, 40_000, a, 60_001),
-		call("wait", "[~ 0 ann]", queue, waiter, "r", k.wakePrefix, 3000),
-		call("wait", "[~ 0 ann]", queue, waiter, "r", k.wakePrefix, 3000),
-		call("wait", "[~ 1 ann]", queue, other, "r", k.wakePrefix, 3000),
-		call("wait", "[~ 0 ann]", queue, other, "r", k.wakePrefix, -1), // no waiter was last seen that late
-		call("wait", "[~ 1 ann]", queue, waiter, "r", k.wakePrefix, 3000),
+		call("wait", "[0 ~ 0 ann]", queue, waiter, "r", k.wakePrefix, 3000),
+		call("wait", "[0 ~ 0 ann]", queue, waiter, "r", k.wakePrefix, 3000),
+		call("wait", "[0 ~ 1 ann]", queue, other, "r", k.wakePrefix, 3000),
+		call("wait", "[0 ~ 0 ann]", queue, other, "r", k.wakePrefix, -1), // no waiter was last seen that late
+		call("wait", "[0 ~ 1 ann]", queue, waiter, "r", k.wakePrefix, 3000),
 		call("leave", "[1]", queue, other, "r", k.wakePrefix),
 		call("release", "[0]", []string{h, l, w}, b, "r", k.wakePrefix),
 		call("release", "[1]", []string{h, l, w}, a, "r", k.wakePrefix), // the waiter does not listen: it is removed
-		call("wait", "[-2 0 ]", queue, waiter, "r", k.wakePrefix, 3000),
+		call("wait", "[0 -2 0 ]", queue, waiter, "r", k.wakePrefix, 3000),
 		call("leave", "[1]", queue, waiter, "r", k.wakePrefix),
 		call("leave", "[0]", queue, waiter, "r", k.wakePrefix),
 		call("batch", "[4294967305 9007199254740991 0]", []string{h, waits, l, k.lock("s"), k.lock("t")},

@@ -71,7 +71,6 @@ func inMemory(t *testing.T, n int) (lock.Config, []*memredis.Node) {
 		nodes[i] = memredis.Start(t)
 		name := fmt.Sprintf("node-%d", i+1)
 		cfg.Nodes = append(cfg.Nodes, lock.Node{Name: name, Addr: name, Dialer: nodes[i].Dial})
-		cfg.Nodes[i].Roomy()
 	}
 	return cfg, nodes
 }

@@ -216,7 +216,6 @@ func (s *sim) addLocker(seed uint64) {
 	}
 	for i, n := range s.nodes {
 		cfg.Nodes = append(cfg.Nodes, lock.Node{Name: n.name, Addr: n.name, Dialer: s.dialer(at, i)})
-		cfg.Nodes[i].Roomy()
 	}
 	clock := cfg.WithClock()
 	cfg.Seed(seed<<8+uint64(at), s.caller)

@@ -11,8 +11,9 @@
 -- ARGV[3]  start of the channels' names
 -- ARGV[4]  after how long, ms, the first of the queue is out unless it looks
 --
--- {pttl, rank, holder}  the lock's time to live (-2: no lock here, -1: it never
---                       expires), how many wait before this one, and who holds it
+-- {0, pttl, rank, holder}  the lock's time to live (-2: no lock here, -1: it
+--                          never expires), how many wait before this one, and
+--                          who holds it; in the places of acquire.lua's refusal
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- One that was stopped still listens, and takes the calls that it does nothing with.
@@ -55,4 +56,4 @@ if pttl == -2 then
     redis.call('HDEL', KEYS[4], head)
   end
 end
-return {pttl, redis.call('ZRANK', KEYS[1], ARGV[1]), string.sub(redis.call('GET', KEYS[2]) or '', 33)}
+return {0, pttl, redis.call('ZRANK', KEYS[1], ARGV[1]), string.sub(redis.call('GET', KEYS[2]) or '', 33)}
