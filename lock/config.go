@@ -150,6 +150,8 @@ type Config struct {
 	clock  *clock.Clock  // of tests
 	dice   dice          // of tests; nil: at random
 	nonces func() string // of tests; nil: at random
+
+	unwatched bool // of tests: only they send messages
 }
 
 // Validate checks the configuration as [New] does. The error is a [*fence.InvalidError].

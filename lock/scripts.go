@@ -45,8 +45,10 @@ var (
 	leaveText string
 	//go:embed scripts/admit_begin.lua
 	admitBeginText string
-	//go:embed scripts/mark.lua
-	markText string
+	//go:embed scripts/rename.lua
+	renameText string
+	//go:embed scripts/reign.lua
+	reignText string
 )
 
 // bound are the scripts of one incarnation of a node. They are called only by EVALSHA, and only the beginning of its
