@@ -112,12 +112,19 @@ func (l *Locker) mayBegin(n *node, a *admission, states []nodeState) error {
 
 // write begins an admission on its node. After an error the node may have it all the same.
 func (l *Locker) write(ctx context.Context, n *node, states []nodeState) (admission, error) {
+	st := states[n.index]
+	if st.over != nil {
+		var err error
+		if st.incarnation, err = l.depose(ctx, n, st); err != nil {
+			return admission{}, err
+		}
+	}
 	_, longest := l.limits(states)
 	a := admission{nonce: l.newNonce(), quarantine: longest, longest: longest}
 	if l.cfg.Embedded || l.cfg.BestEffort {
 		a.quarantine = 0
 	}
-	return a, n.admitBegin(ctx, a.nonce, a.quarantine, 0, states[n.index])
+	return a, n.admitBegin(ctx, a.nonce, a.quarantine, 0, st)
 }
 
 // keepsEpoch reports whether the nodes themselves keep the epoch.
@@ -247,7 +254,8 @@ func (l *Locker) lookAfter(n *node, wait time.Duration) {
 	if !l.leftByInit() {
 		return
 	}
-	if st := n.state(l.ctx); st.err == nil && st.admitted || l.mayAdmit(l.ctx) != nil { // it is found lost again
+	st := n.state(l.ctx)
+	if st.err == nil && st.admitted || l.renewed(l.ctx, n, st) || l.mayAdmit(l.ctx) != nil { // it is found lost again
 		return
 	}
 	log.Warn("node is new, lost its data or was restarted; it grants nothing until " + l.cfg.admittedWhen())
@@ -260,7 +268,7 @@ func (l *Locker) lookAfter(n *node, wait time.Duration) {
 		if l.ctx.Err() != nil {
 			return
 		}
-		if !errors.Is(err, ErrMode) || told != err.Error() { // lasts until an operator repairs it
+		if told != err.Error() { // some last until an operator repairs it
 			log.Warn("node could not be admitted yet", "error", err)
 			told = err.Error()
 		}
@@ -314,15 +322,12 @@ func (n *node) admitBegin(ctx context.Context, nonce string, quarantine, first t
 
 // admit runs admit.lua.
 func (n *node) admit(ctx context.Context, nonce string, base int64, group limits, stored bool) error {
-	reign, store := "", ""
-	if n.cfg.watched() {
-		reign = "reign"
-	}
+	store := ""
 	if stored {
 		store = "stored"
 	}
 	values, err := n.client.EvalSha(ctx, bindScripts(nonce).sha[admitKind], []string{n.keys.h, n.keys.q},
-		strconv.FormatInt(base, 10), group.granted.Milliseconds(), group.longest.Milliseconds(), reign, store, n.durableMark(ctx)).Slice()
+		strconv.FormatInt(base, 10), group.granted.Milliseconds(), group.longest.Milliseconds(), store, n.durableMark(ctx)).Slice()
 	switch {
 	case redis.HasErrorPrefix(err, "NOSCRIPT"):
 		return errRestarted

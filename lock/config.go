@@ -146,6 +146,8 @@ type Config struct {
 	dice   dice          // of tests; nil: at random
 	nonces func() string // of tests; nil: at random
 	minTTL time.Duration // of tests; 0: MinTTL
+
+	unwatched bool // of tests: only they send messages
 }
 
 // Validate checks the configuration as [New] does. The error is a [*fence.InvalidError].

@@ -77,42 +77,43 @@ func (n *node) connect() error {
 	}
 	_ = n.link.conn.SetDeadline(time.Now().Add(n.stall))
 	nonce, err := n.incarnation()
-	if err == nil && nonce != "" {
-		err = n.cfg.checkMode(nonce)
-	}
-	if err == nil && nonce != "" {
+	if err == nil {
 		err = n.loadScripts()
 	}
 	_ = n.link.conn.SetDeadline(time.Time{})
 	switch {
+	case errors.Is(err, ErrEvicts):
+		n.leave()
+		return err
+	case errors.Is(err, ErrQuarantined):
+		n.leave()
+		n.onLost(n)
+		return err
 	case err != nil:
 		n.hangUp()
 		return serverError(err)
-	case nonce == "":
-		if n.cfg.watched() {
-			n.hangUp() // its successor may be admitted
-		}
-		n.onLost(n)
-		return ErrQuarantined
 	}
 	n.bound = bindScripts(nonce)
 	return nil
 }
 
-// incarnation reads the admitted incarnation: "" for none.
+// incarnation reads the admitted incarnation, unless the server's account of itself contradicts it.
 func (n *node) incarnation() (string, error) {
-	nonce, err := n.field("@incarnation")
-	if err != nil || nonce == "" || !n.cfg.watched() {
-		return nonce, err
+	vals, err := n.link.do("HMGET", n.keys.h, "@incarnation", "@reign")
+	if err != nil || len(vals) != 2 {
+		return "", cmp.Or(err, errMalformed)
 	}
-	reign, err := n.field("@reign")
-	if err != nil {
+	nonce, reign := vals[0].text, vals[1].text
+	said, err := n.link.account()
+	switch {
+	case err != nil && (n.cfg.watched() || !isReplyError(err)):
 		return "", err
+	case said.unfit() != nil:
+		return "", said.unfit()
+	case nonce == "":
+		return "", ErrQuarantined
 	}
-	if ok, err := n.link.reigns(reign); err != nil || !ok {
-		return "", err
-	}
-	return nonce, nil
+	return nonce, cmp.Or(n.cfg.checkMode(nonce), said.over(reign))
 }
 
 // loadScripts loads the scripts of the queues, and the one by which [Locker.Init] tells an emptied node from a new
@@ -134,15 +135,6 @@ func (n *node) loadScripts() error {
 		}
 	}
 	return nil
-}
-
-// field reads one field of H; "" if there is none.
-func (n *node) field(name string) (string, error) {
-	vals, err := n.link.do("HGET", n.keys.h, name)
-	if err != nil || len(vals) != 1 {
-		return "", cmp.Or(err, errMalformed)
-	}
-	return vals[0].text, nil
 }
 
 // serve reads the answers to what is in flight and sends what was queued meanwhile, until the link fails, the node is
@@ -179,11 +171,9 @@ func (n *node) serve() {
 			return
 		case lost:
 			// It may have been admitted again meanwhile: check before the next call.
-			n.serving, n.busy, n.bound = false, false, nil
+			n.serving, n.busy = false, false
 			n.mu.Unlock()
-			if n.cfg.watched() {
-				n.hangUp()
-			}
+			n.leave()
 			n.onLost(n)
 			return
 		case len(n.queue) > 0:
@@ -322,6 +312,15 @@ func (n *node) fail(err error) {
 	n.hangUp()
 	for _, o := range unknown {
 		n.deliver(o, failed(err))
+	}
+}
+
+// leave forgets the incarnation of a node that grants nothing. A link that is older than a second is dropped: the
+// address may lead to another server by now.
+func (n *node) leave() {
+	n.bound = nil
+	if time.Since(n.link.made) > time.Second {
+		n.hangUp()
 	}
 }
 

@@ -113,7 +113,9 @@ func (n *node) durableMark(ctx context.Context) string {
 func (n *node) warning(ctx context.Context, st nodeState) string {
 	switch {
 	case st.err != nil:
-	case st.unguarded:
+	case st.over != nil:
+		return st.over.Error()
+	case n.cfg.watched() && !st.said.guarded:
 		return unguarded
 	case n.cfg.Durable:
 		if err := n.durability(ctx); err != nil {

@@ -56,6 +56,12 @@ func (c *Config) Seed(seed uint64, who func() uint64) {
 	}
 }
 
+// Unwatched leaves all messages to the calls.
+func (c *Config) Unwatched() { c.unwatched = true }
+
+// Saw reports whether a check found the first node admitted.
+func Saw(l *Locker) bool { return l.nodes[0].saw.Load() != nil }
+
 // WithNonces names the incarnations that a configuration's Lockers admit.
 func (c *Config) WithNonces(next func() string) { c.nonces = next }
 

@@ -172,7 +172,9 @@ type nodeState struct {
 	change      string // the last change of the limits
 	stored      bool   // a store outside of the nodes keeps the epoch
 	counters    int64
-	unguarded   bool          // a primary with Sentinels that accepts writes while no replica is connected
+	reign       string        // as the admission noted it
+	said        account       // what the server says of itself
+	over        error         // why the reign of its incarnation, whose scripts it has, is over; nil: it is not
 	locks       bool          // read only if there is no incarnation
 	emptied     bool          // likewise: it may have granted leases in this run
 	quarantine  time.Duration // 0: none
@@ -277,27 +279,21 @@ func (n *node) read(ctx context.Context) nodeState {
 	var marker *redis.SliceCmd
 	var fields *redis.IntCmd
 	var quarantine *redis.DurationCmd
-	var replication, memory *redis.StringCmd
+	var info *redis.StringCmd
 	var clock *redis.TimeCmd
 	_, failed := n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending", "@note", "@reign", "@epoch", "@longest", "@durable", "@stored", "@change")
 		fields = p.HLen(ctx, n.keys.h)
 		quarantine = p.PTTL(ctx, n.keys.q)
-		clock, memory = p.Time(ctx), p.Info(ctx, "memory")
-		if n.cfg.watched() {
-			replication = p.Info(ctx, "replication")
-		}
+		clock, info = p.Time(ctx), p.Info(ctx, accountSections...)
 		return nil
 	})
-	err := cmp.Or(marker.Err(), fields.Err(), quarantine.Err()) // the time and the memory may be refused
-	if err == nil && replication != nil {
-		err = replication.Err()
+	err := cmp.Or(marker.Err(), fields.Err(), quarantine.Err()) // the time may be refused, and so may INFO
+	if err == nil && n.cfg.watched() {
+		err = info.Err()
 	}
-	if err == nil && clock.Err() == nil && memory.Err() == nil {
+	if err == nil && clock.Err() == nil && info.Err() == nil {
 		err = failed
-	}
-	if err == nil {
-		err = evicts(memory.Val())
 	}
 	if err == nil && len(marker.Val()) != markerFields {
 		err = errMalformed
@@ -311,14 +307,14 @@ func (n *node) read(ctx context.Context) nodeState {
 	}
 	st.mark(marker.Val(), fields.Val())
 	st.quarantine = max(0, quarantine.Val())
-	err = n.readRun(ctx, &st)
-	if replication != nil {
-		id, guarded := reign(replication.Val())
-		admitted, _ := marker.Val()[5].(string)
-		st.admitted, st.unguarded = st.admitted && id == admitted, !guarded
-	}
-	if err != nil {
+	if err = n.readRun(ctx, &st); err != nil {
 		return nodeState{err: serverError(err)}
+	}
+	st.said = readAccount(info.Val())
+	st.err = st.said.unfit()
+	if st.admitted {
+		st.over = st.said.over(st.reign)
+		st.admitted = st.err == nil && st.over == nil
 	}
 	return st
 }
@@ -351,6 +347,7 @@ func (st *nodeState) mark(marker []any, fields int64) {
 	}
 	st.incarnation, _ = marker[0].(string)
 	st.pending, _ = marker[3].(string)
+	st.reign, _ = marker[5].(string)
 	if text, ok := marker[1].(string); ok {
 		st.hasBase = true
 		st.base = number(text)

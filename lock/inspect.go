@@ -29,13 +29,17 @@ type NodeStatus struct {
 	HasClock   bool          // it reported its time
 	BestEffort bool          // it is marked for best effort; see [Config.BestEffort]
 	Durable    bool          // it was declared durable, and its settings were, when it was admitted; see [Node.Durable]
+	Watched    bool          // a failover and evicted keys are noticed: its admission and this process may ask for INFO
 	Warning    string        // what an operator should change; "": nothing
 	Err        error         // nil: it answered
 }
 
 const unguarded = "its primary accepts writes while no replica is near: cut off from its Sentinels it would go on granting beside its successor; set min-replicas-to-write"
 
-// Status asks all nodes. While the prefix of the keys is not known it returns none. The group can grant leases while a quorum (more than half) is admitted.
+const unwatched = "not watched: failovers and evicted keys go unnoticed, because INFO is refused or does not show them; allow its user INFO, and restart it"
+
+// Status asks all nodes. While the prefix of the keys is not known it returns none. The group can grant leases while a
+// quorum (more than half) is admitted.
 func (l *Locker) Status(ctx context.Context) []NodeStatus {
 	if l.keyed(ctx) != nil {
 		return nil
@@ -47,8 +51,12 @@ func (l *Locker) Status(ctx context.Context) []NodeStatus {
 			Admitted: st.admitted, Quarantine: st.quarantine, MaxTTL: st.limits.granted,
 			Epoch: st.base >> epochShift, RTT: st.rtt, Clock: st.clock, HasClock: st.hasClock, Err: st.err,
 			BestEffort: isBestEffort(st.incarnation), Durable: st.durable,
+			Watched: st.reign != "" && st.said.reign() != "",
 		}
 		status[i].Warning = l.nodes[i].warning(ctx, st)
+		if st.admitted && !status[i].Watched && !l.cfg.Embedded {
+			status[i].Warning = cmp.Or(status[i].Warning, unwatched)
+		}
 		if st.err == nil && !st.admitted {
 			l.nodeLost(l.nodes[i])
 		}

@@ -192,6 +192,7 @@ func TestASilentSubscriptionIsAskedForASignOfLife(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg, nodes := inMemory(t, 1)
+		cfg.Unwatched()
 		holder, l := started(t, cfg), locker(t, cfg)
 		leased(t, holder, "r", lock.WithTTL(lock.DefaultMaxTTL))
 		ctx, cancel := context.WithCancel(t.Context())

@@ -57,8 +57,8 @@ type Locker struct {
 	overdue    map[int]overdue   // others' admissions that are over, by node
 }
 
-// New creates a Locker. It does not connect; before the first start of a group call [Locker.Init]. With an Armer it
-// checks the nodes in the background, about once a second, and admits those that were lost.
+// New creates a Locker. It does not connect; before the first start of a group call [Locker.Init]. It checks the nodes
+// in the background, about once a second, and with an Armer admits those that were lost.
 func New(cfg Config) (*Locker, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -91,7 +91,7 @@ func New(cfg Config) (*Locker, error) {
 		l.nodes[0].double()
 	}
 	l.name()
-	if l.admitsByItself() {
+	if !cfg.unwatched {
 		l.background.Go(l.watch)
 	}
 	return l, nil

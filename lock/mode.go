@@ -136,19 +136,24 @@ func (l *Locker) Mark(ctx context.Context, bestEffort bool) error {
 	return err
 }
 
-// mark gives a node a new incarnation of the given mode. Its scripts are not loaded, so the node is not admitted.
+// mark gives a node an incarnation of the given mode.
 func (n *node) mark(ctx context.Context, incarnation string, bestEffort bool) error {
 	if incarnation != "" && isBestEffort(incarnation) == bestEffort {
 		return nil
 	}
-	values, err := markScript.Run(ctx, n.client, []string{n.keys.h}, incarnation, newNonce(bestEffort)).Slice()
+	return n.rename(ctx, incarnation, newNonce(bestEffort))
+}
+
+// rename gives a node another incarnation. Its scripts are not loaded, so the node is not admitted.
+func (n *node) rename(ctx context.Context, incarnation, next string) error {
+	values, err := renameScript.Run(ctx, n.client, []string{n.keys.h}, incarnation, next).Slice()
 	switch {
 	case err != nil:
 		return serverError(err)
 	case integer(values, 0) != 1:
-		return fmt.Errorf("mark the node: %w", errRace)
+		return fmt.Errorf("end the node's incarnation: %w", errRace)
 	}
 	return nil
 }
 
-var markScript = redis.NewScript(markText)
+var renameScript = redis.NewScript(renameText)

@@ -61,6 +61,7 @@ type node struct {
 	extra     time.Time // value of lastReply, or sentAt, when the node got extra time
 
 	signs atomic.Uint32 // signs of life: answers while a link is made, and to calls
+	saw   atomic.Pointer[sight]
 }
 
 func newNode(cfg Node, index int, k *keys, nodeTimeout time.Duration, onLost func(*node)) *node {
@@ -113,6 +114,7 @@ func newClient(cfg Node, stall time.Duration) *redis.Client {
 		WriteTimeout:          stall,
 		PoolSize:              4,
 		PipelinePoolSize:      -1,
+		ConnMaxLifetime:       5 * time.Second, // the address may lead to another server by now
 		DisableIdentity:       true,
 		MaintNotificationsConfig: &maintnotifications.Config{
 			Mode: maintnotifications.ModeDisabled,
@@ -212,6 +214,22 @@ func (n *node) send() {
 	}
 	if cap(n.out) > 1<<20 {
 		n.out = nil
+	}
+}
+
+// drop closes the links, so that the node is asked what it is before its next op.
+func (n *node) drop() {
+	n.mu.Lock()
+	var conn net.Conn
+	if n.serving {
+		conn = n.link.conn
+	}
+	n.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close()
+	}
+	if n.twin != nil {
+		n.twin.drop()
 	}
 }
 

@@ -45,8 +45,10 @@ var (
 	leaveText string
 	//go:embed scripts/admit_begin.lua
 	admitBeginText string
-	//go:embed scripts/mark.lua
-	markText string
+	//go:embed scripts/rename.lua
+	renameText string
+	//go:embed scripts/reign.lua
+	reignText string
 )
 
 // The scripts of the queues are bound to no incarnation, because they grant nothing. A Locker loads them when it

@@ -30,7 +30,7 @@ func scripted(script, want string, keys []string, args ...any) scriptCall {
 }
 
 func (k keys) admitted(nonce, want string, base int64) scriptCall {
-	return scriptCall{"admit", nonce, []string{k.h, k.q}, []any{base, 60_000, 60_000, "", "stored", "durable"}, want}
+	return scriptCall{"admit", nonce, []string{k.h, k.q}, []any{base, 60_000, 60_000, "stored", "durable"}, want}
 }
 
 // conversation has the expected answer of each script on every kind of node. h, q, l, w are the names in the scripts'
@@ -128,8 +128,10 @@ func admissionCalls(k keys) []scriptCall {
 		{"shorten", "next", []string{h, q}, []any{"next:50000", 30_000}, "[1]"},
 		{"shorten", "next", []string{h, q}, []any{"next:50000", 0}, "[0]"}, // only once
 		admit("third", "[0]", 3<<32),
-		call("mark", "[0]", []string{h}, "another", "best-effort-1"),
-		call("mark", "[1]", []string{h}, nonce, "best-effort-1"),
+		call("reign", "[0]", []string{h}, "another", "", "reign"),
+		call("reign", "[0]", []string{h}, nonce, "another", "reign"),
+		call("rename", "[0]", []string{h}, "another", "best-effort-1"),
+		call("rename", "[1]", []string{h}, nonce, "best-effort-1"),
 		call("admit_begin", "[1]", []string{h, q}, "best-effort-2", -1, "best-effort-1", "", 0),
 		call("admit_begin", "[1]", []string{h, q}, "third", 50_000, "best-effort-1", "", 0), // a quarantine ran before; none does now
 	}
@@ -176,7 +178,7 @@ func TestEveryScriptAnswersAlikeOnTheEmbeddedRedis(t *testing.T) {
 var embeddedTexts = map[string]*string{
 	"acquire": &acquireText, "confirm": &confirmText, "extend": &extendText, "release": &releaseText, "batch": &batchText,
 	"admit_begin": &admitBeginText, "admit": &admitText, "locks": &locksText, "shorten": &shortenText, "limit": &limitText, "give": &giveText,
-	"epoch": &epochText, "raise": &raiseText, "sweep": &sweepText, "wait": &waitText, "leave": &leaveText, "mark": &markText,
+	"epoch": &epochText, "raise": &raiseText, "sweep": &sweepText, "wait": &waitText, "leave": &leaveText, "rename": &renameText, "reign": &reignText,
 }
 
 // answerOf makes the call as the package does: bound scripts by their hash, after they were loaded.

@@ -8,20 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"time"
 )
 
 // A node with Sentinels is the server that is the primary. A failover replaces it by another run, perhaps with older
-// data, and so counts as the loss of the node. It is detected by two things:
-//
-//   - a promoted replica has the marker and the counters, as far as they were replicated, but not the scripts: those
-//     are in the memory of the run that loaded them (NOSCRIPT);
-//   - a former primary that comes back without a restart still has the scripts. But each promotion creates a new
-//     replication ID, and admission records the ID of the server that it admits, as the node's reign.
-//
-// Sentinels close all connections to a server that they make a replica, so each reign begins with a new connection,
-// and the checks are made then.
+// data, and so counts as the loss of the node; see reign.go. Sentinels close all connections to a server that they make
+// a replica, so each reign begins with a new connection, and is checked then.
 
 var (
 	errNotPrimary = errors.New("the server that the Sentinels name is a replica")
@@ -104,29 +96,4 @@ func (n Node) ask(ctx context.Context, sentinel string, within time.Duration) (s
 		return "", errNoMaster
 	}
 	return net.JoinHostPort(vals[0].text, vals[1].text), nil
-}
-
-// reign is the replication ID in INFO replication, and guarded whether that primary refuses writes while no replica
-// is connected.
-func reign(info string) (id string, guarded bool) {
-	for line := range strings.Lines(info) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		switch name {
-		case "master_replid":
-			id = value
-		case "min_slaves_good_slaves": // present only if min-replicas-to-write is set
-			guarded = true
-		}
-	}
-	return id, guarded
-}
-
-// reigns reports whether the connected server is the one that was admitted.
-func (k *link) reigns(admitted string) (bool, error) {
-	vals, err := k.do("INFO", "replication")
-	if err != nil || len(vals) != 1 {
-		return false, cmp.Or(err, errMalformed)
-	}
-	id, _ := reign(vals[0].text)
-	return id != "" && id == admitted, nil
 }

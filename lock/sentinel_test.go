@@ -74,16 +74,6 @@ func (w *watchedNode) fail(t *testing.T, meanwhile func()) (failed string) {
 	return failed
 }
 
-// startBare starts a server on this machine's loopback, even if other tests use containers, because these servers and
-// the Sentinel must reach each other.
-func startBare(t *testing.T, args ...string) *redisserver.Server {
-	t.Helper()
-	s, err := redisserver.Start(t.Context(), redisserver.Config{Args: args})
-	must(t, err)
-	t.Cleanup(func() { must(t, s.Close()) })
-	return s
-}
-
 func startSentinel(t *testing.T, config string) (addr string) {
 	t.Helper()
 	binary, err := redisserver.Find()

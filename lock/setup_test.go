@@ -62,6 +62,16 @@ func own(t *testing.T, n int, server redisserver.Config) (lock.Config, []*rediss
 
 var prefixes atomic.Int64
 
+// startBare starts a server on this machine's loopback, even if other tests use containers, because these servers and
+// their Sentinel must reach each other.
+func startBare(t *testing.T, args ...string) *redisserver.Server {
+	t.Helper()
+	s, err := redisserver.Start(t.Context(), redisserver.Config{Args: args})
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	return s
+}
+
 // inMemory is a configuration over n nodes in a bubble of testing/synctest, with the product's own times.
 func inMemory(t *testing.T, n int) (lock.Config, []*memredis.Node) {
 	t.Helper()

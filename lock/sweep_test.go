@@ -24,8 +24,8 @@ func fields(t *testing.T, c *redis.Client, prefix string) int64 {
 	return n
 }
 
-// ownFields are the fields other than the counters: the incarnation, its base, the longest TTL and a note.
-const ownFields = 4
+// ownFields are the fields other than the counters: the incarnation, its base, the longest TTL, a note and the reign.
+const ownFields = 5
 
 // used is the memory of a node, in bytes.
 func used(t *testing.T, c *redis.Client) int64 {

@@ -7,9 +7,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// watch admits lost nodes also while no leases are requested; requests find lost nodes by their answers. It checks
-// each node once in one to two seconds, until the Locker is closed. A group in which no node was ever admitted is
-// left to [Locker.Init], which needs no quarantine before the first admission.
+// watch finds lost nodes also while no leases are requested, and what the answers to requests don't show: that a node
+// may evict keys, or that its reign is over. It checks each node once in one to two seconds, until the Locker is closed,
+// and with an Armer admits the lost ones. A group in which no node was ever admitted is left to [Locker.Init], which
+// needs no quarantine before the first admission.
 func (l *Locker) watch() {
 	select {
 	case <-l.naming.known:
@@ -20,7 +21,7 @@ func (l *Locker) watch() {
 	for pause(l.ctx, time.Second+l.dice.random(time.Second)) == nil {
 		l.each(func(i int, n *node) {
 			if !l.looksAfter(n) {
-				looks[i].again(l.ctx, n)
+				looks[i].again(l, n)
 			}
 		})
 		used := false
@@ -63,14 +64,25 @@ func (s *looked) lost(used bool) bool {
 	return s.missing > 0 && s.used || s.missing > 1 && used
 }
 
-func (s *looked) again(ctx context.Context, n *node) {
-	if s.admitted != nil && !n.cfg.watched() {
-		if is, now := n.is(ctx, s.admitted); is {
+func (s *looked) again(l *Locker, n *node) {
+	begun := l.clock.Now()
+	if s.admitted != nil {
+		if is, now, reign := n.is(l.ctx, s.admitted); is {
 			s.limits, s.missing = now, 0
+			n.saw.Store(&sight{reign, begun})
 			return
 		}
 	}
-	st := n.state(ctx)
+	st := n.state(l.ctx)
+	if l.renewed(l.ctx, n, st) {
+		return
+	}
+	if st.over != nil && !st.said.replica {
+		_, _ = l.depose(l.ctx, n, st) // the next check tries again
+	}
+	if st.err == nil && !st.admitted || st.said.unfit() != nil {
+		n.drop()
+	}
 	if st.err != nil {
 		s.missing = 0
 		return
@@ -78,23 +90,29 @@ func (s *looked) again(ctx context.Context, n *node) {
 	s.used = s.used || st.incarnation != "" || st.quarantine > 0
 	if s.missing++; st.admitted {
 		s.admitted, s.limits, s.missing = bindScripts(st.incarnation), st.limits, 0
+		n.saw.Store(&sight{st.reign, begun})
 	}
 }
 
-// is reports whether the node is still admitted in a known incarnation, and its limits. It is the cheap check: one
-// round trip.
-func (n *node) is(ctx context.Context, b *bound) (bool, limits) {
+// is reports whether the node is still admitted in a known incarnation, its limits, and its reign. It is the cheap
+// check: one round trip.
+func (n *node) is(ctx context.Context, b *bound) (is bool, now limits, reign string) {
 	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
 	defer cancel()
 	var marker *redis.SliceCmd
 	var scripts *redis.BoolSliceCmd
-	_, err := n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@maxttl", "@longest")
+	var info *redis.StringCmd
+	_, _ = n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@maxttl", "@longest", "@reign")
 		scripts = p.ScriptExists(ctx, b.sha[opAcquire])
+		info = p.Info(ctx, accountSections...) // may be refused
 		return nil
 	})
-	if err != nil || len(marker.Val()) != 3 || marker.Val()[0] != any(b.nonce) || !scripts.Val()[0] {
-		return false, limits{}
+	if fields := marker.Val(); len(fields) == 4 && len(scripts.Val()) == 1 {
+		reign, _ = fields[3].(string)
+		now = limits{milliseconds(fields[1]), milliseconds(fields[2])}
+		said := readAccount(info.Val())
+		is = fields[0] == any(b.nonce) && scripts.Val()[0] && said.unfit() == nil && said.over(reign) == nil
 	}
-	return true, limits{milliseconds(marker.Val()[1]), milliseconds(marker.Val()[2])}
+	return is, now, reign
 }

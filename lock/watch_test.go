@@ -2,6 +2,7 @@ package lock_test
 
 import (
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -26,6 +27,10 @@ func TestALostNodeIsAdmittedThoughNobodyAsksForLeases(t *testing.T) {
 		"flushed":                     func(t *testing.T, n *memredis.Node) { must(t, n.Client(t).FlushAll(t.Context()).Err()) },
 		"counters deleted": func(t *testing.T, n *memredis.Node) {
 			must(t, n.Client(t).Del(t.Context(), lock.DefaultKeyPrefix+":h").Err())
+		},
+		"keys evicted": func(_ *testing.T, n *memredis.Node) { n.Says(func(a *memredis.Account) { a.Evicted++ }) },
+		"failed over and back": func(_ *testing.T, n *memredis.Node) {
+			n.Says(func(a *memredis.Account) { a.ReplID, a.OtherReplID = strings.Repeat("b", 40), strings.Repeat("c", 40) })
 		},
 		"scripts flushed": func(t *testing.T, n *memredis.Node) { must(t, n.Client(t).ScriptFlush(t.Context()).Err()) },
 	} {

@@ -24,6 +24,7 @@ type link struct {
 	in    *bufio.Reader
 	vals  []value        // of the last reply
 	signs *atomic.Uint32 // counts what do is answered; nil: nobody looks
+	made  time.Time
 }
 
 // value is one element of a reply; a nil bulk string is the zero value.
@@ -55,7 +56,7 @@ func dialLink(ctx context.Context, cfg Node, within time.Duration, signs *atomic
 	if err != nil {
 		return nil, err
 	}
-	k := &link{conn: conn, in: bufio.NewReaderSize(conn, 16<<10), signs: signs}
+	k := &link{conn: conn, in: bufio.NewReaderSize(conn, 16<<10), signs: signs, made: time.Now()}
 	_ = conn.SetDeadline(time.Now().Add(within))
 	if err := k.greet(cfg); err != nil {
 		_ = conn.Close()
@@ -95,9 +96,6 @@ func (k *link) greet(cfg Node) error {
 	}
 	if cfg.watched() && !primary(vals) {
 		return errNotPrimary
-	}
-	if err := k.refuseEvicting(); err != nil {
-		return err
 	}
 	if cfg.DB != 0 {
 		_, err = k.do("SELECT", strconv.Itoa(cfg.DB))
@@ -321,7 +319,7 @@ func serverError(err error) error {
 	case strings.HasPrefix(text, "NOAUTH"), strings.HasPrefix(text, "ERR Protocol error: unauthenticated"): // the latter to a script's many arguments
 		return ErrNoPassword
 	case strings.HasPrefix(text, "READONLY"):
-		return fmt.Errorf("%w: its server is a replica now", ErrQuarantined) // nothing was written
+		return errReplica // nothing was written
 	case strings.HasPrefix(text, "CROSSSLOT"), strings.HasPrefix(text, "MOVED"), strings.HasPrefix(text, "CLUSTERDOWN"):
 		return ErrCluster
 	case isTimeout(err):

@@ -46,8 +46,8 @@ func greeting(answer func(out io.Writer)) func(command []string, out io.Writer) 
 		switch command[0] {
 		case "HELLO":
 			_, _ = io.WriteString(out, "*4\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n")
-		case "HGET":
-			_, _ = io.WriteString(out, "$5\r\nnonce\r\n")
+		case "HMGET":
+			_, _ = io.WriteString(out, "*2\r\n$5\r\nnonce\r\n$-1\r\n")
 		default:
 			answer(out)
 		}
@@ -75,7 +75,7 @@ func (s *impostor) dial(context.Context, string, string) (net.Conn, error) {
 			switch command[0] {
 			case "SCRIPT": // each connection sends this first: see leaveTrace
 				_, _ = io.WriteString(server, "$3\r\nsum\r\n")
-			case "INFO": // and this: see refuseEvicting
+			case "INFO": // and this: see account
 				_, _ = io.WriteString(server, "$0\r\n\r\n")
 			default:
 				s.answer(command, server)
@@ -115,7 +115,7 @@ func readCommand(in *bufio.Reader) ([]string, error) {
 // against is a Locker with one impostor.
 func against(t *testing.T, s *impostor) *messages {
 	t.Helper()
-	l, err := New(Config{Nodes: []Node{{Addr: "impostor", Password: "open sesame", Dialer: s.dial}}, Epochs: noEpochs{}})
+	l, err := New(Config{Nodes: []Node{{Addr: "impostor", Password: "open sesame", Dialer: s.dial}}, Epochs: noEpochs{}, unwatched: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,6 +85,7 @@ type shownNode struct {
 	Epoch        int64   `json:"epoch"`
 	RTTMicros    int64   `json:"rtt_us"`
 	BestEffort   bool    `json:"best_effort"` // admitted without a quarantine: see "nodes mode"
+	Watched      bool    `json:"watched"`     // a failover and evicted keys are noticed
 	Warning      string  `json:"warning,omitempty"`
 	Error        *string `json:"error"` // null: the node answered
 }
@@ -99,7 +100,8 @@ func newNodesStatus(e env) *cobra.Command {
 quarantine_ms is how long a node that restarted or lost its data still grants nothing. max_ttl_ms is
 the longest TTL that a node grants; "fencegate nodes max-ttl" changes it. A quarantine lasts as long if
 too few other nodes can tell how long their locks last. best_effort is true if a node is admitted
-without a quarantine: see "fencegate nodes mode".`,
+without a quarantine: see "fencegate nodes mode". watched is false if a failover or evicted keys would
+go unnoticed.`,
 		Example: `  fencegate nodes status --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -109,7 +111,7 @@ without a quarantine: see "fencegate nodes mode".`,
 				for _, st := range l.Status(cmd.Context()) {
 					one := shownNode{
 						Name: st.Name, Admitted: st.Admitted, QuarantineMS: st.Quarantine.Milliseconds(), MaxTTLMS: st.MaxTTL.Milliseconds(),
-						Epoch: st.Epoch, RTTMicros: st.RTT.Microseconds(), BestEffort: st.BestEffort, Warning: st.Warning,
+						Epoch: st.Epoch, RTTMicros: st.RTT.Microseconds(), BestEffort: st.BestEffort, Watched: st.Watched, Warning: st.Warning,
 					}
 					if st.Err != nil {
 						why := st.Err.Error()

@@ -108,6 +108,9 @@ func admission(addr string, durable bool, st lock.NodeStatus) Finding {
 	case !st.Admitted:
 		return warn(check, addr+" grants nothing: it is new, or lost its data or its run", "Keep a gateway running, which admits it after the quarantine; for a group's first start: fencegate serve --init")
 	}
+	if st.Warning != "" && !durable && !st.Watched {
+		return warn(check, addr+": "+st.Warning, "ACL SETUSER USER +info, then restart the node.")
+	}
 	if st.Warning != "" && !durable {
 		return warn(check, addr+": "+st.Warning, "min-replicas-to-write 1, and min-replicas-max-lag no more than the Sentinels' down-after-milliseconds.")
 	}

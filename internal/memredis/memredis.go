@@ -12,12 +12,15 @@ package memredis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
@@ -31,16 +34,57 @@ type Node struct {
 	Requests, Replies *Way
 
 	mu    sync.Mutex
+	says  Account
 	mini  *miniredis.Miniredis // nil: stopped
 	kept  *miniredis.Miniredis // the server of a node that is stopped
 	conns []*end
 	made  int
 }
 
+// Account is what a node says about itself in INFO.
+type Account struct {
+	Refused     bool // an ACL refuses it
+	Role        string
+	ReplID      string // 40 hexadecimal digits
+	OtherReplID string // of the history before: zeros for none
+	Limit       string // maxmemory
+	Policy      string // maxmemory-policy
+	Evicted     int
+}
+
+// primary says that a node lost nothing, and will not.
+var primary = Account{
+	Role: "master", ReplID: strings.Repeat("a", 40), OtherReplID: strings.Repeat("0", 40), Limit: "0", Policy: "noeviction",
+}
+
+// Says changes what the node says about itself. It does nothing else.
+func (n *Node) Says(change func(a *Account)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change(&n.says)
+}
+
+// info answers INFO.
+func (n *Node) info(c *server.Peer, cmd string, _ ...string) bool {
+	if cmd != "INFO" {
+		return false
+	}
+	n.mu.Lock()
+	a := n.says
+	n.mu.Unlock()
+	if a.Refused {
+		c.WriteError("NOPERM this user has no permissions to run the 'info' command")
+		return true
+	}
+	c.WriteBulk(fmt.Sprintf("role:%s\r\nmaster_replid:%s\r\nmaster_replid2:%s\r\nmaxmemory:%s\r\nmaxmemory_policy:%s\r\nevicted_keys:%d\r\n",
+		a.Role, a.ReplID, a.OtherReplID, a.Limit, a.Policy, a.Evicted))
+	return true
+}
+
 // Start starts a node that is closed at the test's end.
 func Start(t testing.TB) *Node {
 	t.Helper()
-	n := &Node{Requests: &Way{}, Replies: &Way{}}
+	n := &Node{Requests: &Way{}, Replies: &Way{}, says: primary}
 	if err := n.start(empty()); err != nil {
 		t.Fatal(err)
 	}
@@ -63,6 +107,7 @@ func (n *Node) start(m *miniredis.Miniredis) error {
 	}
 	c := clientOf(func(context.Context, string, string) (net.Conn, error) { return conn, nil })
 	defer func() { _ = c.Close() }()
+	m.Server().SetPreHook(n.info)
 	if err := c.ScriptFlush(context.Background()).Err(); err != nil {
 		return err
 	}

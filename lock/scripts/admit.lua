@@ -9,10 +9,8 @@
 --          written (a slow admission with an older epoch made tokens fall)
 -- ARGV[2]  the longest ttl that the node grants, ms; limit.lua changes it
 -- ARGV[3]  the longest ttl that a lease may still have, ms
--- ARGV[4]  'reign': note this server's replication id, for a node that Sentinels
---          look after; '' for any other
--- ARGV[5]  'stored': note that a store outside of the nodes keeps the epoch
--- ARGV[6]  'durable': note that this server keeps what it acknowledges over a crash
+-- ARGV[4]  'stored': note that a store outside of the nodes keeps the epoch
+-- ARGV[5]  'durable': note that this server keeps what it acknowledges over a crash
 --
 -- {1}        admitted
 -- {0}        race: another admission has begun, or the data is gone again
@@ -37,14 +35,19 @@ end
 -- walk over all of them.
 redis.call('HSET', KEYS[1], '@incarnation', '@NONCE@', '@base', ARGV[1], '@maxttl', ARGV[2], '@longest', longest,
   '@note', 'kept by fencegate: without this key the node counts as lost and grants nothing')
-redis.call('HDEL', KEYS[1], '@pending', '@stored', '@durable')
-if ARGV[5] == 'stored' then
+redis.call('HDEL', KEYS[1], '@pending', '@stored', '@durable', '@reign')
+if ARGV[4] == 'stored' then
   redis.call('HSET', KEYS[1], '@stored', '1')
 end
-if ARGV[6] == 'durable' then
+if ARGV[5] == 'durable' then
   redis.call('HSET', KEYS[1], '@durable', '1')
 end
-if ARGV[4] == 'reign' then
-  redis.call('HSET', KEYS[1], '@reign', string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)'))
+-- The server's reign: if it changes, the server may have lost what it granted. An ACL may refuse it.
+local said = redis.pcall('INFO', 'replication', 'stats')
+if type(said) == 'string' then
+  local id, evicted = string.match(said, 'master_replid:(%x+)'), string.match(said, 'evicted_keys:(%d+)')
+  if id and evicted then
+    redis.call('HSET', KEYS[1], '@reign', id .. ':' .. evicted)
+  end
 end
 return {1}
