@@ -39,8 +39,8 @@ func TestANodeThatEvictsIsRefusedByName(t *testing.T) {
 			if errors.Is(err, lock.ErrEvicts) != refused || refused && !strings.Contains(err.Error(), policy) || ctx.Err() != nil {
 				t.Errorf("acquire: %v", err)
 			}
-			if err := l.Ping(t.Context()); errors.Is(err, lock.ErrEvicts) != refused {
-				t.Errorf("ping: %v", err)
+			if _, err := l.Ready(t.Context()); errors.Is(err, lock.ErrEvicts) != refused {
+				t.Errorf("ready: %v", err)
 			}
 			if err == nil {
 				release(t, lease)
@@ -127,6 +127,25 @@ func TestANodeThatRefusesINFOIsNotWatched(t *testing.T) {
 	})
 }
 
+// Others that don't see it would grant leases of which the quarantine knows nothing.
+func TestAReignEndsForAllBeforeTheQuarantine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg, nodes := inMemory(t, 1)
+		cfg.Epochs = &epochs{}
+		cfg.Unwatched()
+		l, blind := started(t, cfg), locker(t, cfg)
+		release(t, acquire(t, blind, "r"))
+		nodes[0].Says(func(a *memredis.Account) { a.Evicted = 1 })
+		if _, err := l.BeginAdmission(t.Context(), "node-1"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := blind.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrQuarantined) {
+			t.Errorf("over an open connection: %v", err)
+		}
+	})
+}
+
 // Redis evicts only for real. The lease's lock goes, and its holder knows nothing of that.
 func TestANodeThatBeginsToEvictGrantsNoLeaseTwice(t *testing.T) {
 	t.Parallel()
@@ -146,11 +165,11 @@ func TestANodeThatBeginsToEvictGrantsNoLeaseTwice(t *testing.T) {
 	if st := l.Status(t.Context())[0]; st.Admitted || !errors.Is(st.Err, lock.ErrEvicts) {
 		t.Errorf("status %+v", st)
 	}
-	h := cfg.KeyPrefix + ":h"
+	h := prefixOf(cfg) + ":h"
 	incarnation := admin.HGet(t.Context(), h, "@incarnation").Val()
 	must(t, admin.ConfigSet(t.Context(), "maxmemory", "1kb").Err())
 	eventually(t, time.Minute, "the lock is evicted", func() bool {
-		return admin.Exists(t.Context(), cfg.KeyPrefix+":lock:r").Val() == 0
+		return admin.Exists(t.Context(), prefixOf(cfg)+":lock:r").Val() == 0
 	})
 	eventually(t, time.Minute, "the node is lost", func() bool {
 		return admin.HGet(t.Context(), h, "@incarnation").Val() != incarnation
