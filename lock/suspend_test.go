@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -142,6 +144,32 @@ func TestARenewalAfterASuspensionFindsTheLeaseLost(t *testing.T) {
 		clock.Suspend(lock.DefaultTTL)
 		if err := <-ended; !errors.Is(err, lock.ErrLost) || time.Since(begun) > lock.DefaultTTL/3 {
 			t.Errorf("renewals ended after %v: %v", time.Since(begun), err)
+		}
+	})
+}
+
+// [leasing.Do] counts by the clock of its source, as the Locker's own leases do.
+func TestDoEndsItsWorkAfterASuspension(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := inMemory(t, 3)
+		clock := cfg.WithClock()
+		l := started(t, cfg)
+		r := leasing.Request{Resource: "r", TTL: lock.DefaultTTL}
+		err := leasing.Do(t.Context(), l.Source(), r, 0, func(ctx context.Context, _ fence.Grant) error {
+			time.Sleep(lock.DefaultTTL) // it is renewed
+			if ctx.Err() != nil {
+				t.Errorf("before the suspension: %v", context.Cause(ctx))
+			}
+			begun := time.Now()
+			clock.Suspend(lock.DefaultTTL)
+			if ctx.Err() == nil || time.Since(begun) > 0 {
+				t.Errorf("the work's context is valid after its lease, until %v later", time.Since(begun))
+			}
+			return nil
+		})
+		if !errors.Is(err, lock.ErrLost) {
+			t.Errorf("%v; want ErrLost", err)
 		}
 	})
 }
