@@ -130,7 +130,8 @@ func (n *node) loadScripts() error {
 	for range texts {
 		_, err := n.link.reply()
 		n.signs.Add(1)
-		if refused, ok := errors.AsType[replyError](err); err != nil && !(ok && strings.HasPrefix(refused.Error(), "NOPERM")) {
+		refused, ok := errors.AsType[replyError](err)
+		if err != nil && !(ok && strings.HasPrefix(refused.Error(), "NOPERM")) {
 			return err
 		}
 	}

@@ -248,6 +248,7 @@ func TestNothingIsSubscribedAfterClose(t *testing.T) {
 				if n := subscriptions(t, home); n != 0 {
 					t.Errorf("%d subscriptions", n)
 				}
+				must(t, holder.Close()) // it looks at the nodes
 				before := home.Connections()
 				if _, err := l.Acquire(t.Context(), "r"); !errors.Is(err, lock.ErrClosed) {
 					t.Errorf("acquire: %v", err)

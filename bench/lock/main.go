@@ -40,10 +40,10 @@ func listed(list, name string) bool {
 
 func main() {
 	var s settings
-	flag.StringVar(&s.parts, "parts", "", "with commas: rate, crowd, handoff, frozen, sources; empty: all")
+	flag.StringVar(&s.parts, "parts", "", "with commas: rate, crowd, handoff, waiters, frozen, sources; empty: all")
 	flag.StringVar(&s.contenders, "contenders", "", "rate: those in this list, with commas; empty: all")
 	flag.IntVar(&s.nodes, "nodes", 0, "groups of this size only; 0: all")
-	flag.IntVar(&s.callers, "callers", 0, "rate: this many callers only; 0: all")
+	flag.IntVar(&s.callers, "callers", 0, "rate, waiters: this many callers only; 0: all")
 	flag.DurationVar(&s.slice, "slice", 400*time.Millisecond, "rate: how long one contender runs before the next one")
 	flag.IntVar(&s.rounds, "rounds", 3, "rate: how often each contender has its slice")
 	profile := flag.String("cpuprofile", "", "write a CPU profile to this file")
@@ -83,7 +83,7 @@ func run(ctx context.Context, s settings, b *board) error {
 	parts := []struct {
 		name    string
 		measure func(context.Context, settings, []*redisserver.Server, *board) error
-	}{{"rate", rates}, {"crowd", crowds}, {"handoff", handOffs}, {"frozen", frozen}, {"sources", sources}}
+	}{{"rate", rates}, {"crowd", crowds}, {"handoff", handOffs}, {"waiters", waiters}, {"frozen", frozen}, {"sources", sources}}
 	for _, p := range parts {
 		if !s.wants(p.name) {
 			continue
