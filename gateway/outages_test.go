@@ -177,7 +177,7 @@ func TestIdleGatewaysAdmitANodeThatLostItsRun(t *testing.T) {
 	cfg := config(t, pg)
 	cfg.RedisNodes, cfg.MaxTTL = []lock.Node{{Addr: nodes[0].Addr}}, 2*time.Second
 	c, other := start(t, cfg), start(t, cfg)
-	armed(t, pg, "r")                                                                    // so that the nodes are in use
+	armed(t, pg, "r")                                                                                 // so that the nodes are in use
 	sight, err := lock.New(lock.Config{Nodes: cfg.RedisNodes, KeyPrefix: lock.Prefix(cfg.KeyPrefix)}) // as `nodes status` sees it
 	if err != nil {
 		t.Fatal(err)
