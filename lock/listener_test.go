@@ -229,6 +229,7 @@ func TestNothingIsSubscribedAfterClose(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				cfg, nodes := inMemory(t, 3)
+				cfg.Unwatched()
 				holder, l := started(t, cfg), locker(t, cfg)
 				home := nodes[holder.Home("r")]
 				leased(t, holder, "r")

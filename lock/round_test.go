@@ -15,7 +15,7 @@ import (
 func inBubble(t *testing.T, n int) (*messages, []*memredis.Node) {
 	t.Helper()
 	nodes := make([]*memredis.Node, n)
-	var cfg Config
+	cfg := Config{unwatched: true}
 	for i := range nodes {
 		nodes[i] = memredis.Start(t)
 		cfg.Nodes = append(cfg.Nodes, Node{Addr: fmt.Sprintf("node-%d", i+1), Dialer: nodes[i].Dial})
