@@ -204,14 +204,14 @@ var admission = []mutant{
 	{
 		name: "durable-forgotten", what: "an admission does not note that a node is durable",
 		file: "lock/scripts/admit.lua", test: "TestADurableNodeIsAdmittedAtOnceAfterItsRestart",
-		old: "if ARGV[6] == 'durable' then",
+		old: "if ARGV[5] == 'durable' then",
 		new: "if false then",
 	},
 	{
 		name: "durable-for-ever", what: "a node that is durable no more is noted as such still",
 		file: "lock/scripts/admit.lua", test: "TestANodeThatIsAdmittedWithOtherSettingsIsNotDurable",
-		old: "'@pending', '@stored', '@durable')",
-		new: "'@pending', '@stored')",
+		old: "'@pending', '@stored', '@durable', '@reign')",
+		new: "'@pending', '@stored', '@reign')",
 	},
 	{
 		name: "durable-above", what: "a fence above a durable node's counter counts for nothing",
@@ -221,9 +221,33 @@ var admission = []mutant{
 	},
 	{
 		name: "mark-durable", what: "a node whose mode changes is durable still",
-		file: "lock/scripts/mark.lua", test: "TestAMarkedNodeIsNotDurable",
+		file: "lock/scripts/rename.lua", test: "TestAMarkedNodeIsNotDurable",
 		old: "redis.call('HDEL', KEYS[1], '@pending', '@durable')",
 		new: "redis.call('HDEL', KEYS[1], '@pending')",
+	},
+	{
+		name: "reign-unasked", what: "a new connection does not compare the node's reign",
+		file: "lock/connection.go", test: "TestANodeThatFailsOverAndBackGivesNoTokenTwice",
+		old: "said.over(reign))",
+		new: "said.over(reign[:0]))",
+	},
+	{
+		name: "reign-renewed", what: "a promoted server's replication id is noted as that of a primary that got a replica",
+		file: "lock/reign.go", test: "TestANodeGrantsOnlyWhatItsAccountOfItselfAllows",
+		old: "st.said.promoted, evicted",
+		new: "evicted",
+	},
+	{
+		name: "reign-goes-on", what: "a quarantine begins while others grant under the reign before",
+		file: "lock/admit.go", test: "TestAReignEndsForAllBeforeTheQuarantine",
+		old: "if st.over != nil {",
+		new: "if false {",
+	},
+	{
+		name: "evicts-on", what: "a node that begins to evict keeps its open connections",
+		file: "lock/watch.go", test: "TestANodeGrantsOnlyWhatItsAccountOfItselfAllows",
+		old: "\t\tn.drop()\n",
+		new: "",
 	},
 	{
 		name: "recover-below", what: "a group is recovered below what its nodes remember",
