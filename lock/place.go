@@ -239,11 +239,11 @@ func (p *place) queueOn(ctx context.Context, n *node) (pttl time.Duration, rank 
 		}
 		return 0, 0, false
 	}
-	pttl = time.Duration(r.held.pttl)
-	if pttl >= 0 {
-		pttl *= time.Millisecond
-		p.w.HeldBy(r.held.holder, pttl)
+	if r.held.pttl < 0 {
+		return time.Duration(r.held.pttl), r.held.floor, true
 	}
+	pttl = time.Duration(r.held.pttl) * time.Millisecond
+	p.w.HeldBy(r.held.holder, pttl)
 	return pttl, r.held.floor, true
 }
 
