@@ -10,9 +10,9 @@ var clocked = []mutant{
 	},
 	{
 		name: "caller-down", what: "a caller's own deadline takes a node out of the queues",
-		file: "lock/listener.go", test: "TestACallersOwnDeadlineTakesNoOtherWaiterOutOfItsQueue",
-		old: "if !over(ctx) {",
-		new: "if ctx != nil {",
+		file: "lock/place.go", test: "TestACallersOwnDeadlineTakesNoOtherWaiterOutOfItsQueue",
+		old: "case ctx.Err() == nil:",
+		new: "default:",
 	},
 	{
 		name: "subscribed-once", what: "a subscription that ended is not made again",
@@ -24,7 +24,7 @@ var clocked = []mutant{
 		name: "silent-node", what: "callers wait for a silent node as long as they like",
 		file: "lock/listener.go", test: "TestASilentNodeHoldsNobodyUp",
 		old: "if q.silent() {",
-		new: "if false {",
+		new: "if q.silent() && false {",
 	},
 	{
 		name: "one-home", what: "no second node keeps the queues",
