@@ -144,8 +144,8 @@ var grants = []mutant{
 	{
 		name: "queue-is-silence", what: "waiting behind others counts as the node's silence",
 		file: "lock/round.go", test: "TestANodeThatAnswersIsNotSilentToWhoeverIsQueued",
-		old: "; signs != q.signs {",
-		new: "; signs > 1<<31 {",
+		old: "; now != q.last {",
+		new: "; now > 1<<31 {",
 	},
 	{
 		name: "own-silence", what: "time in which the process did not run counts as the node's silence",
