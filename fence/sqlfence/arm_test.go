@@ -55,3 +55,27 @@ func (w world) readOnly(t testing.TB, value string) {
 		t.Fatal(err)
 	}
 }
+
+// Several fences are raised in one transaction: all or none.
+func TestSeveralFencesAreRaisedTogether(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, drivers["pgx"])
+	to := func(resource string, token fence.Token) fence.Arming {
+		return fence.Arming{Resource: resource, Token: token, SealHash: fence.NewSeal().Hash()}
+	}
+	if err := w.fence.Arm(t.Context(), to("b", 5), to("a", 5)); err != nil {
+		t.Fatal(err)
+	}
+	low, ok := errors.AsType[*fence.NotRaisedError](w.fence.Arm(t.Context(), to("a", 6), to("b", 5)))
+	if !ok || low.Resource != "b" || low.Recorded != 5 {
+		t.Errorf("%+v; want that b was not raised", low)
+	}
+	for _, resource := range []string{"a", "b"} {
+		if r, err := w.fence.Inspect(t.Context(), resource); err != nil || r.Token != 5 {
+			t.Errorf("%s stands at %d, %v; want 5", resource, r.Token, err)
+		}
+	}
+	if err := w.fence.Arm(t.Context(), to("a", 7), to("a", 8)); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("one twice: %v", err)
+	}
+}
