@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 1 1a79ed4e0d65, code 28 edf71518ea7f'
+  COMMENT 'fencegate fence state 1 1a79ed4e0d65, code 29 46632f2d5a77'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -1209,23 +1209,23 @@ FUNCTION fence.take_fault(p_resource text, p_token bigint, p_seal_hash bytea) RE
   body 14967e200614ad1b1d1e1f92a220c444
   OWNER fence_owner
 
-FUNCTION fence.take_lease(p_resource text, p_owner text, p_ttl bigint, p_seal_hash bytea, p_holder text, p_above bigint, p_behind boolean, p_waiter text DEFAULT NULL::text, p_keep interval DEFAULT '00:00:05'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT taken boolean, OUT token bigint, OUT holder text, OUT left_us bigint) RETURNS record
+FUNCTION fence.take_lease(p_resource text, p_owner text, p_ttl bigint, p_seal_hash bytea, p_holder text, p_behind boolean, p_waiter text DEFAULT NULL::text, p_keep interval DEFAULT '00:00:05'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT taken boolean, OUT token bigint, OUT holder text, OUT left_us bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
   SET lock_timeout=5s
-  body 0ec92319e75599166f645f5749cc9585
+  body c15a3f9c20d29eaee5cf5b0a4f04083c
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker
 
-FUNCTION fence.take_leases(p_resources text[], p_owners text[], p_ttls bigint[], p_seal_hashes bytea[], p_holders text[], p_above bigint[], p_behind boolean[]) RETURNS TABLE(n integer, taken boolean, held boolean, token bigint, holder text, left_us bigint)
+FUNCTION fence.take_leases(p_resources text[], p_owners text[], p_ttls bigint[], p_seal_hashes bytea[], p_holders text[], p_behind boolean[]) RETURNS TABLE(n integer, taken boolean, held boolean, token bigint, holder text, left_us bigint)
   plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
   SET plan_cache_mode=force_generic_plan
   SET enable_seqscan=off
   SET enable_hashjoin=off
   SET enable_mergejoin=off
-  body 99e7591b22fc68b097c4b6e3609ea2b5
+  body 33f7af853e7327fe2d9f3a2793040193
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker

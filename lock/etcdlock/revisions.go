@@ -5,6 +5,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/leases"
 )
 
 // revisionsKept is how many revisions are kept before those of ended leases are dropped.
@@ -28,8 +29,8 @@ func (r *revisions) last(ref leasing.Ref) int64 {
 	r.mu.Lock()
 	known, ok := r.of[ref.Owner]
 	r.mu.Unlock()
-	if o, isOurs := parseOwner(ref.Owner); !ok && isOurs {
-		return int64(ref.Token - o.base)
+	if o, isOurs := leases.ParseOwner(ref.Owner); !ok && isOurs {
+		return int64(ref.Token - o.Base)
 	}
 	return known.number
 }

@@ -81,9 +81,6 @@ func (s *store) do(ctx context.Context, op clientv3.Op) (*clientv3.TxnResponse, 
 	return answer.Txn(), nil
 }
 
-// maxBase keeps tokens below 2^53, so that every client can represent them.
-const maxBase = 1 << 52
-
 // base is what create revisions are added to.
 type base struct {
 	value fence.Token
@@ -103,11 +100,10 @@ func (s *store) setBase(answer *clientv3.GetResponse) (*base, error) {
 	b := &base{}
 	if len(answer.Kvs) > 0 {
 		b.text = string(answer.Kvs[0].Value)
-		n, err := strconv.ParseInt(b.text, 10, 64)
-		if err != nil || n < 0 || n > maxBase {
-			return nil, fmt.Errorf("the key %s holds %.40q, which is not a base of tokens: set it to the highest token that a fence records", s.baseKey(), b.text)
+		var err error
+		if b.value, err = leases.ParseBase("the key "+s.baseKey(), b.text); err != nil {
+			return nil, err
 		}
-		b.value = fence.Token(n)
 	}
 	s.base.Store(b)
 	return b, nil
@@ -128,8 +124,8 @@ func (s *store) readBase(ctx context.Context, fresh bool) (*base, error) {
 // Raise raises the base so that every later token exceeds above.
 func (s *store) Raise(ctx context.Context, above fence.Token) error {
 	doing := fmt.Sprintf("raise the base of tokens above %d", above)
-	if above > maxBase {
-		return &fence.InvalidError{Field: "token", Reason: fmt.Sprintf("is %d; etcd's tokens stay below %d", above, int64(maxBase))}
+	if err := leases.ValidateBase("etcd", above); err != nil {
+		return err
 	}
 	for {
 		b, err := s.readBase(ctx, true)
@@ -179,8 +175,8 @@ func (s *store) inspect(ctx context.Context, resource string) (leasing.Inspectio
 	}
 	held := locks[0]
 	ins.Locked, ins.Owner = true, string(held.Value)
-	if o, ok := parseOwner(ins.Owner); ok {
-		ins.Holder, ins.Token = o.holder, o.base+fence.Token(held.CreateRevision)
+	if o, ok := leases.ParseOwner(ins.Owner); ok {
+		ins.Holder, ins.Token = o.Holder, o.Base+fence.Token(held.CreateRevision)
 	}
 	ins.TTL, err = s.left(ctx, clientv3.LeaseID(held.Lease))
 	return ins, failure(ctx, doing, err)

@@ -27,7 +27,7 @@ var errMoved = errors.New("the token base was raised concurrently; try again")
 // attempt is one transaction that creates the key of a resource.
 type attempt struct {
 	r        leasing.Request
-	owner    owner
+	owner    leases.Owner
 	base     *base
 	lease    *granted
 	deadline clock.Instant
@@ -145,7 +145,7 @@ func (s *store) attempt(ctx context.Context, like *attempt) (*attempt, error) {
 		}
 	}
 	a := *like
-	a.base, a.lease, a.owner, a.deadline = b, lease, newOwner(b.value, like.r.Holder), lease.good(like.r.TTL)
+	a.base, a.lease, a.owner, a.deadline = b, lease, leases.NewOwner(b.value, like.r.Holder), lease.good(like.r.TTL)
 	return &a, nil
 }
 
@@ -162,8 +162,8 @@ func (a *attempt) find(s *seen) bool {
 func (a *attempt) held() error {
 	if locks := a.seen.lock.Kvs; len(locks) > 0 {
 		held := &leasing.HeldError{Resource: a.r.Resource}
-		if o, ok := parseOwner(string(locks[0].Value)); ok {
-			held.Holder = o.holder
+		if o, ok := leases.ParseOwner(string(locks[0].Value)); ok {
+			held.Holder = o.Holder
 		}
 		return held
 	}

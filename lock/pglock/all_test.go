@@ -18,7 +18,7 @@ func TestLeasesThatAreHadOutliveManyShortWaits(t *testing.T) {
 	for i := range 9 {
 		r := fmt.Sprintf("r/%d", i+1)
 		all = append(all, leasing.Request{Resource: r, TTL: ttl})
-		w.exec(t, `SELECT fence.take_lease($1, 'another', $2, sha256('seal'), '', 0, false)`, r, (time.Duration(i+1) * ttl / 8).Microseconds())
+		w.exec(t, `SELECT fence.take_lease($1, 'another', $2, sha256('seal'), '', false)`, r, (time.Duration(i+1) * ttl / 8).Microseconds())
 	}
 	begun := time.Now()
 	leases, err := w.Acquire(t.Context(), leasing.UntilDone, all...)

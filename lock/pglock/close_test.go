@@ -34,7 +34,7 @@ func TestCloseGivesBackWhatACallHasThatWaitsForMore(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	s := w.closing(t, nil)
-	w.exec(t, `SELECT fence.take_lease('b', 'another', 3600000000, sha256('seal'), '', 0, false)`)
+	w.exec(t, `SELECT fence.take_lease('b', 'another', 3600000000, sha256('seal'), '', false)`)
 	outcome := make(chan error, 1)
 	go func() {
 		_, err := s.Acquire(t.Context(), leasing.UntilDone, leasing.Request{Resource: "a", TTL: hour}, leasing.Request{Resource: "b", TTL: hour})
@@ -121,7 +121,7 @@ func TestSeveralLeasesThatNoRepeatCanHaveAreGivenBack(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	s := source(t, pglock.Config{Pool: pool(t, w.locker), MaxTTL: hour})
-	w.exec(t, `SELECT fence.take_lease('b', 'another', 3600000000, sha256('seal'), '', 0, false)`)
+	w.exec(t, `SELECT fence.take_lease('b', 'another', 3600000000, sha256('seal'), '', false)`)
 	request := func(resource string) leasing.Request {
 		return leasing.Request{Resource: resource, TTL: hour, SealHash: fence.NewSeal().Hash(), Repeatable: true}
 	}

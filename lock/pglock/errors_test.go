@@ -12,7 +12,7 @@ import (
 func TestALeaseThatEndsBeforeItsAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.exec(t, `CREATE OR REPLACE FUNCTION fence.take_leases(p_resources text[], p_owners text[], p_ttls bigint[], p_seal_hashes bytea[], p_holders text[], p_above bigint[], p_behind boolean[])
+	w.exec(t, `CREATE OR REPLACE FUNCTION fence.take_leases(p_resources text[], p_owners text[], p_ttls bigint[], p_seal_hashes bytea[], p_holders text[], p_behind boolean[])
 		RETURNS TABLE (n integer, taken boolean, held boolean, token bigint, holder text, left_us bigint) LANGUAGE sql AS $$ SELECT 1, true, false, NULL::bigint, NULL::text, NULL::bigint $$`)
 	if _, err := w.Acquire(t.Context(), leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrLost) {
 		t.Errorf("%v; want ErrLost", err)

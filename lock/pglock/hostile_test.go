@@ -18,7 +18,7 @@ func TestAPlaceInTheLineHasAPlainNameAndIsKeptForAnHourAtMost(t *testing.T) {
 	held := w.take(t, "r", ttl)
 	p := pool(t, w.locker)
 	for _, place := range []string{`repeat('x', 60), '1 h'`, `'A"b', '1 h'`, `'', '1 h'`, `'x', '1000 years'`, `'x', '61 min'`, `'x', NULL`} {
-		_, err := p.Exec(t.Context(), `SELECT fence.take_lease('r', 'o', 60000000, sha256('x'), '', 0, true, `+place+`)`)
+		_, err := p.Exec(t.Context(), `SELECT fence.take_lease('r', 'o', 60000000, sha256('x'), '', true, `+place+`)`)
 		if refused, ok := errors.AsType[*pgconn.PgError](err); !ok || refused.Code != "22023" {
 			t.Errorf("%s: %v; want invalid_parameter_value", place, err)
 		}
@@ -44,7 +44,7 @@ func TestWhatAnotherHasLockedIsBusy(t *testing.T) {
 	go func() {
 		_, err := w.process(t).Acquire(ctx, leasing.AtOnce, leasing.Request{Resource: "r", TTL: ttl})
 		if errors.Is(err, leasing.ErrHeld) { // the group saw the holder
-			_, err = pool(t, w.locker).Exec(ctx, `SELECT fence.take_lease('r', 'o', 60000000, sha256('x'), '', 0, true)`)
+			_, err = pool(t, w.locker).Exec(ctx, `SELECT fence.take_lease('r', 'o', 60000000, sha256('x'), '', true)`)
 			if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "55P03" {
 				err = leasing.ErrUnavailable
 			}
@@ -139,7 +139,7 @@ func TestDeadPlacesAreRemoved(t *testing.T) {
 func TestNoLeaseHasNoOwner(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	if ask[bool](t, w, `SELECT taken FROM fence.take_leases(ARRAY['r'], ARRAY[''], ARRAY[60000000], ARRAY[sha256('x')], ARRAY[''], ARRAY[0], ARRAY[false])`) {
+	if ask[bool](t, w, `SELECT taken FROM fence.take_leases(ARRAY['r'], ARRAY[''], ARRAY[60000000], ARRAY[sha256('x')], ARRAY[''], ARRAY[false])`) {
 		t.Error("a lease was taken for nobody")
 	}
 	w.exec(t, `INSERT INTO fence.leases (resource, owner, token, holder, ends_at) VALUES ('s', '', 1, '', 'infinity')`)

@@ -147,7 +147,7 @@ func TestALostAnswerFreesNothingByItself(t *testing.T) {
 	if freed, answered := pglock.FreeBack(s, "r", "its owner"); freed || !answered {
 		t.Errorf("freed: %t, answered: %t; want that it found nothing", freed, answered)
 	}
-	w.exec(t, `SELECT fence.take_lease('r', 'its owner', 3600000000, sha256('seal'), '', 0, false)`)
+	w.exec(t, `SELECT fence.take_lease('r', 'its owner', 3600000000, sha256('seal'), '', false)`)
 	l.on("fence.free_leases", 1)
 	if freed, answered := pglock.FreeBack(s, "r", "its owner"); freed || !answered {
 		t.Errorf("freed: %t, answered: %t; the answer that it was freed is lost, and so it has to look again", freed, answered)
@@ -161,7 +161,7 @@ func TestALostAnswerFreesNothingByItself(t *testing.T) {
 func TestAnAttemptWithoutAnAnswerIsGivenBackThoughItsRepetitionIsRefused(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.exec(t, `SELECT fence.take_lease('r', 'another', 3600000000, sha256('seal'), '', 0, false)`)
+	w.exec(t, `SELECT fence.take_lease('r', 'another', 3600000000, sha256('seal'), '', false)`)
 	for name, c := range map[string]struct {
 		text string
 		wait leasing.Wait

@@ -179,7 +179,7 @@ func TestALeaseIsTakenDespiteConnectionsThatDiedSilently(t *testing.T) {
 		t.Error(err)
 	}
 
-	w.exec(t, `SELECT fence.take_lease('r', 'another', 3600000000, sha256('seal'), '', 0, false)`)
+	w.exec(t, `SELECT fence.take_lease('r', 'another', 3600000000, sha256('seal'), '', false)`)
 	acquired := make(chan error, 1)
 	go func() { // a waiter's request is not grouped
 		_, err := s.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: "r", TTL: ttl})

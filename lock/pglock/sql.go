@@ -13,15 +13,15 @@ import (
 
 // The functions are those of migrations/fence/code/leases.sql. Times are microseconds.
 const (
-	sqlTakeAll = `SELECT n, taken, held, token, holder, left_us FROM fence.take_leases($1::text[], $2::text[], $3::bigint[], $4::bytea[], $5::text[], $6::bigint[], $7::boolean[])`
-	sqlTake    = `SELECT taken, token, holder, left_us FROM fence.take_lease($1::text, $2::text, $3::bigint, $4::bytea, $5::text, $6::bigint, $7::boolean, ` +
-		`$8::text, $9::bigint * interval '1 us', $10::bigint * interval '1 us')`
+	sqlTakeAll = `SELECT n, taken, held, token, holder, left_us FROM fence.take_leases($1::text[], $2::text[], $3::bigint[], $4::bytea[], $5::text[], $6::boolean[])`
+	sqlTake    = `SELECT taken, token, holder, left_us FROM fence.take_lease($1::text, $2::text, $3::bigint, $4::bytea, $5::text, $6::boolean, ` +
+		`$7::text, $8::bigint * interval '1 us', $9::bigint * interval '1 us')`
 	sqlDrain   = `SELECT ours FROM fence.drain($1::text, $2::bigint, $3::bytea)`
 	sqlExtend  = `SELECT n, extended, busy FROM fence.extend_leases($1::text[], $2::text[], $3::bigint[], $4::boolean)`
 	sqlFree    = `SELECT n, freed, busy FROM fence.free_leases($1::text[], $2::text[], $3::bigint * interval '1 us')`
 	sqlLeave   = `SELECT fence.leave_line($1::text, $2::text)`
 	sqlInspect = `SELECT l.owner, l.holder, l.token, l.left_us, l.waiters FROM unnest($1::text[]) WITH ORDINALITY AS asked(resource, n), fence.lease_of(asked.resource) l ORDER BY asked.n`
-	sqlReady   = `SELECT FROM fence.take_leases('{}', '{}', '{}', '{}', '{}', '{}', '{}')` // fails as taking a lease does
+	sqlReady   = `SELECT FROM fence.take_leases('{}', '{}', '{}', '{}', '{}', '{}')` // fails as taking a lease does
 )
 
 // unpreparedKey marks a connection on which prepared statements do not work.

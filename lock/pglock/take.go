@@ -110,12 +110,12 @@ func (s *store) takeGroup(ctx context.Context, all []*attempt) []groups.Settled 
 
 func (s *store) takeOn(ctx context.Context, conn *pgx.Conn, all []*attempt, warned func(string) error, answers []groups.Settled) error {
 	resources, owners, holders := make([]string, len(all)), make([]string, len(all)), make([]string, len(all))
-	ttls, above, hashes, behind := make([]int64, len(all)), make([]int64, len(all)), make([][]byte, len(all)), make([]bool, len(all))
+	ttls, hashes, behind := make([]int64, len(all)), make([][]byte, len(all)), make([]bool, len(all))
 	for i, a := range all {
 		resources[i], owners[i], holders[i] = a.r.Resource, a.owner, a.r.Holder
 		ttls[i], hashes[i], behind[i] = a.r.TTL.Microseconds(), a.r.SealHash, a.way.behind
 	}
-	rows, _ := conn.Query(ctx, sqlTakeAll, mode(conn), resources, owners, ttls, hashes, holders, above, behind)
+	rows, _ := conn.Query(ctx, sqlTakeAll, mode(conn), resources, owners, ttls, hashes, holders, behind)
 	var n int
 	var taken, held *bool
 	var token, left *int64
@@ -172,7 +172,7 @@ func (s *store) takeAlone(ctx context.Context, a *attempt) error {
 		}
 		return warned(a.doing())
 	})
-	switch _, held := isHeld(err); {
+	switch _, held := errors.AsType[*leasing.HeldError](err); {
 	case err == nil, held, errors.Is(err, leasing.ErrLost):
 		return err
 	case a.doubt && !errors.Is(err, fence.ErrUnknown):
@@ -189,7 +189,7 @@ func (s *store) takeAloneOn(ctx context.Context, conn *pgx.Conn, a *attempt) err
 	if a.way.waiter != "" {
 		waiter = &a.way.waiter
 	}
-	err := conn.QueryRow(ctx, sqlTake, mode(conn), a.r.Resource, a.owner, a.r.TTL.Microseconds(), a.r.SealHash, a.r.Holder, 0, a.way.behind,
+	err := conn.QueryRow(ctx, sqlTake, mode(conn), a.r.Resource, a.owner, a.r.TTL.Microseconds(), a.r.SealHash, a.r.Holder, a.way.behind,
 		waiter, keepPlace.Microseconds(), turnLimit.Microseconds()).Scan(&taken, &token, &holder, &left)
 	if err != nil {
 		return err

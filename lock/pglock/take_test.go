@@ -215,12 +215,12 @@ func TestConnectionsThatBrokeAreReplaced(t *testing.T) {
 func TestAskingAgainFindsTheLease(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	const sql = `SELECT token FROM fence.take_lease('r', 'me', 60000000, sha256('seal'), '', 0, false)`
+	const sql = `SELECT token FROM fence.take_lease('r', 'me', 60000000, sha256('seal'), '', false)`
 	first := ask[int64](t, w, sql)
 	if again := ask[int64](t, w, sql); again != first {
 		t.Errorf("token %d, and then %d", first, again)
 	}
-	if taken := ask[bool](t, w, `SELECT taken FROM fence.take_lease('r', 'you', 60000000, sha256('another'), '', 0, false)`); taken {
+	if taken := ask[bool](t, w, `SELECT taken FROM fence.take_lease('r', 'you', 60000000, sha256('another'), '', false)`); taken {
 		t.Error("another has it too")
 	}
 }

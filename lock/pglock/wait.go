@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"context"
+	"errors"
 	mathrand "math/rand/v2"
 	"sync"
 	"time"
@@ -34,7 +35,7 @@ func (s *store) Wait(ctx context.Context, r leasing.Request, w *leases.Waiter) (
 			how.waiter = "" // the lease's transaction took it out of the queue
 			return taken, nil
 		}
-		held, isHeld := isHeld(err)
+		held, isHeld := errors.AsType[*leasing.HeldError](err)
 		if ctx.Err() != nil || !isHeld && !mayPass(err) {
 			return leases.Taken{}, err
 		}

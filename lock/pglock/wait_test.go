@@ -59,7 +59,7 @@ func TestWhoAcquiresComesBehindThoseWhoWait(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.exec(t, `SELECT fence.claim_source('postgres')`)
-	const enter = `SELECT taken FROM fence.take_lease('r', 'of ' || $1, 60000000, sha256(convert_to($1, 'UTF8')), '', 0, true, $1, $2)`
+	const enter = `SELECT taken FROM fence.take_lease('r', 'of ' || $1, 60000000, sha256(convert_to($1, 'UTF8')), '', true, $1, $2)`
 	held := w.take(t, "r", ttl)
 	for _, waiter := range []string{"first", "second"} {
 		if ask[bool](t, w, enter, waiter, time.Hour) {
@@ -94,7 +94,7 @@ func TestAPlaceThatNobodyKeepsIsLost(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	held := w.take(t, "r", ttl)
-	w.exec(t, `SELECT fence.take_lease('r', 'x', 60000000, sha256('x'), '', 0, true, 'gone', '1 ms')`)
+	w.exec(t, `SELECT fence.take_lease('r', 'x', 60000000, sha256('x'), '', true, 'gone', '1 ms')`)
 	if err := w.Release(t.Context(), held.Ref()); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestOnlyTheFirstWhoWaitsIsNotified(t *testing.T) {
 		lease := w.take(t, "r", ttl)
 		if waited {
 			for _, waiter := range []string{"first", "second"} {
-				w.exec(t, `SELECT fence.take_lease('r', 'x', 60000000, sha256('x'), '', 0, true, $1, '1 h')`, waiter)
+				w.exec(t, `SELECT fence.take_lease('r', 'x', 60000000, sha256('x'), '', true, $1, '1 h')`, waiter)
 			}
 		}
 		if err := w.Release(t.Context(), lease.Ref()); err != nil {

@@ -42,9 +42,6 @@ type store struct {
 
 var _ leases.Store = (*store)(nil)
 
-// maxBase keeps tokens below 2^53, so that every client can represent them.
-const maxBase = 1 << 52
-
 // base is what czxids are added to.
 type base struct {
 	value   fence.Token
@@ -115,11 +112,11 @@ func (s *store) readBase(ctx context.Context, fresh bool) (*base, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := strconv.ParseInt(string(r.data), 10, 64)
-	if err != nil || n < 0 || n > maxBase {
-		return nil, fmt.Errorf("the node %s holds %.40q, which is not a base of tokens: set it to the highest token that a fence records", s.baseNode(), r.data)
+	value, err := leases.ParseBase("the node "+s.baseNode(), string(r.data))
+	if err != nil {
+		return nil, err
 	}
-	b := &base{value: fence.Token(n), version: r.stat.Version}
+	b := &base{value: value, version: r.stat.Version}
 	s.base.Store(b)
 	return b, nil
 }
@@ -127,8 +124,8 @@ func (s *store) readBase(ctx context.Context, fresh bool) (*base, error) {
 // Raise raises the base so that every later token exceeds above.
 func (s *store) Raise(ctx context.Context, above fence.Token) error {
 	doing := fmt.Sprintf("raise the base of tokens above %d", above)
-	if above > maxBase {
-		return &fence.InvalidError{Field: "token", Reason: fmt.Sprintf("is %d; ZooKeeper's tokens stay below %d", above, int64(maxBase))}
+	if err := leases.ValidateBase("ZooKeeper", above); err != nil {
+		return err
 	}
 	for {
 		b, err := s.readBase(ctx, true)
@@ -149,7 +146,7 @@ func (s *store) Raise(ctx context.Context, above fence.Token) error {
 
 // seen is what ZooKeeper reports about a resource.
 type seen struct {
-	owner   owner
+	owner   leases.Owner
 	text    string // the owner, unparsed
 	version int32
 	changed int64    // the zxid of the last lease
@@ -172,12 +169,12 @@ func (s *store) look(ctx context.Context, resource string) (*seen, error) {
 		return nil, err
 	}
 	at := &seen{text: string(r.data), version: r.stat.Version, changed: r.stat.Mzxid}
-	at.owner, _ = parseOwner(at.text)
+	at.owner, _ = leases.ParseOwner(at.text)
 	for _, name := range children {
 		switch {
 		case strings.HasPrefix(name, waitPrefix):
 			at.waiting = append(at.waiting, name)
-		case at.owner.nonce != "" && strings.HasPrefix(name, at.owner.nonce+"."):
+		case at.owner.Nonce != "" && strings.HasPrefix(name, at.owner.Nonce+"."):
 			at.lease = name
 		}
 	}
@@ -250,11 +247,11 @@ func (s *store) inspect(ctx context.Context, resource string) (leasing.Inspectio
 		return ins, failure(ctx, fmt.Sprintf("inspect %q", resource), err)
 	}
 	ins.Waiters = len(at.waiting)
-	if at.owner.nonce != "" {
-		ins.Token = at.owner.base + fence.Token(at.changed)
+	if at.owner.Nonce != "" {
+		ins.Token = at.owner.Base + fence.Token(at.changed)
 	}
 	if at.lease != "" {
-		ins.Locked, ins.Owner, ins.Holder = true, at.text, at.owner.holder
+		ins.Locked, ins.Owner, ins.Holder = true, at.text, at.owner.Holder
 		ins.TTL = s.left(ctx, path.Join(s.node(resource), at.lease))
 	}
 	return ins, nil

@@ -121,7 +121,7 @@ func (s *store) take(ctx context.Context, r leasing.Request, p *place) (leases.T
 		if err == nil {
 			first := p == nil || p.first(at)
 			if at.lease != "" || !first {
-				return leases.Taken{}, at, &leasing.HeldError{Resource: r.Resource, Holder: at.owner.holder}
+				return leases.Taken{}, at, &leasing.HeldError{Resource: r.Resource, Holder: at.owner.Holder}
 			}
 			var taken leases.Taken
 			if taken, err = s.create(ctx, r, at, p); err == nil {
@@ -174,8 +174,8 @@ func (s *store) create(ctx context.Context, r leasing.Request, at *seen, p *plac
 	if err != nil {
 		return leases.Taken{}, err
 	}
-	node, own := s.node(r.Resource), newOwner(b.value, r.Holder)
-	child, deadline := path.Join(node, own.nonce+".0"), leases.Good(s.env.Clock.Now(), r.TTL)
+	node, own := s.node(r.Resource), leases.NewOwner(b.value, r.Holder)
+	child, deadline := path.Join(node, own.Nonce+".0"), leases.Good(s.env.Clock.Now(), r.TTL)
 	ops := []any{
 		&zk.CheckVersionRequest{Path: s.baseNode(), Version: b.version},
 		&zk.SetDataRequest{Path: node, Data: []byte(own.String()), Version: at.version},
@@ -247,7 +247,7 @@ func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) 
 // adopt moves a lease to this process's session.
 func (s *store) adopt(ctx context.Context, ref leasing.Ref, at *seen, deadline clock.Instant) error {
 	node := s.node(ref.Resource)
-	child := path.Join(node, at.owner.nonce+"."+strings.ToLower(rand.Text()))
+	child := path.Join(node, at.owner.Nonce+"."+strings.ToLower(rand.Text()))
 	h := s.keep(ref.Owner, child, deadline)
 	_, err := s.request(ctx, h,
 		&zk.CheckVersionRequest{Path: node, Version: at.version}, &zk.DeleteRequest{Path: path.Join(node, at.lease), Version: -1},

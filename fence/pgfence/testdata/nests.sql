@@ -121,7 +121,7 @@ BEGIN
     PERFORM fence.arm_group(array_agg(r.resource ORDER BY r.resource), array_agg(r.token + 1 ORDER BY r.resource), ARRAY[new_hash(), new_hash()], ARRAY['', ''])
        FROM fence.resources r WHERE r.resource IN ('arm/1', 'arm/2');
   WHEN 'take', 'take after raise' THEN
-    PERFORM fence.take_leases(ARRAY['arm/1'], ARRAY[request], ARRAY[1::bigint], ARRAY[new_hash()], ARRAY[''], ARRAY[0::bigint], ARRAY[false]);
+    PERFORM fence.take_leases(ARRAY['arm/1'], ARRAY[request], ARRAY[1::bigint], ARRAY[new_hash()], ARRAY[''], ARRAY[false]);
   WHEN 'retire' THEN
     IF NOT EXISTS (SELECT FROM fence.resources r WHERE r.resource = 'old/1') THEN
       PERFORM fence.raise('old/1', coalesce((SELECT max(f.floor) FROM fence.floors f), 0) + 1, new_hash(), '');

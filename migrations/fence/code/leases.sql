@@ -93,13 +93,13 @@ END $$;
 REVOKE ALL ON FUNCTION fence.end_leases() FROM PUBLIC, fence_writer, fence_gateway;
 
 -- Takes the leases that are free, at most 64, each resource once, in the order of the names' bytes. Nothing in it waits, and all
--- that can fail comes before the first change of a fence, as in fence.arm_group. p_above: a token that the new one must exceed.
+-- that can fail comes before the first change of a fence, as in fence.arm_group.
 -- p_behind: take it only if no process waits for the resource. Returns one row for each; n is its position:
 -- taken: the lease is the owner's, its fence stands at `token`, and no writer of an older grant is in flight.
 -- held: another owner has it, `holder`, for `left_us` more; or other processes wait for it.
 -- Both false: fence.take_lease has to decide; nothing was changed.
 CREATE OR REPLACE FUNCTION fence.take_leases(p_resources text[], p_owners text[], p_ttls bigint[], p_seal_hashes bytea[], p_holders text[],
-                                 p_above bigint[], p_behind boolean[])
+                                 p_behind boolean[])
 RETURNS TABLE (n integer, taken boolean, held boolean, token bigint, holder text, left_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -141,7 +141,7 @@ BEGIN
 
     FOREACH m IN ARRAY made LOOP   -- this session has its turn, so nothing waits
       IF m = ANY (free) THEN
-        tokens[m] := greatest(fence.floor_of(p_resources[m]), p_above[m]) + 1;
+        tokens[m] := fence.floor_of(p_resources[m]) + 1;
         IF (SELECT r.raised FROM fence.raise(p_resources[m], tokens[m], p_seal_hashes[m], p_holders[m]) r) THEN
           first := first || m;
         END IF;
@@ -152,13 +152,13 @@ BEGIN
     ready := ARRAY(
       SELECT x.n FROM unnest(turns) x(n) JOIN fence.resources f ON f.resource = p_resources[x.n]
        WHERE x.n = ANY (free)
-         AND CASE WHEN greatest(f.token, p_above[x.n]) < 9223372036854775807 AND cardinality(f.undrained) <= 1
+         AND CASE WHEN f.token < 9223372036854775807 AND cardinality(f.undrained) <= 1
                    AND fence.key(f.resource, f.token, p_seal_hashes[x.n]) <> ALL (f.undrained || fence.key(f.resource, f.token, f.seal))
                   THEN fence.try_lock(fence.key(f.resource, f.token, f.seal), true)
                    AND (f.undrained = '{}' OR fence.try_lock(f.undrained[1], true)) END);
 
     UPDATE fence.resources f
-       SET token = greatest(f.token, p_above[x.n]) + 1, seal = p_seal_hashes[x.n], holder = coalesce(p_holders[x.n], ''), armed_at = now(),
+       SET token = f.token + 1, seal = p_seal_hashes[x.n], holder = coalesce(p_holders[x.n], ''), armed_at = now(),
            ended_at = NULL, undrained = '{}'
       FROM unnest(ready) x(n) WHERE f.resource = p_resources[x.n];
 
@@ -177,16 +177,16 @@ BEGIN
          l.token, l.holder, greatest(0, 1000000 * extract(epoch FROM l.ends_at - clock_timestamp()))::bigint
     FROM unnest(p_resources) WITH ORDINALITY x(r, n) LEFT JOIN fence.leases l ON l.resource = x.r AND l.ends_at > clock_timestamp();
 END $$;
-REVOKE ALL ON FUNCTION fence.take_leases(text[], text[], bigint[], bytea[], text[], bigint[], boolean[]) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
-GRANT EXECUTE ON FUNCTION fence.take_leases(text[], text[], bigint[], bytea[], text[], bigint[], boolean[]) TO fence_gateway, fence_locker;
+REVOKE ALL ON FUNCTION fence.take_leases(text[], text[], bigint[], bytea[], text[], boolean[]) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
+GRANT EXECUTE ON FUNCTION fence.take_leases(text[], text[], bigint[], bytea[], text[], boolean[]) TO fence_gateway, fence_locker;
 
 -- Takes one lease, waiting at most p_limit for its turn, then raises ZF005. A repeated call of the same owner, as after a lost
 -- answer, returns the owner's lease. taken: raise and lease are committed with this transaction, and fence.drain follows.
 -- Otherwise another owner holds it, `holder`, for `left_us` more, or other processes wait before the caller. p_waiter: the
 -- caller's process then waits, in its place, and keeps it for p_keep; a caller that takes the lease leaves the line. p_behind as
 -- in fence.take_leases; a waiter has its place.
-CREATE OR REPLACE FUNCTION fence.take_lease(p_resource text, p_owner text, p_ttl bigint, p_seal_hash bytea, p_holder text, p_above bigint,
-                                p_behind boolean, p_waiter text DEFAULT NULL, p_keep interval DEFAULT '5 s',
+CREATE OR REPLACE FUNCTION fence.take_lease(p_resource text, p_owner text, p_ttl bigint, p_seal_hash bytea, p_holder text, p_behind boolean,
+                                p_waiter text DEFAULT NULL, p_keep interval DEFAULT '5 s',
                                 p_limit interval DEFAULT '5 s', OUT taken boolean, OUT token bigint, OUT holder text, OUT left_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 DECLARE
@@ -231,7 +231,7 @@ BEGIN
     left_us := 0;
   ELSE
     PERFORM fence.commit_durably();
-    token := greatest(coalesce((SELECT f.token FROM fence.resources f WHERE f.resource = p_resource), fence.floor_of(p_resource)), p_above) + 1;
+    token := coalesce((SELECT f.token FROM fence.resources f WHERE f.resource = p_resource), fence.floor_of(p_resource)) + 1;
     taken := (SELECT r.raised FROM fence.raise(p_resource, token, p_seal_hash, p_holder, p_limit) r);
     IF NOT taken THEN
       RAISE EXCEPTION 'fence of "%" changed while its turn was held', p_resource USING ERRCODE = 'internal_error';
@@ -251,8 +251,8 @@ BEGIN
     ON CONFLICT ON CONSTRAINT lease_waiters_pkey DO UPDATE SET until = excluded.until;
   END IF;
 END $$;
-REVOKE ALL ON FUNCTION fence.take_lease(text, text, bigint, bytea, text, bigint, boolean, text, interval, interval) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
-GRANT EXECUTE ON FUNCTION fence.take_lease(text, text, bigint, bytea, text, bigint, boolean, text, interval, interval) TO fence_gateway, fence_locker;
+REVOKE ALL ON FUNCTION fence.take_lease(text, text, bigint, bytea, text, boolean, text, interval, interval) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
+GRANT EXECUTE ON FUNCTION fence.take_lease(text, text, bigint, bytea, text, boolean, text, interval, interval) TO fence_gateway, fence_locker;
 
 -- Extends leases to a new time to live, counted from now, at most 64. It extends no lease that has ended, and none whose grant
 -- has ended; it shortens none. It skips a row that another session has locked, unless p_wait. Returns one row for each; n is its
