@@ -47,6 +47,7 @@ type half struct {
 	over     error         // after what was sent; io.ErrClosedPipe: at once
 	deadline time.Time     // of the reader
 	news     chan struct{} // closed at each change
+	ended    chan struct{} // finish has let what was sent through, and waits for the reader's end; nil: it does not
 }
 
 // Message is one write to a connection.
@@ -92,6 +93,10 @@ func (h *half) end(why error) {
 	defer h.mu.Unlock()
 	if h.over == nil || why == io.ErrClosedPipe { //nolint:errorlint // never wrapped
 		h.over = why
+		if h.ended != nil {
+			close(h.ended)
+			h.ended = nil
+		}
 		h.changedLocked()
 	}
 }
@@ -140,6 +145,21 @@ func (h *half) read(b []byte) (int, error) {
 	}
 }
 
+// finish lets what was sent on a connection that has ended through to its server, and waits until that has
+// answered it, and closed its end.
+func (h *half) finish() {
+	h.mu.Lock()
+	if h.over != io.EOF || h.ended != nil || h.carry != nil { //nolint:errorlint // never wrapped
+		h.mu.Unlock()
+		return
+	}
+	ended := make(chan struct{})
+	h.ended = ended
+	h.changedLocked()
+	h.mu.Unlock()
+	<-ended
+}
+
 // wait waits for news, for an open gate, or until a time if there is one.
 func wait(news, gate <-chan struct{}, until time.Time) {
 	var due <-chan time.Time
@@ -160,6 +180,7 @@ func (h *half) take(b []byte, held bool) (n int, news chan struct{}, until time.
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
+	held = held && h.ended == nil
 	switch {
 	case h.over == io.ErrClosedPipe: //nolint:errorlint // never wrapped
 		return 0, nil, until, h.over

@@ -172,8 +172,17 @@ func (n *Node) Kept() *miniredis.Miniredis {
 // Freeze stops the node's process: it takes connections and requests, and answers nothing until Thaw.
 func (n *Node) Freeze() { n.Requests.Close() }
 
-// Thaw lets a frozen node go on. Its leases have expired meanwhile.
-func (n *Node) Thaw() { n.Requests.Open() }
+// Thaw lets a frozen node go on. Its leases have expired meanwhile. As a server does, it comes to what was sent on
+// connections that have ended before it answers on new ones.
+func (n *Node) Thaw() {
+	n.mu.Lock()
+	conns := n.conns
+	n.mu.Unlock()
+	for _, c := range conns {
+		c.out.finish()
+	}
+	n.Requests.Open()
+}
 
 // Connections is how many connections were made so far.
 func (n *Node) Connections() int {
