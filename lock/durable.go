@@ -44,9 +44,11 @@ func (n *node) durability(ctx context.Context) error {
 }
 
 // unbroken reports whether a node whose admission has begun still has everything that it ever granted: it is durable,
-// and the epoch that was raised after the admission began is the one after the node's.
+// its server only restarted, and the epoch that was raised after the admission began is the one after the node's. The
+// server of a reign that is over has evicted keys or was promoted; one that was promoted while it had no scripts says
+// so itself.
 func (l *Locker) unbroken(ctx context.Context, n *node, st nodeState, a admission) bool {
-	if !st.durable || !n.cfg.Durable || l.cfg.Epochs == nil || a.base>>epochShift != st.base>>epochShift+1 {
+	if !st.durable || !n.cfg.Durable || st.over != nil || st.said.promoted || l.cfg.Epochs == nil || a.base>>epochShift != st.base>>epochShift+1 {
 		return false
 	}
 	return l.keeps(ctx, n, st)

@@ -141,12 +141,13 @@ func (n *node) mark(ctx context.Context, incarnation string, bestEffort bool) er
 	if incarnation != "" && isBestEffort(incarnation) == bestEffort {
 		return nil
 	}
-	return n.rename(ctx, incarnation, newNonce(bestEffort))
+	return n.rename(ctx, incarnation, newNonce(bestEffort), "")
 }
 
-// rename gives a node another incarnation. Its scripts are not loaded, so the node is not admitted.
-func (n *node) rename(ctx context.Context, incarnation, next string) error {
-	values, err := renameScript.Run(ctx, n.client, []string{n.keys.h}, incarnation, next).Slice()
+// rename gives a node another incarnation, unless another reign than the given one was noted; "": whichever was. Its
+// scripts are not loaded, so the node is not admitted.
+func (n *node) rename(ctx context.Context, incarnation, next, reign string) error {
+	values, err := renameScript.Run(ctx, n.client, []string{n.keys.h}, incarnation, next, reign).Slice()
 	switch {
 	case err != nil:
 		return serverError(err)

@@ -62,6 +62,7 @@ type node struct {
 
 	signs atomic.Uint32 // signs of life: answers while a link is made, and to calls
 	saw   atomic.Pointer[sight]
+	doubt atomic.Pointer[doubt]
 }
 
 func newNode(cfg Node, index int, k *keys, nodeTimeout time.Duration, onLost func(*node)) *node {

@@ -113,20 +113,48 @@ type sight struct {
 // longer than the time between two checks, and far shorter than repl-backlog-ttl.
 const sightLasts = 10 * time.Second
 
-// renewed notes a server's new replication ID, if it goes on with its reign, and reports whether it did. A server also
-// draws an ID when it gets its first replica (redis-cli --rdb is one), and when it has had none for repl-backlog-ttl.
-// It has no history of another ID then, and neither has a promoted server after repl-backlog-ttl. So a process does it
-// that saw the node admitted shortly before.
+// renewable reports whether a reign that seems over may go on. A server also draws a replication ID when it gets its
+// first replica (redis-cli --rdb is one), and when it has had none for repl-backlog-ttl. It has no history of another
+// ID then, and neither has a promoted server after repl-backlog-ttl.
+func (st *nodeState) renewable() bool {
+	_, evicted, _ := strings.Cut(st.reign, ":")
+	return st.over != nil && !st.said.replica && !st.said.promoted && evicted == st.said.evicted
+}
+
+// renewed notes a server's new replication ID, if it goes on with its reign, and reports whether it does. A process
+// knows that if it saw the node admitted shortly before. After an error, or another process's change, the next check
+// decides.
 func (l *Locker) renewed(ctx context.Context, n *node, st nodeState) bool {
 	saw := n.saw.Load()
-	_, evicted, _ := strings.Cut(st.reign, ":")
-	switch {
-	case st.over == nil, st.said.replica, st.said.promoted, evicted != st.said.evicted,
-		saw == nil, saw.reign != st.reign, saw.at.Add(sightLasts).Passed():
+	if !st.renewable() || saw == nil || saw.reign != st.reign || saw.at.Add(sightLasts).Passed() {
 		return false
 	}
-	done, err := reignScript.Run(ctx, n.client, []string{n.keys.h}, st.incarnation, st.reign, st.said.reign()).Slice()
-	return err == nil && integer(done, 0) == 1
+	if err := reignScript.Run(ctx, n.client, []string{n.keys.h}, st.incarnation, st.reign, st.said.reign()).Err(); err != nil {
+		l.cfg.Logger.WarnContext(ctx, "failed to note a node's new replication id; the next check tries again", "node", n.name, "error", err)
+	}
+	return true
+}
+
+// doubt is a replication ID of which this process does not know whether the server's reign goes on with it.
+type doubt struct {
+	id    string
+	until clock.Instant
+}
+
+// doubtLasts is how long such a node is left to the processes that know: they check it every two seconds.
+const doubtLasts = 5 * time.Second
+
+// doubted reports whether another process may know that a node's reign goes on.
+func (l *Locker) doubted(n *node, st nodeState) bool {
+	if !st.renewable() {
+		return false
+	}
+	d := n.doubt.Load()
+	if d == nil || d.id != st.said.replID {
+		d = &doubt{st.said.replID, l.clock.Now().Add(doubtLasts)}
+		n.doubt.Store(d)
+	}
+	return !d.until.Passed()
 }
 
 var reignScript = redis.NewScript(reignText)
@@ -137,7 +165,7 @@ var reignScript = redis.NewScript(reignText)
 func (l *Locker) depose(ctx context.Context, n *node, st nodeState) (string, error) {
 	l.cfg.Logger.WarnContext(ctx, "node is lost", "node", n.name, "error", st.over)
 	nonce := l.newNonce()
-	err := n.rename(ctx, st.incarnation, nonce)
+	err := n.rename(ctx, st.incarnation, nonce, st.reign)
 	if redis.HasErrorPrefix(err, "OOM") { // a node that evicted may have no memory for it
 		return "", n.client.HDel(ctx, n.keys.h, "@incarnation", "@pending", "@durable").Err()
 	}

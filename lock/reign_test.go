@@ -276,6 +276,72 @@ func TestANodeThatFailsOverAndBackGivesNoTokenTwice(t *testing.T) {
 	}
 }
 
+// A replica has durable settings, too, and the mark of a durable node. It may lack extensions, which raise no counter.
+func TestADurableNodeThatWasPromotedIsQuarantined(t *testing.T) {
+	t.Parallel()
+	for _, back := range []bool{false, true} {
+		name := "a replica"
+		if back {
+			name = "the former primary, which still has the scripts"
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			args := []string{"--repl-diskless-sync-delay", "0", "--appendonly", "yes", "--appendfsync", "always"}
+			a, b := startBare(t, args...), startBare(t, args...)
+			first, second := client(t, a.Addr), client(t, b.Addr)
+			follow(t, second, first)
+			at := &address{to: a.Addr}
+			l := started(t, lock.Config{
+				Nodes:       []lock.Node{{Name: "node-1", Addr: "node", Dialer: at.dial, Durable: true}},
+				NodeTimeout: patient, MaxTTL: watchedTTL, Epochs: &fences{},
+			})
+			must(t, first.Wait(t.Context(), 1, time.Minute).Err())
+			promote(t, second)
+			if back {
+				follow(t, first, second)
+				promote(t, first)
+				at.move(a.Addr)
+			} else {
+				at.move(b.Addr)
+			}
+			quarantined(t, l)
+		})
+	}
+}
+
+// A process that knows nothing of the node's past leaves it to one that does.
+func TestANodeIsLeftToTheProcessesThatSawItBefore(t *testing.T) {
+	t.Parallel()
+	for name, known := range map[string]bool{"one renews the reign": true, "there is none": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg, nodes := inMemory(t, 1)
+				cfg.Armer = &register{}
+				l := started(t, cfg)
+				held := acquire(t, l, "r", lock.WithTTL(time.Minute))
+				time.Sleep(checked)
+				if !known {
+					must(t, l.Close())
+				}
+				nodes[0].Says(func(a *memredis.Account) { a.ReplID = strings.Repeat("b", 40) })
+				fresh := locker(t, cfg)
+				if _, err := fresh.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrQuarantined) {
+					t.Errorf("at once: %v", err)
+				}
+				time.Sleep(4 * checked)
+				synctest.Wait()
+				switch _, err := fresh.TryAcquire(t.Context(), "r"); {
+				case known && !errors.Is(err, lock.ErrHeld):
+					t.Errorf("later, while %v is held: %v", held.Ref(), err)
+				case !known && !errors.Is(err, lock.ErrQuarantined):
+					t.Errorf("later, by nobody's word: %v", err)
+				}
+			})
+		})
+	}
+}
+
 // A backup by redis-cli --rdb is a replica.
 func TestAReplicaThatComesCostsNoNode(t *testing.T) {
 	t.Parallel()

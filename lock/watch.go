@@ -77,6 +77,10 @@ func (s *looked) again(l *Locker, n *node) {
 	if l.renewed(l.ctx, n, st) {
 		return
 	}
+	if l.doubted(n, st) {
+		n.drop() // whoever asks it next learns the same
+		return
+	}
 	if st.over != nil && !st.said.replica {
 		_, _ = l.depose(l.ctx, n, st) // the next check tries again
 	}
