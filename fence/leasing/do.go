@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/clock"
+	"github.com/fencegate/fencegate/internal/renewal"
 )
 
 // DefaultRenewal is how long [Do] renews a lease by default.
@@ -87,14 +87,14 @@ func (u *under) Done() <-chan struct{} {
 }
 
 // Do acquires a lease, waiting until ctx ends, renews it while work runs, and releases it; see [Under]. It renews for
-// at most renewal, so that stuck work cannot keep a resource forever; 0 is [DefaultRenewal]. If the lease ends early,
+// at most the given time, so that stuck work cannot keep a resource forever; 0 is [DefaultRenewal]. If the lease ends early,
 // the cause of work's context is [ErrLost], joined with [ErrCapped] or with the error of the renewals.
 func Do(
-	ctx context.Context, source Source, r Request, renewal time.Duration, work func(context.Context, fence.Grant) error,
+	ctx context.Context, source Source, r Request, most time.Duration, work func(context.Context, fence.Grant) error,
 ) error {
 	switch {
-	case renewal < 0:
-		return &fence.InvalidError{Field: "renewal", Reason: fmt.Sprintf("is %v; it must be positive, or 0 for %v", renewal, DefaultRenewal)}
+	case most < 0:
+		return &fence.InvalidError{Field: "renewal", Reason: fmt.Sprintf("is %v; it must be positive, or 0 for %v", most, DefaultRenewal)}
 	case r.SealHash != nil:
 		return &fence.InvalidError{Field: "seal hash", Reason: "is for a lease whose grant another presents; work under Do presents it itself"}
 	}
@@ -102,7 +102,7 @@ func Do(
 	if err != nil {
 		return err
 	}
-	return Under(ctx, keep(ctx, source, lease, r.TTL, cmp.Or(renewal, DefaultRenewal)), work)
+	return Under(ctx, keep(ctx, source, lease, r.TTL, cmp.Or(most, DefaultRenewal)), work)
 }
 
 // kept is a lease that is renewed in the background.
@@ -120,13 +120,13 @@ type kept struct {
 	why      error // why it is not renewed any more
 }
 
-func keep(ctx context.Context, source Source, lease Lease, ttl, renewal time.Duration) *kept {
+func keep(ctx context.Context, source Source, lease Lease, ttl, most time.Duration) *kept {
 	k := &kept{source: source, lease: lease, ttl: ttl, deadline: lease.Deadline, ended: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.timer = time.AfterFunc(k.deadline.Left(), k.expire)
-	go k.renew(renewal)
+	go k.renew(most)
 	return k
 }
 
@@ -140,43 +140,37 @@ func (k *kept) expire() {
 }
 
 // renew renews the lease until it is over, released, or the renewal time has passed.
-func (k *kept) renew(renewal time.Duration) {
+func (k *kept) renew(most time.Duration) {
 	defer close(k.ended)
-	end := k.lease.Deadline.Now().Add(renewal)
-	next := time.NewTimer(k.soon())
-	defer next.Stop()
-	for {
-		select {
-		case <-k.ctx.Done():
-			return
-		case <-next.C:
-		}
-		err := ErrCapped
-		if !end.Passed() {
-			err = k.extend()
-		}
-		switch {
-		case err == nil:
-			next.Reset(k.soon())
-		case Retryable(err):
-			next.Reset(k.ttl / 12) // several more attempts before the deadline
-		case errors.Is(err, ErrLost):
-			k.cancel(err)
-			return
-		default:
-			k.mu.Lock()
-			defer k.mu.Unlock()
-			k.why = err
-			return
-		}
+	end := k.lease.Deadline.Now().Add(most)
+	err := renewal.Lease{
+		TTL: k.ttl, Left: k.left, Extend: k.extend, Passing: Retryable,
+		Before: func(context.Context) error {
+			if end.Passed() {
+				return ErrCapped
+			}
+			return nil
+		},
+	}.Keep(k.ctx)
+	switch {
+	case k.ctx.Err() != nil:
+	case errors.Is(err, ErrLost):
+		k.cancel(err)
+	default:
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.why = err
 	}
 }
 
-// soon is the time to the next renewal, with jitter so that leases acquired together are not renewed together.
-func (k *kept) soon() time.Duration { return k.ttl/4 + rand.N(k.ttl/12+1) }
+func (k *kept) left() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.deadline.Left()
+}
 
-func (k *kept) extend() error {
-	deadline, err := k.source.Extend(k.ctx, k.lease.Ref(), k.ttl)
+func (k *kept) extend(ctx context.Context) error {
+	deadline, err := k.source.Extend(ctx, k.lease.Ref(), k.ttl)
 	if err != nil {
 		return err
 	}

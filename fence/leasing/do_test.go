@@ -146,6 +146,24 @@ func TestDoRenewsForAsLongAsTheWorkTakesAndReleases(t *testing.T) {
 	})
 }
 
+// Each answer comes so late that the next renewal is due at once.
+func TestSlowRenewalsLoseNoLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf()
+		s.answering = 45 * ttl / 100
+		if err := do(t, s, 0, func(ctx context.Context) error {
+			select {
+			case <-time.After(100 * ttl):
+			case <-ctx.Done():
+			}
+			return nil
+		}); err != nil {
+			t.Errorf("%v; renewals at %v", err, s.asked())
+		}
+	})
+}
+
 // Leases that were acquired together are not renewed together.
 func TestRenewalsComeAtRandomTimes(t *testing.T) {
 	t.Parallel()

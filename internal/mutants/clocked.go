@@ -75,10 +75,16 @@ var clocked = []mutant{
 		new: "left/8",
 	},
 	{
-		name: "late-renewals", what: "Do renews after half of the TTL",
-		file: "fence/leasing/do.go", in: "fence/leasing", test: "TestDoRenewsForAsLongAsTheWorkTakesAndReleases",
-		old: "return k.ttl/4 + rand.N",
-		new: "return k.ttl/2 + rand.N",
+		name: "late-renewals", what: "leases are renewed after half of their TTL",
+		file: "internal/renewal/renewal.go", in: "fence/leasing", test: "TestDoRenewsForAsLongAsTheWorkTakesAndReleases",
+		old: "soon := l.TTL/4 +",
+		new: "soon := l.TTL/2 +",
+	},
+	{
+		name: "renewals-from-answers", what: "the next renewal counts from the last one's answer",
+		file: "internal/renewal/renewal.go", in: "fence/leasing", test: "TestSlowRenewalsLoseNoLease",
+		old: "			timer.Reset(l.next())",
+		new: "			timer.Reset(l.TTL / 4)",
 	},
 	{
 		name: "do-clock", what: "Do's deadline is not judged by its clock",

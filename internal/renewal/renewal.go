@@ -1,7 +1,7 @@
 // Package renewal decides when a lease is renewed: the same for every holder and every source.
 //
 // A lease is renewed after a quarter to a third of its TTL, at random, so that leases acquired together are not renewed
-// together. A renewal that failed is tried again after a twelfth of the TTL, so several tries fit before the deadline.
+// together. Its TTL counts from before the request that it was acquired or renewed by, however late the answer comes. A renewal that failed is tried again after a twelfth of the TTL, so several tries fit before the deadline.
 package renewal
 
 import (
@@ -32,7 +32,7 @@ func (l Lease) Keep(ctx context.Context) error {
 	if l.Random == nil {
 		l.Random = rand.Int64N
 	}
-	timer := time.NewTimer(max(0, l.soon()-max(0, l.TTL-l.Left())))
+	timer := time.NewTimer(l.next())
 	defer timer.Stop()
 	for {
 		select {
@@ -47,7 +47,7 @@ func (l Lease) Keep(ctx context.Context) error {
 		}
 		switch err := l.Extend(ctx); {
 		case err == nil:
-			timer.Reset(l.soon())
+			timer.Reset(l.next())
 		case ended(ctx, err), ctx.Err() != nil && l.Passing(err):
 			return context.Cause(ctx)
 		case l.Passing(err):
@@ -63,8 +63,11 @@ func ended(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
 }
 
-// soon is the time from one renewal to the next.
-func (l Lease) soon() time.Duration { return l.TTL/4 + time.Duration(l.Random(int64(l.TTL/12)+1)) }
+// next is the time to the next renewal.
+func (l Lease) next() time.Duration {
+	soon := l.TTL/4 + time.Duration(l.Random(int64(l.TTL/12)+1))
+	return max(0, soon-max(0, l.TTL-l.Left()))
+}
 
 // While keeps leases until stop is called. The returned context also ends when one of them is lost: keep returned an
 // error before stop was called. stop waits until all have returned, and returns the first loss.
