@@ -133,11 +133,15 @@ func (s *Source) takeAll(ctx context.Context, all []leasing.Request, take taker)
 			has++
 		}
 		lost := stop()
+		kept, ok := errors.AsType[*KeptError](err)
+		switch {
+		case ok && lost == nil:
+			return nil, kept.Err
+		case ok: // no repeat has all of them, so nobody needs it
+			kept.GiveBack()
+		}
 		if err = cmp.Or(lost, err); err == nil {
 			continue
-		}
-		if kept, ok := errors.AsType[*KeptError](err); ok {
-			return nil, kept.Err
 		}
 		had := make([]Taken, has)
 		for n, i := range order[:has] {
@@ -180,12 +184,12 @@ func (s *Source) wait(ctx context.Context, r leasing.Request) (Taken, error) {
 	if err == nil || !w.waited() || ctx.Err() == nil {
 		return taken, err
 	}
-	_, kept := errors.AsType[*KeptError](err)
+	kept, ok := errors.AsType[*KeptError](err)
 	if !errors.Is(err, fence.ErrUnknown) {
 		err = context.Cause(ctx)
 	}
-	if err = Ended(w.Why(), err); kept {
-		err = &KeptError{err}
+	if err = Ended(w.Why(), err); ok {
+		err = &KeptError{err, kept.GiveBack}
 	}
 	return Taken{}, err
 }

@@ -165,3 +165,43 @@ func TestAWaitThatItsContextEndsKeepsNothing(t *testing.T) {
 		}
 	})
 }
+
+// silent has an unknown outcome for whoever waits for b.
+type silent struct {
+	store
+
+	back chan string
+}
+
+func (s silent) Wait(ctx context.Context, r leasing.Request, w *Waiter) (Taken, error) {
+	if r.Resource != "b" {
+		return s.store.Wait(ctx, r, w)
+	}
+	<-ctx.Done()
+	return Taken{}, &KeptError{Err: context.Cause(ctx), GiveBack: func() { s.back <- r.Resource }}
+}
+
+// A repeat of the requests finds them only if it finds all.
+func TestALeaseThatNoRepeatCanFindIsGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		st := silent{store{s}, make(chan string, 1)}
+		source, _, err := New(Config{Store: st, MinTTL: time.Second, MaxTTL: time.Hour, Clock: s.clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = source.Close() }()
+		s.extend = func(leasing.Ref) error { return leasing.ErrLost }
+		a, b := request("a"), request("b")
+		for _, r := range []*leasing.Request{&a, &b} {
+			r.SealHash, r.Repeatable = make([]byte, 32), true
+		}
+		if _, err := source.Acquire(t.Context(), leasing.UntilDone, a, b); !errors.Is(err, leasing.ErrLost) {
+			t.Error(err)
+		}
+		if len(st.back) != 1 || s.lives("a") {
+			t.Errorf("%d given back; a lives: %t", len(st.back), s.lives("a"))
+		}
+	})
+}

@@ -52,8 +52,11 @@ type Store interface {
 
 // KeptError says that an acquisition of a [leasing.Request] that is Repeatable has failed, and that its lease, if there
 // is one, was not given back: a repeat of the request in another process can tell from the caller's seal whose it is,
-// extend it and return it. Only its TTL ends it.
-type KeptError struct{ Err error }
+// extend it and return it. Only its TTL ends it, or GiveBack, in the background, where no repeat is served any more.
+type KeptError struct {
+	Err      error
+	GiveBack func()
+}
 
 func (e *KeptError) Error() string { return e.Err.Error() }
 
@@ -123,7 +126,7 @@ func Good(start clock.Instant, ttl time.Duration) clock.Instant {
 	return start.Add(ttl - ttl/100 - 2*time.Millisecond)
 }
 
-// Extend gives a lease a new time to live, counted from now. It never shortens a lease.
+// Extend gives a lease a new time to live, counted from now.
 func (s *Source) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (clock.Instant, error) {
 	deadline, err := s.extend(ctx, ref, ttl)
 	if err != nil {

@@ -95,13 +95,13 @@ func advice(err error) string {
 	case refused.Code == stateBusy:
 		return "another transaction blocks the lease; try again"
 	case readOnly(refused):
-		return "connect with default_transaction_read_only = off"
+		return "connect with default_transaction_read_only = off, and to the primary"
 	}
 	return refused.Hint
 }
 
-// readOnly reports whether the login's transactions are read-only by default. A standby answers with the same SQLSTATE,
-// but fence.need_source raises that before a statement that PostgreSQL itself would refuse.
+// readOnly reports whether PostgreSQL itself refused a statement, because the login's transactions are read-only by
+// default, or on a standby, for which fence.need_source has a better text where a function asks it.
 func readOnly(refused *pgconn.PgError) bool {
 	return refused.Code == stateReadOnly && refused.Routine == "PreventCommandIfReadOnly"
 }

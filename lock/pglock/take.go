@@ -50,6 +50,7 @@ func (s *store) Take(ctx context.Context, r leasing.Request) (leases.Taken, erro
 func (s *store) acquire(ctx context.Context, r leasing.Request, w way) (leases.Taken, error) {
 	r.TTL = r.TTL.Truncate(time.Microsecond)
 	a := &attempt{r: r, owner: rand.Text(), way: w, start: s.env.Clock.Now()}
+	giveBack := func() { s.env.Life.InBackground(func(context.Context) { s.giveBack(a) }) }
 	err := s.cfg.OnAccepted(ctx, func() error { return s.take(ctx, a) })
 	switch {
 	case err == nil:
@@ -57,9 +58,9 @@ func (s *store) acquire(ctx context.Context, r leasing.Request, w way) (leases.T
 	case a.given() == 0 && !a.doubt && !errors.Is(err, fence.ErrUnknown):
 		return leases.Taken{}, err
 	case r.Repeatable && mayBeGood(ctx, a, err):
-		return leases.Taken{}, &leases.KeptError{Err: err}
+		return leases.Taken{}, &leases.KeptError{Err: err, GiveBack: giveBack}
 	}
-	s.env.Life.InBackground(func(context.Context) { s.giveBack(a) })
+	giveBack()
 	return leases.Taken{}, err
 }
 
