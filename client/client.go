@@ -204,7 +204,8 @@ func text(d time.Duration) *string {
 }
 
 // Renew extends the lease to ttl from now and returns its new deadline. A [*Problem] with code "lease_lost" means
-// that another holder may have the resource by now. After any other error the old deadline stays in force.
+// that another holder may have the resource by now. After any other error the old deadline stays in force, or ttl from
+// the call if that is sooner: the gateway may have renewed it.
 func (c *Client) Renew(ctx context.Context, handle string, ttl time.Duration) (Deadline, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

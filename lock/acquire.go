@@ -25,7 +25,7 @@ type acquireOptions struct {
 	atOnce     bool   // one try
 }
 
-// WithTTL sets how long the lease lives unless it is extended: whole milliseconds between [MinTTL] and Config.MaxTTL,
+// WithTTL sets how long the lease lives unless it is extended: whole milliseconds between [leasing.MinTTL] and Config.MaxTTL,
 // no longer than the nodes grant.
 func WithTTL(ttl time.Duration) AcquireOption { return func(o *acquireOptions) { o.ttl = ttl } }
 

@@ -168,7 +168,7 @@ func TestBadInputIsRefusedBeforeAnythingIsSent(t *testing.T) {
 			{"pattern", "a*", nil, "resource"},
 			{"zero ttl", "r", []lock.AcquireOption{lock.WithTTL(0)}, "ttl"},
 			{"negative ttl", "r", []lock.AcquireOption{lock.WithTTL(-time.Second)}, "ttl"},
-			{"tiny ttl", "r", []lock.AcquireOption{lock.WithTTL(lock.MinTTL - time.Millisecond)}, "ttl"},
+			{"tiny ttl", "r", []lock.AcquireOption{lock.WithTTL(leasing.MinTTL - time.Millisecond)}, "ttl"},
 			{"ttl over the maximum", "r", []lock.AcquireOption{lock.WithTTL(24*time.Hour + time.Millisecond)}, "ttl"},
 			{"long holder", "r", []lock.AcquireOption{lock.WithHolder(strings.Repeat("h", 257))}, "holder"},
 			{"holder of two lines", "r", []lock.AcquireOption{lock.WithHolder("a\nb")}, "holder"},

@@ -26,10 +26,6 @@ const (
 	DefaultKeyPrefix   = "fencegate"
 )
 
-// MinTTL is the shortest TTL. At the default node timeout it is acquired and kept alive while every node answers just
-// within that; 250 ms are not.
-const MinTTL = 300 * time.Millisecond
-
 // driftFloor is the fixed part of the safety margin: Redis counts in whole milliseconds.
 const driftFloor = 2 * time.Millisecond
 
@@ -145,7 +141,7 @@ type Config struct {
 	clock  *clock.Clock  // of tests
 	dice   dice          // of tests; nil: at random
 	nonces func() string // of tests; nil: at random
-	minTTL time.Duration // of tests; 0: MinTTL
+	minTTL time.Duration // of tests; 0: leasing.MinTTL
 
 	unwatched bool // of tests: only they send messages
 }
@@ -160,7 +156,7 @@ func (c Config) Validate() error {
 func (c Config) withDefaults() (Config, error) {
 	c.DefaultTTL = cmp.Or(c.DefaultTTL, min(DefaultTTL, cmp.Or(c.MaxTTL, DefaultTTL)))
 	c.NodeTimeout = cmp.Or(c.NodeTimeout, DefaultNodeTimeout)
-	c.minTTL = cmp.Or(c.minTTL, MinTTL)
+	c.minTTL = cmp.Or(c.minTTL, leasing.MinTTL)
 	c.DriftFactor = cmp.Or(c.DriftFactor, DefaultDriftFactor)
 	if c.KeyPrefix == nil {
 		c.KeyPrefix = Prefix("")

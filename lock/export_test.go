@@ -32,7 +32,7 @@ func (c *Config) WithClock() *clocktest.Clock {
 	return k
 }
 
-// Brief allows leases that are shorter than MinTTL, so that many end in a short time.
+// Brief allows leases that are shorter than leasing.MinTTL, so that many end in a short time.
 func (c *Config) Brief() { c.minTTL = 5 * time.Millisecond }
 
 // Seed has the waits at random depend on the seed, the present moment, who draws (0: nobody in particular), and how many

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -97,8 +98,8 @@ func TestTheShortestTTLIsKeptOnNodesAsSlowAsTheNodeTimeout(t *testing.T) {
 					n.Requests.Delay(func() time.Duration { return lock.DefaultNodeTimeout - time.Millisecond })
 				}
 				const renewals = 100
-				lease := acquire(t, l, "r", lock.WithTTL(lock.MinTTL), lock.WithKeepAlive(lock.KeepAlive{Renewals: renewals}))
-				time.Sleep(renewals * lock.MinTTL / 4)
+				lease := acquire(t, l, "r", lock.WithTTL(leasing.MinTTL), lock.WithKeepAlive(lock.KeepAlive{Renewals: renewals}))
+				time.Sleep(renewals * leasing.MinTTL / 4)
 				if err := context.Cause(lease.Context()); err != nil {
 					t.Errorf("the lease has ended: %v", err)
 				}

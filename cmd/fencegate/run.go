@@ -18,6 +18,7 @@ import (
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/internal/runner"
 	"github.com/fencegate/fencegate/internal/terminal"
@@ -145,8 +146,8 @@ func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
 		return cfg, &fence.InvalidError{Field: "s3-resource", Reason: fmt.Sprintf("is %q, which is none of the resources that --resource names", o.access.Resource)}
 	case len(o.resources) > 1 && !given("s3-resource") && (given("s3-credentials") || given("s3-own-keys") || given("s3-read-only")):
 		return cfg, usage(errors.New("S3 credentials are of one resource, and there are several; name it with --s3-resource, or leave the --s3-… flags out"))
-	case o.lease.TTL < runner.LeastTTL:
-		return cfg, &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; at least %v is needed: the command is ended %v before its lease", o.lease.TTL, runner.LeastTTL, runner.KillMargin)}
+	case o.lease.TTL < leasing.MinTTL:
+		return cfg, &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; at least %v is needed: the command is ended %v before its lease", o.lease.TTL, leasing.MinTTL, runner.KillMargin)}
 	case o.lease.Wait < 0:
 		return cfg, &fence.InvalidError{Field: "wait", Reason: "is negative"}
 	case given("wait") && cfg.OnHeld == runner.Wait:

@@ -45,6 +45,10 @@ func Distinct[T any](all []T, resource func(T) string) error {
 	return nil
 }
 
+// MinTTL is the shortest TTL of a lease, from whichever source. At the default node timeout of a lock over Redis it is
+// acquired and kept alive while every node answers just in time.
+const MinTTL = 300 * time.Millisecond
+
 // ValidateTTL checks how long a lease lives. The error is a [*fence.InvalidError].
 func ValidateTTL(ttl, shortest, longest time.Duration) error {
 	switch {

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/api"
 )
@@ -88,7 +89,11 @@ func TestRenewalsEndAtTheHandlesCap(t *testing.T) {
 		if a := renew(t, s, handle); a.status != http.StatusOK || f.renewed != 10*time.Second || !strings.Contains(a.text, `"final":true`) {
 			t.Errorf("shortly before the cap: %d, for %v; want the 10s that are left", a.status, f.renewed)
 		}
-		<-time.After(10 * time.Second)
+		<-time.After(10*time.Second - leasing.MinTTL/2)
+		if a := renew(t, s, handle); a.status != http.StatusOK || f.renewed != leasing.MinTTL || a.body["valid_ms"] != 150. || !strings.Contains(a.text, `"final":true`) {
+			t.Errorf("at the last moment: %d %s, for %v", a.status, a.text, f.renewed)
+		}
+		<-time.After(leasing.MinTTL / 2)
 		if a := renew(t, s, handle); a.status != http.StatusGone || a.str("code") != "lease_lost" || !strings.Contains(a.str("detail"), "1h0m0s after its acquisition") {
 			t.Errorf("at the cap: %d %s", a.status, a.text)
 		}

@@ -150,7 +150,7 @@ func (s *Server) found(ctx context.Context, r leasing.Request, seals []fence.Sea
 	if err != nil {
 		return lease, since, errNotTheKeys // it may not be extended any more
 	}
-	lease.Deadline, err = s.cfg.Leases.Extend(ctx, ref, min(max(r.TTL, state.TTL), cmp.Or(s.cfg.MaxTTL, left), left))
+	lease.Deadline, err = s.extend(ctx, ref, min(max(r.TTL, state.TTL), cmp.Or(s.cfg.MaxTTL, left)), left)
 	switch {
 	case errors.Is(err, leasing.ErrLost):
 		return lease, since, errNotTheKeys

@@ -184,7 +184,7 @@ func (s *Server) renew(c echo.Context) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	deadline, err := s.cfg.Leases.Extend(ctx, h.Ref, min(ttl, left))
+	deadline, err := s.extend(ctx, h.Ref, ttl, left)
 	if errors.Is(err, leasing.ErrLost) {
 		s.ended(h, true)
 		s.tellLease(c, wire.EventLost, h.Ref)
@@ -197,6 +197,15 @@ func (s *Server) renew(c echo.Context) error {
 	timing := timingOf(began, deadline)
 	timing.Final = left <= ttl
 	return respond(c, http.StatusOK, wire.Renewed{Resource: h.Resource, Token: h.Token, Timing: timing})
+}
+
+// extend extends a lease that may be held for left more. Its last extension may be shorter than a TTL.
+func (s *Server) extend(ctx context.Context, ref leasing.Ref, ttl, left time.Duration) (clock.Instant, error) {
+	deadline, err := s.cfg.Leases.Extend(ctx, ref, max(min(ttl, left), leasing.MinTTL))
+	if err == nil && left < deadline.Left() {
+		deadline = deadline.Now().Add(left)
+	}
+	return deadline, err
 }
 
 func (s *Server) release(c echo.Context) error {

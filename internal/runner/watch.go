@@ -17,8 +17,6 @@ const (
 	// KillMargin is kept between KILL and the end of the lease:
 	// signal delivery and the process's last system call take time.
 	KillMargin = 100 * time.Millisecond
-	// LeastTTL is the shortest TTL that a gateway gives. It leaves time for a command.
-	LeastTTL = 300 * time.Millisecond
 	// maxGrace bounds the time between TERM and KILL.
 	maxGrace = 10 * time.Second
 	// confirmTimeout bounds the last renewal of all leases, if the gateway is unavailable.

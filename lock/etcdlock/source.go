@@ -16,11 +16,9 @@ import (
 )
 
 const (
-	// DefaultMaxTTL is the longest lease unless [Config] says otherwise.
+	// DefaultMaxTTL is the longest lease unless [Config] says otherwise. If a holder dies, its key lives one to two
+	// seconds longer than its lease.
 	DefaultMaxTTL = 5 * time.Minute
-	// MinTTL is the shortest lease, as of every source. If a holder dies, its key lives one to two seconds longer than
-	// its lease.
-	MinTTL = 300 * time.Millisecond
 	// DefaultPrefix is the prefix of every key unless [Config] says otherwise.
 	DefaultPrefix = "fencegate"
 )
@@ -65,7 +63,7 @@ func New(cfg Config) (*Source, error) {
 	}
 	st := newStore(cfg.Client, cfg.Prefix)
 	source, env, err := leases.New(leases.Config{
-		Store: st, Armer: cfg.Armer, MinTTL: MinTTL, MaxTTL: cmp.Or(cfg.MaxTTL, DefaultMaxTTL), Holder: cfg.Holder, Logger: cfg.Logger, Clock: cfg.clock,
+		Store: st, Armer: cfg.Armer, MinTTL: leasing.MinTTL, MaxTTL: cmp.Or(cfg.MaxTTL, DefaultMaxTTL), Holder: cfg.Holder, Logger: cfg.Logger, Clock: cfg.clock,
 	})
 	if err != nil {
 		return nil, err

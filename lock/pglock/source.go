@@ -17,12 +17,8 @@ import (
 	"github.com/fencegate/fencegate/internal/leases"
 )
 
-const (
-	// DefaultMaxTTL is the longest lease unless [Config] says otherwise.
-	DefaultMaxTTL = 5 * time.Minute
-	// MinTTL is the shortest lease, as of every source.
-	MinTTL = 300 * time.Millisecond
-)
+// DefaultMaxTTL is the longest lease unless [Config] says otherwise.
+const DefaultMaxTTL = 5 * time.Minute
 
 // Config configures a [Source]. [New] validates it.
 type Config struct {
@@ -83,7 +79,7 @@ func New(cfg Config) (*Source, error) {
 	s.extends = groups.Groups[*extension]{Settle: s.extendGroup, Key: func(e *extension) string { return e.ref.Resource }, Timeout: groups.Timeout, Pace: groups.Pace}
 	s.frees = groups.Groups[*freeing]{Settle: s.freeGroup, Key: func(f *freeing) string { return f.ref.Resource }, Timeout: groups.Timeout, Pace: groups.Pace}
 	source, env, err := leases.New(leases.Config{
-		Store: s, MinTTL: MinTTL, MaxTTL: cmp.Or(cfg.MaxTTL, DefaultMaxTTL), Holder: cfg.Holder, Logger: cfg.Logger, Metrics: cfg.Metrics, Clock: cfg.clock, CloseTimeout: cfg.closeTimeout,
+		Store: s, MinTTL: leasing.MinTTL, MaxTTL: cmp.Or(cfg.MaxTTL, DefaultMaxTTL), Holder: cfg.Holder, Logger: cfg.Logger, Metrics: cfg.Metrics, Clock: cfg.clock, CloseTimeout: cfg.closeTimeout,
 	})
 	if err != nil {
 		return nil, err

@@ -243,7 +243,7 @@ func TestRacingProcessesHaveOneHolderAtATime(t *testing.T) {
 		for range 4 {
 			done.Go(func() {
 				for range 12 {
-					r := leasing.Request{Resource: []string{"a", "b"}[rand.N(2)], TTL: pglock.MinTTL}
+					r := leasing.Request{Resource: []string{"a", "b"}[rand.N(2)], TTL: leasing.MinTTL}
 					lease, err := leasing.One(s.Acquire(t.Context(), leasing.UntilDone, r))
 					h := hold{token: lease.Grant.Token, from: time.Now(), to: lease.Deadline.Time()}
 					if errors.Is(err, leasing.ErrLost) { // the machine is busy

@@ -17,8 +17,6 @@ import (
 const (
 	// DefaultMaxTTL is the longest lease unless [Config] says otherwise. Its session fits the servers' default limit.
 	DefaultMaxTTL = 25 * time.Second
-	// MinTTL is the shortest lease, as of every source.
-	MinTTL = 300 * time.Millisecond
 	// DefaultPrefix is the root node unless [Config] says otherwise.
 	DefaultPrefix = "/fencegate"
 )
@@ -70,7 +68,7 @@ func New(cfg Config) (*Source, error) {
 	}
 	st := &store{prefix: cfg.Prefix, logger: cfg.Logger, holds: make(map[string]*hold)}
 	source, env, err := leases.New(leases.Config{
-		Store: st, Armer: cfg.Armer, MinTTL: MinTTL, MaxTTL: cfg.MaxTTL, Holder: cfg.Holder, Logger: cfg.Logger, Clock: cfg.clock,
+		Store: st, Armer: cfg.Armer, MinTTL: leasing.MinTTL, MaxTTL: cfg.MaxTTL, Holder: cfg.Holder, Logger: cfg.Logger, Clock: cfg.clock,
 	})
 	if err != nil {
 		return nil, err
