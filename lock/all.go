@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/renewal"
 )
@@ -137,7 +138,7 @@ func (l *Locker) takeNext(ctx context.Context, one acquisition, taken map[string
 // renew renews a lock before it becomes a lease, until ctx ends.
 func (a *attempt) renew(ctx context.Context) error {
 	return renewal.Lease{
-		TTL: a.o.ttl, Left: func() time.Duration { return a.deadline.Left() }, Random: a.l.dice,
+		TTL: a.o.ttl, Deadline: func() clock.Instant { return a.deadline }, Random: a.l.dice,
 		Passing: func(err error) bool { return Retryable(err) && !a.deadline.Passed() },
 		Extend: func(ctx context.Context) error {
 			deadline, err := a.l.extend(ctx, leasing.Ref{Resource: a.resource, Owner: a.owner}, a.o.ttl, a.deadline)

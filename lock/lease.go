@@ -42,9 +42,7 @@ func (h *Lease) Grant() (fence.Grant, error) {
 
 // Deadline is the last confirmed end of the lease.
 func (h *Lease) Deadline() clock.Instant {
-	h.s.mu.Lock()
-	defer h.s.mu.Unlock()
-	return h.s.deadline
+	return h.s.last()
 }
 
 // Context ends with the lease; its cause is [ErrLost] or [ErrReleased]. It carries the values of the context that the

@@ -207,11 +207,11 @@ func (s *session) extend(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// left is the time until the deadline.
-func (s *session) left() time.Duration {
+// last is the present deadline, even if it has passed.
+func (s *session) last() clock.Instant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.deadline.Left()
+	return s.deadline
 }
 
 func (s *session) moveLocked(deadline clock.Instant) {

@@ -144,7 +144,7 @@ func (k *kept) renew(most time.Duration) {
 	defer close(k.ended)
 	end := k.lease.Deadline.Now().Add(most)
 	err := renewal.Lease{
-		TTL: k.ttl, Left: k.left, Extend: k.extend, Passing: Retryable,
+		TTL: k.ttl, Deadline: k.until, Extend: k.extend, Passing: Retryable,
 		Before: func(context.Context) error {
 			if end.Passed() {
 				return ErrCapped
@@ -163,10 +163,10 @@ func (k *kept) renew(most time.Duration) {
 	}
 }
 
-func (k *kept) left() time.Duration {
+func (k *kept) until() clock.Instant {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.deadline.Left()
+	return k.deadline
 }
 
 func (k *kept) extend(ctx context.Context) error {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/renewal"
 )
@@ -156,7 +157,7 @@ func (s *Source) takeAll(ctx context.Context, all []leasing.Request, take taker)
 // keep renews a lease until ctx ends. It fails only if the lease is lost.
 func (s *Source) keep(ctx context.Context, t *Taken, ttl time.Duration) error {
 	return renewal.Lease{
-		TTL: ttl, Left: func() time.Duration { return t.Deadline.Left() },
+		TTL: ttl, Deadline: func() clock.Instant { return t.Deadline },
 		Passing: func(err error) bool { return !errors.Is(err, leasing.ErrLost) },
 		Extend: func(ctx context.Context) error {
 			one, cancel := t.Deadline.Bound(ctx)

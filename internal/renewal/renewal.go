@@ -9,12 +9,14 @@ import (
 	"errors"
 	"math/rand/v2"
 	"time"
+
+	"github.com/fencegate/fencegate/fence/clock"
 )
 
 // Lease is a lease to renew.
 type Lease struct {
-	TTL  time.Duration
-	Left func() time.Duration // until its deadline
+	TTL      time.Duration
+	Deadline func() clock.Instant
 	// Extend gives the lease its TTL again.
 	Extend func(ctx context.Context) error
 	// Passing reports whether an error of Extend may pass. The lease then ends at its deadline unless a later try
@@ -32,7 +34,7 @@ func (l Lease) Keep(ctx context.Context) error {
 	if l.Random == nil {
 		l.Random = rand.Int64N
 	}
-	timer := time.NewTimer(l.next())
+	timer := time.NewTimer(l.next(l.TTL - l.Deadline().Left()))
 	defer timer.Stop()
 	for {
 		select {
@@ -45,9 +47,10 @@ func (l Lease) Keep(ctx context.Context) error {
 				return err
 			}
 		}
+		asked := l.Deadline().Now()
 		switch err := l.Extend(ctx); {
 		case err == nil:
-			timer.Reset(l.next())
+			timer.Reset(l.next(asked.Since()))
 		case ended(ctx, err), ctx.Err() != nil && l.Passing(err):
 			return context.Cause(ctx)
 		case l.Passing(err):
@@ -63,10 +66,10 @@ func ended(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
 }
 
-// next is the time to the next renewal.
-func (l Lease) next() time.Duration {
+// next is the time to the next renewal of a lease that was acquired or renewed some time ago.
+func (l Lease) next(ago time.Duration) time.Duration {
 	soon := l.TTL/4 + time.Duration(l.Random(int64(l.TTL/12)+1))
-	return max(0, soon-max(0, l.TTL-l.Left()))
+	return max(0, soon-max(0, ago))
 }
 
 // While keeps leases until stop is called. The returned context also ends when one of them is lost: keep returned an
