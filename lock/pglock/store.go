@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -70,9 +69,4 @@ func (s *store) Ready(ctx context.Context) error {
 		return err
 	})
 	return failure(ctx, "leases of PostgreSQL", err)
-}
-
-// isHeld returns the HeldError in err.
-func isHeld(err error) (held *leasing.HeldError, ok bool) {
-	return held, errors.As(err, &held)
 }
