@@ -234,8 +234,20 @@ var admission = []mutant{
 	{
 		name: "reign-renewed", what: "a promoted server's replication id is noted as that of a primary that got a replica",
 		file: "lock/reign.go", test: "TestANodeGrantsOnlyWhatItsAccountOfItselfAllows",
-		old: "st.said.promoted, evicted",
+		old: "!st.said.promoted && evicted",
 		new: "evicted",
+	},
+	{
+		name: "reign-doubted", what: "a process that has just started ends the reign of a node that others know",
+		file: "lock/reign.go", test: "TestANodeIsLeftToTheProcessesThatSawItBefore",
+		old: "return !d.until.Passed()",
+		new: "return false",
+	},
+	{
+		name: "promoted-intact", what: "a durable node that was promoted counts as one that was restarted",
+		file: "lock/durable.go", test: "TestADurableNodeThatWasPromotedIsQuarantined",
+		old: "|| st.over != nil || st.said.promoted ||",
+		new: "||",
 	},
 	{
 		name: "reign-goes-on", what: "a quarantine begins while others grant under the reign before",

@@ -120,7 +120,7 @@ var service = []mutant{
 	{
 		name: "drill-renewal-asks", what: "a renewal needs PostgreSQL",
 		file: "gateway/api/leases.go", in: "gateway", test: "TestADrillOfPostgreSQL",
-		old: "deadline, err := s.cfg.Leases.Extend(ctx, h.Ref, min(ttl, left))",
-		new: "if err := s.cfg.Checks[0].Run(ctx); err != nil {\n\t\treturn leaseError(ctx, err)\n\t}\n\tdeadline, err := s.cfg.Leases.Extend(ctx, h.Ref, min(ttl, left))",
+		old: "deadline, err := s.extend(ctx, h.Ref, ttl, left)",
+		new: "if err := s.cfg.Checks[0].Run(ctx); err != nil {\n\t\treturn leaseError(ctx, err)\n\t}\n\tdeadline, err := s.extend(ctx, h.Ref, ttl, left)",
 	},
 }
