@@ -84,7 +84,7 @@ var clocked = []mutant{
 		name: "renewals-from-answers", what: "the next renewal counts from the last one's answer",
 		file: "internal/renewal/renewal.go", in: "fence/leasing", test: "TestSlowRenewalsLoseNoLease",
 		old: "			timer.Reset(l.next(asked.Since()))",
-		new: "			timer.Reset(l.TTL / 4)",
+		new: "			timer.Reset(l.next(min(0, asked.Since())))",
 	},
 	{
 		name: "do-clock", what: "Do's deadline is not judged by its clock",
