@@ -130,8 +130,9 @@ func admissionCalls(k keys) []scriptCall {
 		admit("third", "[0]", 3<<32),
 		call("reign", "[0]", []string{h}, "another", "", "reign"),
 		call("reign", "[0]", []string{h}, nonce, "another", "reign"),
-		call("rename", "[0]", []string{h}, "another", "best-effort-1"),
-		call("rename", "[1]", []string{h}, nonce, "best-effort-1"),
+		call("rename", "[0]", []string{h}, "another", "best-effort-1", ""),
+		call("rename", "[0]", []string{h}, nonce, "best-effort-1", "another reign"),
+		call("rename", "[1]", []string{h}, nonce, "best-effort-1", ""),
 		call("admit_begin", "[1]", []string{h, q}, "best-effort-2", -1, "best-effort-1", "", 0),
 		call("admit_begin", "[1]", []string{h, q}, "third", 50_000, "best-effort-1", "", 0), // a quarantine ran before; none does now
 	}
