@@ -1,7 +1,10 @@
 package lock_test
 
 import (
+	"context"
 	"errors"
+	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,6 +121,14 @@ func TestADeadMajorityFailsAndItsReturnIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, nodes := inMemory(t, 3)
 		cfg.Armer, cfg.Epochs = &register{}, &epochs{}
+		ctx, cancel := context.WithCancel(t.Context())
+		dial, dials := cfg.Nodes[0].Dialer, atomic.Int64{}
+		cfg.Nodes[0].Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if dials.Add(1) == 1000 { // without pauses no time passes here
+				cancel()
+			}
+			return dial(ctx, network, addr)
+		}
 		l := started(t, cfg)
 		lease := acquire(t, l, "r")
 		synctest.Wait()
@@ -130,7 +141,7 @@ func TestADeadMajorityFailsAndItsReturnIsNoticed(t *testing.T) {
 				t.Errorf("acquire: %v", err)
 			}
 		})
-		if _, err := l.Extend(t.Context(), lease.Ref(), time.Minute); !errors.Is(err, lock.ErrNoQuorum) {
+		if _, err := l.Extend(ctx, lease.Ref(), time.Minute); !errors.Is(err, lock.ErrNoQuorum) {
 			t.Errorf("extend: %v", err)
 		}
 		nodes[0].Lose(t) // and start again
