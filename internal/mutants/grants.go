@@ -97,13 +97,13 @@ var grants = []mutant{
 		name: "from-end", what: "validity counted from the last answer",
 		file: "lock/attempt.go", test: "TestALeaseCountsFromBeforeItsFirstMessage",
 		old: "\tgranted := r.yes >= l.quorum\n",
-		new: "\ta.deadline = l.clock.now().add(l.validity(a.o.ttl))\n\tgranted := r.yes >= l.quorum\n",
+		new: "\ta.deadline = l.clock.Now().Add(l.validity(a.o.ttl))\n\tgranted := r.yes >= l.quorum\n",
 	},
 	{
 		name: "extension-from-end", what: "an extension counted from the last answer",
 		file: "lock/extend.go", test: "TestALeaseCountsFromBeforeItsFirstMessage",
 		old: "\terr = r.waitUntil(ctx, until)\n",
-		new: "\terr = r.waitUntil(ctx, until)\n\tdeadline = l.clock.now().add(l.validity(ttl))\n",
+		new: "\terr = r.waitUntil(ctx, until)\n\tdeadline = l.clock.Now().Add(l.validity(ttl))\n",
 	},
 	{
 		name: "no-recheck", what: "no look at the deadline after arming",
