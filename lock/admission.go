@@ -56,7 +56,7 @@ func (l *Locker) admit(ctx context.Context, n *node) error {
 		case errors.Is(err, errAdmitted):
 			l.forget(n)
 			return nil
-		case errors.Is(err, errOthers), errors.Is(err, errDoubted):
+		case errors.Is(err, errOthers), errors.Is(err, errNewID):
 			err = pause(ctx, askEvery/4+l.dice.jitter())
 		case errors.As(err, &quarantine): // another process's
 			seen.hasten(ctx, l, n)

@@ -37,7 +37,7 @@ const askEvery = 2 * time.Second
 var (
 	errAdmitted  = errors.New("node is admitted already")
 	errRace      = errors.New("another admission of the node has begun")
-	errDoubted   = errors.New("another process may know that the node has lost nothing")
+	errNewID     = errors.New("the node has a new replication id, and a process that watched it may know that it has lost nothing")
 	errRestarted = errors.New("the node has lost its run or its data since the admission began")
 	errOthers    = errors.New("another process is ending its admission of the node")
 	errStaleBase = errors.New("the node has a higher epoch already")
@@ -99,8 +99,8 @@ func (l *Locker) mayBegin(n *node, a *admission, states []nodeState) error {
 		return st.err
 	case st.admitted:
 		return errAdmitted
-	case l.renewed(l.ctx, n, st) || l.doubted(n, st):
-		return errDoubted
+	case l.keepsReign(l.ctx, n, st):
+		return errNewID
 	case a.nonce != "" || st.pending == "" || st.void:
 		return nil
 	case l.cfg.BestEffort && !isBestEffort(st.pending): // the quarantine of a strict one is not awaited
@@ -258,7 +258,7 @@ func (l *Locker) lookAfter(n *node, wait time.Duration) {
 		return
 	}
 	st := n.state(l.ctx)
-	if st.err == nil && st.admitted || l.renewed(l.ctx, n, st) || l.doubted(n, st) || l.mayAdmit(l.ctx) != nil { // it is found lost again
+	if st.err == nil && st.admitted || l.keepsReign(l.ctx, n, st) || l.mayAdmit(l.ctx) != nil { // it is found lost again
 		return
 	}
 	log.Warn("node is new, lost its data or was restarted; it grants nothing until " + l.cfg.admittedWhen())

@@ -73,7 +73,7 @@ func (s *session) renew(ctx context.Context, k KeepAlive) error {
 	defer context.AfterFunc(s.l.ctx, func() { cancel(ErrClosed) })()
 	end, done := s.l.clock.Now().Add(k.For), 0
 	return renewal.Lease{
-		TTL: s.ttl, Deadline: s.last, Passing: Retryable, Random: s.l.dice,
+		TTL: s.ttl, Deadline: s.lastDeadline, Passing: Retryable, Random: s.l.dice,
 		Before: func(ctx context.Context) error {
 			if k.Renewals > 0 && done >= k.Renewals || k.For > 0 && end.Passed() {
 				return ErrCapped

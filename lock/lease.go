@@ -41,9 +41,7 @@ func (h *Lease) Grant() (fence.Grant, error) {
 }
 
 // Deadline is the last confirmed end of the lease.
-func (h *Lease) Deadline() clock.Instant {
-	return h.s.last()
-}
+func (h *Lease) Deadline() clock.Instant { return h.s.lastDeadline() }
 
 // Context ends with the lease; its cause is [ErrLost] or [ErrReleased]. It carries the values of the context that the
 // lease was acquired with, but not its cancellation. Its methods check the clock, so in a process that was suspended

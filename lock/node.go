@@ -60,9 +60,9 @@ type node struct {
 	lastReply time.Time
 	extra     time.Time // value of lastReply, or sentAt, when the node got extra time
 
-	signs atomic.Uint32 // signs of life: answers while a link is made, and to calls
-	saw   atomic.Pointer[sight]
-	doubt atomic.Pointer[doubt]
+	signs  atomic.Uint32 // signs of life: answers while a link is made, and to calls
+	saw    atomic.Pointer[sight]
+	change atomic.Pointer[idChange]
 }
 
 func newNode(cfg Node, index int, k *keys, nodeTimeout time.Duration, onLost func(*node)) *node {

@@ -121,40 +121,38 @@ func (st *nodeState) renewable() bool {
 	return st.over != nil && !st.said.replica && !st.said.promoted && evicted == st.said.evicted
 }
 
-// renewed notes a server's new replication ID, if it goes on with its reign, and reports whether it does. A process
-// knows that if it saw the node admitted shortly before. After an error, or another process's change, the next check
-// decides.
-func (l *Locker) renewed(ctx context.Context, n *node, st nodeState) bool {
-	saw := n.saw.Load()
-	if !st.renewable() || saw == nil || saw.reign != st.reign || saw.at.Add(sightLasts).Passed() {
-		return false
-	}
-	if err := reignScript.Run(ctx, n.client, []string{n.keys.h}, st.incarnation, st.reign, st.said.reign()).Err(); err != nil {
-		l.cfg.Logger.WarnContext(ctx, "failed to note a node's new replication id; the next check tries again", "node", n.name, "error", err)
-	}
-	return true
-}
-
-// doubt is a replication ID of which this process does not know whether the server's reign goes on with it.
-type doubt struct {
+// idChange is a new replication ID of a server of which this process does not know whether its reign goes on.
+type idChange struct {
 	id    string
 	until clock.Instant
 }
 
-// doubtLasts is how long such a node is left to the processes that know: they check it every two seconds.
-const doubtLasts = 5 * time.Second
+// idPatience is how long such a node is left to the processes that know: they check it every two seconds.
+const idPatience = 5 * time.Second
 
-// doubted reports whether another process may know that a node's reign goes on.
-func (l *Locker) doubted(n *node, st nodeState) bool {
+// keepsReign reports whether a node whose reign seems over is not lost, or not yet. A process that saw the node admitted
+// shortly before knows that its reign goes on, and notes the new replication ID. If that fails, the next check tries
+// again. Another process leaves the node to those for a while, without an open link.
+func (l *Locker) keepsReign(ctx context.Context, n *node, st nodeState) bool {
 	if !st.renewable() {
 		return false
 	}
-	d := n.doubt.Load()
-	if d == nil || d.id != st.said.replID {
-		d = &doubt{st.said.replID, l.clock.Now().Add(doubtLasts)}
-		n.doubt.Store(d)
+	if saw := n.saw.Load(); saw != nil && saw.reign == st.reign && !saw.at.Add(sightLasts).Passed() {
+		if err := reignScript.Run(ctx, n.client, []string{n.keys.h}, st.incarnation, st.reign, st.said.reign()).Err(); err != nil {
+			l.cfg.Logger.WarnContext(ctx, "failed to note a node's new replication id; the next check tries again", "node", n.name, "error", err)
+		}
+		return true
 	}
-	return !d.until.Passed()
+	c := n.change.Load()
+	if c == nil || c.id != st.said.replID {
+		c = &idChange{st.said.replID, l.clock.Now().Add(idPatience)}
+		n.change.Store(c)
+	}
+	if c.until.Passed() {
+		return false
+	}
+	n.drop()
+	return true
 }
 
 var reignScript = redis.NewScript(reignText)

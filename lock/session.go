@@ -207,8 +207,8 @@ func (s *session) extend(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// last is the present deadline, even if it has passed.
-func (s *session) last() clock.Instant {
+// lastDeadline is the last confirmed end of the lease. It may have passed.
+func (s *session) lastDeadline() clock.Instant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.deadline

@@ -74,11 +74,7 @@ func (s *looked) again(l *Locker, n *node) {
 		}
 	}
 	st := n.state(l.ctx)
-	if l.renewed(l.ctx, n, st) {
-		return
-	}
-	if l.doubted(n, st) {
-		n.drop() // whoever asks it next learns the same
+	if l.keepsReign(l.ctx, n, st) {
 		return
 	}
 	if st.over != nil && !st.said.replica {

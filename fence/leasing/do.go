@@ -87,14 +87,14 @@ func (u *under) Done() <-chan struct{} {
 }
 
 // Do acquires a lease, waiting until ctx ends, renews it while work runs, and releases it; see [Under]. It renews for
-// at most the given time, so that stuck work cannot keep a resource forever; 0 is [DefaultRenewal]. If the lease ends early,
-// the cause of work's context is [ErrLost], joined with [ErrCapped] or with the error of the renewals.
+// at most limit, so that stuck work cannot keep a resource forever; 0 is [DefaultRenewal]. If the lease ends early, the
+// cause of work's context is [ErrLost], joined with [ErrCapped] or with the error of the renewals.
 func Do(
-	ctx context.Context, source Source, r Request, most time.Duration, work func(context.Context, fence.Grant) error,
+	ctx context.Context, source Source, r Request, limit time.Duration, work func(context.Context, fence.Grant) error,
 ) error {
 	switch {
-	case most < 0:
-		return &fence.InvalidError{Field: "renewal", Reason: fmt.Sprintf("is %v; it must be positive, or 0 for %v", most, DefaultRenewal)}
+	case limit < 0:
+		return &fence.InvalidError{Field: "renewal", Reason: fmt.Sprintf("is %v; it must be positive, or 0 for %v", limit, DefaultRenewal)}
 	case r.SealHash != nil:
 		return &fence.InvalidError{Field: "seal hash", Reason: "is for a lease whose grant another presents; work under Do presents it itself"}
 	}
@@ -102,7 +102,7 @@ func Do(
 	if err != nil {
 		return err
 	}
-	return Under(ctx, keep(ctx, source, lease, r.TTL, cmp.Or(most, DefaultRenewal)), work)
+	return Under(ctx, keep(ctx, source, lease, r.TTL, cmp.Or(limit, DefaultRenewal)), work)
 }
 
 // kept is a lease that is renewed in the background.
@@ -120,13 +120,13 @@ type kept struct {
 	why      error // why it is not renewed any more
 }
 
-func keep(ctx context.Context, source Source, lease Lease, ttl, most time.Duration) *kept {
+func keep(ctx context.Context, source Source, lease Lease, ttl, limit time.Duration) *kept {
 	k := &kept{source: source, lease: lease, ttl: ttl, deadline: lease.Deadline, ended: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.timer = time.AfterFunc(k.deadline.Left(), k.expire)
-	go k.renew(most)
+	go k.renew(limit)
 	return k
 }
 
@@ -140,9 +140,9 @@ func (k *kept) expire() {
 }
 
 // renew renews the lease until it is over, released, or the renewal time has passed.
-func (k *kept) renew(most time.Duration) {
+func (k *kept) renew(limit time.Duration) {
 	defer close(k.ended)
-	end := k.lease.Deadline.Now().Add(most)
+	end := k.lease.Deadline.Now().Add(limit)
 	err := renewal.Lease{
 		TTL: k.ttl, Deadline: k.until, Extend: k.extend, Passing: Retryable,
 		Before: func(context.Context) error {

@@ -199,7 +199,8 @@ func (s *Server) renew(c echo.Context) error {
 	return respond(c, http.StatusOK, wire.Renewed{Resource: h.Resource, Token: h.Token, Timing: timing})
 }
 
-// extend extends a lease that may be held for left more. Its last extension may be shorter than a TTL.
+// extend extends a lease that may be held for left more. The source has no extension shorter than [leasing.MinTTL], so
+// its last one may exceed left. The deadline does not.
 func (s *Server) extend(ctx context.Context, ref leasing.Ref, ttl, left time.Duration) (clock.Instant, error) {
 	deadline, err := s.cfg.Leases.Extend(ctx, ref, max(min(ttl, left), leasing.MinTTL))
 	if err == nil && left < deadline.Left() {

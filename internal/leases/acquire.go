@@ -134,12 +134,11 @@ func (s *Source) takeAll(ctx context.Context, all []leasing.Request, take taker)
 			has++
 		}
 		lost := stop()
-		kept, ok := errors.AsType[*KeptError](err)
-		switch {
-		case ok && lost == nil:
-			return nil, kept.Err
-		case ok: // no repeat has all of them, so nobody needs it
-			kept.GiveBack()
+		if kept, ok := errors.AsType[*KeptError](err); ok {
+			if lost == nil {
+				return nil, kept.Err
+			}
+			kept.GiveBack() // a repeat needs all of the leases
 		}
 		if err = cmp.Or(lost, err); err == nil {
 			continue

@@ -166,14 +166,14 @@ func TestAWaitThatItsContextEndsKeepsNothing(t *testing.T) {
 	})
 }
 
-// silent has an unknown outcome for whoever waits for b.
-type silent struct {
+// lossyStore answers no wait for b.
+type lossyStore struct {
 	store
 
 	back chan string
 }
 
-func (s silent) Wait(ctx context.Context, r leasing.Request, w *Waiter) (Taken, error) {
+func (s lossyStore) Wait(ctx context.Context, r leasing.Request, w *Waiter) (Taken, error) {
 	if r.Resource != "b" {
 		return s.store.Wait(ctx, r, w)
 	}
@@ -186,7 +186,7 @@ func TestALeaseThatNoRepeatCanFindIsGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService()
-		st := silent{store{s}, make(chan string, 1)}
+		st := lossyStore{store{s}, make(chan string, 1)}
 		source, _, err := New(Config{Store: st, MinTTL: time.Second, MaxTTL: time.Hour, Clock: s.clock})
 		if err != nil {
 			t.Fatal(err)

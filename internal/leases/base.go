@@ -12,8 +12,8 @@ import (
 // maxBase keeps tokens below 2^53, so that every client can represent them.
 const maxBase = 1 << 52
 
-// ParseBase parses the number that a store adds to its own counter of changes to make a token.
-// at names where the store keeps it.
+// ParseBase parses the number that a store adds to its own counter of changes to make a token. at names the place where
+// the store keeps it.
 func ParseBase(at, text string) (fence.Token, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 || n > maxBase {
@@ -30,11 +30,11 @@ func ValidateBase(store string, above fence.Token) error {
 	return nil
 }
 
-// Owner is the value that a store without rows keeps for a lease. It identifies the acquisition, and is compared as a whole.
+// Owner is what a store keeps as a lease's value. It identifies the acquisition, and is compared as a whole.
 type Owner struct {
 	Nonce  string
-	Base   fence.Token
-	Holder string // informational
+	Base   fence.Token // what the counter is added to
+	Holder string      // informational
 }
 
 // NewOwner returns the owner of a new acquisition.

@@ -238,10 +238,10 @@ var admission = []mutant{
 		new: "evicted",
 	},
 	{
-		name: "reign-doubted", what: "a process that has just started ends the reign of a node that others know",
+		name: "reign-unknown", what: "a process that has just started ends the reign of a node that others know",
 		file: "lock/reign.go", test: "TestANodeIsLeftToTheProcessesThatSawItBefore",
-		old: "return !d.until.Passed()",
-		new: "return false",
+		old: "if c.until.Passed() {",
+		new: "if c != nil {",
 	},
 	{
 		name: "promoted-intact", what: "a durable node that was promoted counts as one that was restarted",

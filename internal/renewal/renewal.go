@@ -1,7 +1,8 @@
 // Package renewal decides when a lease is renewed: the same for every holder and every source.
 //
 // A lease is renewed after a quarter to a third of its TTL, at random, so that leases acquired together are not renewed
-// together. Its TTL counts from before the request that it was acquired or renewed by, however late the answer comes. A renewal that failed is tried again after a twelfth of the TTL, so several tries fit before the deadline.
+// together. That time counts from before the request that acquired or renewed it, however late the answer comes. A
+// renewal that failed is tried again after a twelfth of the TTL, so several tries fit before the deadline.
 package renewal
 
 import (
