@@ -89,6 +89,9 @@ func TestRenewalsEndAtTheHandlesCap(t *testing.T) {
 		if a := renew(t, s, handle); a.status != http.StatusOK || f.renewed != 10*time.Second || !strings.Contains(a.text, `"final":true`) {
 			t.Errorf("shortly before the cap: %d, for %v; want the 10s that are left", a.status, f.renewed)
 		}
+		if request(t, s, "POST", "/v1/leases/renew", fmt.Sprintf(`{"handle":%q,"ttl":"1ms"}`, handle)); f.renewed != time.Millisecond {
+			t.Errorf("for %v, where 1ms was asked for, which a source refuses", f.renewed)
+		}
 		<-time.After(10*time.Second - leasing.MinTTL/2)
 		if a := renew(t, s, handle); a.status != http.StatusOK || f.renewed != leasing.MinTTL || a.body["valid_ms"] != 150. || !strings.Contains(a.text, `"final":true`) {
 			t.Errorf("at the last moment: %d %s, for %v", a.status, a.text, f.renewed)

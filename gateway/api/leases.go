@@ -202,7 +202,10 @@ func (s *Server) renew(c echo.Context) error {
 // extend extends a lease that may be held for left more. The source has no extension shorter than [leasing.MinTTL], so
 // its last one may exceed left. The deadline does not.
 func (s *Server) extend(ctx context.Context, ref leasing.Ref, ttl, left time.Duration) (clock.Instant, error) {
-	deadline, err := s.cfg.Leases.Extend(ctx, ref, max(min(ttl, left), leasing.MinTTL))
+	if left < ttl {
+		ttl = max(left, min(ttl, leasing.MinTTL))
+	}
+	deadline, err := s.cfg.Leases.Extend(ctx, ref, ttl)
 	if err == nil && left < deadline.Left() {
 		deadline = deadline.Now().Add(left)
 	}
