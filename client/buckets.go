@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/wire"
 )
 
 func bucketPath(bucket string) string { return "/v1/buckets/" + url.PathEscape(bucket) }

@@ -32,9 +32,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/clock"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // requestTimeout bounds a call, in addition to the wait that it asks for.

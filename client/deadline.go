@@ -3,8 +3,8 @@ package client
 import (
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence/clock"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // Deadline is the instant up to which a lease is confirmed.

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // maxEvent bounds one event, in bytes.

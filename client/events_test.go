@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // beating answers with a stream of events and heartbeats, and freezes after some of them. It runs on a bubble's clock.

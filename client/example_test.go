@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // standIn answers as a gateway does that grants orders/1001 only.

@@ -13,9 +13,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/clock"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // request is one request to any of the gateways.

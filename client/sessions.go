@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // Sessions returns the sessions on the gateway's PostgreSQL port, as JSON.

@@ -3,11 +3,11 @@ package gateway
 import (
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // issuer serves the API's S3 credentials from the keyring.

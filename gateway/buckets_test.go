@@ -4,10 +4,10 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/wire"
 )
 
 func TestAllSettingsOfABucketAreSetOrNone(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/internal/tlsfiles"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // certificatesEvery is how often a gateway looks when its certificates end. New files are examined when they are read.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/wire"
 )
 
 const (

@@ -6,12 +6,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // Leases expire and nodes come and go without a request. The gateway polls to notice it.

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // told returns the kinds of events about a resource, with their tokens.

@@ -8,10 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/fencedsql"
 	"github.com/fencegate/fencegate/migrations"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // sqlReady checks the fence's migrations, the login's right to arm, and that the server takes writes. pg_has_role fails

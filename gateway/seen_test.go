@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	apiclient "github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/wire"
 )
 
 var seenSurfaces = []string{wire.SurfacePG, wire.SurfaceSQL, wire.SurfaceCheck, wire.SurfaceS3}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // sqlObjects counts few objects exactly, and estimates many.

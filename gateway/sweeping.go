@@ -7,12 +7,12 @@ import (
 	"io"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // scanEvery is how often a sweep tries to scan the whole store.

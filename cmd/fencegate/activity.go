@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/wire"
 )
 
 func newActivity(e env) *cobra.Command {

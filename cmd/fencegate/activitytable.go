@@ -14,7 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/wire"
 )
 
 const (

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/wire"
 )
 
 func newBuckets(e env) *cobra.Command {

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // cli runs one command line in this process.

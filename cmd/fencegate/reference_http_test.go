@@ -16,20 +16,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/wire"
 )
 
-// httpPage renders the routes of gateway/api, and the fields of client/wire with their comments.
+// httpPage renders the routes of gateway/api, and the fields of wire with their comments.
 func httpPage(t *testing.T) string {
 	t.Helper()
 	var page bytes.Buffer
-	page.WriteString("# HTTP API\n\nMade from the routes of `gateway/api` and the types of `client/wire` by `make reference`. [The HTTP API](../http-api.md)\n" +
+	page.WriteString("# HTTP API\n\nMade from the routes of `gateway/api` and the types of `wire` by `make reference`. [The HTTP API](../http-api.md)\n" +
 		"explains it, [principals](../principals.md) the rights. Requests and answers are JSON. A time is as in RFC 3339, a\nduration as in `30s`, a number whose name ends in `_ms` milliseconds. Fencing tokens are text, because they may exceed\nwhat a double holds. Each answer has the header `X-Request-Id`.\n\n## Calls\n\n" +
 		"| call | right | does |\n|---|---|---|\n")
-	bodies := types{docs: commentsOf(t, "client/wire", "fence")}
+	bodies := types{docs: commentsOf(t, "wire", "fence")}
 	var calls bytes.Buffer
 	for _, r := range api.Routes() {
 		call := r.Method + " " + r.Path

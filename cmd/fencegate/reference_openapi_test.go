@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // object is a JSON object whose members keep their order.
@@ -58,10 +58,10 @@ func plainJSON(v any) ([]byte, error) {
 }
 
 // openAPIDocument renders gateway/api/openapi.json: the routes of
-// gateway/api, and the types of client/wire with their comments.
+// gateway/api, and the types of wire with their comments.
 func openAPIDocument(t *testing.T) string {
 	t.Helper()
-	s := &schemas{docs: commentsOf(t, "client/wire", "fence")}
+	s := &schemas{docs: commentsOf(t, "wire", "fence")}
 	var paths, problems object
 	for _, r := range api.Routes() {
 		if len(paths) == 0 || paths[len(paths)-1].name != r.Path {
@@ -85,7 +85,7 @@ func openAPIDocument(t *testing.T) string {
 			{"title", "fencegate"},
 			{"version", "1"},
 			{"summary", "Leases with fencing tokens that PostgreSQL and the object store enforce"},
-			{"description", "Made by `make reference` from the routes of gateway/api and the types of client/wire. Ignore fields that you do not know. Fencing tokens are strings, because they may exceed what a double holds. A field whose name ends in _ms is in milliseconds."},
+			{"description", "Made by `make reference` from the routes of gateway/api and the types of wire. Ignore fields that you do not know. Fencing tokens are strings, because they may exceed what a double holds. A field whose name ends in _ms is in milliseconds."},
 			{"license", object{{"name", "Apache-2.0"}, {"identifier", "Apache-2.0"}}},
 		}},
 		{"security", []object{{{"bearer", []string{}}}}},

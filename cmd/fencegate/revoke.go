@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // revocation holds the flags of revoke, which goes through a gateway or to PostgreSQL.

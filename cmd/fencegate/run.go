@@ -16,12 +16,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/internal/runner"
 	"github.com/fencegate/fencegate/internal/terminal"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // runFlags are the flags of `run` besides the gateway's.

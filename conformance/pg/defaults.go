@@ -12,9 +12,9 @@ import (
 	"strings"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/runner"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // byDefault are drivers that connect with only what `fencegate run` provides. ignores lists the ways by which they do

@@ -22,9 +22,9 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/internal/devstack"
 	"github.com/fencegate/fencegate/internal/runner"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // tool is an S3 client under `fencegate run`: script uploads $FILE to $KEY of $BUCKET with only the environment of run.

@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/groups"
 	"github.com/fencegate/fencegate/fence/internal/core"
-	"github.com/fencegate/fencegate/internal/groups"
 )
 
 // Arm raises the fence of a resource to a new token and drains the transactions that passed the check under an older

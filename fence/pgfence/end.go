@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/groups"
 	"github.com/fencegate/fencegate/fence/internal/core"
-	"github.com/fencegate/fencegate/internal/groups"
 )
 
 // End ends a grant, so that every later check refuses it. It is the first step of releasing a lease. It does not

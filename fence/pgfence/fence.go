@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/groups"
 	"github.com/fencegate/fencegate/fence/internal/core"
-	"github.com/fencegate/fencegate/internal/groups"
 )
 
 // Fence arms and inspects the fences of one database. It is safe for concurrent use. Its only state is the pool, the

@@ -23,7 +23,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials/endpointcreds"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/internal/writelimit"
 )
 
 // Config configures a [Client].
@@ -103,7 +102,7 @@ var patient = sync.OnceValue(func() *http.Client {
 	transport := base.Clone()
 	transport.ResponseHeaderTimeout = 5 * time.Minute
 	if transport.DialContext != nil { // the program's own transport may dial otherwise
-		transport.DialContext = writelimit.Within(2*time.Minute, transport.DialContext)
+		transport.DialContext = writesWithin(2*time.Minute, transport.DialContext)
 	}
 	return &http.Client{Transport: transport}
 })

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // Event is an event in the form of the API.

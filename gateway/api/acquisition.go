@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // acquisition is one client's acquisition of leases.

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // queryTimeout bounds a query that the API makes for people. PostgreSQL may hang, and connections may be dead without a

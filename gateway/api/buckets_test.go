@@ -8,9 +8,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/wire"
 )
 
 func TestBucketsAreSetAndShown(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // Code is the code of a problem other than a refusal of the fence; those are in [fence.Codes].

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // Errors of the implementations of this package's interfaces.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // checkTimeout bounds one run of all checks.

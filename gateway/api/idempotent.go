@@ -13,10 +13,10 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // An acquisition with an Idempotency-Key derives its seals from the key, under the master key. So every gateway of a

@@ -4,8 +4,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // lockOf returns the holder of a lock, in JSON. The servers' names and errors contain addresses, so only callers that

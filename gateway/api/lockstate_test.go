@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // dialing is a source with a server that cannot be reached.

@@ -6,10 +6,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // places bounds how many requests of one principal run SQL at once, so that none takes all connections. It is safe for

@@ -4,11 +4,11 @@ import (
 	"context"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/activity"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // Leases is what the API needs of a [leasing.Source]. If an acquisition fails with an error that is not the source's

@@ -8,9 +8,9 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // Route is a call of the API. The router serves it; docs/reference/http.md and openapi.json are generated from it.

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/wire"
 )
 
 func TestBearerTokenIsAskedOfEveryPathButHealth(t *testing.T) {

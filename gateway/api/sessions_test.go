@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // openSessions stand for the sessions of a PostgreSQL port.

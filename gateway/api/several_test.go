@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/wire"
 )
 
 func TestSeveralLeasesComeInTheOrderOfTheRequest(t *testing.T) {

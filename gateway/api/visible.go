@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/activity"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // visible returns a page of the fences that the caller may inspect. It queries only those: filtering a page would

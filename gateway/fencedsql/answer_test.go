@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // The answer is written after COMMIT, so values that it cannot contain must be found before. A value of 10000 levels

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/gateway/fencedsql"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // sleeps makes a request run a statement that ends with the test, and returns once total are running.

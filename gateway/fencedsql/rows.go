@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/wire"
 )
 
 func columns(fields []pgconn.FieldDescription, types *pgtype.Map) []wire.Column {

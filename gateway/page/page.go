@@ -15,9 +15,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // Config says what a page shows. Its functions act for the context's principal.

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // maxFeed bounds the events and the refusals that the page shows.

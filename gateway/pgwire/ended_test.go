@@ -8,11 +8,11 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // The end of an idle session is reported as an end. If it cuts off a statement because of the grant, it is reported as

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"strings"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/activity"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // maxErrorBytes bounds the buffer for an ErrorResponse that spans reads.

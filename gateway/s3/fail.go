@@ -8,13 +8,13 @@ import (
 
 	"github.com/versity/versitygw/s3err"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/edge"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // fail turns an error of an operation into the client's error, and logs what the operator must know.

@@ -15,8 +15,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/internal/tlsfiles"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // gateway is one of the examined gateways.

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // wrapper runs the AWS command line with an endpoint option. Its versions before 2.13 ignore AWS_ENDPOINT_URL_S3 and

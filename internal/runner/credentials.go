@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/clock"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // Kind is the kind of a command's S3 credentials.

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // issuer is a gateway that issues credentials after a while, or answers with a status. Its clock is an hour behind.

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // Environ adds to the inherited variables what a process needs to write through the gateway under the lease: the grant,

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // variableJDBC holds the address for JDBC, which ignores libpq's variables.

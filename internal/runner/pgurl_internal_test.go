@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // Each database address is rewritten to the gateway with the grant, and keeps the rest.

@@ -19,11 +19,11 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	processes "github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/internal/terminal"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // OnLost is what to do with the command when its lease is lost.

@@ -12,8 +12,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencegate/fencegate/fence/clock"
+	"github.com/fencegate/fencegate/fence/groups"
 	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/internal/groups"
 	"github.com/fencegate/fencegate/internal/leases"
 )
 

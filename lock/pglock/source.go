@@ -12,8 +12,8 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/clock"
+	"github.com/fencegate/fencegate/fence/groups"
 	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/internal/groups"
 	"github.com/fencegate/fencegate/internal/leases"
 )
 

@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/groups"
 	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/internal/groups"
 	"github.com/fencegate/fencegate/internal/leases"
 )
 

@@ -12,9 +12,9 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/clock"
+	"github.com/fencegate/fencegate/fence/groups"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
-	"github.com/fencegate/fencegate/internal/groups"
 	"github.com/fencegate/fencegate/internal/leases"
 )
 

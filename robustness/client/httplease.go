@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/robustness/history"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // httpLease is a lease by the HTTP API: the part of a holding that neither reads nor writes. Surfaces embed it.

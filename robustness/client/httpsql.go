@@ -11,9 +11,9 @@ import (
 	"strings"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/robustness/history"
+	"github.com/fencegate/fencegate/wire"
 )
 
 func init() { //nolint:gochecknoinits // a table of surfaces whose parts are in several files

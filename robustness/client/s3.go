@@ -14,9 +14,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go/middleware"
 
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/robustness/history"
+	"github.com/fencegate/fencegate/wire"
 )
 
 func init() { //nolint:gochecknoinits // a table of surfaces whose parts are in several files

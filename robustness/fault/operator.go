@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	product "github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/robustness/history"
+	"github.com/fencegate/fencegate/wire"
 )
 
 // operatorFaults are an operator's actions on a running system.

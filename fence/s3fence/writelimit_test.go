@@ -1,4 +1,4 @@
-package writelimit_test
+package s3fence
 
 import (
 	"bytes"
@@ -8,8 +8,6 @@ import (
 	"os"
 	"testing"
 	"time"
-
-	"github.com/fencegate/fencegate/internal/writelimit"
 )
 
 func TestAPeerThatStopsReadingEndsARequest(t *testing.T) {
@@ -25,7 +23,7 @@ func TestAPeerThatStopsReadingEndsARequest(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
-	transport := &http.Transport{DialContext: writelimit.Within(100*time.Millisecond, new(net.Dialer).DialContext), ResponseHeaderTimeout: time.Hour}
+	transport := &http.Transport{DialContext: writesWithin(100*time.Millisecond, new(net.Dialer).DialContext), ResponseHeaderTimeout: time.Hour}
 	defer transport.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+l.Addr().String(), bytes.NewReader(make([]byte, 64<<20)))
 	if err != nil {
