@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // remindEvery is how often the log repeats why no leases can be granted yet.
@@ -21,7 +22,7 @@ func (g *Gateway) admitNodes(ctx context.Context) error {
 	defer tried()
 	failed, said := false, time.Now() // the start already reports the first failure
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		err := g.locker.Init(ctx)
+		err := admin.Of(g.locker).Init(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil

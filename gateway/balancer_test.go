@@ -64,7 +64,7 @@ func TestAQuarantineSaysHowLongItLasts(t *testing.T) {
 	untilAnswered(c, func(a answer) bool {
 		return a.Status == http.StatusServiceUnavailable && strings.Contains(a.text("detail"), " s left")
 	})
-	if said := log.String(); !strings.Contains(said, "the quarantine of the nodes ends in ") || strings.Contains(said, "Locker.Init") {
+	if said := log.String(); !strings.Contains(said, "the quarantine of the nodes ends in ") || strings.Contains(said, "Admin.Init") {
 		t.Errorf("the log:\n%s", said)
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 func TestMain(m *testing.M) {
@@ -173,9 +174,9 @@ func (c *client) runOut(l lease, pg testenv.PG) {
 
 // initialise admits the nodes. A query of them has a second, which is too short on a busy machine.
 func initialise(ctx context.Context, l *lock.Locker) error {
-	err := l.Init(ctx)
+	err := admin.Of(l).Init(ctx)
 	for tries := 0; errors.Is(err, lock.ErrNodeTimeout) && tries < 20; tries++ {
-		err = l.Init(ctx)
+		err = admin.Of(l).Init(ctx)
 	}
 	return err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/activity"
-	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 	"github.com/fencegate/fencegate/wire"
 )
 
@@ -147,13 +147,13 @@ func (g *Gateway) nodes(ctx context.Context) []wire.NodeStatus {
 		return nil
 	}
 	var all []wire.NodeStatus
-	for _, st := range g.locker.Status(ctx) {
+	for _, st := range admin.Of(g.locker).Status(ctx) {
 		all = append(all, wire.NodeStatus{Name: st.Name, State: nodeState(st), QuarantineMS: st.Quarantine.Milliseconds(), Warning: st.Warning})
 	}
 	return all
 }
 
-func nodeState(st lock.NodeStatus) string {
+func nodeState(st admin.NodeStatus) string {
 	switch {
 	case st.Err != nil:
 		return wire.PartAway

@@ -13,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // quarantineError reports when the quarantine that blocks leases ends.
@@ -68,7 +69,7 @@ func (r *returns) left(ctx context.Context) time.Duration {
 	if time.Since(r.looked) > time.Second {
 		ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
 		defer cancel()
-		left := r.locker.Returns(ctx)
+		left := admin.Of(r.locker).QuarantineLeft(ctx)
 		r.looked, r.at = time.Now(), time.Now().Add(left)
 	}
 	return max(0, time.Until(r.at))

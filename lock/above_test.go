@@ -14,17 +14,18 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // recovered runs Init above a token, which waits for the quarantine, and returns the nodes that were admitted.
 func recovered(t *testing.T, l *lock.Locker, above fence.Token) (nodes []string) {
 	t.Helper()
 	before := status(t, l)
-	must(t, l.Init(t.Context(), lock.Above(above)))
+	must(t, admin.Of(l).InitAbove(t.Context(), above))
 	return admittedSince(t, l, before)
 }
 
-func admittedSince(t *testing.T, l *lock.Locker, before []lock.NodeStatus) (nodes []string) {
+func admittedSince(t *testing.T, l *lock.Locker, before []admin.NodeStatus) (nodes []string) {
 	t.Helper()
 	for i, st := range status(t, l) {
 		if st.Admitted && !before[i].Admitted {
@@ -37,7 +38,7 @@ func admittedSince(t *testing.T, l *lock.Locker, before []lock.NodeStatus) (node
 // unrecovered runs Init above a token when it must change nothing.
 func unrecovered(t *testing.T, l *lock.Locker, nodes []*memredis.Node, above fence.Token) {
 	t.Helper()
-	if err := l.Init(t.Context(), lock.Above(above)); !errors.Is(err, fence.ErrInvalid) {
+	if err := admin.Of(l).InitAbove(t.Context(), above); !errors.Is(err, fence.ErrInvalid) {
 		t.Errorf("init above %d: %v", above, err)
 	}
 	for i, n := range nodes {
@@ -64,7 +65,7 @@ func TestAGroupThatLostItsMajorityIsRecoveredAboveAToken(t *testing.T) {
 		nodes[1].Lose(t)
 		lost := time.Now()
 		reconnect(t, l)
-		if err := l.Admit(t.Context(), "node-1"); err == nil {
+		if err := admin.Of(l).Admit(t.Context(), "node-1"); err == nil {
 			t.Fatal("admitted without a token")
 		}
 		for _, above := range []fence.Token{-1, 0, last - 1, last, 1 << 53, 1<<63 - 1} { // node-3 has recorded last
@@ -82,7 +83,7 @@ func TestAGroupThatLostItsMajorityIsRecoveredAboveAToken(t *testing.T) {
 		release(t, next)
 		nodes[2].Lose(t) // the recovered nodes keep the epoch now
 		reconnect(t, l)
-		must(t, l.Admit(t.Context(), "node-3"))
+		must(t, admin.Of(l).Admit(t.Context(), "node-3"))
 		unrecovered(t, l, nodes, above*2)
 	})
 }
@@ -100,7 +101,7 @@ func TestAGroupIsNotRecoveredBelowWhatALostNodeRemembers(t *testing.T) {
 		reconnect(t, l)
 		unrecovered(t, l, nodes, last)
 		first := recovered(t, l, last+1)
-		if st := l.Status(t.Context())[0]; len(first) != 1 || st.Epoch != 1 {
+		if st := admin.Of(l).Status(t.Context())[0]; len(first) != 1 || st.Epoch != 1 {
 			t.Errorf("%q, epoch %d", first, st.Epoch)
 		}
 		nodes[0].Restart(t)
@@ -119,7 +120,7 @@ func interrupted(t *testing.T, l *lock.Locker) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
-	if err := l.Init(ctx, lock.Above(100)); !errors.Is(err, lock.ErrQuarantined) || !errors.Is(err, context.DeadlineExceeded) {
+	if err := admin.Of(l).InitAbove(ctx, 100); !errors.Is(err, lock.ErrQuarantined) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("init: %v", err)
 	}
 }
@@ -141,7 +142,7 @@ func TestARecoveryWaitsForAWholeQuarantineOnce(t *testing.T) {
 		if begun == left || left == "" {
 			t.Errorf("begun as %q, and an admission without a quarantine was %q", begun, left)
 		}
-		must(t, locker(t, cfg).Init(t.Context(), lock.Above(100)))
+		must(t, admin.Of(locker(t, cfg)).InitAbove(t.Context(), 100))
 		lasted(t, "admitted again after", time.Since(lost), lock.DefaultMaxTTL, time.Second)
 		if is := hashField(t, nodes[0], "@incarnation"); is != begun {
 			t.Errorf("begun as %q, admitted as %q", begun, is)
@@ -161,7 +162,7 @@ func TestARecoveryThatIsToldOfLongerLeasesWaitsAnew(t *testing.T) {
 			cfg.MaxTTL = maxTTL
 			l := locker(t, cfg)
 			interrupted(t, l)
-			return l.Status(t.Context())[0].Quarantine
+			return admin.Of(l).Status(t.Context())[0].Quarantine
 		}
 		if left := run(5 * time.Minute); left != 5*time.Minute-soon {
 			t.Errorf("the quarantine lasts %v", left)
@@ -179,9 +180,9 @@ func TestARecoveryThatIsToldOfLongerLeasesWaitsAnew(t *testing.T) {
 // recovering runs Init above a token, and calls during once it waits for the quarantines.
 func recovering(t *testing.T, l *lock.Locker, above fence.Token, during func()) ([]string, error) {
 	t.Helper()
-	before := l.Status(t.Context())
+	before := admin.Of(l).Status(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- l.Init(t.Context(), lock.Above(above)) }()
+	go func() { done <- admin.Of(l).InitAbove(t.Context(), above) }()
 	time.Sleep(lock.DefaultMaxTTL / 2)
 	during()
 	err := <-done
@@ -209,7 +210,7 @@ func TestARecoveryAdmitsTheNodesAfterOneThatFails(t *testing.T) {
 			t.Fatalf("admitted %q: %v", admitted, err)
 		}
 		release(t, acquire(t, l, "r"))
-		must(t, l.Admit(t.Context(), "node-2"))
+		must(t, admin.Of(l).Admit(t.Context(), "node-2"))
 	})
 }
 
@@ -282,7 +283,7 @@ func TestARecoveryThatIsRefusedNamesATokenThatIsHighEnough(t *testing.T) {
 		forgets(t, nodes[1])
 		forgets(t, nodes[2])
 		const named = 2<<32 - 1
-		err := l.Init(t.Context(), lock.Above(100))
+		err := admin.Of(l).InitAbove(t.Context(), 100)
 		if !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprintf("repeat with %d", int64(named))) {
 			t.Fatalf("init: %v", err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/leases"
+	"github.com/fencegate/fencegate/lock/internal/node"
 )
 
 // AcquireOption changes one acquisition.
@@ -143,7 +144,7 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 		case errors.As(err, &held):
 			why, floor = held, max(floor, held.floor)
 			wait = func() error { return place.wait(ctx, held.RetryAfter) }
-		case errors.As(err, &missing) && missing.mayReturn() && ctx.Err() == nil:
+		case errors.As(err, &missing) && missing.MayReturn() && ctx.Err() == nil:
 			why = err
 			wait = func() error { return place.pause(ctx) }
 		case why != nil && ctx.Err() != nil:
@@ -179,7 +180,7 @@ func (l *Locker) attempt(
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		a := &attempt{l: l, resource: resource, o: o, owner: newID()}
+		a := &attempt{l: l, resource: resource, o: o, owner: node.NewID()}
 		if o.sealHash == nil {
 			a.seal = fence.NewSeal()
 			a.o.sealHash = a.seal.Hash()
@@ -190,7 +191,7 @@ func (l *Locker) attempt(
 		}
 		if !again && errors.Is(err, ErrExhausted) {
 			var stuck error
-			if floor, stuck = l.afterExhausted(ctx, resource, a.start.Time(), floor); errors.Is(stuck, fence.ErrInvalid) {
+			if floor, stuck = l.group.AfterExhausted(ctx, resource, a.start.Time(), floor); errors.Is(stuck, fence.ErrInvalid) {
 				return nil, stuck // for good: another attempt would not help
 			} else if stuck != nil {
 				return nil, errors.Join(err, stuck)

@@ -12,6 +12,7 @@ import (
 	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/renewal"
+	"github.com/fencegate/fencegate/lock/internal/admission"
 )
 
 // AcquireAll takes the leases of several resources, all or none. It waits until ctx ends while others hold some of
@@ -193,8 +194,8 @@ func (l *Locker) armEach(ctx context.Context, order []string, taken map[string]*
 		if !errors.As(err, &low) || tries == maxArms+len(order) || taken[low.Resource] == nil {
 			return err
 		}
-		if low.Recorded >= lastToken {
-			return usedUpError(low.Resource)
+		if low.Recorded >= admission.LastToken {
+			return admission.UsedUpError(low.Resource)
 		}
 		if err := taken[low.Resource].take(ctx, low.Recorded); err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // leftBehind begins a node's admission in another process, which then ends.
@@ -42,13 +43,13 @@ func TestAQuarantineThatAnotherProcessBeganIsShortened(t *testing.T) {
 		leftBehind(t, cfg, "node-2")
 		seen := time.Now()
 		readmitted := make(chan error, 1)
-		go func() { readmitted <- l.Admit(t.Context(), "node-2") }()
+		go func() { readmitted <- admin.Of(l).Admit(t.Context(), "node-2") }()
 		for !shortened(t, nodes[1]) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		lasted(t, "others were asked after the admission was seen for", time.Since(seen), time.Second, 500*time.Millisecond)
 		margin := lock.DefaultTTL - l.Validity()
-		lasted(t, "left of the quarantine", l.Status(t.Context())[1].Quarantine, lease.Deadline().Left(), margin+time.Millisecond)
+		lasted(t, "left of the quarantine", admin.Of(l).Status(t.Context())[1].Quarantine, lease.Deadline().Left(), margin+time.Millisecond)
 		must(t, <-readmitted)
 		// The process that began it is given 10 to 15 s to end it.
 		lasted(t, "admitted after the lease", lease.Deadline().Since(), lock.EndPatience, lock.EndPatience/2+5*time.Second)
@@ -67,10 +68,10 @@ func TestAnotherProcessShortensNothingWhereTheOthersCannotTell(t *testing.T) {
 		leftBehind(t, cfg, "node-2")
 		ctx, cancel := context.WithTimeout(t.Context(), lock.DefaultMaxTTL/2)
 		defer cancel()
-		if err := l.Admit(ctx, "node-2"); !errors.Is(err, context.DeadlineExceeded) {
+		if err := admin.Of(l).Admit(ctx, "node-2"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("admit: %v", err)
 		}
-		if left := l.Status(t.Context())[1].Quarantine; left != lock.DefaultMaxTTL/2 {
+		if left := admin.Of(l).Status(t.Context())[1].Quarantine; left != lock.DefaultMaxTTL/2 {
 			t.Errorf("after half of the quarantine %v are left", left)
 		}
 	})
@@ -94,7 +95,7 @@ func TestAQuarantineIsShortenedOnce(t *testing.T) {
 			if err := l.EndAdmission(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
 				t.Errorf("admit %s: %v", what, err)
 			}
-			if left := l.Status(t.Context())[1].Quarantine; left != lock.DefaultTTL-asked+time.Millisecond {
+			if left := admin.Of(l).Status(t.Context())[1].Quarantine; left != lock.DefaultTTL-asked+time.Millisecond {
 				t.Errorf("%s: %v are left of the quarantine", what, left)
 			}
 		}

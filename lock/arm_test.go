@@ -13,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 func TestAcquisitionGoesAboveARecordedTokenThatRedisForgot(t *testing.T) {
@@ -110,7 +111,7 @@ func TestArmedTokensRiseThroughTheLossOfEveryNode(t *testing.T) {
 			for _, n := range nodes {
 				n.Lose(t)
 			}
-			must(t, locker(t, cfg).Init(t.Context()))
+			must(t, admin.Of(locker(t, cfg)).Init(t.Context()))
 		},
 		"flushed": func(t *testing.T, _ lock.Config, nodes []*memredis.Node) {
 			for _, n := range nodes {

@@ -9,6 +9,8 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/lock/internal/admission"
+	"github.com/fencegate/fencegate/lock/internal/node"
 )
 
 // maxArms bounds how often one acquisition offers a new token to the fence.
@@ -65,8 +67,8 @@ func (a *attempt) armOrRaise(ctx context.Context) error {
 		if !errors.As(err, &low) || arms == maxArms {
 			return err
 		}
-		if low.Recorded >= lastToken {
-			return usedUpError(a.resource)
+		if low.Recorded >= admission.LastToken {
+			return admission.UsedUpError(a.resource)
 		}
 		if err := a.take(ctx, low.Recorded); err != nil {
 			return err
@@ -99,17 +101,17 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	a.start = l.clock.Now() // before the first send: the TTL runs from some later moment
 	a.deadline = a.start.Add(l.validity(a.o.ttl))
 	l.attempts.Add(1)
-	if l.dice(l.sweepEvery) == 0 { // at random, because many processes end before they reach so many tries
-		l.sweepSometimes()
+	if l.dice(l.group.SweepEvery) == 0 { // at random, because many processes end before they reach so many tries
+		l.group.SweepSometimes()
 	}
-	r := l.newRound(opAcquire, "acquire", a.resource)
+	r := l.newRound(node.OpAcquire, "acquire", a.resource)
 	defer r.drop()
 	r.traced(ctx)
-	r.send(l.all(), ask{
-		owner: a.owner, holder: a.o.holder, ttl: a.o.ttl.Milliseconds(), n: int64(floor),
-		expires: a.start.Add(roundTime).Earlier(a.deadline).Time(), // later it could lock after a release
+	r.send(l.all(), node.Ask{
+		Owner: a.owner, Holder: a.o.holder, TTL: a.o.ttl.Milliseconds(), N: int64(floor),
+		Expires: a.start.Add(admission.RoundTime).Earlier(a.deadline).Time(), // later it could lock after a release
 	})
-	end := a.start.Add(roundTime)
+	end := a.start.Add(admission.RoundTime)
 	err := r.within(ctx, end)
 	granted := r.yes >= l.quorum
 	if granted && end.Passed() {
@@ -121,7 +123,7 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	for i := range l.nodes {
 		// Nodes that have not answered. A message that was not sent yet is abandoned, unless the lock was granted:
 		// then it is sent so that the node's counter rises, too.
-		if bit := uint32(1) << i; r.pending&bit != 0 && (granted || !r.ops[i].abandon()) {
+		if bit := uint32(1) << i; r.pending&bit != 0 && (granted || !r.ops[i].Abandon()) {
 			a.may |= bit
 		}
 	}
@@ -162,11 +164,11 @@ func (a *attempt) confirm(ctx context.Context, token fence.Token) (failure error
 	}
 	ctx, end := l.begin(ctx, "confirm", a.resource)
 	defer func() { end(failure) }()
-	r := l.newRound(opConfirm, "confirm", a.resource)
+	r := l.newRound(node.OpConfirm, "confirm", a.resource)
 	defer r.drop()
 	r.traced(ctx)
 	r.yes = confirmed
-	r.send(set, ask{owner: a.owner, n: int64(token), expires: time.Now().Add(l.roundLimit())})
+	r.send(set, node.Ask{Owner: a.owner, N: int64(token), Expires: time.Now().Add(l.roundLimit())})
 	err := r.wait(ctx)
 	switch {
 	case err != nil:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // setBack does to a node's data what it does to set its clock back: everything expires later.
@@ -47,7 +48,7 @@ func TestAQuarantineEndsThoughTheClockIsSetBack(t *testing.T) {
 		if err := l.EndAdmission(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
 			t.Fatalf("admit: %v", err)
 		}
-		wholeQuarantine(t, func() error { return locker(t, cfg).Admit(t.Context(), "node-1") })
+		wholeQuarantine(t, func() error { return admin.Of(locker(t, cfg)).Admit(t.Context(), "node-1") })
 		if after := token(t, acquire(t, l, "r")); after <= before {
 			t.Errorf("token %d after %d", after, before)
 		}
@@ -63,7 +64,7 @@ func TestAQuarantineBeginsAgainWhenTheClockIsSetBackMeanwhile(t *testing.T) {
 		l := started(t, cfg)
 		must(t, nodes[0].Client(t).FlushAll(t.Context()).Err())
 		admitted := make(chan error, 1)
-		go func() { admitted <- l.Admit(t.Context(), "node-1") }()
+		go func() { admitted <- admin.Of(l).Admit(t.Context(), "node-1") }()
 		time.Sleep(30 * time.Second)
 		setBack(nodes[0], 5*time.Hour)
 		wholeQuarantine(t, func() error { return <-admitted })
@@ -83,7 +84,7 @@ func TestARecoveryEndsThoughTheClockIsSetBack(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				defer stop()
 				done := make(chan error, 1)
-				go func() { done <- l.Init(ctx, lock.Above(100)) }()
+				go func() { done <- admin.Of(l).InitAbove(ctx, 100) }()
 				time.Sleep(30 * time.Second)
 				if interrupted {
 					stop()
@@ -94,7 +95,7 @@ func TestARecoveryEndsThoughTheClockIsSetBack(t *testing.T) {
 				setBack(nodes[0], 5*time.Hour)
 				wholeQuarantine(t, func() error {
 					if interrupted {
-						return l.Init(t.Context(), lock.Above(100))
+						return admin.Of(l).InitAbove(t.Context(), 100)
 					}
 					return <-done
 				})
@@ -122,7 +123,7 @@ func TestAQuarantineIsWaitedForThoughTheClockJumpsForward(t *testing.T) {
 		})
 		l := locker(t, cfg)
 		lost := time.Now()
-		must(t, l.Admit(t.Context(), "node-1"))
+		must(t, admin.Of(l).Admit(t.Context(), "node-1"))
 		if took := time.Since(lost); took != cfg.MaxTTL {
 			t.Errorf("admitted after %v; want %v", took, cfg.MaxTTL)
 		}

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
@@ -15,19 +16,18 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/lock/internal/admission"
+	"github.com/fencegate/fencegate/lock/internal/node"
 )
 
 // Defaults of [Config].
 const (
 	DefaultTTL         = 30 * time.Second
-	DefaultMaxTTL      = time.Minute
+	DefaultMaxTTL      = admission.DefaultMaxTTL
 	DefaultNodeTimeout = 50 * time.Millisecond
 	DefaultDriftFactor = 0.01
 	DefaultKeyPrefix   = "fencegate"
 )
-
-// driftFloor is the fixed part of the safety margin: Redis counts in whole milliseconds.
-const driftFloor = 2 * time.Millisecond
 
 // EpochStore keeps a number that never falls, even if every Redis node loses its data. RaiseEpoch durably makes it
 // greater than above and than each earlier result, and returns it.
@@ -66,9 +66,6 @@ type Node struct {
 	MasterName       string
 	SentinelUsername string
 	SentinelPassword string // "": the Sentinels need none
-
-	client     string // name of the connections, for CLIENT LIST
-	bestEffort bool   // of the group
 }
 
 // Login returns the user name and password for the node; a password of "" is none.
@@ -138,10 +135,10 @@ type Config struct {
 	// Tracer receives each step of an operation. Default: none.
 	Tracer Tracer
 
-	clock  *clock.Clock  // of tests
-	dice   dice          // of tests; nil: at random
-	nonces func() string // of tests; nil: at random
-	minTTL time.Duration // of tests; 0: leasing.MinTTL
+	clock  *clock.Clock   // of tests
+	dice   admission.Dice // of tests; nil: at random
+	nonces func() string  // of tests; nil: at random
+	minTTL time.Duration  // of tests; 0: leasing.MinTTL
 
 	unwatched bool // of tests: only they send messages
 }
@@ -158,6 +155,10 @@ func (c Config) withDefaults() (Config, error) {
 	c.NodeTimeout = cmp.Or(c.NodeTimeout, DefaultNodeTimeout)
 	c.minTTL = cmp.Or(c.minTTL, leasing.MinTTL)
 	c.DriftFactor = cmp.Or(c.DriftFactor, DefaultDriftFactor)
+	c.clock = cmp.Or(c.clock, clock.New())
+	if c.dice == nil {
+		c.dice = rand.Int64N
+	}
 	if c.KeyPrefix == nil {
 		c.KeyPrefix = Prefix("")
 	}
@@ -184,7 +185,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, &fence.InvalidError{Field: "drift factor", Reason: fmt.Sprintf("is %v; allowed is 0 to 0.5", c.DriftFactor)}
 	}
 	if c.MaxTTL != 0 {
-		if err := c.validateMaxTTL(c.MaxTTL); err != nil {
+		if err := admission.ValidateMaxTTL(c.MaxTTL, c.minTTL); err != nil {
 			return c, err
 		}
 	}
@@ -204,6 +205,22 @@ func (c Config) withDefaults() (Config, error) {
 		return c, &fence.InvalidError{Field: "nodes", Reason: "are two, which is not supported: both are required for a quorum; use 1, 3 or 5"}
 	}
 	return c, nil
+}
+
+// group is the configuration of the group.
+func (c *Config) group() admission.Config {
+	group := admission.Config{
+		NodeTimeout: c.NodeTimeout, MaxTTL: c.MaxTTL, MinTTL: c.minTTL, DriftFactor: c.DriftFactor, KeyPrefix: c.KeyPrefix,
+		Armer: c.Armer, Epochs: c.Epochs, Embedded: c.Embedded, BestEffort: c.BestEffort, Logger: c.Logger,
+		Clock: c.clock, Dice: c.dice, Nonces: c.nonces, Unwatched: c.unwatched,
+	}
+	for _, n := range c.Nodes {
+		group.Nodes = append(group.Nodes, node.Server{
+			Name: n.Name, Addr: n.Addr, DB: n.DB, Dial: n.Dial, Login: n.Login, Client: clientName(c.Holder),
+			Watched: n.watched(), Durable: n.Durable, BestEffort: c.BestEffort,
+		})
+	}
+	return group
 }
 
 // maxNodes keeps sets of nodes in one machine word.
@@ -227,7 +244,6 @@ func (c *Config) nameNodes() error {
 			return &fence.InvalidError{Field: "nodes", Reason: fmt.Sprintf("name %s twice; each must be a server of its own", n.Name)}
 		}
 		names[n.Name], places[place] = true, true
-		n.client, n.bestEffort = clientName(c.Holder), c.BestEffort
 		named[i] = n
 	}
 	c.Nodes = named
@@ -242,14 +258,12 @@ func (c *Config) validateTTL(ttl time.Duration) error {
 }
 
 // longest is the longest TTL that this Locker uses.
-func (c *Config) longest() time.Duration { return cmp.Or(c.MaxTTL, maxMaxTTL) }
+func (c *Config) longest() time.Duration { return cmp.Or(c.MaxTTL, admission.MaxMaxTTL) }
 
-// maxMaxTTL bounds the longest TTL, and so the length of a quarantine.
-const maxMaxTTL = 24 * time.Hour
-
-func (c *Config) validateMaxTTL(ttl time.Duration) error {
-	if ttl < c.minTTL || ttl > maxMaxTTL {
-		return &fence.InvalidError{Field: "max ttl", Reason: fmt.Sprintf("is %v; allowed is %v to 24h", ttl, c.minTTL)}
+// Prefix is a [Config.KeyPrefix] that is known. "" is [DefaultKeyPrefix].
+func Prefix(prefix string) func(context.Context) (string, error) {
+	if prefix == "" {
+		prefix = DefaultKeyPrefix
 	}
-	return nil
+	return func(context.Context) (string, error) { return prefix, nil }
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // fences is an epoch store that also has fences, with two on a page.
@@ -46,7 +47,7 @@ func TestADurableNodeIsAdmittedAtOnceAfterItsRestart(t *testing.T) {
 	for range 2 {
 		restart(t, servers[0], nil)
 		ctx, cancel := context.WithTimeout(t.Context(), maxTTL/2) // a quarantine would last twice as long
-		err := l.Admit(ctx, "node-1")
+		err := admin.Of(l).Admit(ctx, "node-1")
 		cancel()
 		must(t, err)
 		if _, err := locker(t, cfg).TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {

@@ -131,7 +131,7 @@ func TestNodesThatSomebodyHasToAdmitAreNotTriedAgain(t *testing.T) {
 					if !errors.As(err, &quorum) || !errors.Is(err, lock.ErrQuarantined) || quorum.NeedsAdmission == armed || lock.Retryable(err) != armed {
 						t.Errorf("%v; want retryable %v", err, armed)
 					}
-					if strings.Contains(err.Error(), "Locker.Init") == armed { // it would mislead a caller that only has to wait
+					if strings.Contains(err.Error(), "Admin.Init") == armed { // it would mislead a caller that only has to wait
 						t.Error(err)
 					}
 				}

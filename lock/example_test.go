@@ -14,6 +14,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // Values that the examples assume.
@@ -42,7 +43,7 @@ func ExampleNodesOf() {
 		panic(err)
 	}
 	defer locker.Close()
-	if err := locker.Init(ctx); err != nil { // at every start
+	if err := admin.Of(locker).Init(ctx); err != nil { // at every start
 		panic(err)
 	}
 }

@@ -1,6 +1,14 @@
 package lock
 
 import (
+	"net"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/fencegate/fencegate/lock/internal/admission"
+	"github.com/fencegate/fencegate/lock/internal/node"
+
 	"cmp"
 	"context"
 	"errors"
@@ -16,7 +24,7 @@ import (
 const Patient = 20 * time.Second
 
 // EndPatience is how long a process may take to end its admission before others begin another one.
-const EndPatience = endPatience
+const EndPatience = admission.EndPatience
 
 // Recheck is the minimum time between two checks by a waiter. Grace is how long the first of a queue has before
 // others try.
@@ -60,13 +68,13 @@ func (c *Config) Seed(seed uint64, who func() uint64) {
 func (c *Config) Unwatched() { c.unwatched = true }
 
 // Saw reports whether a check found the first node admitted.
-func Saw(l *Locker) bool { return l.nodes[0].saw.Load() != nil }
+func Saw(l *Locker) bool { return l.group.Sighted(l.nodes[0]) }
 
 // WithNonces names the incarnations that a configuration's Lockers admit.
 func (c *Config) WithNonces(next func() string) { c.nonces = next }
 
 // ErrRace says that another admission of a node came between.
-var ErrRace = errRace
+var ErrRace = node.ErrRace
 
 // Validity is how long a lease with these options is valid.
 func (l *Locker) Validity(opts ...AcquireOption) time.Duration {
@@ -75,12 +83,14 @@ func (l *Locker) Validity(opts ...AcquireOption) time.Duration {
 }
 
 // EndQuarantine ends a node's quarantine early.
-func (l *Locker) EndQuarantine(ctx context.Context, node string) error {
-	n, err := l.nodeNamed(node)
+func (l *Locker) EndQuarantine(ctx context.Context, name string) error {
+	n, err := l.group.NodeOf(name)
 	if err != nil {
 		return err
 	}
-	return n.client.Del(ctx, n.keys.q).Err()
+	c := l.client(n)
+	defer c.Close()
+	return c.Del(ctx, l.group.Keys.Q).Err()
 }
 
 // Waiting is how many callers of this Locker are in line for a resource.
@@ -94,45 +104,45 @@ func (l *Locker) Home(resource string) int { return l.home(resource) }
 
 // ConfirmNothing makes phase 2 always succeed without checking the node, in the whole process: a safeguard removed.
 // Call it before the nodes are admitted.
-func ConfirmNothing() { confirmText = "-- @NONCE@\nreturn {1}" }
+func ConfirmNothing() { node.ConfirmText = "-- @NONCE@\nreturn {1}" }
 
 // AdmitAtOnce is Admit without its quarantine: a safeguard removed.
-func (l *Locker) AdmitAtOnce(ctx context.Context, node string) error {
-	n, err := l.nodeNamed(node)
+func (l *Locker) AdmitAtOnce(ctx context.Context, name string) error {
+	n, err := l.group.NodeOf(name)
 	if err != nil {
 		return err
 	}
-	states := l.states(ctx)
-	nonce := newID()
-	if err := n.admitBegin(ctx, nonce, 0, 0, states[n.index]); err != nil {
+	states := l.group.States(ctx)
+	nonce := node.NewID()
+	if err := n.AdmitBegin(ctx, nonce, 0, 0, states[n.Index]); err != nil {
 		return err
 	}
-	base, err := l.newBase(ctx, states, n)
+	base, err := l.group.NewBase(ctx, states, n)
 	if err != nil {
 		return err
 	}
-	group, _ := l.limits(states)
-	return n.admit(ctx, nonce, base, group, l.cfg.Epochs != nil)
+	group, _ := l.group.Limits(states)
+	return n.Admit(ctx, nonce, base, group, l.cfg.Epochs != nil)
 }
 
 // Forgive admits a node as if it had lost nothing, with the counters that it has left: the marker's safeguard
 // removed.
-func (l *Locker) Forgive(ctx context.Context, node string) error {
-	n, err := l.nodeNamed(node)
+func (l *Locker) Forgive(ctx context.Context, name string) error {
+	n, err := l.group.NodeOf(name)
 	if err != nil {
 		return err
 	}
-	st := n.state(ctx)
-	if st.err != nil {
-		return st.err
+	st := n.State(ctx)
+	if st.Err != nil {
+		return st.Err
 	}
-	nonce := cmp.Or(st.incarnation, newID())
-	for _, text := range boundTexts {
-		if err := n.client.ScriptLoad(ctx, bindText(*text, nonce)).Err(); err != nil {
-			return err
-		}
+	nonce := cmp.Or(st.Incarnation, node.NewID())
+	if err := n.LoadBound(ctx, nonce); err != nil {
+		return err
 	}
-	return n.client.HSet(ctx, n.keys.h, "@incarnation", nonce, "@base", st.base, "@maxttl", l.longestTTL().Milliseconds(), "@longest", l.longestTTL().Milliseconds()).Err()
+	c := l.client(n)
+	defer c.Close()
+	return c.HSet(ctx, l.group.Keys.H, "@incarnation", nonce, "@base", st.Base, "@maxttl", l.group.LongestTTL().Milliseconds(), "@longest", l.group.LongestTTL().Milliseconds()).Err()
 }
 
 // Refusal is a node's refusal of an acquisition.
@@ -145,7 +155,7 @@ type Refusal struct {
 func HeldBy(refusals ...Refusal) (holder string, pttl int64) {
 	r := &round{}
 	for i, f := range refusals {
-		r.count(reply{node: i, holder: f.Holder, pttl: f.PTTL, floor: f.Floor})
+		r.count(node.Reply{Node: i, Holder: f.Holder, PTTL: f.PTTL, Floor: f.Floor})
 	}
 	return r.held.holder, r.held.pttl
 }
@@ -163,82 +173,75 @@ func (l *Locker) Waits(resource string) (holder string) {
 
 // Begun is an admission that has begun.
 type Begun struct {
-	admission
+	admission.Admission
 
 	node string
 }
 
-// Base is the admission's base.
-func (b Begun) Base() int64 { return b.base }
-
-// Nonce identifies the new incarnation.
-func (b Begun) Nonce() string { return b.nonce }
-
 // BeginAdmission makes the first half of Admit. It replaces an overdue admission of another process at once.
-func (l *Locker) BeginAdmission(ctx context.Context, node string) (Begun, error) {
-	n, err := l.nodeNamed(node)
+func (l *Locker) BeginAdmission(ctx context.Context, name string) (Begun, error) {
+	n, err := l.group.NodeOf(name)
 	if err != nil {
 		return Begun{}, err
 	}
-	a, err := l.admission(ctx, n)
-	if errors.Is(err, errOthers) && l.Impatient(node) {
-		a, err = l.admission(ctx, n)
+	a, err := l.group.Begin(ctx, n)
+	if errors.Is(err, admission.ErrOthers) && l.group.EndWait(n) {
+		a, err = l.group.Begin(ctx, n)
 	}
-	return Begun{a, node}, err
+	return Begun{a, name}, err
 }
 
 // EndAdmission makes the second half of Admit.
 func (l *Locker) EndAdmission(ctx context.Context, b Begun) error {
-	n, err := l.nodeNamed(b.node)
+	n, err := l.group.NodeOf(b.node)
 	if err != nil {
 		return err
 	}
-	return l.end(ctx, n, b.admission)
+	return l.group.End(ctx, n, b.Admission)
 }
 
 // Aged makes an admission old enough for the other nodes to be asked.
-func (l *Locker) Aged(b *Begun) { b.begun = b.begun.Add(-2 * l.askAfter()) }
+func (l *Locker) Aged(b *Begun) { b.Begun = b.Begun.Add(-2 * l.group.AskAfter()) }
 
 // BeginMaxTTL makes the first half of SetMaxTTL, as a process that dies does.
 func (l *Locker) BeginMaxTTL(ctx context.Context, ttl time.Duration) (end func() error, err error) {
-	states, change := l.read(ctx), newID()
-	err = l.limitAll(ctx, states, change, "begin", ttl)
-	return func() error { return l.limitAll(ctx, states, change, "end", ttl) }, err
+	states, change := l.group.Read(ctx), node.NewID()
+	err = l.group.LimitAll(ctx, states, change, "begin", ttl)
+	return func() error { return l.group.LimitAll(ctx, states, change, "end", ttl) }, err
 }
 
 // Longest is the longest TTL that a lease may still have, as each node keeps it.
 func (l *Locker) Longest(ctx context.Context) (all []time.Duration) {
-	for _, st := range l.read(ctx) {
-		all = append(all, st.limits.longest)
+	for _, st := range l.group.Read(ctx) {
+		all = append(all, st.Limits.Longest)
 	}
 	return all
 }
 
-// Impatient ends the wait for another process's admission, and reports whether there was one.
-func (l *Locker) Impatient(node string) bool {
-	n, err := l.nodeNamed(node)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err != nil || l.overdue[n.index].nonce == "" {
-		return false
-	}
-	o := l.overdue[n.index]
-	o.until = l.clock.Now()
-	l.overdue[n.index] = o
-	return true
-}
-
 // SeenMaxTTL is the group's longest TTL that this Locker last saw.
-func (l *Locker) SeenMaxTTL() time.Duration { return l.lastLimits().granted }
+func (l *Locker) SeenMaxTTL() time.Duration { return l.group.LastLimits().Granted }
 
 // BeginInit makes the first half of a first start.
 func (l *Locker) BeginInit(ctx context.Context) error {
-	states := l.states(ctx)
-	group, _ := l.limits(states)
+	states := l.group.States(ctx)
+	group, _ := l.group.Limits(states)
 	for i, n := range l.nodes {
-		if err := n.admitBegin(ctx, l.newNonce(), 0, group.granted, states[i]); err != nil {
+		if err := n.AdmitBegin(ctx, l.group.NewNonce(), 0, group.Granted, states[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// client is a Redis client of a node.
+func (l *Locker) client(n *node.Node) *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr: n.Name, Protocol: 2, DisableIdentity: true, DB: l.cfg.Nodes[n.Index].DB,
+		Dialer:                     func(ctx context.Context, _, _ string) (net.Conn, error) { return l.cfg.Nodes[n.Index].Dial(ctx) },
+		CredentialsProviderContext: func(context.Context) (string, string, error) { return l.cfg.Nodes[n.Index].Login() },
+		MaintNotificationsConfig:   &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+}
+
+// SweepEvery makes on average one in so many tries for a lock check whether to sweep. Call it before the first try.
+func (l *Locker) SweepEvery(tries int64) { l.group.SweepEvery = tries }

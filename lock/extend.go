@@ -9,7 +9,32 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/lock/internal/admission"
+	"github.com/fencegate/fencegate/lock/internal/node"
 )
+
+// endTimeout bounds how long a release waits for the fence. The lock is freed in any case.
+const endTimeout = 500 * time.Millisecond
+
+// endGrant makes the fence refuse the grant of a lease that is being released, if there is an Armer. If that fails, the
+// grant stays current until the next acquisition, like that of an expired lease. sealHash is nil if only the token is
+// known.
+func (l *Locker) endGrant(ctx context.Context, ref leasing.Ref, sealHash []byte) {
+	if l.cfg.Armer == nil || ref.Token <= 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	inside, end := l.begin(ctx, "end", ref.Resource)
+	err := l.cfg.Armer.End(inside, fence.Ending{Resource: ref.Resource, Token: ref.Token, SealHash: sealHash})
+	if errors.Is(err, fence.ErrStale) {
+		err = nil // a newer grant has superseded it
+	}
+	if end(err); err != nil {
+		l.cfg.Logger.WarnContext(ctx, "the fence did not end the grant of a released lease; it stays current until the next acquisition",
+			"resource", ref.Resource, "token", ref.Token, "error", err)
+	}
+}
 
 // Extend gives a lease a new TTL, counted from now, by its reference, so any process can call it. It returns the
 // new deadline. It never re-creates a lock that is gone: the error is [ErrLost]. It does not
@@ -48,7 +73,7 @@ func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Dur
 		return clock.Instant{}, fmt.Errorf("extend %q: %w", ref.Resource, err)
 	}
 	defer done()
-	if err := l.keyed(ctx); err != nil {
+	if err := l.group.AwaitKeys(ctx); err != nil {
 		return clock.Instant{}, fmt.Errorf("extend %q: %w", ref.Resource, err)
 	}
 	for failed := 0; ; failed++ {
@@ -57,8 +82,8 @@ func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Dur
 			return deadline, err
 		}
 		left := until.Left()
-		wait := l.dice.between(firstPause, max(left/8, firstWait), failed) // shorter ones would never come to the end
-		if left <= 0 || pause(ctx, min(left, wait)) != nil || until.Passed() {
+		wait := l.dice.Between(firstPause, max(left/8, firstWait), failed) // shorter ones would never come to the end
+		if left <= 0 || admission.Pause(ctx, min(left, wait)) != nil || until.Passed() {
 			return deadline, err
 		}
 	}
@@ -66,23 +91,23 @@ func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Dur
 
 // roundLimit is how long nodes may be silent during an extension, which can use its lease's remaining time, before it
 // is retried, and how long messages of an acquisition may be queued.
-func (l *Locker) roundLimit() time.Duration { return max(stallTimeout, 2*l.cfg.NodeTimeout) }
+func (l *Locker) roundLimit() time.Duration { return max(node.StallTimeout, 2*l.cfg.NodeTimeout) }
 
 // extendRound makes one round. Only its own answers count, and the TTL runs from its own start. It reports whether
 // another round may reach a quorum.
 func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Duration, until clock.Instant) (deadline clock.Instant, again bool, err error) {
 	start := l.clock.Now()
 	deadline = start.Add(l.validity(ttl))
-	r := l.newRound(opExtend, "extend", ref.Resource)
+	r := l.newRound(node.OpExtend, "extend", ref.Resource)
 	defer r.drop()
 	r.traced(ctx)
-	end := start.Add(roundTime)
+	end := start.Add(admission.RoundTime)
 	until = until.Earlier(end)
-	r.send(l.all(), ask{owner: ref.Owner, ttl: ttl.Milliseconds(), expires: until.Time()})
+	r.send(l.all(), node.Ask{Owner: ref.Owner, TTL: ttl.Milliseconds(), Expires: until.Time()})
 	err = r.waitUntil(ctx, until)
 	if r.yes < l.quorum {
 		for i := range r.ops {
-			r.ops[i].abandon() // the next round sends its own
+			r.ops[i].Abandon() // the next round sends its own
 		}
 	}
 	switch {
@@ -90,7 +115,7 @@ func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Dura
 		return clock.Instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, errors.Join(fence.ErrUnknown, err))
 	case r.yes >= l.quorum && end.Passed() && !deadline.Passed():
 		r.late()
-		return clock.Instant{}, l.ctx.Err() == nil, r.noQuorum()
+		return clock.Instant{}, l.life.Calls.Err() == nil, r.noQuorum()
 	case r.yes >= l.quorum && !deadline.Passed():
 		return deadline, false, nil
 	case r.maxTTL > 0:
@@ -100,6 +125,6 @@ func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Dura
 	case r.no > len(l.nodes)-l.quorum:
 		return clock.Instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, ErrLost)
 	}
-	missing := l.quorumError("extend", ref.Resource, r.causes)
-	return clock.Instant{}, missing.mayReturn() && l.ctx.Err() == nil, missing
+	missing := l.group.QuorumError("extend", ref.Resource, r.causes)
+	return clock.Instant{}, missing.MayReturn() && l.life.Calls.Err() == nil, missing
 }

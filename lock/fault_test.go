@@ -13,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // A holder relies on its last confirmed deadline. An extension to a shorter TTL that arrives late, or whose answer
@@ -66,10 +67,10 @@ func TestAnAdmissionIsVoidOnceItsNodeHasRestarted(t *testing.T) {
 				if err := l.EndAdmission(t.Context(), begun); err == nil {
 					t.Error("admitted after a restart")
 				}
-				if st := l.Status(t.Context())[0]; st.Err != nil || st.Admitted {
+				if st := admin.Of(l).Status(t.Context())[0]; st.Err != nil || st.Admitted {
 					t.Errorf("%+v", st)
 				}
-				must(t, l.Admit(t.Context(), "node-1"))
+				must(t, admin.Of(l).Admit(t.Context(), "node-1"))
 				release(t, acquire(t, l, "r"))
 			})
 		})
@@ -80,7 +81,7 @@ func TestAnAdmissionIsVoidOnceItsNodeHasRestarted(t *testing.T) {
 func restarted(t *testing.T, l *lock.Locker, n *memredis.Node) {
 	t.Helper()
 	n.Restart(t)
-	_ = l.Status(t.Context())
+	_ = admin.Of(l).Status(t.Context())
 }
 
 // A caller's Armer may panic while the process continues.
@@ -199,11 +200,11 @@ func TestInitLeavesTheEmptyNodeOfAGroupThatWasSweptIntoANewEpochAlone(t *testing
 		}
 		acquire(t, l, "r")
 		synctest.Wait()
-		_, err := l.Sweep(t.Context())
+		_, err := admin.Of(l).Sweep(t.Context())
 		must(t, err)
 		must(t, nodes[0].Client(t).FlushAll(t.Context()).Err())
-		must(t, locker(t, cfg).Init(t.Context()))
-		if l.Status(t.Context())[0].Admitted {
+		must(t, admin.Of(locker(t, cfg)).Init(t.Context()))
+		if admin.Of(l).Status(t.Context())[0].Admitted {
 			t.Error("admitted without quarantine")
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // A group that was emptied while a lease is held looks like a new one, except for what its servers know of their
@@ -27,7 +28,7 @@ func TestInitAdmitsNoGroupThatWasEmptiedUnderALease(t *testing.T) {
 					flush(t, n)
 				}
 				second := locker(t, cfg)
-				if err := second.Init(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
+				if err := admin.Of(second).Init(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
 					t.Errorf("init: %v", err)
 				}
 				if again, err := second.TryAcquire(t.Context(), "r"); err == nil {
@@ -68,7 +69,7 @@ func TestInitHasAGroupThatWasRestartedEmptyWaitWhereTheFenceRemembers(t *testing
 			n.Lose(t)
 		}
 		second := locker(t, cfg)
-		if err := second.Init(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
+		if err := admin.Of(second).Init(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
 			t.Errorf("init: %v", err)
 		}
 		again, err := second.Acquire(t.Context(), "r") // waits for the quarantine, which started automatically
@@ -97,12 +98,12 @@ func TestWhatIsAskedBeforeAFirstStartBeginsNoQuarantine(t *testing.T) {
 				}
 				time.Sleep(10 * time.Second)
 				if initialised {
-					must(t, l.Init(t.Context()))
+					must(t, admin.Of(l).Init(t.Context()))
 					release(t, acquire(t, l, "r"))
 					return
 				}
 				time.Sleep(time.Second)
-				if left := l.Status(t.Context())[0].Quarantine; left < lock.DefaultMaxTTL-time.Second {
+				if left := admin.Of(l).Status(t.Context())[0].Quarantine; left < lock.DefaultMaxTTL-time.Second {
 					t.Errorf("nobody starts the group, and %v of a quarantine are left", left)
 				}
 			})
@@ -137,7 +138,7 @@ func TestAUsedGroupIsNotLeftToItsFirstStart(t *testing.T) {
 					t.Errorf("ping: %v", err)
 				}
 				time.Sleep(time.Second) // a first start has 10 s
-				if left := l.Status(t.Context())[0].Quarantine; left < lock.DefaultMaxTTL-time.Second {
+				if left := admin.Of(l).Status(t.Context())[0].Quarantine; left < lock.DefaultMaxTTL-time.Second {
 					t.Errorf("%v of the quarantine are left", left)
 				}
 			})
@@ -159,7 +160,7 @@ func TestInitNeedsNoFenceWhereAQuorumIsAdmitted(t *testing.T) {
 		l := locker(t, cfg)
 		for i, n := range nodes {
 			flush(t, n)
-			if err := l.Init(t.Context()); (err == nil) != (i == 0) {
+			if err := admin.Of(l).Init(t.Context()); (err == nil) != (i == 0) {
 				t.Errorf("%d of 3 nodes are empty: %v", i+1, err)
 			}
 		}
@@ -172,13 +173,13 @@ func TestInitTakesNoOldSnapshotForItsOwnBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, nodes := inMemory(t, 3)
 		must(t, started(t, cfg).Close())
-		admin := nodes[0].Client(t)
-		must(t, admin.Del(t.Context(), hashKey).Err())
-		must(t, admin.HSet(t.Context(), hashKey, "@pending", "0123456789abcdef0123456789abcdef").Err())
+		operator := nodes[0].Client(t)
+		must(t, operator.Del(t.Context(), hashKey).Err())
+		must(t, operator.HSet(t.Context(), hashKey, "@pending", "0123456789abcdef0123456789abcdef").Err())
 		nodes[0].Restart(t)
 		second := locker(t, cfg)
-		must(t, second.Init(t.Context())) // a quorum is there
-		if second.Status(t.Context())[0].Admitted {
+		must(t, admin.Of(second).Init(t.Context())) // a quorum is there
+		if admin.Of(second).Status(t.Context())[0].Admitted {
 			t.Error("admitted without quarantine")
 		}
 	})
@@ -198,7 +199,7 @@ func TestInitTakesNoUsedGroupForNew(t *testing.T) {
 		nodes[1].Lose(t)
 		nodes[2].Thaw()
 		second := locker(t, cfg)
-		if err := second.Init(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
+		if err := admin.Of(second).Init(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
 			t.Errorf("init: %v, while a lease lasts until %v", err, lease.Deadline().Time())
 		}
 	})
@@ -215,14 +216,14 @@ func TestInitTakesNoLapsedAdmissionForAFirstStart(t *testing.T) {
 		release(t, before)
 		must(t, nodes[2].Client(t).HDel(t.Context(), hashKey, "c:r").Err()) // as if it had never arrived
 		forgets(t, nodes[1])
-		must(t, l.Admit(t.Context(), "node-2"))
+		must(t, admin.Of(l).Admit(t.Context(), "node-2"))
 		forgets(t, nodes[0])
 		begun, err := l.BeginAdmission(t.Context(), "node-1")
 		must(t, err)
 		time.Sleep(lock.DefaultMaxTTL)
 		second := locker(t, cfg)
-		must(t, second.Init(t.Context())) // a quorum is there
-		if st := second.Status(t.Context())[0]; st.Admitted {
+		must(t, admin.Of(second).Init(t.Context())) // a quorum is there
+		if st := admin.Of(second).Status(t.Context())[0]; st.Admitted {
 			t.Errorf("admitted with epoch %d, after token %d", st.Epoch, before.Ref().Token)
 		}
 		must(t, l.EndAdmission(t.Context(), begun))

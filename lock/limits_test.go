@@ -13,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // lastOfEpoch is the highest token of the first epoch.
@@ -58,7 +59,7 @@ func TestASweepNearTheEndOfAnEpochLeavesTokensForAll(t *testing.T) {
 		cfg, nodes := inMemory(t, 3)
 		l := started(t, cfg)
 		countedTo(t, nodes, "r", lastOfEpoch)
-		_, err := l.Sweep(t.Context())
+		_, err := admin.Of(l).Sweep(t.Context())
 		must(t, err)
 		for range 3 {
 			lease := leased(t, l, "other")
@@ -79,7 +80,7 @@ func TestASweepWithoutTheEpochStoreStartsNoEpoch(t *testing.T) {
 		cfg.Epochs = &epochs{}
 		l := started(t, cfg)
 		countedTo(t, nodes, "r", 1<<32+1<<31+5)
-		_, err := locker(t, plain).Sweep(t.Context())
+		_, err := admin.Of(locker(t, plain)).Sweep(t.Context())
 		must(t, err)
 		var last fence.Token
 		rises := func() {
@@ -96,7 +97,7 @@ func TestASweepWithoutTheEpochStoreStartsNoEpoch(t *testing.T) {
 		}
 		rises()
 		must(t, nodes[0].Client(t).FlushAll(t.Context()).Err())
-		must(t, l.Admit(t.Context(), "node-1"))
+		must(t, admin.Of(l).Admit(t.Context(), "node-1"))
 		rises()
 	})
 }
@@ -113,13 +114,13 @@ func TestNodesWhoseEpochPostgreSQLKeepsStartNone(t *testing.T) {
 		before := store.last.Load()
 		l := locker(t, plain)
 		countedTo(t, nodes, "r", fence.Token(before)<<32+1<<31+5)
-		_, err := l.Sweep(t.Context())
+		_, err := admin.Of(l).Sweep(t.Context())
 		must(t, err)
 		countedTo(t, nodes, "r", fence.Token(before)<<32+lastOfEpoch)
 		if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrExhausted) || !strings.Contains(err.Error(), "Config.Epochs") {
 			t.Errorf("acquire: %v", err)
 		}
-		for _, st := range l.Status(t.Context()) {
+		for _, st := range admin.Of(l).Status(t.Context()) {
 			if st.Err != nil || st.Epoch != before {
 				t.Errorf("%s: epoch %d; want %d; %v", st.Name, st.Epoch, before, st.Err)
 			}
@@ -199,7 +200,7 @@ func TestASweepRaisesNoResourceToAFenceFarAboveTheEpoch(t *testing.T) {
 				last := token(t, lease)
 				must(t, lease.Release(t.Context()))
 				synctest.Wait()
-				if n, err := l.Sweep(t.Context()); err != nil || n == 0 {
+				if n, err := admin.Of(l).Sweep(t.Context()); err != nil || n == 0 {
 					t.Errorf("swept %d counters, %v", n, err)
 				}
 				for i, n := range nodes {
@@ -209,7 +210,7 @@ func TestASweepRaisesNoResourceToAFenceFarAboveTheEpoch(t *testing.T) {
 					}
 				}
 				must(t, nodes[1].Client(t).FlushAll(t.Context()).Err())
-				must(t, l.Admit(t.Context(), "node-2"))
+				must(t, admin.Of(l).Admit(t.Context(), "node-2"))
 				for _, resource := range []string{"other", "minted"} {
 					if got := token(t, leased(t, l, resource)); (got > last) != (resource == "minted") {
 						t.Errorf("%s: token %d", resource, got)
@@ -235,7 +236,7 @@ func TestManyCountersAboveTheEpochAreSwept(t *testing.T) {
 			counters = append(counters, fmt.Sprintf("c:jobs/%d", i), strconv.FormatInt(int64(followed), 10))
 		}
 		nodes[0].Mini().HSet(lock.DefaultKeyPrefix+":h", counters...)
-		if n, err := l.Sweep(t.Context()); err != nil || n != 50_001 {
+		if n, err := admin.Of(l).Sweep(t.Context()); err != nil || n != 50_001 {
 			t.Errorf("swept %d counters, %v", n, err)
 		}
 		if got := token(t, leased(t, l, "jobs/1")); got <= followed {
@@ -252,11 +253,11 @@ func TestInitLeavesASweptGroupsEmptyNodeAlone(t *testing.T) {
 		l := started(t, cfg)
 		leased(t, l, "r")
 		synctest.Wait()
-		_, err := l.Sweep(t.Context())
+		_, err := admin.Of(l).Sweep(t.Context())
 		must(t, err)
 		must(t, nodes[0].Client(t).FlushAll(t.Context()).Err())
-		must(t, locker(t, cfg).Init(t.Context()))
-		if l.Status(t.Context())[0].Admitted {
+		must(t, admin.Of(locker(t, cfg)).Init(t.Context()))
+		if admin.Of(l).Status(t.Context())[0].Admitted {
 			t.Error("admitted without quarantine")
 		}
 	})

@@ -1,11 +1,9 @@
 package lock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,105 +13,63 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/leases"
 	"github.com/fencegate/fencegate/internal/lifetime"
+	"github.com/fencegate/fencegate/lock/internal/admission"
+	"github.com/fencegate/fencegate/lock/internal/node"
 )
 
 // closeTimeout bounds how long Close waits for calls in progress: an Armer may ignore its context.
 const closeTimeout = 2 * time.Second
 
-// Locker acquires leases on resources over a group of Redis nodes. It is safe
-// for concurrent use. Close it when done.
+// Locker acquires leases on resources over a group of Redis nodes. It is safe for concurrent use. Close it when done.
 type Locker struct {
 	cfg    Config
-	keys   *keys // of the nodes too; empty until the prefix is known
-	naming naming
-	nodes  []*node
+	group  *admission.Group
+	nodes  []*node.Node // of the group
 	quorum int
 	clock  *clock.Clock
-	dice   dice
+	dice   admission.Dice
+	life   *lifetime.Lifetime // of the calls
 	lines  leases.Lines
 	id     string // identifies this Locker among those that wait
 	places atomic.Int64
 
-	inits      atomic.Int64 // calls of Init
-	initing    atomic.Int64 // calls of Init in progress
-	attempts   atomic.Int64 // phase 1, on all nodes
-	held       atomic.Int64 // leases with a handle in this process
-	sessions   sync.Map     // the same: *session to its resource
-	sweepEvery int64        // average number of tries between two checks
-	listener   listener
-	rounds     sync.Pool
-	asking     chan struct{}          // holds a value for each acquisition or look that waits for answers
-	noted      atomic.Pointer[limits] // of the group, by the last look at its nodes; nil: none
-
-	life       *lifetime.Lifetime // of the calls
-	ctx        context.Context    // ends with Close
-	background sync.WaitGroup
-	mu         sync.Mutex
-	closed     bool // no more background work is started: Close has waited for the calls
-	sweeping   bool
-	raise      raise
-	admitting  map[int]bool      // nodes that a background admission looks after
-	begun      map[int]admission // own admissions that an error stopped, by node
-	overdue    map[int]overdue   // others' admissions that are over, by node
+	attempts atomic.Int64 // phase 1, on all nodes
+	held     atomic.Int64 // leases with a handle in this process
+	sessions sync.Map     // the same: *session to its resource
+	listener listener
+	rounds   sync.Pool
+	asking   chan struct{} // holds a value for each acquisition or look that waits for answers
 }
 
-// New creates a Locker. It does not connect; before the first start of a group call [Locker.Init]. It checks the nodes
-// in the background, about once a second, and with an Armer admits those that were lost.
+func init() {
+	admission.GroupOf = func(locker any) *admission.Group { return locker.(*Locker).group }
+}
+
+// New creates a Locker. It does not connect; before the first start of a group call Init of package admin. It checks the
+// nodes in the background, about once a second, and with an Armer admits those that were lost.
 func New(cfg Config) (*Locker, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
+	life := lifetime.New(closeTimeout, ErrClosed)
+	group := admission.New(cfg.group(), life)
 	l := &Locker{
-		cfg:       cfg,
-		keys:      &keys{},
-		clock:     cmp.Or(cfg.clock, clock.New()),
-		dice:      cfg.dice,
-		id:        newID(),
-		quorum:    len(cfg.Nodes)/2 + 1,
-		admitting: make(map[int]bool),
-		begun:     make(map[int]admission),
-		overdue:   make(map[int]overdue),
-		raise:     raise{turn: make(chan struct{}, 1)},
-		asking:    make(chan struct{}, maxAsking),
-
-		sweepEvery: sweepEvery,
+		cfg: cfg, group: group, nodes: group.Nodes, quorum: group.Quorum, clock: cfg.clock, dice: cfg.dice, life: life,
+		id: node.NewID(), asking: make(chan struct{}, maxAsking),
 	}
-	if l.dice == nil {
-		l.dice = rand.Int64N
-	}
-	l.life = lifetime.New(closeTimeout, ErrClosed)
-	l.ctx = l.life.Calls
-	for i, n := range cfg.Nodes {
-		l.nodes = append(l.nodes, newNode(n, i, l.keys, cfg.NodeTimeout, l.nodeLost))
-	}
-	if len(l.nodes) == 1 {
-		l.nodes[0].double()
-	}
-	l.name()
-	if !cfg.unwatched {
-		l.background.Go(l.watch)
-	}
+	l.listener = listener{l: l}
 	return l, nil
 }
 
 // Close ends acquisitions and extensions in progress and stops background work, sends what is queued for the nodes,
 // and waits for all of it. What an acquisition has taken is given back. An Armer that ignores its context is awaited
 // for two seconds at most. Leases stay held until they expire, so release them first. Closing twice is not an error.
-func (l *Locker) Close() error { return l.life.Close(l.closeNodes) }
-
-// closeNodes waits for the background and closes the nodes.
-func (l *Locker) closeNodes() error {
-	l.mu.Lock()
-	l.closed = true
-	l.mu.Unlock()
-	l.background.Wait()
-	var nodes sync.WaitGroup
-	for _, n := range l.nodes {
-		nodes.Go(n.close)
-	}
-	nodes.Wait()
-	return nil
+func (l *Locker) Close() error {
+	return l.life.Close(func() error {
+		l.group.Close()
+		return nil
+	})
 }
 
 // acquiring runs an acquisition with a context that also ends with Close, which waits until it has given back what it
@@ -124,7 +80,7 @@ func (l *Locker) acquiring(ctx context.Context, acquire func(context.Context) er
 		return err
 	}
 	defer done()
-	if err = l.keyed(ctx); err == nil {
+	if err = l.group.AwaitKeys(ctx); err == nil {
 		err = acquire(ctx)
 	}
 	if err != nil && !errors.Is(err, ErrClosed) && errors.Is(context.Cause(ctx), ErrClosed) {
@@ -139,7 +95,7 @@ func validateRef(r leasing.Ref) error {
 	if err := r.Validate(); err != nil {
 		return err
 	}
-	if len(r.Owner) != ownerLength {
+	if len(r.Owner) != node.OwnerLength {
 		return &fence.InvalidError{Field: "owner", Reason: "is not a 128-bit id in hexadecimal"}
 	}
 	for _, c := range []byte(r.Owner) {
@@ -152,7 +108,7 @@ func validateRef(r leasing.Ref) error {
 
 // validity is the TTL less the safety margin.
 func (l *Locker) validity(ttl time.Duration) time.Duration {
-	return ttl - time.Duration(float64(ttl)*l.cfg.DriftFactor) - driftFloor
+	return ttl - time.Duration(float64(ttl)*l.cfg.DriftFactor) - admission.DriftFloor
 }
 
 // all is the set of all nodes.
@@ -168,7 +124,9 @@ func (l *Locker) all() uint32 { return 1<<len(l.nodes) - 1 }
 // [ErrNoQuorum]: the release is sent to the missing nodes when they can be reached again, and the lock expires at the
 // latest.
 func (l *Locker) Release(ctx context.Context, ref leasing.Ref) error {
-	return l.releaseGrant(ctx, ref, nil)
+	err := l.releaseGrant(ctx, ref, nil)
+	l.lines.Free(ref.Resource)
+	return err
 }
 
 // releaseGrant is Release of a grant whose seal hash is known; nil: unknown.
@@ -191,14 +149,14 @@ func (l *Locker) release(ctx context.Context, ref leasing.Ref, sealHash []byte) 
 		return fmt.Errorf("release %q: %w", ref.Resource, err)
 	}
 	defer done()
-	if err := l.keyed(ctx); err != nil {
+	if err := l.group.AwaitKeys(ctx); err != nil {
 		return fmt.Errorf("release %q: %w", ref.Resource, err)
 	}
 	l.endGrant(ctx, ref, sealHash)
-	r := l.newRound(opRelease, "release", ref.Resource)
+	r := l.newRound(node.OpRelease, "release", ref.Resource)
 	defer r.drop()
 	r.traced(ctx)
-	r.send(l.all(), ask{owner: ref.Owner, expires: time.Now().Add(l.longestTTL())})
+	r.send(l.all(), node.Ask{Owner: ref.Owner, Expires: time.Now().Add(l.group.LongestTTL())})
 	_ = r.wait(context.WithoutCancel(ctx)) // the node timeout bounds it; Close waits for it
 	switch {
 	case r.yes >= l.quorum:
@@ -209,4 +167,33 @@ func (l *Locker) release(ctx context.Context, ref leasing.Ref, sealHash []byte) 
 		return nil // some nodes never granted it; a quorum does not hold it
 	}
 	return r.noQuorum()
+}
+
+// Held is how many leases this Locker's callers hold. Leases of [Locker.Source] are not included: any process may end
+// them.
+func (l *Locker) Held() int { return int(l.held.Load()) }
+
+// EachHeld calls visit with the resource of each of these leases.
+func (l *Locker) EachHeld(visit func(resource string)) {
+	l.sessions.Range(func(_, resource any) bool {
+		visit(resource.(string))
+		return true
+	})
+}
+
+// Waiters is how many of this Locker's callers wait for a lease, or are making a try after which they would wait.
+func (l *Locker) Waiters() int { return l.lines.Count() }
+
+// Ready reports whether the group can grant leases: nil, or a [*QuorumError] that says which nodes are missing and why.
+// degraded says how many nodes take no part, without naming them; "": all do.
+func (l *Locker) Ready(ctx context.Context) (degraded string, err error) { return l.group.Ready(ctx) }
+
+// Inspect asks all nodes about resources, each node once, and answers in their order; each node is a member. It is for
+// display: the answer may be outdated. The error is a [*fence.InvalidError], or a [*QuorumError] if too few nodes
+// answered to decide whether some resource is locked; the inspections then still contain the other nodes' answers.
+//
+// A resource is locked if one acquisition holds a quorum. Its token is the highest counter, 0 if Redis has no record of
+// an acquisition. Each waiter is a Locker, which may have several callers waiting.
+func (l *Locker) Inspect(ctx context.Context, resources ...string) ([]leasing.Inspection, error) {
+	return l.group.Inspect(ctx, resources...)
 }

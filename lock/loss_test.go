@@ -13,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // lossesInMemory are the same of a node in a bubble.
@@ -67,7 +68,7 @@ func flush(t *testing.T, n *memredis.Node) {
 // socket to look at before it uses them.
 func reconnect(t *testing.T, l *lock.Locker) {
 	t.Helper()
-	_ = l.Status(t.Context())
+	_ = admin.Of(l).Status(t.Context())
 }
 
 // dropOn deletes a lock on a node in a bubble, as if it had never arrived.
@@ -116,7 +117,7 @@ func TestANodeThatLostDataOrItsRunGrantsNothingUntilItsQuarantineIsOver(t *testi
 						t.Fatalf("ping after the loss: %v", err)
 					}
 				}
-				must(t, l.Admit(t.Context(), "node-1"))
+				must(t, admin.Of(l).Admit(t.Context(), "node-1"))
 				lasted(t, "admitted again after", time.Since(lost), lock.DefaultMaxTTL, 10*time.Millisecond)
 				for _, l := range []*lock.Locker{l, second} {
 					after := acquire(t, l, "r")
@@ -179,7 +180,7 @@ func TestTokensRiseThoughNodesLoseTheirCountersOneAfterTheOther(t *testing.T) {
 			}
 			for i, n := range nodes {
 				flush(t, n)
-				must(t, l.Admit(t.Context(), cfg.Nodes[i].Name))
+				must(t, admin.Of(l).Admit(t.Context(), cfg.Nodes[i].Name))
 			}
 		}
 	})
@@ -195,7 +196,7 @@ func TestAMinorityThatLostItsDataDoesNotStopTheOthers(t *testing.T) {
 		lease := acquire(t, l, "r")
 		must(t, lease.Extend(t.Context(), time.Minute))
 		release(t, lease)
-		if st := l.Status(t.Context()); !st[0].Admitted || st[1].Admitted || !st[2].Admitted {
+		if st := admin.Of(l).Status(t.Context()); !st[0].Admitted || st[1].Admitted || !st[2].Admitted {
 			t.Errorf("status %+v", st)
 		}
 	})
@@ -256,7 +257,7 @@ func TestArmedLockersAdmitLostNodesByThemselves(t *testing.T) {
 			t.Error("token fell")
 		}
 		time.Sleep(time.Second) // the third node
-		for _, st := range l.Status(t.Context()) {
+		for _, st := range admin.Of(l).Status(t.Context()) {
 			if !st.Admitted {
 				t.Errorf("%+v", st)
 			}
@@ -276,7 +277,7 @@ func TestEmbeddedNodesAreAdmittedAtOnce(t *testing.T) {
 		for _, n := range nodes {
 			flush(t, n)
 		}
-		must(t, l.Init(t.Context()))
+		must(t, admin.Of(l).Init(t.Context()))
 		second, err := l.TryAcquire(t.Context(), "r")
 		must(t, err)
 		if token(t, second) <= first.Ref().Token {
@@ -293,12 +294,12 @@ func TestInitLeavesAUsedGroupsEmptyNodeAlone(t *testing.T) {
 		l := started(t, cfg)
 		lease := acquire(t, l, "r")
 		flush(t, nodes[0])
-		must(t, l.Init(t.Context()))
-		if l.Status(t.Context())[0].Admitted {
+		must(t, admin.Of(l).Init(t.Context()))
+		if admin.Of(l).Status(t.Context())[0].Admitted {
 			t.Fatal("admitted without quarantine")
 		}
 		flush(t, nodes[1])
-		if err := l.Init(t.Context()); !errors.Is(err, lock.ErrNoQuorum) || !errors.Is(err, lock.ErrQuarantined) {
+		if err := admin.Of(l).Init(t.Context()); !errors.Is(err, lock.ErrNoQuorum) || !errors.Is(err, lock.ErrQuarantined) {
 			t.Fatalf("init without a quorum: %v", err)
 		}
 		_ = lease.Release(t.Context())
@@ -310,7 +311,7 @@ func TestInitNeedsEveryNodeOfAFreshGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, nodes := inMemory(t, 3)
 		nodes[2].Stop()
-		if err := locker(t, cfg).Init(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
+		if err := admin.Of(locker(t, cfg)).Init(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
 			t.Fatalf("got %v", err)
 		}
 	})
@@ -327,14 +328,14 @@ func TestManyProcessesMayInitialiseAtOnce(t *testing.T) {
 		const processes = 5
 		for range processes {
 			l := locker(t, cfg)
-			go func() { errs <- l.Init(t.Context()) }()
+			go func() { errs <- admin.Of(l).Init(t.Context()) }()
 		}
 		for range processes {
 			if err := <-errs; err != nil {
 				t.Error(err)
 			}
 		}
-		for _, st := range locker(t, cfg).Status(t.Context()) {
+		for _, st := range admin.Of(locker(t, cfg)).Status(t.Context()) {
 			if !st.Admitted {
 				t.Errorf("%s is not admitted", st.Name)
 			}
@@ -389,11 +390,11 @@ func TestReadmissionNeedsAnEpochStore(t *testing.T) {
 		cfg, nodes := inMemory(t, 1)
 		l := started(t, cfg)
 		flush(t, nodes[0])
-		if err := l.Admit(t.Context(), "node-1"); err == nil {
+		if err := admin.Of(l).Admit(t.Context(), "node-1"); err == nil {
 			t.Fatal("admitted, though tokens could fall")
 		}
 		var invalid *fence.InvalidError
-		if err := l.Admit(t.Context(), "no-such-node"); !errors.As(err, &invalid) {
+		if err := admin.Of(l).Admit(t.Context(), "no-such-node"); !errors.As(err, &invalid) {
 			t.Fatalf("got %v", err)
 		}
 	})
@@ -410,13 +411,13 @@ func TestAnAdmissionNeverLowersTheBase(t *testing.T) {
 		begun, err := l.BeginAdmission(t.Context(), "node-1")
 		must(t, err)
 		must(t, l.EndQuarantine(t.Context(), "node-1"))
-		for _, base := range []int64{begun.Base(), begun.Base() + 1<<32} {
+		for _, base := range []int64{begun.Base, begun.Base + 1<<32} {
 			must(t, nodes[0].Client(t).HSet(t.Context(), hashKey, "@base", base).Err())
 			if err := l.EndAdmission(t.Context(), begun); err == nil {
-				t.Errorf("admitted with base %d where it was %d", begun.Base(), base)
+				t.Errorf("admitted with base %d where it was %d", begun.Base, base)
 			}
 		}
-		if st := l.Status(t.Context())[0]; st.Err != nil || st.Admitted {
+		if st := admin.Of(l).Status(t.Context())[0]; st.Err != nil || st.Admitted {
 			t.Errorf("%+v", st)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // limitedTo is a started group of n nodes in a bubble whose longest TTL is ttl, and its configuration without one.
@@ -34,7 +35,7 @@ func all(values []time.Duration, want time.Duration) bool {
 
 func granted(t *testing.T, l *lock.Locker) (values []time.Duration) {
 	t.Helper()
-	for _, st := range l.Status(t.Context()) {
+	for _, st := range admin.Of(l).Status(t.Context()) {
 		must(t, st.Err)
 		values = append(values, st.MaxTTL)
 	}
@@ -49,7 +50,7 @@ func quarantine(t *testing.T, l *lock.Locker) time.Duration {
 	if err := l.EndAdmission(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
 		t.Errorf("admit: %v", err)
 	}
-	return l.Status(t.Context())[0].Quarantine
+	return admin.Of(l).Status(t.Context())[0].Quarantine
 }
 
 // Leases are refused that are longer than the nodes grant, with both values and the command.
@@ -71,7 +72,7 @@ func TestTheGroupsMaxTTLRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, _, _ := limitedTo(t, 3, 40*time.Second)
 		l := locker(t, cfg)
-		must(t, l.Init(t.Context())) // its own is the group's
+		must(t, admin.Of(l).Init(t.Context())) // its own is the group's
 		lease := acquire(t, l, "r", lock.WithTTL(40*time.Second))
 		must(t, lease.Extend(t.Context(), 40*time.Second))
 		_, acquired := l.TryAcquire(t.Context(), "other", lock.WithTTL(50*time.Second))
@@ -80,10 +81,10 @@ func TestTheGroupsMaxTTLRules(t *testing.T) {
 		}
 		release(t, lease)
 		cfg.MaxTTL = 50 * time.Second
-		refusedAsLonger(t, "init", locker(t, cfg).Init(t.Context()), "50s", "40s")
+		refusedAsLonger(t, "init", admin.Of(locker(t, cfg)).Init(t.Context()), "50s", "40s")
 		cfg.MaxTTL = 30 * time.Second
 		l = locker(t, cfg)
-		must(t, l.Init(t.Context()))
+		must(t, admin.Of(l).Init(t.Context()))
 		if _, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(31*time.Second)); !errors.Is(err, fence.ErrInvalid) || strings.Contains(err.Error(), "nodes max-ttl") {
 			t.Errorf("over its own: %v", err)
 		}
@@ -139,7 +140,7 @@ func TestAQuarantineLastsTheGroupsMaxTTL(t *testing.T) {
 		}},
 		"which this process saw": {3 * time.Minute, func(t *testing.T) time.Duration {
 			cfg, nodes, l := limitedTo(t, 1, 2*time.Minute)
-			must(t, l.SetMaxTTL(t.Context(), 3*time.Minute))
+			must(t, admin.Of(l).SetMaxTTL(t.Context(), 3*time.Minute))
 			other := locker(t, cfg)
 			granted(t, other)
 			flush(t, nodes[0])
@@ -174,14 +175,14 @@ func TestALockerNoticesAChangeOfTheMaxTTL(t *testing.T) {
 		other := locker(t, cfg)
 		time.Sleep(time.Minute)
 		const longer = 10 * time.Minute
-		must(t, l.SetMaxTTL(t.Context(), longer))
+		must(t, admin.Of(l).SetMaxTTL(t.Context(), longer))
 		first := acquire(t, holder, "r", lock.WithTTL(longer))
 		flush(t, nodes[0])
 		second, err := other.Acquire(t.Context(), "r")
 		must(t, err)
 		lasted(t, "a second lease after the first", first.Deadline().Since(), longer-holder.Validity(lock.WithTTL(longer)), 5*time.Second)
 		release(t, second)
-		must(t, l.SetMaxTTL(t.Context(), longer)) // the process that is left saw no end of the first change
+		must(t, admin.Of(l).SetMaxTTL(t.Context(), longer)) // the process that is left saw no end of the first change
 		time.Sleep(2 * time.Second)
 		if is := other.SeenMaxTTL(); is != longer {
 			t.Errorf("after two seconds it has seen %v", is)
@@ -207,7 +208,7 @@ func TestALongerTTLIsGrantedOnceEveryNodeKnowsOfIt(t *testing.T) {
 		release(t, acquire(t, locker(t, cfg), "r", lock.WithTTL(40*time.Second)))
 
 		nodes[2].Freeze()
-		if err := l.SetMaxTTL(t.Context(), time.Minute); err == nil || !strings.Contains(err.Error(), "node-3") {
+		if err := admin.Of(l).SetMaxTTL(t.Context(), time.Minute); err == nil || !strings.Contains(err.Error(), "node-3") {
 			t.Errorf("with a frozen node: %v", err)
 		}
 		nodes[2].Thaw()
@@ -215,12 +216,12 @@ func TestALongerTTLIsGrantedOnceEveryNodeKnowsOfIt(t *testing.T) {
 			t.Errorf("with a frozen node: the nodes grant %v", values)
 		}
 		forgets(t, nodes[0])
-		if err := l.SetMaxTTL(t.Context(), time.Minute); !errors.Is(err, lock.ErrQuarantined) {
+		if err := admin.Of(l).SetMaxTTL(t.Context(), time.Minute); !errors.Is(err, lock.ErrQuarantined) {
 			t.Errorf("with a lost node: %v", err)
 		}
-		must(t, l.Admit(t.Context(), "node-1"))
+		must(t, admin.Of(l).Admit(t.Context(), "node-1"))
 		begun := time.Now()
-		must(t, l.SetMaxTTL(t.Context(), time.Minute))
+		must(t, admin.Of(l).SetMaxTTL(t.Context(), time.Minute))
 		lasted(t, "the change took", time.Since(begun), noticeTime, 0)
 		if values := granted(t, l); !all(values, time.Minute) {
 			t.Errorf("the nodes grant %v", values)
@@ -235,7 +236,7 @@ func TestAShorterTTLShortensQuarantinesOnceLongerLeasesHaveEnded(t *testing.T) {
 		_, _, l := limitedTo(t, 3, lock.DefaultMaxTTL)
 		begun := time.Now()
 		done := make(chan error, 1)
-		go func() { done <- l.SetMaxTTL(t.Context(), 10*time.Second) }()
+		go func() { done <- admin.Of(l).SetMaxTTL(t.Context(), 10*time.Second) }()
 		synctest.Wait()
 		if values := granted(t, l); !all(values, 10*time.Second) {
 			t.Errorf("the nodes grant %v", values)
@@ -252,7 +253,7 @@ func TestAShorterTTLShortensQuarantinesOnceLongerLeasesHaveEnded(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := l.SetMaxTTL(ctx, 5*time.Second); !errors.Is(err, context.DeadlineExceeded) {
+		if err := admin.Of(l).SetMaxTTL(ctx, 5*time.Second); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("interrupted: %v", err)
 		}
 		if values, longest := granted(t, l), l.Longest(t.Context()); !all(values, 5*time.Second) || !all(longest, 10*time.Second) {
@@ -280,7 +281,7 @@ func TestAChangeOfTheMaxTTLEndsNoOtherOne(t *testing.T) {
 			t.Errorf("a quarantine lasts %v", values)
 		}
 		for _, ttl := range []time.Duration{0, -time.Second, 25 * time.Hour} {
-			if err := l.SetMaxTTL(t.Context(), ttl); !errors.Is(err, fence.ErrInvalid) {
+			if err := admin.Of(l).SetMaxTTL(t.Context(), ttl); !errors.Is(err, fence.ErrInvalid) {
 				t.Errorf("%v: %v", ttl, err)
 			}
 		}
@@ -292,11 +293,11 @@ func TestALostNodeGetsTheGroupsMaxTTL(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, nodes, l := limitedTo(t, 3, 20*time.Second)
-		must(t, l.SetMaxTTL(t.Context(), time.Minute))
+		must(t, admin.Of(l).SetMaxTTL(t.Context(), time.Minute))
 		old := (20 * time.Second).Milliseconds()
 		must(t, nodes[0].Client(t).HSet(t.Context(), hashKey, "@maxttl", old, "@longest", old).Err())
 		must(t, nodes[0].Client(t).ScriptFlush(t.Context()).Err())
-		must(t, l.Admit(t.Context(), "node-1"))
+		must(t, admin.Of(l).Admit(t.Context(), "node-1"))
 		if values := granted(t, l); !all(values, time.Minute) || !all(l.Longest(t.Context()), time.Minute) {
 			t.Errorf("the nodes grant %v; a quarantine lasts %v", values, l.Longest(t.Context()))
 		}
@@ -310,17 +311,17 @@ func TestANodeThatIsAdmittedDuringAChangeOfTheMaxTTLStopsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, nodes, l := limitedTo(t, 3, 20*time.Second)
 		done := make(chan error, 1)
-		go func() { done <- l.SetMaxTTL(t.Context(), time.Minute) }()
+		go func() { done <- admin.Of(l).SetMaxTTL(t.Context(), time.Minute) }()
 		synctest.Wait()
 		forgets(t, nodes[0])
-		must(t, l.Admit(t.Context(), "node-1"))
+		must(t, admin.Of(l).Admit(t.Context(), "node-1"))
 		if err := <-done; err == nil || !strings.Contains(err.Error(), "node-1") {
 			t.Errorf("the change: %v", err)
 		}
 		if values, longest := granted(t, l), l.Longest(t.Context()); !all(values, 20*time.Second) || !all(longest, time.Minute) {
 			t.Errorf("the nodes grant %v; a quarantine lasts %v", values, longest)
 		}
-		must(t, l.SetMaxTTL(t.Context(), time.Minute))
+		must(t, admin.Of(l).SetMaxTTL(t.Context(), time.Minute))
 		if values := granted(t, l); !all(values, time.Minute) {
 			t.Errorf("the nodes grant %v", values)
 		}

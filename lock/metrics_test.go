@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // told is a Metrics that records its calls.
@@ -109,8 +110,8 @@ func TestARedisClusterIsRefusedAtFirstContactWithTheReason(t *testing.T) {
 	if _, err := l.Acquire(ctx, "r"); !errors.Is(err, lock.ErrCluster) || ctx.Err() != nil {
 		t.Errorf("acquire: %v", err)
 	}
-	eventually(t, time.Minute, "the node's state says so", func() bool { return errors.Is(l.Status(t.Context())[0].Err, lock.ErrCluster) })
-	if err := l.Init(t.Context()); !errors.Is(err, lock.ErrCluster) {
+	eventually(t, time.Minute, "the node's state says so", func() bool { return errors.Is(admin.Of(l).Status(t.Context())[0].Err, lock.ErrCluster) })
+	if err := admin.Of(l).Init(t.Context()); !errors.Is(err, lock.ErrCluster) {
 		t.Errorf("init: %v", err)
 	}
 }

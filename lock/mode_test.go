@@ -11,6 +11,7 @@ import (
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // bestEffort is a configuration over n nodes in a bubble, and its fence.
@@ -63,7 +64,7 @@ func TestABestEffortNodeGrantsAtOnceAfterEachLoss(t *testing.T) {
 				if fences.fencedWrite("r", token(t, older)) || !fences.fencedWrite("r", token(t, newer)) {
 					t.Error("the fence lets another write than the newest")
 				}
-				if st := l.Status(t.Context())[0]; !st.BestEffort || !st.Admitted {
+				if st := admin.Of(l).Status(t.Context())[0]; !st.BestEffort || !st.Admitted {
 					t.Errorf("%+v", st)
 				}
 			})
@@ -115,7 +116,7 @@ func TestANodeRefusesLockersOfTheOtherMode(t *testing.T) {
 					_, acquired := stranger.Acquire(t.Context(), "r")
 					lasted(t, what+": acquire", time.Since(begun), 0, 0)
 					_, notReady := stranger.Ready(t.Context())
-					for how, err := range map[string]error{"acquire": acquired, "init": stranger.Init(t.Context()), "ready": notReady} {
+					for how, err := range map[string]error{"acquire": acquired, "init": admin.Of(stranger).Init(t.Context()), "ready": notReady} {
 						if !errors.Is(err, lock.ErrMode) {
 							t.Errorf("%s: %s: %v", what, how, err)
 						}
@@ -149,7 +150,7 @@ func TestAGroupInUseChangesItsMode(t *testing.T) {
 		strict.BestEffort = false
 		before, after := started(t, strict), locker(t, cfg)
 		held := acquire(t, before, "held")
-		must(t, before.Mark(t.Context(), true))
+		must(t, admin.Of(before).Mark(t.Context(), true))
 		if err := held.Extend(t.Context(), time.Second); err == nil {
 			t.Error("a strict lease was extended on nodes that are best effort")
 		}
@@ -160,7 +161,7 @@ func TestAGroupInUseChangesItsMode(t *testing.T) {
 
 		last := acquire(t, after, "last", lock.WithTTL(lock.DefaultMaxTTL))
 		marked := time.Now()
-		must(t, before.Mark(t.Context(), false))
+		must(t, admin.Of(before).Mark(t.Context(), false))
 		if _, err := after.TryAcquire(t.Context(), "r"); err == nil {
 			t.Error("best effort grants on nodes that are strict")
 		}
@@ -171,7 +172,7 @@ func TestAGroupInUseChangesItsMode(t *testing.T) {
 			t.Error("two hold at once on strict nodes")
 		}
 		release(t, next)
-		for _, st := range before.Status(t.Context()) {
+		for _, st := range admin.Of(before).Status(t.Context()) {
 			if st.BestEffort {
 				t.Errorf("%+v", st)
 			}
@@ -184,17 +185,17 @@ func TestAModeIsMarkedOnNodesInUseOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, nodes, _ := bestEffort(t, 3)
 		l := locker(t, cfg)
-		if err := l.Mark(t.Context(), false); err == nil {
+		if err := admin.Of(l).Mark(t.Context(), false); err == nil {
 			t.Error("marked nodes that nobody admitted")
 		}
-		must(t, l.Init(t.Context())) // like empty nodes
-		must(t, l.Mark(t.Context(), true))
+		must(t, admin.Of(l).Init(t.Context())) // like empty nodes
+		must(t, admin.Of(l).Mark(t.Context(), true))
 		release(t, acquire(t, l, "r"))
 		nodes[2].Stop()
-		if err := l.Mark(t.Context(), false); err == nil {
+		if err := admin.Of(l).Mark(t.Context(), false); err == nil {
 			t.Error("no error names the node that was not marked")
 		}
-		if st := l.Status(t.Context()); st[0].BestEffort || st[1].BestEffort || st[0].Admitted || st[1].Admitted {
+		if st := admin.Of(l).Status(t.Context()); st[0].BestEffort || st[1].BestEffort || st[0].Admitted || st[1].Admitted {
 			t.Errorf("the others are not marked: %+v", st)
 		}
 	})
@@ -213,7 +214,7 @@ func TestBestEffortWaitsForNoStrictQuarantine(t *testing.T) {
 		strict.BestEffort = false
 		_, err := locker(t, strict).BeginAdmission(t.Context(), "node-1")
 		must(t, err)
-		if left := stranger(t, strict).Status(t.Context())[0].Quarantine; left != lock.DefaultMaxTTL { // it admits nothing meanwhile
+		if left := admin.Of(stranger(t, strict)).Status(t.Context())[0].Quarantine; left != lock.DefaultMaxTTL { // it admits nothing meanwhile
 			t.Fatalf("a quarantine of %v: this test shows nothing", left)
 		}
 		begun := time.Now()
@@ -231,16 +232,16 @@ func TestAMarkedNodeIsNotDurable(t *testing.T) {
 	strict.BestEffort, strict.Armer = false, nil // does not admit automatically
 	l := started(t, cfg)
 	older := acquire(t, l, "r", lock.WithTTL(maxTTL))
-	admin := client(t, servers[0].Addr)
-	must(t, admin.FlushAll(t.Context()).Err())
+	operator := client(t, servers[0].Addr)
+	must(t, operator.FlushAll(t.Context()).Err())
 	newer := acquire(t, l, "r")
-	if !admin.HExists(t.Context(), prefixOf(cfg)+":h", "@durable").Val() {
+	if !operator.HExists(t.Context(), prefixOf(cfg)+":h", "@durable").Val() {
 		t.Fatal("it is not durable: this test shows nothing")
 	}
 	if _, err := older.Grant(); err != nil {
 		t.Fatalf("one holds only, so this test shows nothing: %v", err)
 	}
 	release(t, newer)
-	must(t, l.Mark(t.Context(), false))
+	must(t, admin.Of(l).Mark(t.Context(), false))
 	quarantined(t, locker(t, strict))
 }

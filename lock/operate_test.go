@@ -7,6 +7,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 func TestLocksThatNeverExpireAreFound(t *testing.T) {
@@ -19,12 +20,12 @@ func TestLocksThatNeverExpireAreFound(t *testing.T) {
 			acquireOnAll(t, l, name, lock.WithHolder("worker-a"))
 		}
 		must(t, nodes[0].Client(t).Persist(t.Context(), lockKey("leaky")).Err())
-		leaks, err := l.Leaks(t.Context())
+		leaks, err := admin.Of(l).Leaks(t.Context())
 		must(t, err)
-		if len(leaks) != 1 || leaks[0] != (lock.Leak{Node: "node-1", Resource: "leaky", Holder: "worker-a"}) {
+		if len(leaks) != 1 || leaks[0] != (admin.Leak{Node: "node-1", Resource: "leaky", Holder: "worker-a"}) {
 			t.Fatalf("leaks: %+v", leaks)
 		}
-		_, err = l.ForceRelease(t.Context(), "leaky")
+		_, err = admin.Of(l).ForceRelease(t.Context(), "leaky")
 		must(t, err)
 		lease, err := l.TryAcquire(t.Context(), "leaky")
 		must(t, err)
@@ -40,7 +41,7 @@ func TestForceReleaseRaisesTheFencePastTheHolder(t *testing.T) {
 		cfg.Armer = fences
 		l := started(t, cfg)
 		held := acquire(t, l, "r")
-		forced, err := l.ForceRelease(t.Context(), "r")
+		forced, err := admin.Of(l).ForceRelease(t.Context(), "r")
 		must(t, err)
 		if forced <= held.Ref().Token || !fences.fencedWrite("r", forced) {
 			t.Errorf("forced %d, held %d; the fence accepts the forced one: %t", forced, held.Ref().Token, fences.fencedWrite("r", forced))
@@ -48,7 +49,7 @@ func TestForceReleaseRaisesTheFencePastTheHolder(t *testing.T) {
 		if err := held.Extend(t.Context(), lock.DefaultTTL); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("extend: %v", err)
 		}
-		if _, err := l.ForceRelease(t.Context(), ""); !errors.Is(err, fence.ErrInvalid) {
+		if _, err := admin.Of(l).ForceRelease(t.Context(), ""); !errors.Is(err, fence.ErrInvalid) {
 			t.Errorf("got %v", err)
 		}
 	})

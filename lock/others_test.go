@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // A quarantine lasts as long as a lease may still be held according to the other nodes, and not the MaxTTL of a minute.
@@ -24,7 +25,7 @@ func TestAQuarantineEndsWithTheLastLeaseThatTheOthersKnow(t *testing.T) {
 		lease := acquireOnAll(t, l, "r")
 		dropOn(t, nodes[0], "r") // a minority of the others has it
 		forgets(t, nodes[1])
-		must(t, l.Admit(t.Context(), "node-2"))
+		must(t, admin.Of(l).Admit(t.Context(), "node-2"))
 		margin := lock.DefaultTTL - l.Validity()
 		lasted(t, "admitted after the lease", lease.Deadline().Since(), margin, 10*time.Millisecond)
 	})
@@ -55,7 +56,7 @@ func TestAQuarantineIsWholeWhereTheOthersCannotTell(t *testing.T) {
 					if err := l.EndAdmission(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
 						t.Errorf("%s: admit: %v", what, err)
 					}
-					if left := l.Status(t.Context())[1].Quarantine; left != lock.DefaultMaxTTL-time.Since(asked) {
+					if left := admin.Of(l).Status(t.Context())[1].Quarantine; left != lock.DefaultMaxTTL-time.Since(asked) {
 						t.Errorf("%s: %v are left of the quarantine", what, left)
 					}
 				}
@@ -83,11 +84,11 @@ func TestANodeThatRestartsInItsQuarantineIsAdmittedAnew(t *testing.T) {
 		must(t, err)
 		nodes[1].Restart(t)
 		reconnect(t, l)
-		if left := l.Status(t.Context())[1].Quarantine; left != lock.DefaultMaxTTL {
+		if left := admin.Of(l).Status(t.Context())[1].Quarantine; left != lock.DefaultMaxTTL {
 			t.Errorf("%v are left of a quarantine of a minute", left)
 		}
 		begun := time.Now()
-		must(t, l.Admit(t.Context(), "node-2"))
+		must(t, admin.Of(l).Admit(t.Context(), "node-2"))
 		lasted(t, "admitted after", time.Since(begun), time.Second, 100*time.Millisecond)
 	})
 }
@@ -125,7 +126,7 @@ func TestNodesKeepTheEpochWhereNoStoreDoes(t *testing.T) {
 		release(t, last)
 		for i, n := range nodes {
 			forgets(t, n)
-			must(t, l.Admit(t.Context(), cfg.Nodes[i].Name))
+			must(t, admin.Of(l).Admit(t.Context(), cfg.Nodes[i].Name))
 			for j, other := range nodes {
 				if promised := hashField(t, other, "@epoch"); j != i && promised != strconv.Itoa(i+1) {
 					t.Errorf("epoch %d was promised by %s: %q", i+1, cfg.Nodes[j].Name, promised)
@@ -139,13 +140,13 @@ func TestNodesKeepTheEpochWhereNoStoreDoes(t *testing.T) {
 				release(t, next)
 				last = next
 			}
-			if st := l.Status(t.Context())[i]; !st.Admitted || st.Epoch != int64(i+1) {
+			if st := admin.Of(l).Status(t.Context())[i]; !st.Admitted || st.Epoch != int64(i+1) {
 				t.Errorf("%+v", st)
 			}
 		}
 		forgets(t, nodes[0])
 		forgets(t, nodes[1])
-		if err := l.Admit(t.Context(), "node-1"); err == nil {
+		if err := admin.Of(l).Admit(t.Context(), "node-1"); err == nil {
 			t.Error("admitted with the epoch that one node knows")
 		}
 	})
@@ -178,7 +179,7 @@ func TestARollingRestartLosesNoLease(t *testing.T) {
 					c.restart(nodes[i], t)
 					if c.alone {
 						reconnect(t, l)
-						must(t, l.Admit(t.Context(), cfg.Nodes[i].Name))
+						must(t, admin.Of(l).Admit(t.Context(), cfg.Nodes[i].Name))
 					}
 				})
 			})
@@ -216,7 +217,7 @@ func rolled(t *testing.T, l *lock.Locker, nodes []*memredis.Node, restart func(i
 		begun := time.Now()
 		restart(i)
 		time.Sleep(time.Until(begun.Add(lock.DefaultTTL + 5*time.Second)))
-		for _, st := range l.Status(t.Context()) {
+		for _, st := range admin.Of(l).Status(t.Context()) {
 			if !st.Admitted {
 				t.Errorf("after the restart of node %d: %+v", i+1, st)
 			}
@@ -247,7 +248,7 @@ func TestANodeIsNotGivenALockThatLastsLongerThanALease(t *testing.T) {
 		first := nodes[0].Client(t)
 		must(t, first.Set(t.Context(), lockKey("r"), fmt.Sprintf("%032xgone", 1), 10*time.Hour).Err())
 		forgets(t, nodes[1])
-		must(t, l.Admit(t.Context(), "node-2"))
+		must(t, admin.Of(l).Admit(t.Context(), "node-2"))
 		if left := nodes[1].Client(t).PTTL(t.Context(), lockKey("r")).Val(); left > 0 {
 			t.Errorf("node-2 was given a lock of %v", left)
 		}

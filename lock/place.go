@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/internal/leases"
+	"github.com/fencegate/fencegate/lock/internal/admission"
+	"github.com/fencegate/fencegate/lock/internal/node"
 )
 
 // Bounds of the wait between two tries if no node keeps a queue.
@@ -41,10 +43,10 @@ type place struct {
 	resource string
 	w        *leases.Waiter
 	id       string
-	home     *node // has the waiter in its queue, or had
-	failed   int   // tries in a row that found the resource held although its home was free
-	missing  int   // tries that found no quorum
-	vain     int   // calls in a row after which a try found the resource held
+	home     *node.Node // has the waiter in its queue, or had
+	failed   int        // tries in a row that found the resource held although its home was free
+	missing  int        // tries that found no quorum
+	vain     int        // calls in a row after which a try found the resource held
 }
 
 // homes is how many nodes may keep a resource's queue: the second one does while the first is down.
@@ -93,7 +95,7 @@ func (p *place) called(ctx context.Context) error {
 	if p.vain++; p.vain == 1 {
 		return nil
 	}
-	return pause(ctx, p.l.dice.between(firstWait, maxWait, p.vain-2))
+	return admission.Pause(ctx, p.l.dice.Between(firstWait, maxWait, p.vain-2))
 }
 
 // pass waits for after, or until the waiter is called.
@@ -120,7 +122,7 @@ func (p *place) pass(ctx context.Context, after time.Duration) (called bool, err
 			return false, nil
 		case <-ctx.Done():
 			return false, context.Cause(ctx)
-		case <-p.l.ctx.Done():
+		case <-p.l.life.Calls.Done():
 			return false, ErrClosed
 		}
 	}
@@ -135,18 +137,18 @@ func (p *place) look(ctx context.Context, expires time.Duration, looks int) (aft
 		p.failed++
 		backoff := p.backoff()
 		if expires > 0 && expires < backoff {
-			backoff = expires + p.l.dice.random(firstWait) // the lock's own expiry is the best hint
+			backoff = expires + p.l.dice.Random(firstWait) // the lock's own expiry is the best hint
 		}
 		return backoff, true
 	case pttl >= 0 || pttl == -1: // held: wait for a release or the expiry
 		p.failed = 0
 		switch {
 		case pttl >= 0 && pttl <= recheck:
-			return pttl + p.l.dice.random(firstWait), false
+			return pttl + p.l.dice.Random(firstWait), false
 		case rank == 0 && looks > 0 && p.freeElsewhere(ctx):
-			return p.l.dice.random(firstWait), true
+			return p.l.dice.Random(firstWait), true
 		}
-		return recheck/2 + p.l.dice.random(recheck/2), false
+		return recheck/2 + p.l.dice.Random(recheck/2), false
 	case rank == 0:
 		p.failed++
 		return p.backoff() / 4, true
@@ -159,7 +161,7 @@ func (p *place) look(ctx context.Context, expires time.Duration, looks int) (aft
 // have missed the home, or a lock was copied to it while its lease ended. Nobody wakes the first of the queue then.
 func (p *place) freeElsewhere(ctx context.Context) bool {
 	l := p.l
-	others := l.all() &^ (1 << p.home.index)
+	others := l.all() &^ (1 << p.home.Index)
 	if others == 0 {
 		return false
 	}
@@ -168,9 +170,9 @@ func (p *place) freeElsewhere(ctx context.Context) bool {
 	}
 	defer l.answered()
 	until := l.clock.Now().Add(recheck / 2) // before the next look
-	r := l.newRound(opHas, "look", p.resource)
+	r := l.newRound(node.OpHas, "look", p.resource)
 	defer r.drop()
-	r.send(others, ask{expires: until.Time()})
+	r.send(others, node.Ask{Expires: until.Time()})
 	_ = r.within(ctx, until)
 	return r.no >= l.quorum
 }
@@ -178,20 +180,20 @@ func (p *place) freeElsewhere(ctx context.Context) bool {
 // pause waits before the next try after too few nodes answered.
 func (p *place) pause(ctx context.Context) error {
 	p.missing++
-	timer := time.NewTimer(p.l.dice.between(firstPause, maxPause, p.missing-1))
+	timer := time.NewTimer(p.l.dice.Between(firstPause, maxPause, p.missing-1))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-p.l.ctx.Done():
+	case <-p.l.life.Calls.Done():
 		return ErrClosed
 	}
 }
 
 // backoff is a random time that grows with the failures in a row.
-func (p *place) backoff() time.Duration { return p.l.dice.between(firstWait, maxWait, p.failed-1) }
+func (p *place) backoff() time.Duration { return p.l.dice.Between(firstWait, maxWait, p.failed-1) }
 
 // queue joins or checks the queue on the first home that answers. A home that is silent or refuses is passed over by
 // all of this Locker's waiters for a while.
@@ -199,7 +201,7 @@ func (p *place) queue(ctx context.Context) (pttl time.Duration, rank int64, ok b
 	l := p.l
 	for i := range min(homes, len(l.nodes)) {
 		n := l.nodes[(l.home(p.resource)+i)%len(l.nodes)]
-		if !l.listener.listen(ctx, l, n) {
+		if !l.listener.listen(ctx, n) {
 			continue
 		}
 		pttl, rank, ok = p.queueOn(ctx, n)
@@ -219,7 +221,7 @@ func (p *place) queue(ctx context.Context) (pttl time.Duration, rank int64, ok b
 
 // queueOn joins or checks the queue on a node. The look is an op on the node's connection: it waits in line with the
 // acquisitions and releases there, and as patiently.
-func (p *place) queueOn(ctx context.Context, n *node) (pttl time.Duration, rank int64, ok bool) {
+func (p *place) queueOn(ctx context.Context, n *node.Node) (pttl time.Duration, rank int64, ok bool) {
 	l := p.l
 	if p.id == "" {
 		p.id = l.id + ":" + strconv.FormatInt(l.places.Add(1), 36)
@@ -228,12 +230,12 @@ func (p *place) queueOn(ctx context.Context, n *node) (pttl time.Duration, rank 
 		return 0, 0, false
 	}
 	defer l.answered()
-	r := l.newRound(opLook, "look", p.resource)
+	r := l.newRound(node.OpLook, "look", p.resource)
 	defer r.drop()
-	r.send(1<<n.index, ask{owner: p.id, ttl: unseen.Milliseconds(), expires: time.Now().Add(l.roundLimit())})
+	r.send(1<<n.Index, node.Ask{Owner: p.id, TTL: unseen.Milliseconds(), Expires: time.Now().Add(l.roundLimit())})
 	_ = r.wait(ctx)
 	if r.no == 0 {
-		sent := r.may != 0 || r.pending != 0 && !r.ops[n.index].abandon()
+		sent := r.may != 0 || r.pending != 0 && !r.ops[n.Index].Abandon()
 		if sent && p.home != n {
 			p.leaveQueue(n) // it may be in the queue there
 		}
@@ -256,9 +258,9 @@ func (p *place) leave() {
 
 // leaveQueue leaves the queue on a node, and does not wait. If the node does not get it, the next caller there finds
 // that this waiter is gone.
-func (p *place) leaveQueue(n *node) {
-	r := p.l.newRound(opLeave, "leave", p.resource)
+func (p *place) leaveQueue(n *node.Node) {
+	r := p.l.newRound(node.OpLeave, "leave", p.resource)
 	defer r.drop()
 	r.over = true
-	r.send(1<<n.index, ask{owner: p.id, expires: time.Now().Add(unseen)})
+	r.send(1<<n.Index, node.Ask{Owner: p.id, Expires: time.Now().Add(unseen)})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // A temporary error does not cost a whole quarantine: the admission continues.
@@ -45,12 +46,12 @@ func TestAnAdmissionGoesOnAfterAnError(t *testing.T) {
 				l := locker(t, cfg)
 				nodes[0].Lose(t)
 				lost := time.Now()
-				if err := l.Admit(ctx, "node-1"); err == nil || !failed {
+				if err := admin.Of(l).Admit(ctx, "node-1"); err == nil || !failed {
 					t.Fatalf("readmit: %v", err)
 				}
 				begun := hashField(t, nodes[0], "@pending")
 				time.Sleep(lock.DefaultMaxTTL / 2)
-				must(t, l.Admit(t.Context(), "node-1"))
+				must(t, admin.Of(l).Admit(t.Context(), "node-1"))
 				lasted(t, "admitted after", time.Since(lost), lock.DefaultMaxTTL, 10*time.Millisecond)
 				if is := hashField(t, nodes[0], "@incarnation"); is != begun || begun == "" {
 					t.Errorf("begun as %q, admitted as %q", begun, is)
@@ -160,7 +161,7 @@ func TestProcessesLetEachOtherAdmitANodeWithManyLocks(t *testing.T) {
 				defer cancel()
 				errs := make(chan error)
 				for _, l := range all {
-					go func() { errs <- l.Admit(ctx, "node-2") }()
+					go func() { errs <- admin.Of(l).Admit(ctx, "node-2") }()
 				}
 				for range all {
 					for admitted := false; !admitted; {
@@ -196,9 +197,9 @@ func TestAnAdmissionThatNobodyEndsIsBegunAnew(t *testing.T) {
 		must(t, err)
 		must(t, l.EndQuarantine(t.Context(), "node-2"))
 		begun := time.Now()
-		must(t, locker(t, cfg).Admit(t.Context(), "node-2"))
+		must(t, admin.Of(locker(t, cfg)).Admit(t.Context(), "node-2"))
 		lasted(t, "admitted after", time.Since(begun), lock.EndPatience, lock.EndPatience/2+2*time.Second)
-		if is := hashField(t, nodes[1], "@incarnation"); is == left.Nonce() {
+		if is := hashField(t, nodes[1], "@incarnation"); is == left.Nonce {
 			t.Error("the admission that was left has ended")
 		}
 	})
@@ -230,7 +231,7 @@ func TestNoNodeIsAdmittedWhereTheArmerRefusesIt(t *testing.T) {
 		cfg.Armer = armer
 		l := locker(t, cfg)
 		nodes[1].Lose(t)
-		must(t, l.Init(t.Context())) // a quorum is there
+		must(t, admin.Of(l).Init(t.Context())) // a quorum is there
 		asked := armer.asked.Load()
 		time.Sleep(lock.DefaultMaxTTL)
 		if armer.asked.Load() <= asked+1 {
@@ -241,7 +242,7 @@ func TestNoNodeIsAdmittedWhereTheArmerRefusesIt(t *testing.T) {
 		}
 		armer.may.Store(true)
 		time.Sleep(5 * time.Second)
-		if st := l.Status(t.Context())[1]; !st.Admitted {
+		if st := admin.Of(l).Status(t.Context())[1]; !st.Admitted {
 			t.Errorf("%+v", st)
 		}
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 func TestANodeThatEvictsIsRefusedByName(t *testing.T) {
@@ -24,14 +25,14 @@ func TestANodeThatEvictsIsRefusedByName(t *testing.T) {
 			t.Parallel()
 			cfg, servers := own(t, 1, redisserver.Config{Args: []string{"--maxmemory-policy", policy, "--maxmemory", "100mb"}})
 			first := locker(t, cfg)
-			eventually(t, time.Minute, "the node's state says so", func() bool { return errors.Is(first.Status(t.Context())[0].Err, lock.ErrEvicts) == refused })
-			if err := first.Init(t.Context()); errors.Is(err, lock.ErrEvicts) != refused || refused && !strings.Contains(err.Error(), policy) {
+			eventually(t, time.Minute, "the node's state says so", func() bool { return errors.Is(admin.Of(first).Status(t.Context())[0].Err, lock.ErrEvicts) == refused })
+			if err := admin.Of(first).Init(t.Context()); errors.Is(err, lock.ErrEvicts) != refused || refused && !strings.Contains(err.Error(), policy) {
 				t.Errorf("init: %v", err)
 			}
-			admin := client(t, servers[0].Addr)
-			must(t, admin.ConfigSet(t.Context(), "maxmemory", "0").Err()) // without a limit nothing is evicted
+			operator := client(t, servers[0].Addr)
+			must(t, operator.ConfigSet(t.Context(), "maxmemory", "0").Err()) // without a limit nothing is evicted
 			release(t, acquire(t, started(t, cfg), "r"))
-			must(t, admin.ConfigSet(t.Context(), "maxmemory", "100mb").Err())
+			must(t, operator.ConfigSet(t.Context(), "maxmemory", "100mb").Err())
 			l := locker(t, cfg)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -95,7 +96,7 @@ func TestANodeGrantsOnlyWhatItsAccountOfItselfAllows(t *testing.T) {
 				time.Sleep(checked)
 				synctest.Wait()
 				tried(l, c.want, "after a check")
-				st := l.Status(t.Context())[0]
+				st := admin.Of(l).Status(t.Context())[0]
 				if st.Admitted != (c.want == nil) || errors.Is(c.want, lock.ErrEvicts) && !errors.Is(st.Err, lock.ErrEvicts) {
 					t.Errorf("status %+v", st)
 				}
@@ -119,7 +120,7 @@ func TestANodeThatRefusesINFOIsNotWatched(t *testing.T) {
 		l := started(t, cfg)
 		nodes[0].Says(func(a *memredis.Account) { a.Refused = false })
 		nodes[1].Says(func(a *memredis.Account) { a.Refused = true }) // to this process
-		for i, st := range l.Status(t.Context()) {
+		for i, st := range admin.Of(l).Status(t.Context()) {
 			if watched := i == 2; !st.Admitted || st.Watched != watched || strings.Contains(st.Warning, "not watched") == watched {
 				t.Errorf("status %+v", st)
 			}
@@ -154,29 +155,29 @@ func TestANodeThatBeginsToEvictGrantsNoLeaseTwice(t *testing.T) {
 	holder, l := started(t, cfg), locker(t, cfg)
 	held := acquire(t, holder, "r", lock.WithTTL(maxTTL))
 	release(t, acquire(t, l, "other")) // its link is open
-	admin := client(t, servers[0].Addr)
-	must(t, admin.ConfigSet(t.Context(), "maxmemory-policy", "volatile-lru").Err())
+	operator := client(t, servers[0].Addr)
+	must(t, operator.ConfigSet(t.Context(), "maxmemory-policy", "volatile-lru").Err())
 	begun := time.Now()
 	eventually(t, time.Minute, "the node takes no part", func() bool {
 		_, err := l.TryAcquire(t.Context(), "another")
 		return errors.Is(err, lock.ErrEvicts)
 	})
 	t.Logf("noticed after %v", time.Since(begun))
-	if st := l.Status(t.Context())[0]; st.Admitted || !errors.Is(st.Err, lock.ErrEvicts) {
+	if st := admin.Of(l).Status(t.Context())[0]; st.Admitted || !errors.Is(st.Err, lock.ErrEvicts) {
 		t.Errorf("status %+v", st)
 	}
 	h := prefixOf(cfg) + ":h"
-	incarnation := admin.HGet(t.Context(), h, "@incarnation").Val()
-	must(t, admin.ConfigSet(t.Context(), "maxmemory", "1kb").Err())
+	incarnation := operator.HGet(t.Context(), h, "@incarnation").Val()
+	must(t, operator.ConfigSet(t.Context(), "maxmemory", "1kb").Err())
 	eventually(t, time.Minute, "the lock is evicted", func() bool {
-		return admin.Exists(t.Context(), prefixOf(cfg)+":lock:r").Val() == 0
+		return operator.Exists(t.Context(), prefixOf(cfg)+":lock:r").Val() == 0
 	})
 	eventually(t, time.Minute, "the node is lost", func() bool {
-		return admin.HGet(t.Context(), h, "@incarnation").Val() != incarnation
+		return operator.HGet(t.Context(), h, "@incarnation").Val() != incarnation
 	})
-	must(t, admin.ConfigSet(t.Context(), "maxmemory", "100mb").Err())
-	must(t, admin.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
-	must(t, admin.ConfigResetStat(t.Context()).Err())
+	must(t, operator.ConfigSet(t.Context(), "maxmemory", "100mb").Err())
+	must(t, operator.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
+	must(t, operator.ConfigResetStat(t.Context()).Err())
 	for _, one := range []*lock.Locker{l, locker(t, cfg)} {
 		if _, err := one.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrQuarantined) {
 			t.Errorf("while %v is held: %v", held.Ref(), err)
@@ -261,14 +262,14 @@ func TestANodeThatFailsOverAndBackGivesNoTokenTwice(t *testing.T) {
 				at.move(a.Addr)
 			} else {
 				eventually(t, time.Minute, "the node is lost", func() bool {
-					st := l.Status(t.Context())[0]
+					st := admin.Of(l).Status(t.Context())[0]
 					return !st.Admitted && st.Warning == "" // no longer as it says: see depose
 				})
 			}
 			if lease, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrQuarantined) {
 				t.Fatalf("after the failover back: %+v, %v; the last token is %d", lease, err, last)
 			}
-			must(t, l.Admit(t.Context(), "node"))
+			must(t, admin.Of(l).Admit(t.Context(), "node"))
 			if got := token(t, acquire(t, l, "r")); got <= last {
 				t.Errorf("token %d after %d", got, last)
 			}
@@ -347,13 +348,13 @@ func TestAReplicaThatComesCostsNoNode(t *testing.T) {
 	t.Parallel()
 	server, replica := startBare(t, "--repl-diskless-sync-delay", "0"), startBare(t)
 	l := started(t, lock.Config{Nodes: nodesAt(server.Addr), NodeTimeout: patient, MaxTTL: watchedTTL})
-	admin := client(t, server.Addr)
-	noted := func() string { return admin.HGet(t.Context(), lock.DefaultKeyPrefix+":h", "@reign").Val() }
+	operator := client(t, server.Addr)
+	noted := func() string { return operator.HGet(t.Context(), lock.DefaultKeyPrefix+":h", "@reign").Val() }
 	before := noted()
 	eventually(t, time.Minute, "the node was checked", func() bool { return lock.Saw(l) })
-	follow(t, client(t, replica.Addr), admin)
+	follow(t, client(t, replica.Addr), operator)
 	eventually(t, time.Minute, "the new ID is noted", func() bool { return noted() != before })
-	if _, err := l.TryAcquire(t.Context(), "r"); err != nil || !l.Status(t.Context())[0].Admitted {
+	if _, err := l.TryAcquire(t.Context(), "r"); err != nil || !admin.Of(l).Status(t.Context())[0].Admitted {
 		t.Error(err)
 	}
 }

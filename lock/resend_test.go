@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // stall is how long a connection waits for its node.
@@ -190,7 +191,7 @@ func TestAReleaseDuringARestartIsMadeAfterTheAdmission(t *testing.T) {
 				restarted(t, l, nodes[0])
 				time.Sleep(2 * stall) // the release is tried before the admission
 				if n > 1 {
-					must(t, l.Admit(t.Context(), "node-1"))
+					must(t, admin.Of(l).Admit(t.Context(), "node-1"))
 				} else {
 					begun, err := l.BeginAdmission(t.Context(), "node-1")
 					must(t, err)

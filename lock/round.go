@@ -9,13 +9,14 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/lock/internal/node"
 )
 
 // round is one step of an operation on several nodes. It counts the answers until they are decisive, and wakes its
 // caller once.
 type round struct {
 	l         *Locker
-	kind      opKind
+	kind      node.Kind
 	operation string
 	resource  string
 	tally
@@ -26,9 +27,9 @@ type round struct {
 	quiet [maxNodes]quiet // by node, for those that are awaited
 
 	mu   sync.Mutex
-	over bool // later answers change nothing
-	refs int  // the caller, and each op that was not answered
-	ops  []op // one for each node
+	over bool      // later answers change nothing
+	refs int       // the caller, and each op that was not answered
+	ops  []node.Op // one for each node
 	done chan struct{}
 	tick *time.Timer
 }
@@ -77,10 +78,10 @@ func (l *Locker) ask(ctx context.Context) error {
 func (l *Locker) answered() { <-l.asking }
 
 // newRound creates a round. Its caller ends it with drop.
-func (l *Locker) newRound(kind opKind, operation, resource string) *round {
+func (l *Locker) newRound(kind node.Kind, operation, resource string) *round {
 	r, _ := l.rounds.Get().(*round)
 	if r == nil {
-		r = &round{l: l, ops: make([]op, len(l.nodes)), done: make(chan struct{}, 1), tick: time.NewTimer(time.Hour)}
+		r = &round{l: l, ops: make([]node.Op, len(l.nodes)), done: make(chan struct{}, 1), tick: time.NewTimer(time.Hour)}
 		r.tick.Stop()
 	}
 	select {
@@ -105,14 +106,14 @@ func (r *round) drop() {
 }
 
 // send submits an op to each node in the set.
-func (r *round) send(set uint32, what ask) {
+func (r *round) send(set uint32, what node.Ask) {
 	hash := hashed(r.resource)
 	r.mu.Lock()
 	r.pending = set
 	for i, n := range r.l.nodes {
 		if set&(1<<i) != 0 {
 			r.refs++
-			r.quiet[i] = newQuiet(&n.lane(hash).signs)
+			r.quiet[i] = newQuiet(&n.Lane(hash).Signs)
 		}
 	}
 	r.mu.Unlock()
@@ -125,25 +126,25 @@ func (r *round) send(set uint32, what ask) {
 			continue
 		}
 		one := &r.ops[i]
-		one.kind, one.node, one.resource, one.ask, one.sink = r.kind, i, r.resource, what, r
-		one.wakes = r.kind == opRelease && r.l.wakes(home, i)
-		one.repeated = false
-		one.state.Store(opQueued)
+		one.Kind, one.Node, one.Resource, one.Ask, one.Sink = r.kind, i, r.resource, what, r
+		one.Wakes = r.kind == node.OpRelease && r.l.wakes(home, i)
+		one.Repeated = false
+		one.State.Store(node.OpQueued)
 		if r.ends != nil {
 			r.beginNode(i)
 		}
-		n.lane(hash).submit(one)
+		n.Lane(hash).Submit(one)
 	}
 }
 
 // deliver counts an answer.
-func (r *round) deliver(rep reply) {
+func (r *round) Deliver(rep node.Reply) {
 	if r.ends != nil {
 		r.endNode(rep)
 	}
 	r.mu.Lock()
 	if !r.over {
-		r.pending &^= 1 << rep.node
+		r.pending &^= 1 << rep.Node
 		if r.count(rep); r.decided() || r.pending == 0 {
 			r.over = true
 			r.done <- struct{}{}
@@ -157,37 +158,37 @@ func (r *round) deliver(rep reply) {
 	}
 }
 
-func (r *round) count(rep reply) {
-	bit := uint32(1) << rep.node
+func (r *round) count(rep node.Reply) {
+	bit := uint32(1) << rep.Node
 	switch {
-	case rep.err != nil:
+	case rep.Err != nil:
 		r.failed++
-		if rep.sent {
+		if rep.Sent {
 			r.may |= bit
 		}
-		r.cause(rep.node, rep.err)
-	case rep.n > 0:
+		r.cause(rep.Node, rep.Err)
+	case rep.N > 0:
 		r.yes++
 		r.may |= bit
 		r.granted |= bit
-		r.counters[rep.node] = rep.n
-		r.top = max(r.top, rep.n)
-	case rep.n == codeMaxTTL:
+		r.counters[rep.Node] = rep.N
+		r.top = max(r.top, rep.N)
+	case rep.N == node.CodeMaxTTL:
 		r.failed++
-		r.maxTTL = rep.pttl
-	case rep.n == codeExhausted:
+		r.maxTTL = rep.PTTL
+	case rep.N == node.CodeExhausted:
 		r.failed++
 		r.spent = true
-		r.cause(rep.node, ErrExhausted)
+		r.cause(rep.Node, ErrExhausted)
 	default:
 		r.no++
 		h := &r.held
 		// A node that has not received a release yet names the previous holder: the newest lease has the highest
 		// counter.
-		if !h.known || rep.floor > h.floor || rep.floor == h.floor && rep.pttl >= h.pttl {
-			h.pttl, h.holder, h.known = rep.pttl, rep.holder, true
+		if !h.known || rep.Floor > h.floor || rep.Floor == h.floor && rep.PTTL >= h.pttl {
+			h.pttl, h.holder, h.known = rep.PTTL, rep.Holder, true
 		}
-		h.floor = max(h.floor, rep.floor)
+		h.floor = max(h.floor, rep.Floor)
 	}
 }
 
@@ -195,14 +196,14 @@ func (r *round) count(rep reply) {
 func (r *round) decided() bool {
 	minority := len(r.l.nodes) - r.l.quorum
 	switch r.kind {
-	case opAcquire:
+	case node.OpAcquire:
 		// "Not granted" is not enough: with a node down it takes one more answer to tell "held", which is worth
 		// waiting for, from "no quorum".
 		return r.yes >= r.l.quorum || r.failed > minority ||
 			r.no+r.failed > minority && r.no+r.yes >= r.l.quorum
-	case opConfirm:
+	case node.OpConfirm:
 		return r.yes >= r.l.quorum
-	case opHas: // of all nodes but the home
+	case node.OpHas: // of all nodes but the home
 		return r.no >= r.l.quorum || r.yes+r.failed >= minority
 	default:
 		return r.yes >= r.l.quorum || r.no > minority
@@ -262,7 +263,7 @@ func (r *round) look(ctx context.Context, silence time.Duration, until *clock.In
 func (r *round) missing() {
 	for i, n := range r.l.nodes {
 		if r.pending&(1<<i) != 0 {
-			r.l.cfg.Metrics.Slow(n.name)
+			r.l.cfg.Metrics.Slow(n.Name)
 			r.cause(i, ErrNodeTimeout)
 		}
 	}
@@ -316,13 +317,13 @@ func (r *round) end() bool {
 	return open
 }
 
-func (r *round) cause(node int, err error) {
-	r.causes = append(r.causes, &NodeError{Node: r.l.nodes[node].name, Err: err})
+func (r *round) cause(i int, err error) {
+	r.causes = append(r.causes, &NodeError{Node: r.l.nodes[i].Name, Err: err})
 }
 
 // noQuorum builds the error of a failed round.
 func (r *round) noQuorum() error {
-	return r.l.quorumError(r.operation, r.resource, r.causes)
+	return r.l.group.QuorumError(r.operation, r.resource, r.causes)
 }
 
 // heldError builds the error of a refused round: the holder and expiry of the newest lease, and the highest counter.
@@ -342,8 +343,8 @@ func (l *Locker) giveBack(resource, owner string, ttl time.Duration, set uint32)
 	if set == 0 {
 		return
 	}
-	r := l.newRound(opRelease, "release", resource)
+	r := l.newRound(node.OpRelease, "release", resource)
 	defer r.drop()
 	r.over = true
-	r.send(set, ask{owner: owner, expires: time.Now().Add(ttl + l.roundLimit())}) // after that the locks have expired
+	r.send(set, node.Ask{Owner: owner, Expires: time.Now().Add(ttl + l.roundLimit())}) // after that the locks have expired
 }

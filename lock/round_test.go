@@ -9,18 +9,31 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/internal/memredis"
+	"github.com/fencegate/fencegate/lock/internal/node"
 )
 
-// inBubble is a Locker over n new nodes in memory, with the product's own times.
-func inBubble(t *testing.T, n int) (*messages, []*memredis.Node) {
+// inBubble is a Locker over one new node in memory, with the product's own times. It is connected on both lanes.
+func inBubble(t *testing.T) (*Locker, *memredis.Node) {
 	t.Helper()
-	nodes := make([]*memredis.Node, n)
-	cfg := Config{unwatched: true}
-	for i := range nodes {
-		nodes[i] = memredis.Start(t)
-		cfg.Nodes = append(cfg.Nodes, Node{Addr: fmt.Sprintf("node-%d", i+1), Dialer: nodes[i].Dial})
+	n := memredis.Start(t)
+	l, err := New(Config{unwatched: true, Nodes: []Node{{Addr: "node-1", Dialer: n.Dial}}})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return newMessages(t, cfg), nodes
+	t.Cleanup(func() { _ = l.Close() })
+	if err := l.group.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		lease, err := l.TryAcquire(t.Context(), fmt.Sprint(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return l, n
 }
 
 // An op that is queued behind another one waits for the node twice. Each wait is shorter than the node timeout, but
@@ -28,14 +41,13 @@ func inBubble(t *testing.T, n int) (*messages, []*memredis.Node) {
 func TestANodeThatAnswersIsNotSilentToWhoeverIsQueued(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m, nodes := inBubble(t, 1)
-		first, second := sameLane(m.l)
+		l, n := inBubble(t)
+		first, second := sameLane(l)
 		acquire := func(resource string) error {
-			_, err := m.l.TryAcquire(t.Context(), resource)
+			_, err := l.TryAcquire(t.Context(), resource)
 			return err
 		}
-		m.run(0, m.on(first, opRelease, newID())) // connects
-		nodes[0].Replies.Delay(func() time.Duration { return DefaultNodeTimeout * 3 / 4 })
+		n.Replies.Delay(func() time.Duration { return DefaultNodeTimeout * 3 / 4 })
 		got := make(chan error, 1)
 		begun := time.Now()
 		go func() { got <- acquire(first) }()
@@ -54,7 +66,7 @@ func TestANodeThatAnswersIsNotSilentToWhoeverIsQueued(t *testing.T) {
 
 // sameLane returns two resources whose ops use the same connection.
 func sameLane(l *Locker) (string, string) {
-	lane := func(resource string) *node { return l.nodes[0].lane(hashed(resource)) }
+	lane := func(resource string) *node.Node { return l.nodes[0].Lane(hashed(resource)) }
 	second := "1"
 	for i := 2; lane(second) != lane("0"); i++ {
 		second = fmt.Sprint(i)
@@ -67,15 +79,13 @@ func sameLane(l *Locker) (string, string) {
 func TestANodeIsSilentAfterFourLooksWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m, nodes := inBubble(t, 1)
-		l := m.l
+		l, n := inBubble(t)
 		first, second := sameLane(l)
-		m.run(0, m.on(first, opRelease, newID())) // connects
 		synctest.Wait()
-		nodes[0].Freeze()
-		r := l.newRound(opRelease, "release", first)
+		n.Freeze()
+		r := l.newRound(node.OpRelease, "release", first)
 		defer r.drop()
-		r.send(l.all(), ask{owner: newID(), expires: time.Now().Add(time.Minute)})
+		r.send(l.all(), node.Ask{Owner: node.NewID(), Expires: time.Now().Add(time.Minute)})
 		look := func(want bool) {
 			t.Helper()
 			time.Sleep(DefaultNodeTimeout)
@@ -86,13 +96,13 @@ func TestANodeIsSilentAfterFourLooksWithoutAnAnswer(t *testing.T) {
 		look(false)
 		look(false)
 		look(false)
-		l.nodes[0].lane(hashed(second)).signs.Add(1)
+		l.nodes[0].Lane(hashed(second)).Signs.Add(1)
 		look(false)
 		look(false)
 		look(false)
 		look(false)
 		look(true)
-		nodes[0].Thaw()
+		n.Thaw()
 		<-r.done // the answer that came at last counts
 	})
 }
@@ -101,46 +111,25 @@ func TestANodeIsSilentAfterFourLooksWithoutAnAnswer(t *testing.T) {
 func TestAnAcquisitionWaitsWhileManyWaitForAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m, _ := inBubble(t, 1)
+		l, _ := inBubble(t)
 		for range maxAsking {
-			m.l.asking <- struct{}{}
+			l.asking <- struct{}{}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begun := time.Now()
-		if _, err := m.l.TryAcquire(ctx, "r"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
+		if _, err := l.TryAcquire(ctx, "r"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
 			t.Errorf("after %v: %v", time.Since(begun), err)
 		}
 		got := make(chan error, 1)
 		go func() {
-			_, err := m.l.TryAcquire(t.Context(), "r")
+			_, err := l.TryAcquire(t.Context(), "r")
 			got <- err
 		}()
 		time.Sleep(time.Minute)
-		m.l.answered()
+		l.answered()
 		if err := <-got; err != nil {
 			t.Errorf("once one is answered: %v", err)
-		}
-	})
-}
-
-// Redis counts whole milliseconds: in the last one a key has none left, and is there.
-func TestAQuarantineRunsToTheEndOfItsLastMillisecond(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		m, nodes := inBubble(t, 1)
-		n := m.l.nodes[0]
-		const quarantine = time.Second
-		if err := nodes[0].Client(t).Set(t.Context(), n.keys.q, "1", quarantine).Err(); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(quarantine - time.Millisecond/2)
-		if left, err := n.inQuarantine(t.Context()); err != nil || left <= 0 {
-			t.Errorf("half a millisecond before its end %v are left: %v", left, err)
-		}
-		time.Sleep(time.Millisecond)
-		if left, err := n.inQuarantine(t.Context()); err != nil || left != 0 {
-			t.Errorf("after its end %v are left: %v", left, err)
 		}
 	})
 }

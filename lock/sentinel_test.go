@@ -20,6 +20,7 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // watchedNode is a node with a primary, a replica and a Sentinel, which are all real processes.
@@ -153,7 +154,7 @@ func refused(t *testing.T, l *lock.Locker) {
 		}
 		return errors.Is(err, lock.ErrQuarantined)
 	})
-	if st := l.Status(t.Context())[0]; st.Admitted {
+	if st := admin.Of(l).Status(t.Context())[0]; st.Admitted {
 		t.Errorf("status %+v", st)
 	}
 }
@@ -194,7 +195,7 @@ func TestAFailoverCountsAsLossOfTheNode(t *testing.T) {
 	refused(t, l)
 	refused(t, locker(t, cfg)) // a Locker that never saw the node before
 	asked := time.Now()
-	must(t, l.Admit(t.Context(), "watched"))
+	must(t, admin.Of(l).Admit(t.Context(), "watched"))
 	if took := time.Since(asked); took < cfg.MaxTTL {
 		t.Errorf("admitted again after %v; the quarantine is %v", took, cfg.MaxTTL)
 	}
@@ -227,7 +228,7 @@ func TestAFormerPrimaryThatComesBackIsLostToo(t *testing.T) {
 		t.Fatalf("%s is the primary; want %s", at, first)
 	}
 	refused(t, l)
-	must(t, l.Admit(t.Context(), "watched"))
+	must(t, admin.Of(l).Admit(t.Context(), "watched"))
 	if got := token(t, acquire(t, l, "r")); got <= last {
 		t.Errorf("token %d after %d", got, last)
 	}
@@ -250,7 +251,7 @@ func TestAWatchedNodeIsOneOfThree(t *testing.T) {
 		}
 	})
 	must(t, w.servers[first].Restart(t.Context())) // the new primary requires a connected replica
-	eventually(t, 60*time.Second, "the node is admitted again", func() bool { return l.Status(t.Context())[2].Admitted })
+	eventually(t, 60*time.Second, "the node is admitted again", func() bool { return admin.Of(l).Status(t.Context())[2].Admitted })
 }
 
 func TestAPrimaryThatWritesWithoutReplicasIsWarnedOf(t *testing.T) {

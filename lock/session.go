@@ -243,10 +243,10 @@ func (s *session) release(ctx context.Context) error {
 func (s *session) releaseAsync() {
 	_ = s.end()
 	free := func() {
-		s.l.giveBack(s.grant.Resource, s.owner, s.l.longestTTL(), s.l.all())
+		s.l.giveBack(s.grant.Resource, s.owner, s.l.group.LongestTTL(), s.l.all())
 		s.l.lines.Free(s.grant.Resource) // a later acquire follows the release on each connection
 	}
-	if s.l.cfg.Armer == nil || !s.l.inBackground(func() {
+	if s.l.cfg.Armer == nil || !s.l.life.InBackground(func(context.Context) {
 		s.l.endGrant(s.parent, s.ref(), s.grant.Seal.Hash())
 		free()
 	}) {

@@ -18,6 +18,7 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // patient is a node timeout for tests that are not about timeouts, because the machine may be busy with other tests.
@@ -121,9 +122,9 @@ func initialise(t testing.TB, l *lock.Locker) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	err := l.Init(ctx)
+	err := admin.Of(l).Init(ctx)
 	for errors.Is(err, lock.ErrNodeTimeout) && ctx.Err() == nil { // from a query of the nodes, which has a second
-		err = l.Init(ctx)
+		err = admin.Of(l).Init(ctx)
 	}
 	if err != nil {
 		t.Fatalf("init: %v", err)
@@ -131,12 +132,12 @@ func initialise(t testing.TB, l *lock.Locker) {
 }
 
 // status asks until all nodes have answered in time.
-func status(t *testing.T, l *lock.Locker) []lock.NodeStatus {
+func status(t *testing.T, l *lock.Locker) []admin.NodeStatus {
 	t.Helper()
-	var all []lock.NodeStatus
+	var all []admin.NodeStatus
 	eventually(t, 20*time.Second, "all nodes answer in time", func() bool {
-		all = l.Status(t.Context())
-		return !slices.ContainsFunc(all, func(st lock.NodeStatus) bool { return errors.Is(st.Err, lock.ErrNodeTimeout) })
+		all = admin.Of(l).Status(t.Context())
+		return !slices.ContainsFunc(all, func(st admin.NodeStatus) bool { return errors.Is(st.Err, lock.ErrNodeTimeout) })
 	})
 	return all
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/fencegate/fencegate/fence/clock/clocktest"
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // simPlan is what a seed decides at its start.
@@ -240,7 +241,7 @@ func (s *sim) run() {
 		if c.err != nil {
 			s.failf("init: %v", c.err)
 		}
-	}}, func(ctx context.Context, l *lock.Locker, _ *simCall) error { return l.Init(ctx) })
+	}}, func(ctx context.Context, l *lock.Locker, _ *simCall) error { return admin.Of(l).Init(ctx) })
 	s.spin(s.idle, time.Second, "the first start has ended")
 	s.healed, s.until = false, time.Now()
 	for range s.plan.steps {
@@ -647,7 +648,7 @@ func (s *sim) operate(n *simNode) {
 			if c.err != nil {
 				s.after(time.Second, try)
 			}
-		}}, func(ctx context.Context, l *lock.Locker, _ *simCall) error { return l.Admit(ctx, n.name) })
+		}}, func(ctx context.Context, l *lock.Locker, _ *simCall) error { return admin.Of(l).Admit(ctx, n.name) })
 	}
 	s.after(s.upTo(2*time.Second), try)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/lock/internal/admission"
 )
 
 // Source is the Locker as a [leasing.Source], for code that takes its leases from any kind of source. Its leases have
@@ -74,9 +75,7 @@ func (s source) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) 
 }
 
 func (s source) Release(ctx context.Context, ref leasing.Ref) error {
-	err := s.l.Release(ctx, ref)
-	s.l.lines.Free(ref.Resource)
-	return sourceError(err)
+	return sourceError(s.l.Release(ctx, ref))
 }
 
 func (s source) Inspect(ctx context.Context, resources ...string) ([]leasing.Inspection, error) {
@@ -102,7 +101,7 @@ func sourceError(err error) error {
 		return fmt.Errorf("%w: %w", ErrClosed, fence.ErrUnknown)
 	case errors.Is(err, ErrClosed):
 		return ErrClosed // also if it ended a wait: then the holder does not matter
-	case errors.Is(err, ErrHeld), isUnkeyed(err):
+	case errors.Is(err, ErrHeld), admission.IsUnkeyed(err):
 		return err
 	case errors.Is(err, fence.ErrNotRaised): // overtaken by other acquisitions repeatedly
 		as = leasing.ErrHeld

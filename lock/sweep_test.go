@@ -15,6 +15,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 func fields(t *testing.T, c *redis.Client, prefix string) int64 {
@@ -54,7 +55,7 @@ func TestSweepingDeletesCountersAndTokensStillRise(t *testing.T) {
 			}
 		}
 		held := acquireOnAll(t, l, "held")
-		n, err := l.Sweep(t.Context())
+		n, err := admin.Of(l).Sweep(t.Context())
 		must(t, err)
 		if n != 21*len(nodes) {
 			t.Errorf("swept %d counters", n)
@@ -108,7 +109,7 @@ func TestTokensStayUniqueAndRiseWhileCountersAreSwept(t *testing.T) {
 			})
 		}
 		for begun := time.Now(); time.Since(begun) < 1500*time.Millisecond; {
-			_, err := l.Sweep(t.Context())
+			_, err := admin.Of(l).Sweep(t.Context())
 			must(t, err)
 		}
 		stop.Store(true)
@@ -136,7 +137,7 @@ func TestManyResourcesUsedOnceLeaveAlmostNothing(t *testing.T) {
 	}
 	full, before := used(t, c), scripts(t, c)
 	begun := time.Now()
-	n, err := l.Sweep(t.Context())
+	n, err := admin.Of(l).Sweep(t.Context())
 	must(t, err)
 	took := time.Since(begun)
 	// Redis frees the table's buckets (2 MB) gradually as the hash is used.

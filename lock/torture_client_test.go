@@ -21,6 +21,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // asTortureClient makes the test binary run as a client of the nodes: a separate process, which can be stopped and
@@ -200,9 +201,9 @@ func (c *tortureClient) suspend(ctx context.Context, l *lock.Locker) error {
 func (c *tortureClient) admit(ctx context.Context, lockers []*lock.Locker) error {
 	bounded, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	err := lockers[0].Init(bounded)
+	err := admin.Of(lockers[0]).Init(bounded)
 	for errors.Is(err, lock.ErrNodeTimeout) && bounded.Err() == nil { // an operator tries again
-		err = lockers[0].Init(bounded)
+		err = admin.Of(lockers[0]).Init(bounded)
 	}
 	if err != nil {
 		return err
@@ -210,10 +211,10 @@ func (c *tortureClient) admit(ctx context.Context, lockers []*lock.Locker) error
 	fmt.Println("ready")
 	var admins sync.WaitGroup
 	for _, l := range lockers {
-		for i, node := range l.Status(ctx) {
+		for i, node := range admin.Of(l).Status(ctx) {
 			admins.Go(func() {
 				for ; ctx.Err() == nil; rest(ctx, 5*time.Millisecond) {
-					if st := l.Status(ctx)[i]; st.Err == nil && !st.Admitted {
+					if st := admin.Of(l).Status(ctx)[i]; st.Err == nil && !st.Admitted {
 						_ = c.readmit(ctx, l, node.Name) // on failure the next round tries again
 					}
 				}
@@ -231,7 +232,7 @@ func (c *tortureClient) readmit(ctx context.Context, l *lock.Locker, node string
 	case "quarantine":
 		return l.AdmitAtOnce(ctx, node)
 	}
-	return l.Admit(ctx, node)
+	return admin.Of(l).Admit(ctx, node)
 }
 
 func rest(ctx context.Context, d time.Duration) {

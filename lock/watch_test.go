@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // stranger is a Locker that admits nothing, like `fencegate nodes status`.
@@ -48,10 +49,10 @@ func TestALostNodeIsAdmittedThoughNobodyAsksForLeases(t *testing.T) {
 					sight := stranger(t, cfg)
 					lose(t, nodes[0])
 					lost := time.Now()
-					if sight.Status(t.Context())[0].Admitted {
+					if admin.Of(sight).Status(t.Context())[0].Admitted {
 						t.Fatal("it is admitted")
 					}
-					for !sight.Status(t.Context())[0].Admitted && time.Since(lost) < 2*lock.DefaultMaxTTL {
+					for !admin.Of(sight).Status(t.Context())[0].Admitted && time.Since(lost) < 2*lock.DefaultMaxTTL {
 						time.Sleep(time.Second)
 					}
 					took := time.Since(lost)
@@ -80,13 +81,13 @@ func TestAGroupThatWasNeverStartedIsLeftToInit(t *testing.T) {
 		cfg.Armer, cfg.Epochs = &register{}, &epochs{}
 		l := locker(t, cfg)
 		time.Sleep(5 * time.Minute)
-		for _, st := range stranger(t, cfg).Status(t.Context()) {
+		for _, st := range admin.Of(stranger(t, cfg)).Status(t.Context()) {
 			if st.Admitted || st.Quarantine > 0 {
 				t.Errorf("%s: admitted: %v, quarantine %v", st.Name, st.Admitted, st.Quarantine)
 			}
 		}
 		begun := time.Now()
-		must(t, l.Init(t.Context()))
+		must(t, admin.Of(l).Init(t.Context()))
 		leased(t, l, "r")
 		if took := time.Since(begun); took != 0 {
 			t.Errorf("it took %v", took)

@@ -27,6 +27,7 @@ import (
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 	"github.com/fencegate/fencegate/migrate"
 )
 
@@ -101,7 +102,7 @@ func start(ctx context.Context, nodes, callers int) (w *world, err error) {
 	if w.locker, err = lock.New(lock.Config{Nodes: members, KeyPrefix: lock.Prefix("library"), NodeTimeout: nodeTimeout, Armer: pgfence.New(w.pool)}); err != nil {
 		return w, err
 	}
-	if err = w.locker.Init(ctx); err != nil {
+	if err = admin.Of(w.locker).Init(ctx); err != nil {
 		return w, err
 	}
 	key := make([]byte, 32)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 const ttl = 30 * time.Second
@@ -173,7 +174,7 @@ func started(ctx context.Context, cfg lock.Config, servers []*redisserver.Server
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if err := l.Init(ctx); err != nil {
+	if err := admin.Of(l).Init(ctx); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 func newNodes(e env) *cobra.Command {
@@ -41,7 +42,7 @@ func (g *group) register(cmd *cobra.Command) {
 }
 
 // with calls f with a Locker on the nodes.
-func (g *group) with(ctx context.Context, e env, cfg lock.Config, f func(*lock.Locker) error) error {
+func (g *group) with(ctx context.Context, e env, cfg lock.Config, f func(*admin.Admin) error) error {
 	var err error
 	if cfg.Nodes, err = g.redis.nodes(e); err != nil {
 		return err
@@ -58,7 +59,7 @@ func (g *group) with(ctx context.Context, e env, cfg lock.Config, f func(*lock.L
 		return err
 	}
 	cfg.KeyPrefix = lock.Prefix(prefix)
-	l, err := lock.New(cfg)
+	l, err := admin.New(cfg)
 	if err != nil {
 		return err
 	}
@@ -66,7 +67,7 @@ func (g *group) with(ctx context.Context, e env, cfg lock.Config, f func(*lock.L
 }
 
 // withEpochs is with, for commands that may start a new epoch: the database keeps it, if one is named.
-func (g *group) withEpochs(ctx context.Context, e env, cfg lock.Config, f func(*lock.Locker) error) error {
+func (g *group) withEpochs(ctx context.Context, e env, cfg lock.Config, f func(*admin.Admin) error) error {
 	if g.url == "" {
 		return g.with(ctx, e, cfg, f)
 	}
@@ -105,7 +106,7 @@ go unnoticed.`,
 		Example: `  fencegate nodes status --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return g.with(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error {
+			return g.with(cmd.Context(), e, lock.Config{}, func(l *admin.Admin) error {
 				shown, admitted := []shownNode{}, 0
 				hint := "a first start is `fencegate serve --init` or `fencegate nodes init`; a node that lost its data comes back by itself, or by `fencegate nodes admit`; without PostgreSQL a group that lost a majority needs `fencegate nodes init --above TOKEN`"
 				for _, st := range l.Status(cmd.Context()) {
@@ -157,14 +158,14 @@ this command admitted is strict, and such gateways refuse it until "nodes mode b
 		Example: `  fencegate nodes admit r2:6379 --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return g.withEpochs(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error { return admitNode(cmd, l, args[0]) })
+			return g.withEpochs(cmd.Context(), e, lock.Config{}, func(l *admin.Admin) error { return admitNode(cmd, l, args[0]) })
 		},
 	}
 	g.register(cmd)
 	return cmd
 }
 
-func admitNode(cmd *cobra.Command, l *lock.Locker, name string) error {
+func admitNode(cmd *cobra.Command, l *admin.Admin, name string) error {
 	for _, st := range l.Status(cmd.Context()) {
 		if st.Name == name && st.Admitted {
 			_, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s is admitted already\n", name)
@@ -193,7 +194,7 @@ of somebody else can. Take such a resource from its holder with
 		Example: `  fencegate nodes leaks --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return g.with(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error {
+			return g.with(cmd.Context(), e, lock.Config{}, func(l *admin.Admin) error {
 				leaks, failed := l.Leaks(cmd.Context())
 				shown := make([]map[string]string, 0, len(leaks))
 				for _, leak := range leaks {
@@ -226,14 +227,14 @@ was ever used. Gateways do it by themselves when there are over 100,000; tokens 
 		Example: `  fencegate nodes sweep --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return g.withEpochs(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error { return sweep(cmd, l) })
+			return g.withEpochs(cmd.Context(), e, lock.Config{}, func(l *admin.Admin) error { return sweep(cmd, l) })
 		},
 	}
 	g.register(cmd)
 	return cmd
 }
 
-func sweep(cmd *cobra.Command, l *lock.Locker) error {
+func sweep(cmd *cobra.Command, l *admin.Admin) error {
 	n, failed := l.Sweep(cmd.Context())
 	if err := printJSON(cmd.OutOrStdout(), map[string]int{"deleted": n}); err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 func TestALostNodeIsSeenAndAdmittedFromTheCommandLine(t *testing.T) {
@@ -27,7 +28,7 @@ func TestALostNodeIsSeenAndAdmittedFromTheCommandLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	if err := l.Init(t.Context()); err != nil {
+	if err := admin.Of(l).Init(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	vars := map[string]string{"FENCEGATE_REDIS": server.Addr, "FENCEGATE_POSTGRES_URL": pg.GatewayURL}
@@ -86,7 +87,7 @@ func TestLocksThatNeverEndAreListed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	if err := l.Init(t.Context()); err != nil {
+	if err := admin.Of(l).Init(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.TryAcquire(t.Context(), "leaky", lock.WithHolder("worker-a")); err != nil {
@@ -122,12 +123,12 @@ func TestASweepTakesItsEpochFromPostgreSQL(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	if err := l.Init(t.Context()); err != nil {
+	if err := admin.Of(l).Init(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	c := redis.NewClient(&redis.Options{Addr: nodes.Addrs[0]})
 	t.Cleanup(func() { _ = c.Close() })
-	before := l.Status(t.Context())[0].Epoch
+	before := admin.Of(l).Status(t.Context())[0].Epoch
 	if err := c.HSet(t.Context(), nodes.Prefix+":h", "c:r", before<<32+1<<31+5).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func TestASweepTakesItsEpochFromPostgreSQL(t *testing.T) {
 	if code != exitOK || !strings.Contains(out, `"deleted": 1`) {
 		t.Errorf("sweep: %d %q %q", code, out, stderr)
 	}
-	swept := l.Status(t.Context())[0].Epoch
+	swept := admin.Of(l).Status(t.Context())[0].Epoch
 	next, err := store.RaiseEpoch(t.Context(), 0)
 	if err != nil || swept != before+1 || next <= swept {
 		t.Errorf("epoch %d, %d after the sweep, then %d: %v", before, swept, next, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 func newNodesInit(e env) *cobra.Command {
@@ -40,21 +41,25 @@ enough: take that one as TOKEN, if nobody was given a higher one.
   fencegate nodes init --above 8589934600 --redis r1:6379,r2:6379,r3:6379 --redis-prefix fencegate`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var opts []lock.InitOption
-			if cmd.Flags().Changed("above") {
-				opts = append(opts, lock.Above(fence.Token(above)))
-			}
+			goesOn := cmd.Flags().Changed("above")
 			cfg := lock.Config{MaxTTL: maxTTL}
 			switch {
 			case g.url == "":
-				return g.with(cmd.Context(), e, cfg, func(l *lock.Locker) error { return initNodes(cmd, l, opts...) })
-			case len(opts) > 0:
+				return g.with(cmd.Context(), e, cfg, func(l *admin.Admin) error {
+					return initNodes(cmd, l, func(ctx context.Context) error {
+						if goesOn {
+							return l.InitAbove(ctx, fence.Token(above))
+						}
+						return l.Init(ctx)
+					})
+				})
+			case goesOn:
 				return usage(errors.New("--above is for a group without PostgreSQL, and --postgres-url (or FENCEGATE_POSTGRES_URL) names one: see `fencegate nodes admit`"))
 			}
 			return (&database{url: g.url}).with(cmd.Context(), func(pool *pgxpool.Pool) error {
 				f := pgfence.New(pool)
 				cfg.Armer, cfg.Epochs = f, f // it knows whether a lease was ever acquired
-				return g.with(cmd.Context(), e, cfg, func(l *lock.Locker) error { return initNodes(cmd, l) })
+				return g.with(cmd.Context(), e, cfg, func(l *admin.Admin) error { return initNodes(cmd, l, l.Init) })
 			})
 		},
 	}
@@ -65,13 +70,13 @@ enough: take that one as TOKEN, if nobody was given a higher one.
 	return cmd
 }
 
-func initNodes(cmd *cobra.Command, l *lock.Locker, opts ...lock.InitOption) error {
+func initNodes(cmd *cobra.Command, l *admin.Admin, start func(context.Context) error) error {
 	begun := time.Now()
 	before := map[string]bool{}
 	for _, st := range l.Status(cmd.Context()) {
 		before[st.Name] = st.Admitted
 	}
-	failed := l.Init(cmd.Context(), opts...)
+	failed := start(cmd.Context())
 	admitted := 0
 	for _, st := range l.Status(context.WithoutCancel(cmd.Context())) {
 		if !st.Admitted || before[st.Name] {
@@ -121,7 +126,7 @@ Give gateways and programs no longer --max-ttl (Config.MaxTTL) than this: they r
 			if err != nil {
 				return usage(fmt.Errorf("%q is not a duration such as 5m", args[0]))
 			}
-			return g.with(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error {
+			return g.with(cmd.Context(), e, lock.Config{}, func(l *admin.Admin) error {
 				for _, st := range l.Status(cmd.Context()) {
 					if st.Admitted && st.MaxTTL > ttl {
 						if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "waiting for up to %v until every longer lease has ended\n", st.MaxTTL); err != nil {

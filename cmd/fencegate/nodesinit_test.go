@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // A new group of a database is admitted once, with its longest TTL, which changes while it is in use.
@@ -49,7 +50,7 @@ func TestAGroupWithoutPostgreSQLGoesOnFromTheCommandLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	if err := l.Init(t.Context()); err != nil {
+	if err := admin.Of(l).Init(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	tokenOf(t, l, "r")

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // The arguments of nodes mode.
@@ -35,7 +36,7 @@ go on to their deadline, and are not renewed before the nodes are admitted.`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{modeStrict, modeBestEffort},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return g.with(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error {
+			return g.with(cmd.Context(), e, lock.Config{}, func(l *admin.Admin) error {
 				if err := l.Mark(cmd.Context(), args[0] == modeBestEffort); err != nil {
 					return withHint(fmt.Errorf("mark the nodes %s: %w", args[0], err), exitUnavailable, "run it again once all nodes answer; see `fencegate nodes status`")
 				}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 func TestNodesAreMarkedForAModeFromTheCommandLine(t *testing.T) {
@@ -26,7 +27,7 @@ func TestNodesAreMarkedForAModeFromTheCommandLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	if err := l.Init(t.Context()); err != nil {
+	if err := admin.Of(l).Init(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if code, said := run("status"); code != exitOK || !strings.Contains(said, `"best_effort": false`) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // secured is a Redis node with a TLS port that requires a client certificate and the login lockers.
@@ -136,7 +137,7 @@ func TestCommandsReachRedisByTLS(t *testing.T) {
 	defer func() { _ = l.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := l.Init(ctx); err != nil {
+	if err := admin.Of(l).Init(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.Acquire(ctx, "r"); err != nil {

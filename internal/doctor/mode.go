@@ -4,10 +4,11 @@ import (
 	"strings"
 
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // mode reports whether a group is best effort, whether its nodes disagree, and what a durable node guarantees.
-func mode(nodes []lock.Node, states []lock.NodeStatus) []Finding {
+func mode(nodes []lock.Node, states []admin.NodeStatus) []Finding {
 	const check = "redis.mode"
 	var strict, bestEffort []string
 	for i, st := range states {
@@ -32,7 +33,7 @@ func mode(nodes []lock.Node, states []lock.NodeStatus) []Finding {
 }
 
 // durability examines the only node of a group, which is admitted and strict.
-func durability(check string, node lock.Node, st lock.NodeStatus) []Finding {
+func durability(check string, node lock.Node, st admin.NodeStatus) []Finding {
 	name := nameOf(node)
 	switch {
 	case !node.Durable && !st.Durable:

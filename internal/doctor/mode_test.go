@@ -14,6 +14,7 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // everything is an Armer that accepts every arming, and counts epochs.
@@ -43,7 +44,7 @@ func group(t *testing.T, n int, bestEffort, durable bool) (*lock.Locker, []lock.
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	testenv.Eventually(t, "the nodes are admitted", func() error { return l.Init(t.Context()) }) // a node may answer too late
+	testenv.Eventually(t, "the nodes are admitted", func() error { return admin.Of(l).Init(t.Context()) }) // a node may answer too late
 	return l, list
 }
 
@@ -94,17 +95,17 @@ func TestADurableNodeIsSaidToBe(t *testing.T) {
 	undeclared := nodes(list[0].Addr)
 	want(t, examined(t, undeclared), "redis.mode", Warn, "was admitted as durable", "--redis-durable")
 
-	admin := redis.NewClient(&redis.Options{Addr: list[0].Addr})
-	defer func() { _ = admin.Close() }()
-	if err := admin.ConfigSet(t.Context(), "no-appendfsync-on-rewrite", "yes").Err(); err != nil {
+	operator := redis.NewClient(&redis.Options{Addr: list[0].Addr})
+	defer func() { _ = operator.Close() }()
+	if err := operator.ConfigSet(t.Context(), "no-appendfsync-on-rewrite", "yes").Err(); err != nil {
 		t.Fatal(err)
 	}
 	findings = examined(t, list)
 	want(t, findings, "redis.mode", Warn, `no-appendfsync-on-rewrite is "yes"`, "quarantined for the longest TTL")
 	want(t, findings, "redis.admitted", OK)
 	// It is not durable, because its settings are not.
-	again := errors.Join(admin.ScriptFlush(t.Context()).Err(), l.Admit(t.Context(), list[0].Addr))
-	if err := errors.Join(again, admin.ConfigSet(t.Context(), "no-appendfsync-on-rewrite", "no").Err()); err != nil {
+	again := errors.Join(operator.ScriptFlush(t.Context()).Err(), admin.Of(l).Admit(t.Context(), list[0].Addr))
+	if err := errors.Join(again, operator.ConfigSet(t.Context(), "no-appendfsync-on-rewrite", "no").Err()); err != nil {
 		t.Fatal(err)
 	}
 	want(t, examined(t, list), "redis.mode", Warn, "was not when it was admitted", "Restart its server once")

@@ -15,6 +15,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // oldestRedis is the oldest major version. Since then the script cache is in memory only, which reveals a restart.
@@ -39,12 +40,12 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 		return found
 	}
 	group.KeyPrefix = lock.Prefix(prefix)
-	locker, err := lock.New(group)
+	nodes, err := admin.New(group)
 	if err != nil {
 		return append(found, fail("redis.nodes", err.Error(), "Correct the list of nodes: 1, 3 or 5 independent ones."))
 	}
-	states := locker.Status(ctx)
-	_ = locker.Close()
+	states := nodes.Status(ctx)
+	_ = nodes.Close()
 
 	admitted := 0
 	runs := map[string]string{}
@@ -97,7 +98,7 @@ func keyPrefix(ctx context.Context, cfg Config) (string, *Finding) {
 }
 
 // admission reports whether a node grants leases. mode reports on nodes that are declared durable.
-func admission(addr string, durable bool, st lock.NodeStatus) Finding {
+func admission(addr string, durable bool, st admin.NodeStatus) Finding {
 	const check = "redis.admitted"
 	switch {
 	case st.Err != nil:

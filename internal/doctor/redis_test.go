@@ -14,6 +14,7 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 func nodes(addrs ...string) []lock.Node {
@@ -47,7 +48,7 @@ func TestRedisNodesAreExamined(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = locker.Close() }()
-	testenv.Eventually(t, "the nodes are admitted", func() error { return locker.Init(t.Context()) }) // a node may answer too late
+	testenv.Eventually(t, "the nodes are admitted", func() error { return admin.Of(locker).Init(t.Context()) }) // a node may answer too late
 	findings = examine(addrs...)
 	if Worst(findings) != OK {
 		t.Errorf("sound nodes: %+v", findings)

@@ -24,6 +24,7 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 	"github.com/fencegate/fencegate/migrate"
 )
 
@@ -155,7 +156,7 @@ func TestANodeThatIsWarnedOfCountsForTheQuorum(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = locker.Close() }()
-	testenv.Eventually(t, "the nodes are admitted", func() error { return locker.Init(t.Context()) }) // a node may answer too late
+	testenv.Eventually(t, "the nodes are admitted", func() error { return admin.Of(locker).Init(t.Context()) }) // a node may answer too late
 	findings := patiently(t, Config{RedisNodes: watched, KeyPrefix: lock.DefaultKeyPrefix})
 	want(t, findings, "redis.admitted", Warn, "min-replicas-to-write")
 	want(t, findings, "redis.quorum", OK, "1 of 1")

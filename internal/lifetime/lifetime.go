@@ -55,13 +55,15 @@ func (l *Lifetime) Open(ctx context.Context) (context.Context, context.CancelFun
 }
 
 // InBackground runs f in a goroutine for which Close waits, with the context Late. It does nothing once Close has
-// waited for the callers.
-func (l *Lifetime) InBackground(f func(ctx context.Context)) {
+// waited for the callers, and returns false.
+func (l *Lifetime) InBackground(f func(ctx context.Context)) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.closed {
-		l.background.Go(func() { f(l.Late) })
+	if l.closed {
+		return false
 	}
+	l.background.Go(func() { f(l.Late) })
+	return true
 }
 
 // Close ends all calls and waits for them and for the background work, then calls last; nil: nothing. It does so once.

@@ -16,6 +16,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // Only an operator can tell a copy from a replacement, and the wrong command ends leases.
@@ -122,7 +123,7 @@ func TestACopyBesideTheFirstDatabaseTakesNothingFromIt(t *testing.T) {
 	const ttl = 5 * time.Second
 	third := g.open(t, copied, lock.Config{KeyPrefix: lock.Prefix(apart), MaxTTL: ttl})
 	testenv.Eventually(t, "the new group's quarantine is over", func() bool {
-		return !slices.ContainsFunc(third.locker.Status(t.Context()), func(st lock.NodeStatus) bool { return !st.Admitted })
+		return !slices.ContainsFunc(admin.Of(third.locker).Status(t.Context()), func(st admin.NodeStatus) bool { return !st.Admitted })
 	})
 	other, err := third.locker.TryAcquire(t.Context(), "orders/7", lock.WithTTL(ttl))
 	if err != nil {

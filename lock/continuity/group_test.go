@@ -18,6 +18,7 @@ import (
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 	"github.com/fencegate/fencegate/migrate"
 )
 
@@ -118,7 +119,7 @@ func (g *group) program(t *testing.T) program {
 // initialise admits the nodes of a new group.
 func (p program) initialise(t *testing.T) {
 	t.Helper()
-	if err := p.locker.Init(t.Context()); err != nil {
+	if err := admin.Of(p.locker).Init(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // A scan of the nodes' locks is reused for scanned, and takes at most scanTimeout.
@@ -15,8 +17,8 @@ const (
 
 // leaks collects the number of resources with a lock that never expires.
 type leaks struct {
-	locker Watched
-	locks  *prometheus.Desc
+	admin *admin.Admin
+	locks *prometheus.Desc
 
 	latest recent[found]
 }
@@ -27,10 +29,10 @@ type found struct {
 	known bool
 }
 
-func newLeaks(l Watched) *leaks {
+func newLeaks(a *admin.Admin) *leaks {
 	return &leaks{
 		latest: newRecent[found](),
-		locker: l,
+		admin:  a,
 		locks: prometheus.NewDesc("fencegate_lease_endless_locks",
 			"Resources with a lock without a time to live on some Redis node: it never ends by itself. Scanned once a minute at most.", nil, nil),
 	}
@@ -48,7 +50,7 @@ func (k *leaks) Collect(into chan<- prometheus.Metric) {
 
 // scan asks the nodes. A scan that did not reach every node counts only if it found a leak.
 func (k *leaks) scan(ctx context.Context) found {
-	all, err := k.locker.Leaks(ctx)
+	all, err := k.admin.Leaks(ctx)
 	resources := make(map[string]bool)
 	for _, leak := range all {
 		resources[leak.Resource] = true

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // Metrics implements [lock.Metrics] for [lock.Config], and is a [prometheus.Collector]. Its methods are safe for
@@ -91,9 +92,10 @@ const (
 // Watch adds the gauges of a Locker: its waiters, its nodes, and the locks that never expire. Call it before the
 // collector is registered. A collection asks the nodes, for at most a second, unless they were asked within the last
 // five seconds. Once a minute it scans their locks, for at most three seconds.
-func (m *Metrics) Watch(l Watched) {
-	named := func(node string) { m.slow.WithLabelValues(node) }
-	m.add(gauge("fencegate_lease_waiters", "Callers of this process that wait for a lease or try for one.", l.Waiters), newNodes(l, named), newLeaks(l))
+func (m *Metrics) Watch(l *lock.Locker) {
+	slow := func(node string) { m.slow.WithLabelValues(node) }
+	a := admin.Of(l)
+	m.add(gauge("fencegate_lease_waiters", "Callers of this process that wait for a lease or try for one.", l.Waiters), newNodes(a, slow), newLeaks(a))
 }
 
 // WatchHeld adds the gauge of the leases that this process holds: [lock.Locker.Held], or the program's own count if

@@ -1,12 +1,11 @@
 package lockmetrics
 
 import (
-	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 )
 
 // Collections within fresh share one query of the nodes, which takes at most lookTimeout.
@@ -23,29 +22,20 @@ const (
 	stateAway        = "away"
 )
 
-// Watched is the source of the gauges: a [lock.Locker].
-type Watched interface {
-	Waiters() int
-	Status(ctx context.Context) []lock.NodeStatus
-	Leaks(ctx context.Context) ([]lock.Leak, error)
-}
-
-var _ Watched = (*lock.Locker)(nil)
-
 // nodes collects the state of a group's nodes.
 type nodes struct {
-	locker                          Watched
-	named                           func(node string) // called with each node's name
+	admin                           *admin.Admin
+	addNode                         func(node string) // called with each node's name
 	states, quarantine, clock, look *prometheus.Desc
 
-	latest recent[[]lock.NodeStatus]
+	latest recent[[]admin.NodeStatus]
 }
 
-func newNodes(l Watched, named func(string)) *nodes {
+func newNodes(a *admin.Admin, addNode func(string)) *nodes {
 	return &nodes{
-		latest:     newRecent[[]lock.NodeStatus](),
-		locker:     l,
-		named:      named,
+		latest:     newRecent[[]admin.NodeStatus](),
+		admin:      a,
+		addNode:    addNode,
 		states:     prometheus.NewDesc("fencegate_lease_nodes", "Redis nodes by state: admitted, quarantined, not_admitted (new, or lost and not begun), or away.", []string{"state"}, nil),
 		quarantine: prometheus.NewDesc("fencegate_lease_node_quarantine_seconds", "For how long a Redis node's quarantine still runs; 0: none runs.", []string{"node"}, nil),
 		clock:      prometheus.NewDesc("fencegate_lease_node_clock_offset_seconds", "How far a Redis node's clock is ahead of this machine's, give or take a round trip.", []string{"node"}, nil),
@@ -63,9 +53,9 @@ func (n *nodes) Describe(into chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (n *nodes) Collect(into chan<- prometheus.Metric) {
 	count := map[string]int{stateAdmitted: 0, stateQuarantined: 0, stateOut: 0, stateAway: 0}
-	for _, st := range n.latest.get(fresh, lookTimeout, n.locker.Status) {
+	for _, st := range n.latest.get(fresh, lookTimeout, n.admin.Status) {
 		count[state(st)]++
-		n.named(st.Name)
+		n.addNode(st.Name)
 		if st.Err != nil {
 			continue
 		}
@@ -80,7 +70,7 @@ func (n *nodes) Collect(into chan<- prometheus.Metric) {
 	}
 }
 
-func state(st lock.NodeStatus) string {
+func state(st admin.NodeStatus) string {
 	switch {
 	case st.Err != nil:
 		return stateAway

@@ -12,6 +12,7 @@ import (
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/admin"
 	"github.com/fencegate/fencegate/lock/lockmetrics"
 )
 
@@ -33,7 +34,7 @@ func started(t *testing.T, n int, m *lockmetrics.Metrics) (*lock.Locker, []*memr
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	if err := l.Init(t.Context()); err != nil {
+	if err := admin.Of(l).Init(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return l, nodes

@@ -16,6 +16,7 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/internal/testenv/clockshim"
+	"github.com/fencegate/fencegate/lock/admin"
 	"github.com/fencegate/fencegate/robustness/relay"
 )
 
@@ -120,7 +121,7 @@ func (w *world) initialise() {
 	f, err := fencegate(w.t.Context(), w.settings(w.addrs, ""))
 	must(w.t, err)
 	defer f.close()
-	must(w.t, f.locker.Init(w.t.Context()))
+	must(w.t, admin.Of(f.locker).Init(w.t.Context()))
 }
 
 func (w *world) settings(nodes []string, writer string) settings {
