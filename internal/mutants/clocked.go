@@ -34,7 +34,7 @@ var clocked = []mutant{
 	},
 	{
 		name: "lost-call", what: "a waiter that gives up keeps its call",
-		file: "lock/scripts/leave.lua", test: "TestAWaiterThatGivesUpPassesItsCallOn",
+		file: "lock/internal/node/scripts/leave.lua", test: "TestAWaiterThatGivesUpPassesItsCallOn",
 		old: "if redis.call('EXISTS', KEYS[2]) == 0 then",
 		new: "if false then",
 	},

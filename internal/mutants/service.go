@@ -107,15 +107,15 @@ var service = []mutant{
 	},
 	{
 		name: "drill-no-quarantine", what: "lost nodes are admitted at once, as a gateway's clients see it",
-		file: "lock/admit.go", in: "gateway", test: "TestADrillOfAQuorumOfRedisNodes",
-		old: "a := admission{nonce: l.newNonce(),",
-		new: "longest = 0\n\ta := admission{nonce: l.newNonce(),",
+		file: "lock/internal/admission/admit.go", in: "gateway", test: "TestADrillOfAQuorumOfRedisNodes",
+		old: "a := Admission{Nonce: g.NewNonce(),",
+		new: "longest = 0\n\ta := Admission{Nonce: g.NewNonce(),",
 	},
 	{
 		name: "drill-everything-at-once", what: "after a restart of everything, lost nodes are admitted at once",
-		file: "lock/admit.go", in: "gateway", test: "TestADrillOfEverything",
-		old: "a := admission{nonce: l.newNonce(),",
-		new: "longest = 0\n\ta := admission{nonce: l.newNonce(),",
+		file: "lock/internal/admission/admit.go", in: "gateway", test: "TestADrillOfEverything",
+		old: "a := Admission{Nonce: g.NewNonce(),",
+		new: "longest = 0\n\ta := Admission{Nonce: g.NewNonce(),",
 	},
 	{
 		name: "drill-renewal-asks", what: "a renewal needs PostgreSQL",

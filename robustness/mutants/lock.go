@@ -13,8 +13,8 @@ var lockMutants = []Mutant{
 		What: "A node that lost its data is admitted at once, and grants what its last run has granted to " +
 			"somebody else. It takes a majority of nodes that lose their data within one lease.",
 		Files: []Replace{{
-			File: "lock/admit.go",
-			Old:  "a := admission{nonce: l.newNonce(),", New: "longest = 0\n\ta := admission{nonce: l.newNonce(),",
+			File: "lock/internal/admission/admit.go",
+			Old:  "a := Admission{Nonce: g.NewNonce(),", New: "longest = 0\n\ta := Admission{Nonce: g.NewNonce(),",
 		}},
 		Faults: []string{"redis-flush", "redis-empty", "redis-kill"}, Expect: exclusion, Within: rarely,
 	},
@@ -24,9 +24,9 @@ var lockMutants = []Mutant{
 			"of being admitted: locks that it has forgotten are granted again. It takes a majority of nodes that " +
 			"come back with older data within one lease.",
 		Files: []Replace{{
-			File: "lock/connection.go",
-			Old:  "\tn.bound = bindScripts(nonce)\n",
-			New: `	n.bound = bindScripts(nonce)
+			File: "lock/internal/node/connection.go",
+			Old:  "\tn.bound = Bind(nonce)\n",
+			New: `	n.bound = Bind(nonce)
 	for _, text := range boundTexts {
 		_ = n.client.ScriptLoad(context.Background(), bindText(*text, nonce)).Err()
 	}
@@ -39,10 +39,10 @@ var lockMutants = []Mutant{
 		What: "A release deletes the lock of whoever has it by now. A client that pauses until past its lease and " +
 			"then releases is enough.",
 		Files: []Replace{{
-			File: "lock/scripts/release.lua",
+			File: "lock/internal/node/scripts/release.lua",
 			Old:  "if not held or string.sub(held, 1, 32) ~= ARGV[1] then", New: "if not held then",
 		}, {
-			File: "lock/scripts/batch.lua",
+			File: "lock/internal/node/scripts/batch.lua",
 			Old:  "if held and sub(held, 1, 32) == ARGV[first + i] then", New: "if held then",
 		}},
 		Surfaces: direct, Faults: []string{"client-stop"}, Expect: exclusion, Within: tries,
@@ -87,14 +87,14 @@ var lockMutants = []Mutant{
 			"resource again at once, and is told that the released lease stands in its way, is enough.",
 		Files: []Replace{{
 			File: "lock/locker.go",
-			Old:  "\tr := l.newRound(opRelease, \"release\", ref.Resource)\n",
+			Old:  "\tr := l.newRound(node.OpRelease, \"release\", ref.Resource)\n",
 			New: `	time.AfterFunc(300*time.Millisecond, func() {
-		l.giveBack(ref.Resource, ref.Owner, l.longestTTL(), l.all())
+		l.giveBack(ref.Resource, ref.Owner, l.group.LongestTTL(), l.all())
 	})
 	if ref.Owner != "" {
 		return nil
 	}
-	r := l.newRound(opRelease, "release", ref.Resource)
+	r := l.newRound(node.OpRelease, "release", ref.Resource)
 `,
 		}},
 		Surfaces: []string{"library", "http-direct", "http-sql", "s3-small"}, Faults: []string{"client-stutter"},
