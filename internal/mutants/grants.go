@@ -131,7 +131,7 @@ var grants = []mutant{
 	},
 	{
 		name: "no-resend", what: "a release whose link ended is not sent again",
-		file: "lock/internal/node/resend.go", test: "TestAReleaseWhoseAnswerWasLostIsSentAgain",
+		file: "lock/internal/node/node.go", test: "TestAReleaseWhoseAnswerWasLostIsSentAgain",
 		old: "return o.Kind == OpRelease && !o.Repeated && !t.After(o.Expires)",
 		new: "return false",
 	},
@@ -149,7 +149,7 @@ var grants = []mutant{
 	},
 	{
 		name: "own-silence", what: "time in which the process did not run counts as the node's silence",
-		file: "lock/internal/node/connection.go", test: "TestAConnectionIsLookedAtOnceMoreAfterItsDeadline", in: "lock/internal/node",
+		file: "lock/internal/node/node.go", test: "TestAConnectionIsLookedAtOnceMoreAfterItsDeadline", in: "lock/internal/node",
 		old: "\t\t_ = n.link.Conn.SetReadDeadline(time.Now().Add(extraTime))\n\t\treturn true\n",
 		new: "\t\treturn false\n",
 	},

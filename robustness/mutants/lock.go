@@ -24,7 +24,7 @@ var lockMutants = []Mutant{
 			"of being admitted: locks that it has forgotten are granted again. It takes a majority of nodes that " +
 			"come back with older data within one lease.",
 		Files: []Replace{{
-			File: "lock/internal/node/connection.go",
+			File: "lock/internal/node/node.go",
 			Old:  "\tn.bound = Bind(nonce)\n",
 			New: `	n.bound = Bind(nonce)
 	for _, text := range boundTexts {
@@ -52,7 +52,7 @@ var lockMutants = []Mutant{
 		What: "The HTTP client counts a lease from the answer and not from before the request, so it believes in " +
 			"it for longer than the nodes do. It takes answers that come late.",
 		Files: []Replace{{
-			File: "client/deadline.go",
+			File: "internal/mutants/clocked.go",
 			Old:  "Deadline{sent.Add(", New: "Deadline{sent.Now().Add(",
 		}},
 		Surfaces: []string{"http-direct", "http-port", "http-sql"},

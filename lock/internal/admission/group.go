@@ -8,6 +8,7 @@ package admission
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -136,4 +137,187 @@ func (g *Group) QuorumError(operation, resource string, causes []*node.NodeError
 		Operation: operation, Resource: resource, Nodes: len(g.Nodes), Quorum: g.Quorum, Causes: causes,
 		NeedsAdmission: out > len(g.Nodes)-g.Quorum && !g.admitsByItself(),
 	}
+}
+
+const (
+	// prefixTimeout bounds one question for the prefix.
+	prefixTimeout = 3 * time.Second
+	// remindEvery is how often the log repeats that it is not known.
+	remindEvery = time.Minute
+)
+
+// naming is the state of the keys' prefix.
+type naming struct {
+	known  chan struct{} // closed once the keys have their names
+	failed chan struct{} // closed once a question has failed
+	mu     sync.Mutex
+	err    error // of the last question
+}
+
+// prefixError says why the prefix is not known yet. It is a [leasing.ErrUnavailable].
+type prefixError struct{ err error }
+
+func (e *prefixError) Error() string {
+	return fmt.Sprintf("the prefix of the keys is not known yet: %v", e.err)
+}
+
+func (e *prefixError) Is(target error) bool { return target == leasing.ErrUnavailable }
+
+func (e *prefixError) Unwrap() error { return e.err }
+
+// name gives the keys their names if the prefix is known without a question, and otherwise asks in the background.
+func (g *Group) name() {
+	g.naming.known, g.naming.failed = make(chan struct{}), make(chan struct{})
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if prefix, err := g.cfg.KeyPrefix(ended); err == nil {
+		g.named(prefix)
+		return
+	}
+	g.life.InBackground(func(context.Context) { g.learn() })
+}
+
+func (g *Group) named(prefix string) {
+	*g.Keys = node.NewKeys(prefix)
+	close(g.naming.known)
+}
+
+// learn asks for the prefix until it is known, or the Locker is closed.
+func (g *Group) learn() {
+	var said time.Time
+	failed := sync.OnceFunc(func() { close(g.naming.failed) })
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		ctx, cancel := context.WithTimeout(g.ctx, prefixTimeout)
+		prefix, err := g.cfg.KeyPrefix(ctx)
+		cancel()
+		if err == nil {
+			g.cfg.Logger.Info("the prefix of the Redis keys is known", "prefix", prefix)
+			g.named(prefix)
+			return
+		}
+		g.naming.mu.Lock()
+		g.naming.err = err
+		g.naming.mu.Unlock()
+		failed()
+		if time.Since(said) >= remindEvery && g.ctx.Err() == nil {
+			said = time.Now()
+			g.cfg.Logger.Warn("no leases are granted yet: the prefix of the Redis keys is not known", "error", err)
+		}
+		if Pause(g.ctx, wait) != nil {
+			return
+		}
+	}
+}
+
+// AwaitKeys returns once the prefix is known. It fails once a question for it has failed; the next one may be answered.
+func (g *Group) AwaitKeys(ctx context.Context) error {
+	select {
+	case <-g.naming.known:
+		return nil
+	default:
+	}
+	select {
+	case <-g.naming.known:
+		return nil
+	case <-g.naming.failed:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-g.ctx.Done():
+		return leasing.ErrClosed
+	}
+	select {
+	case <-g.naming.known:
+		return nil
+	default:
+	}
+	g.naming.mu.Lock()
+	defer g.naming.mu.Unlock()
+	return &prefixError{g.naming.err}
+}
+
+// IsUnkeyed reports whether an error says that the prefix is not known yet.
+func IsUnkeyed(err error) bool {
+	_, ok := errors.AsType[*prefixError](err)
+	return ok
+}
+
+// newNonce creates the name of a new incarnation in this Locker's mode.
+func (g *Group) NewNonce() string {
+	if g.cfg.Nonces != nil {
+		return node.NonceOf(g.cfg.BestEffort, g.cfg.Nonces())
+	}
+	return node.NewNonce(g.cfg.BestEffort)
+}
+
+// inOtherMode is the error of a node that is marked for the other mode: no node of its group is admitted beside it.
+func inOtherMode(states []node.State) error {
+	for _, st := range states {
+		if errors.Is(st.Err, node.ErrMode) {
+			return st.Err
+		}
+	}
+	return nil
+}
+
+// admittedWhen is text for the log.
+func (c *Config) admittedWhen() string {
+	if c.Embedded || c.BestEffort {
+		return "it is admitted"
+	}
+	return "its quarantine is over"
+}
+
+// errUnused: the nodes of a new group take the mode of the Locker that admits them.
+var errUnused = errors.New("no node was admitted yet: new nodes take the mode of the process that admits them")
+
+// Mark is admin.Admin.Mark.
+func (g *Group) Mark(ctx context.Context, bestEffort bool) error {
+	if err := g.AwaitKeys(ctx); err != nil {
+		return err
+	}
+	states := g.Read(ctx)
+	used := false
+	for _, st := range states {
+		used = used || st.Incarnation != ""
+	}
+	errs := make([]error, len(g.Nodes))
+	g.each(func(i int, n *node.Node) {
+		if errs[i] = states[i].Err; errs[i] == nil && used {
+			errs[i] = n.Mark(ctx, states[i].Incarnation, bestEffort)
+		}
+		if errs[i] != nil {
+			errs[i] = &node.NodeError{Node: n.Name, Err: errs[i]}
+		}
+	})
+	err := errors.Join(errs...)
+	if err == nil && !used {
+		err = errUnused
+	}
+	return err
+}
+
+func Pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Dice draws how long to wait at random: a number from 0, and less than n.
+type Dice func(n int64) int64
+
+// Random is a random time from 0, and less than d.
+func (r Dice) Random(d time.Duration) time.Duration { return time.Duration(r(int64(d))) }
+
+// jitter is a random wait between two tries that all processes may make.
+func (r Dice) jitter() time.Duration { return 50*time.Millisecond + r.Random(200*time.Millisecond) }
+
+// Between is a random time that grows with the number of failures.
+func (r Dice) Between(first, most time.Duration, failed int) time.Duration {
+	longest := min(first<<min(failed, 10), most)
+	return longest/2 + r.Random(longest/2+1)
 }

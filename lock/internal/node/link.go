@@ -332,3 +332,116 @@ func isTimeout(err error) bool {
 	netErr, ok := errors.AsType[net.Error](err)
 	return ok && netErr.Timeout()
 }
+
+// A node with Sentinels is the server that is the primary. A failover replaces it by another run, perhaps with older
+// data, and so counts as the loss of the node; see state.go. Sentinels close all connections to a server that they
+// make a replica, so each reign begins with a new connection, and is checked then.
+
+var (
+	errNotPrimary = errors.New("the server that the Sentinels name is a replica")
+	errNoMaster   = errors.New("no Sentinel knows a primary of that name")
+)
+
+// Sentinels say which server is the primary of a name.
+type Sentinels struct {
+	Addrs              []string // host:port each
+	Master             string
+	Username, Password string // Password "": they need none
+	Dial               func(ctx context.Context, addr string) (net.Conn, error)
+}
+
+// sentinelTimeout bounds the answer of a Sentinel if the caller's context has no deadline.
+const sentinelTimeout = 200 * time.Millisecond
+
+// Primary asks the Sentinels one after another for the primary's address.
+func (s Sentinels) Primary(ctx context.Context) (string, error) {
+	errs := make([]error, 0, len(s.Addrs))
+	for i, sentinel := range s.Addrs {
+		left := sentinelTimeout
+		if end, ok := ctx.Deadline(); ok {
+			left = time.Until(end) / time.Duration(len(s.Addrs)-i+1) // the rest is for the primary
+		}
+		addr, err := s.ask(ctx, sentinel, left)
+		if err == nil {
+			return addr, nil
+		}
+		errs = append(errs, fmt.Errorf("sentinel %s: %w", sentinel, err))
+	}
+	return "", errors.Join(errs...)
+}
+
+func (s Sentinels) ask(ctx context.Context, sentinel string, within time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	conn, err := s.Dial(ctx, sentinel)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(within))
+	k := &link{Conn: conn, in: bufio.NewReader(conn)}
+	if s.Password != "" {
+		if _, err := k.doSecret(s.Password, "AUTH", cmp.Or(s.Username, "default"), s.Password); err != nil {
+			return "", err
+		}
+	}
+	vals, err := k.do("SENTINEL", "get-master-addr-by-name", s.Master)
+	switch {
+	case err != nil:
+		return "", err
+	case len(vals) != 2 || vals[0].Text == "":
+		return "", errNoMaster
+	}
+	return net.JoinHostPort(vals[0].Text, vals[1].Text), nil
+}
+
+// pingAfter is how long a subscription is silent before its node is asked for a sign of life.
+const pingAfter = 3 * time.Second
+
+// Subscribe makes a connection that receives what is published on a channel. signs counts the answers meanwhile.
+func (n *Node) Subscribe(ctx context.Context, channel string, signs *atomic.Uint32) (*link, error) {
+	k, err := dialLink(ctx, n.Server, n.Stall, signs)
+	if err != nil {
+		return nil, err
+	}
+	_ = k.Conn.SetDeadline(time.Now().Add(n.Stall))
+	if _, err := k.do("SUBSCRIBE", channel); err != nil {
+		_ = k.Conn.Close()
+		return nil, err
+	}
+	_ = k.Conn.SetDeadline(time.Time{})
+	return k, nil
+}
+
+// Pushed waits for the next message of a subscription. A node that is silent is asked whether it still is there, and
+// has the given time to answer.
+func (k *link) Pushed(within time.Duration) ([]value, error) {
+	_ = k.Conn.SetReadDeadline(time.Now().Add(pingAfter))
+	if _, err := k.in.Peek(1); isTimeout(err) {
+		_ = k.Conn.SetDeadline(time.Now().Add(within))
+		if _, err := k.Conn.Write(appendBulk(appendHead(nil, 1), "PING")); err != nil {
+			return nil, err
+		}
+	}
+	_ = k.Conn.SetReadDeadline(time.Now().Add(within))
+	return k.reply()
+}
+
+// Server describes a node's server.
+type Server struct {
+	Name string // for errors
+	Addr string // for display: Dial has the real address
+	DB   int
+	// Dial connects to the server. It does not log in. ctx bounds it.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// Login returns the user name and the password of each login; a password of "" is none.
+	Login func() (username, password string, err error)
+	// Client is the name of the connections, for CLIENT LIST.
+	Client string
+	// Watched: Sentinels say which server this is, so it has to be a primary and to answer INFO.
+	Watched bool
+	// Durable: it is declared to keep what it acknowledged across a restart.
+	Durable bool
+	// BestEffort is the mode of its group.
+	BestEffort bool
+}
