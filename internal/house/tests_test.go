@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// Files of tests that are named after no source file: what a package's tests share, and kinds of tests.
-var shared = words(`main harness setup fakes example bench fuzz leaks`)
+// Files of tests that are named after no source file: what a package's tests share, and kinds of tests that a package has as a whole.
+var shared = words(`main export harness setup fakes example bench fuzz torture simulation`)
 
-// A file of tests x_test.go tests x.go of its folder, or is x_TOPIC_test.go. In a folder that has no code but tests, names
+// A file of tests x_test.go tests x.go of its folder, or of a package in its internal, or is x_TOPIC_test.go. In a folder that has no code but tests, names
 // are free.
 func TestAFileOfTestsIsNamedAfterWhatItTests(t *testing.T) {
 	t.Parallel()
@@ -33,6 +33,9 @@ func TestAFileOfTestsIsNamedAfterWhatItTests(t *testing.T) {
 func isAfterSource(dir, base string) bool {
 	for {
 		if shared[base] {
+			return true
+		}
+		if found, _ := filepath.Glob(filepath.Join(root, dir, "internal/*", base+".go")); len(found) > 0 {
 			return true
 		}
 		if _, err := os.Stat(filepath.Join(root, dir, base+".go")); err == nil {

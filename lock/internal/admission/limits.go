@@ -31,7 +31,7 @@ func (g *Group) Limits(states []node.State) (group node.Limits, quarantine time.
 	group = g.LastLimits()
 	if group.Longest == 0 {
 		own := cmp.Or(g.cfg.MaxTTL, DefaultMaxTTL)
-		group = node.Limits{cmp.Or(kept.Granted, own), own}
+		group = node.Limits{Granted: cmp.Or(kept.Granted, own), Longest: own}
 	}
 	group.Longest = max(group.Longest, kept.Longest, group.Granted)
 	return group, group.Longest
