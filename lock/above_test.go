@@ -150,7 +150,7 @@ func TestARecoveryWaitsForAWholeQuarantineOnce(t *testing.T) {
 	})
 }
 
-// The first run was told of shorter leases than there are.
+// The first run was given a shorter longest TTL than the group has.
 func TestARecoveryThatIsToldOfLongerLeasesWaitsAnew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestARecoveryThatIsToldOfLongerLeasesWaitsAnew(t *testing.T) {
 		}
 		begun := hashField(t, nodes[0], "@pending")
 		if left := run(5 * time.Minute); left != 30*time.Minute-2*soon || hashField(t, nodes[0], "@pending") != begun {
-			t.Errorf("told of shorter leases, the quarantine ends in %v", left)
+			t.Errorf("given a shorter longest TTL, the quarantine ends in %v", left)
 		}
 	})
 }
@@ -237,7 +237,7 @@ func TestARecoveryAdmitsNoNodesOrAQuorum(t *testing.T) {
 	})
 }
 
-// Programs that try in vain during the wait count up on the node that was not lost.
+// Programs whose tries fail during the wait count up on the node that was not lost.
 func TestARecoveryIsNotRefusedForWhatIsCountedMeanwhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

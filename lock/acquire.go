@@ -198,7 +198,7 @@ func (l *Locker) attempt(
 		if !again && errors.Is(err, ErrExhausted) {
 			var stuck error
 			if floor, stuck = l.group.AfterExhausted(ctx, resource, a.start.Time(), floor); errors.Is(stuck, fence.ErrInvalid) {
-				return nil, stuck // for good: another attempt would not help
+				return nil, stuck // another attempt would not help
 			} else if stuck != nil {
 				return nil, errors.Join(err, stuck)
 			}
@@ -326,7 +326,7 @@ func repeatable(names []string, taken map[string]*attempt) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return taken[name] == nil || !taken[name].repeatable() })
 }
 
-// takeNext takes one more lock and renews the others meanwhile. If one of those is lost, takeNext fails, even if it
+// takeNext takes one more lock, and renews the others while it waits. If one of those is lost, takeNext fails, even if it
 // got the next one at that moment.
 func (l *Locker) takeNext(ctx context.Context, one acquisition, taken map[string]*attempt, wait patience) error {
 	keep := make([]func(context.Context) error, 0, len(taken))

@@ -94,7 +94,7 @@ func TestANodeThatRestartsInItsQuarantineIsAdmittedAnew(t *testing.T) {
 }
 
 // Answers after the end of a round do not count, because the other nodes may have been asked for a lost node
-// meanwhile.
+// by then.
 func TestARoundCountsNoLateAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

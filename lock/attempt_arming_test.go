@@ -169,7 +169,7 @@ func client(t *testing.T, addr string) *redis.Client {
 	return c
 }
 
-// The fence is raised, but the lease has expired meanwhile, so the acquisition fails.
+// The fence is raised, but the lease expired while it was raised, so the acquisition fails.
 func TestALeaseThatRanOutWhileItWasArmedIsLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

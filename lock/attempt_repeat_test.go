@@ -29,7 +29,7 @@ func (a *stuckArmer) Arm(ctx context.Context, all ...fence.Arming) error {
 }
 
 // A repeat at another gateway recognizes the lease by its seal as soon as the fence is raised, and returns it. The
-// first gateway, which was paused meanwhile, leaves it alone.
+// first gateway, which was paused, leaves it alone.
 func TestALeaseThatARepeatHasReturnedIsNotGivenBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -96,11 +96,11 @@ type Config struct {
 	Armer leasing.Armer
 	// Epochs, if set, stores the epoch for nodes that are admitted again; a pgfence.Fence is one. Set it in all lockers
 	// of a group, or in none. With an Armer as well, nodes are admitted automatically after the quarantine; without, by
-	// [Locker.Admit]. With neither, three nodes or more keep the epoch themselves.
+	// an operator (package admin). With neither, three nodes or more keep the epoch themselves.
 	Epochs EpochStore
 	// MaxTTL is the longest TTL that this Locker uses. The nodes keep the group's longest TTL, which is also the length
-	// of the quarantine of a node that lost data, unless the other nodes allow a shorter one: [Locker.Init] gives them
-	// MaxTTL at the first start, and [Locker.SetMaxTTL] changes it. MaxTTL may be shorter than the group's, and is not
+	// of the quarantine of a node that lost data, unless the other nodes allow a shorter one: the first start gives them
+	// MaxTTL, and SetMaxTTL of package admin changes it. MaxTTL may be shorter than the group's, and is not
 	// longer; it is the length of the quarantine if no node is left that keeps the group's. Default: the group's, and
 	// 1 min at the first start.
 	MaxTTL time.Duration
@@ -125,7 +125,7 @@ type Config struct {
 	// BestEffort chooses availability over exclusion: a node that lost its data or was restarted, also by a failover,
 	// is admitted at once, without a quarantine. Two holders may then have a resource until the older lease ends, and
 	// the fence accepts only the newest one's writes. It requires an Armer. The nodes are marked for this mode when
-	// they are admitted, and refuse Lockers of the other mode ([ErrMode]); [Locker.Mark] changes the mode of a group
+	// they are admitted, and refuse Lockers of the other mode ([ErrMode]); package admin changes the mode of a group
 	// in use. Default: false.
 	BestEffort bool
 	// Logger logs nodes that are lost and admitted again. Default: none.

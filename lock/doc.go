@@ -6,21 +6,19 @@
 // resource has only one holder at a time as long as clocks run at nearly the same speed, as with every lease; the
 // fence makes the exception harmless.
 //
-//	fence := pgfence.New(pool)
-//	l, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: pgfence.KeyPrefix(pool), Armer: fence, Epochs: fence})
+//	l, err := fenced.New(ctx, pool, clients...) // go-redis clients and a pgx pool
 //	if err != nil {
 //		return err
 //	}
 //	defer l.Close()
-//	if err := l.Init(ctx); err != nil { // admits nodes that are proven empty: for the first start
-//		return err
-//	}
 //	lease, err := l.Acquire(ctx, "orders/1001", lock.WithTTL(30*time.Second))
 //	if err != nil {
 //		return err // errors.Is(err, lock.ErrHeld), lock.ErrNoQuorum, …
 //	}
 //	defer lease.Release(ctx)
 //	grant, err := lease.Grant() // present it with each write; fails once the lease is over
+//
+// Package fenced makes a Locker of what a program has; [New] takes each part. Package admin is what operators need.
 //
 // The locks follow Redlock (Salvatore Sanfilippo, "Distributed Locks with Redis"): a majority of nodes, each with a
 // time to live, and a validity that counts from before the first message. The tokens do not, because the highest of

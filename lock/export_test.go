@@ -157,7 +157,7 @@ func HeldBy(refusals ...Refusal) (holder string, pttl int64) {
 	for i, f := range refusals {
 		r.count(node.Reply{Node: i, Holder: f.Holder, PTTL: f.PTTL, Floor: f.Floor})
 	}
-	return r.held.holder, r.held.pttl
+	return r.refusal.holder, r.refusal.pttl
 }
 
 // Extending reports whether an extension is in progress.

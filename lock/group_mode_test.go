@@ -214,7 +214,7 @@ func TestBestEffortWaitsForNoStrictQuarantine(t *testing.T) {
 		strict.BestEffort = false
 		_, err := locker(t, strict).BeginAdmission(t.Context(), "node-1")
 		must(t, err)
-		if left := admin.Of(stranger(t, strict)).Status(t.Context())[0].Quarantine; left != lock.DefaultMaxTTL { // it admits nothing meanwhile
+		if left := admin.Of(stranger(t, strict)).Status(t.Context())[0].Quarantine; left != lock.DefaultMaxTTL { // it admits nothing until then
 			t.Fatalf("a quarantine of %v: this test shows nothing", left)
 		}
 		begun := time.Now()

@@ -163,7 +163,7 @@ func (h *Lease) Release(ctx context.Context) error {
 	h.mu.Unlock()
 	defer close(h.released)
 	if last {
-		h.outcome = h.s.release(ctx) // Grant fails at once meanwhile: it does not wait for the nodes
+		h.outcome = h.s.release(ctx) // Grant fails at once: it does not wait for the nodes
 	}
 	return h.outcome
 }
@@ -219,7 +219,7 @@ func newSession(ctx context.Context, l *Locker, grant fence.Grant, owner string,
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.timer = time.AfterFunc(deadline.Left(), s.expire)
-	l.held.Add(1)
+	l.leases.Add(1)
 	l.sessions.Store(s, grant.Resource)
 	return s
 }
@@ -280,7 +280,7 @@ func (s *session) endLocked(why error) {
 		return
 	}
 	s.over = why
-	s.l.held.Add(-1)
+	s.l.leases.Add(-1)
 	s.l.sessions.Delete(s)
 	s.l.cfg.Metrics.Ended(time.Since(s.begun), why != ErrReleased) //nolint:errorlint // one of two sentinels, never wrapped
 	s.timer.Stop()

@@ -48,7 +48,7 @@ func busy(t *testing.T, loops int) (end func()) {
 	return end
 }
 
-func (m *told) count(what string) (n int) {
+func (m *recorder) count(what string) (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, news := range m.news {
@@ -70,8 +70,8 @@ func outlast(t *testing.T, count int, ttl, lasting time.Duration, loops int) err
 	t.Helper()
 	cfg := shared(t, *busyNodes)
 	cfg.NodeTimeout = 0
-	told := &told{}
-	cfg.Metrics = told
+	events := &recorder{}
+	cfg.Metrics = events
 	l := started(t, cfg)
 	leases, errs := make([]*lock.Lease, count), make([]error, count)
 	var all sync.WaitGroup
@@ -101,7 +101,7 @@ func outlast(t *testing.T, count int, ttl, lasting time.Duration, loops int) err
 		lease.ReleaseAsync()
 	}
 	t.Logf("%d leases of %v on %d nodes, %d busy loops, %v: %d lost, %d renewals, %d failed",
-		count, ttl, *busyNodes, loops, lasting, lost, told.count("renewed"), told.count("failed extend no_quorum"))
+		count, ttl, *busyNodes, loops, lasting, lost, events.count("renewed"), events.count("failed extend no_quorum"))
 	if lost > 0 {
 		return fmt.Errorf("%d of %d leases are lost", lost, count)
 	}

@@ -34,7 +34,7 @@ type Locker struct {
 	places atomic.Int64
 
 	attempts atomic.Int64 // phase 1, on all nodes
-	held     atomic.Int64 // leases with a handle in this process
+	leases   atomic.Int64 // leases with a handle in this process
 	sessions sync.Map     // the same: *session to its resource
 	listener listener
 	rounds   sync.Pool
@@ -169,12 +169,12 @@ func (l *Locker) release(ctx context.Context, ref leasing.Ref, sealHash []byte) 
 	return r.noQuorum()
 }
 
-// Held is how many leases this Locker's callers hold. Leases of [Locker.Source] are not included: any process may end
+// Leases is how many leases this Locker's callers hold. Leases of [Locker.Source] are not included: any process may end
 // them.
-func (l *Locker) Held() int { return int(l.held.Load()) }
+func (l *Locker) Leases() int { return int(l.leases.Load()) }
 
-// EachHeld calls visit with the resource of each of these leases.
-func (l *Locker) EachHeld(visit func(resource string)) {
+// EachLease calls visit with the resource of each of these leases.
+func (l *Locker) EachLease(visit func(resource string)) {
 	l.sessions.Range(func(_, resource any) bool {
 		visit(resource.(string))
 		return true

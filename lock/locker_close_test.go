@@ -159,14 +159,14 @@ func TestCloseWaitsForARelease(t *testing.T) {
 	})
 }
 
-// deaf ignores its context.
-type deaf struct {
+// deafArmer ignores its context.
+type deafArmer struct {
 	anyFence
 
 	asked, gate chan struct{}
 }
 
-func (d deaf) Arm(context.Context, ...fence.Arming) error {
+func (d deafArmer) Arm(context.Context, ...fence.Arming) error {
 	close(d.asked)
 	<-d.gate
 	return nil
@@ -177,7 +177,7 @@ func TestCloseWaitsTwoSecondsForAnArmer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, _ := inMemory(t, 1)
 		started(t, cfg)
-		armer := deaf{asked: make(chan struct{}), gate: make(chan struct{})}
+		armer := deafArmer{asked: make(chan struct{}), gate: make(chan struct{})}
 		cfg.Armer = armer
 		l := locker(t, cfg)
 		outcome := make(chan error, 1)

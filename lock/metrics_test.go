@@ -15,42 +15,42 @@ import (
 	"github.com/fencegate/fencegate/lock/admin"
 )
 
-// told is a Metrics that records its calls.
-type told struct {
+// recorder is a Metrics that records its calls.
+type recorder struct {
 	mu   sync.Mutex
 	news []string
 }
 
-func (m *told) add(what ...string) {
+func (m *recorder) add(what ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.news = append(m.news, strings.Join(what, " "))
 }
 
 // says fails unless this is the news since it was last asked.
-func (m *told) says(t *testing.T, want ...string) {
+func (m *recorder) says(t *testing.T, want ...string) {
 	t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !slices.Equal(m.news, want) {
-		t.Errorf("told %q; want %q", m.news, want)
+		t.Errorf("events %q; want %q", m.news, want)
 	}
 	m.news = nil
 }
 
-func (m *told) Acquired(time.Duration, int)    { m.add("acquired") }
-func (m *told) Failed(operation, cause string) { m.add("failed", operation, cause) }
-func (m *told) Ended(_ time.Duration, lost bool) {
+func (m *recorder) Acquired(time.Duration, int)    { m.add("acquired") }
+func (m *recorder) Failed(operation, cause string) { m.add("failed", operation, cause) }
+func (m *recorder) Ended(_ time.Duration, lost bool) {
 	m.add(map[bool]string{true: "lost", false: "released"}[lost])
 }
-func (m *told) Renewed()         { m.add("renewed") }
-func (m *told) Slow(node string) { m.add("slow", node) }
+func (m *recorder) Renewed()         { m.add("renewed") }
+func (m *recorder) Slow(node string) { m.add("slow", node) }
 
 func TestMetricsHearWhatHappens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg, nodes := inMemory(t, 1)
-		m := &told{}
+		m := &recorder{}
 		cfg.Metrics = m
 		l := started(t, cfg)
 		lease := acquire(t, l, "r")
@@ -81,7 +81,7 @@ func TestMetricsHearOfSeveralLeasesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg, _ := inMemory(t, 3)
-		m := &told{}
+		m := &recorder{}
 		cfg.Metrics = m
 		l := started(t, cfg)
 		leases, err := l.AcquireAll(t.Context(), []string{"a", "b"}, lock.WithTTL(time.Minute))

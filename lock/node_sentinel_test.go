@@ -61,7 +61,7 @@ sentinel failover-timeout main 4000
 
 // fail kills the primary and waits for its successor. Only during this the Sentinel considers a server down after one
 // second of silence, because a server may be silent that long on a busy machine.
-func (w *watchedNode) fail(t *testing.T, meanwhile func()) (failed string) {
+func (w *watchedNode) fail(t *testing.T, during func()) (failed string) {
 	t.Helper()
 	downAfter := func(d time.Duration) {
 		must(t, w.sentinel.Do(t.Context(), "SENTINEL", "SET", "main", "down-after-milliseconds", d.Milliseconds()).Err())
@@ -69,7 +69,7 @@ func (w *watchedNode) fail(t *testing.T, meanwhile func()) (failed string) {
 	failed = w.primary(t)
 	must(t, w.servers[failed].Kill())
 	downAfter(time.Second)
-	meanwhile()
+	during()
 	w.moved(t, failed)
 	downAfter(time.Hour)
 	return failed
@@ -144,7 +144,7 @@ func (w *watchedNode) moved(t *testing.T, from string) string {
 	return now
 }
 
-// refused tries until the node reports that it is not admitted. It grants nothing meanwhile.
+// refused tries until the node reports that it is not admitted. It grants nothing until then.
 func refused(t *testing.T, l *lock.Locker) {
 	t.Helper()
 	eventually(t, 60*time.Second, "the node is found lost", func() bool {

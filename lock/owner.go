@@ -12,9 +12,9 @@ import (
 // when every handle has been released. Pass the Owner from call to call, as an argument or in a context. A holder's
 // name is only for display and shares no lease. An Owner is safe for concurrent use.
 type Owner struct {
-	mu    sync.Mutex
-	held  map[holding]*session
-	turns map[holding]*turn
+	mu       sync.Mutex
+	sessions map[holding]*session
+	turns    map[holding]*turn
 }
 
 // holding is one resource of a Locker.
@@ -25,7 +25,7 @@ type holding struct {
 
 // NewOwner creates an Owner that holds nothing.
 func NewOwner() *Owner {
-	return &Owner{held: make(map[holding]*session), turns: make(map[holding]*turn)}
+	return &Owner{sessions: make(map[holding]*session), turns: make(map[holding]*turn)}
 }
 
 // WithOwner sets the owner of an acquisition. The other options apply if the lease is new; [WithKeepAlive], and so
@@ -62,7 +62,7 @@ func (o *Owner) lease(ctx context.Context, of holding, opts acquireOptions, take
 		return nil, err
 	}
 	o.mu.Lock()
-	o.held[of] = lease.s
+	o.sessions[of] = lease.s
 	o.mu.Unlock()
 	lease.s.onEnd(func() { o.forget(of, lease.s) })
 	return lease, nil
@@ -99,7 +99,7 @@ func (o *Owner) next(ctx context.Context, of holding, opts acquireOptions) (*Lea
 func (o *Owner) look(of holding, brief bool) (again *Lease, mine, other *turn) {
 	for {
 		o.mu.Lock()
-		s := o.held[of]
+		s := o.sessions[of]
 		other = o.turns[of]
 		if s == nil && other == nil {
 			mine = &turn{ended: make(chan struct{}), brief: brief}
@@ -128,7 +128,7 @@ func (o *Owner) end(of holding, t *turn) {
 func (o *Owner) forget(of holding, s *session) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.held[of] == s {
-		delete(o.held, of)
+	if o.sessions[of] == s {
+		delete(o.sessions, of)
 	}
 }

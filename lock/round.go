@@ -47,7 +47,7 @@ type tally struct {
 
 	counters [maxNodes]int64
 	top      int64
-	held     struct {
+	refusal  struct {
 		floor, pttl int64
 		holder      string
 		known       bool
@@ -182,7 +182,7 @@ func (r *round) count(rep node.Reply) {
 		r.cause(rep.Node, ErrExhausted)
 	default:
 		r.no++
-		h := &r.held
+		h := &r.refusal
 		// A node that has not received a release yet names the previous holder: the newest lease has the highest
 		// counter.
 		if !h.known || rep.Floor > h.floor || rep.Floor == h.floor && rep.PTTL >= h.pttl {
@@ -328,11 +328,11 @@ func (r *round) noQuorum() error {
 
 // heldError builds the error of a refused round: the holder and expiry of the newest lease, and the highest counter.
 func (r *round) heldError() *refusedError {
-	e := &refusedError{HeldError: leasing.HeldError{Resource: r.resource}, floor: fence.Token(r.held.floor)}
+	e := &refusedError{HeldError: leasing.HeldError{Resource: r.resource}, floor: fence.Token(r.refusal.floor)}
 	// If several attempts may have collided, there is no holder, and the first expiry means nothing.
 	if r.yes <= len(r.l.nodes)-r.l.quorum {
-		e.Holder = r.held.holder
-		e.RetryAfter = max(0, time.Duration(r.held.pttl)*time.Millisecond)
+		e.Holder = r.refusal.holder
+		e.RetryAfter = max(0, time.Duration(r.refusal.pttl)*time.Millisecond)
 	}
 	return e
 }

@@ -118,7 +118,7 @@ func TestAPanicOfTheArmerLeavesNoLock(t *testing.T) {
 
 // hook is a Metrics that lets a test act during an operation.
 type hook struct {
-	told
+	recorder
 	failed func(operation, cause string)
 }
 

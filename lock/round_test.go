@@ -74,7 +74,7 @@ func sameLane(l *Locker) (string, string) {
 	return "0", second
 }
 
-// A process that did not run looks late, and has not read what came meanwhile. So silence is a number of looks, however
+// A process that did not run looks late, and has not read what came. So silence is a number of looks, however
 // far apart they are, and an answer to any op of the connection ends it.
 func TestANodeIsSilentAfterFourLooksWithoutAnAnswer(t *testing.T) {
 	t.Parallel()

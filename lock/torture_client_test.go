@@ -321,7 +321,7 @@ func looksGoodTooLate(lease *lock.Lease) bool {
 	}
 	good := lease.Context().Err() == nil
 	_, err := lease.Grant()
-	return (good || err == nil) && lease.Deadline().Time().Equal(deadline) // not extended meanwhile
+	return (good || err == nil) && lease.Deadline().Time().Equal(deadline) // not extended
 }
 
 // write appends to the history with one system call, so that no acquisition is missing from it.

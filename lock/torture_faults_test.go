@@ -31,7 +31,7 @@ type odds struct{ lose, late, freeze, kill, flush int }
 
 var everything = odds{lose: 6, late: 4, freeze: 4, kill: 2, flush: 1}
 
-type faultCounts struct{ kills, cuts, flushes, freezes, jumps, lost, held, stops atomic.Int64 }
+type faultCounts struct{ kills, cuts, flushes, freezes, jumps, lost, taken, stops atomic.Int64 }
 
 // tortureGroup is a group of real nodes, each with its own relay, clock and folder.
 type tortureGroup struct {
@@ -128,7 +128,7 @@ func (g *tortureGroup) torment(ctx context.Context, t *testing.T, n *tortureNode
 			ms(30)
 			n.relay.losing.Store(false)
 		case pick < o.lose+o.late:
-			g.counts.held.Add(1)
+			g.counts.taken.Add(1)
 			way := &n.relay.requests
 			if random.IntN(2) == 0 {
 				way = &n.relay.replies

@@ -77,5 +77,5 @@ func (f findings) String() string {
 	return text + fmt.Sprintf("; in %.0f s (%.0f/s), %d tries failed; nodes: %d killed (%d with their log cut), %d flushed, %d stopped, %d jumps of a clock; "+
 		"%d replies lost, %d times messages held up; clients: %d stopped",
 		f.lasted.Seconds(), float64(f.acquisitions)/f.lasted.Seconds(), f.failed,
-		c.kills.Load(), c.cuts.Load(), c.flushes.Load(), c.freezes.Load(), c.jumps.Load(), c.lost.Load(), c.held.Load(), c.stops.Load())
+		c.kills.Load(), c.cuts.Load(), c.flushes.Load(), c.freezes.Load(), c.jumps.Load(), c.lost.Load(), c.taken.Load(), c.stops.Load())
 }

@@ -48,7 +48,7 @@ type place struct {
 	home     *node.Node // has the waiter in its queue, or had
 	failed   int        // tries in a row that found the resource held although its home was free
 	missing  int        // tries that found no quorum
-	vain     int        // calls in a row after which a try found the resource held
+	useless  int        // calls in a row after which a try found the resource held
 }
 
 // homes is how many nodes may keep a resource's queue: the second one does while the first is down.
@@ -84,7 +84,7 @@ func (p *place) wait(ctx context.Context, expires time.Duration) error {
 		case called:
 			return p.called(ctx)
 		case try:
-			p.vain = 0
+			p.useless = 0
 			return nil
 		}
 	}
@@ -94,10 +94,10 @@ func (p *place) wait(ctx context.Context, expires time.Duration) error {
 // a waiter's own tries get that node's lock and give it back, which calls the first of the queue: itself.
 func (p *place) called(ctx context.Context) error {
 	p.failed = 0
-	if p.vain++; p.vain == 1 {
+	if p.useless++; p.useless == 1 {
 		return nil
 	}
-	return admission.Pause(ctx, p.l.dice.Between(firstWait, maxWait, p.vain-2))
+	return admission.Pause(ctx, p.l.dice.Between(firstWait, maxWait, p.useless-2))
 }
 
 // pass waits for after, or until the waiter is called.
@@ -243,12 +243,12 @@ func (p *place) queueOn(ctx context.Context, n *node.Node) (pttl time.Duration, 
 		}
 		return 0, 0, false
 	}
-	if r.held.pttl < 0 {
-		return time.Duration(r.held.pttl), r.held.floor, true
+	if r.refusal.pttl < 0 {
+		return time.Duration(r.refusal.pttl), r.refusal.floor, true
 	}
-	pttl = time.Duration(r.held.pttl) * time.Millisecond
-	p.w.HeldBy(r.held.holder, pttl)
-	return pttl, r.held.floor, true
+	pttl = time.Duration(r.refusal.pttl) * time.Millisecond
+	p.w.HeldBy(r.refusal.holder, pttl)
+	return pttl, r.refusal.floor, true
 }
 
 // leave gives up the place, in the background.

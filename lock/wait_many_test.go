@@ -84,7 +84,7 @@ func TestManyWaitersOfAProcessKeepTheirPlaces(t *testing.T) {
 	})
 }
 
-// The first look that finds a home silent is enough for all, so they do not try to acquire meanwhile.
+// The first look that finds a home silent is enough for all, so they do not try to acquire.
 func TestManyWaitersGoOverToTheSecondHomeInGoodOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

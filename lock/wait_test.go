@@ -272,19 +272,19 @@ func TestAWaiterIsToldTheHolderOfTheEnd(t *testing.T) {
 		lease := leased(t, first, "r", lock.WithTTL(lock.DefaultMaxTTL), lock.WithHolder("one"))
 		got := waiting(t.Context(), second, "r", lock.WithTTL(lock.DefaultMaxTTL), lock.WithHolder("two"))
 		ctx, end := context.WithCancel(t.Context())
-		told := waiting(ctx, third, "r", lock.WithHolder("three"))
+		answer := waiting(ctx, third, "r", lock.WithHolder("three"))
 		handsOver(t, lease, got, handover)
 		time.Sleep(time.Millisecond)
 		late, endLate := context.WithTimeout(t.Context(), time.Millisecond) // another caller of the third one's process
 		defer endLate()
 		_, err := third.Acquire(late, "r", lock.WithHolder("four"))
 		if held, ok := errors.AsType[*leasing.HeldError](err); !ok || held.Holder == "one" {
-			t.Errorf("who came after the release is told %+v", held)
+			t.Errorf("who came after the release gets %+v", held)
 		}
 		time.Sleep(2 * lock.Recheck) // the third has looked again
 		end()
-		if held, ok := errors.AsType[*leasing.HeldError]((<-told).err); !ok || held.Holder != "two" {
-			t.Errorf("who waited is told %+v", held)
+		if held, ok := errors.AsType[*leasing.HeldError]((<-answer).err); !ok || held.Holder != "two" {
+			t.Errorf("who waited gets %+v", held)
 		}
 	})
 }

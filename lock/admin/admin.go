@@ -61,7 +61,7 @@ func (a *Admin) Close() error { return a.locker.Close() }
 // admitted already, so each process may call it at each start, also concurrently.
 //
 // The proof: all nodes answer; none of them has a counter, a base or a lock; no lease was taken on any since its
-// server was started; the Armer has never raised a fence; and nothing changed meanwhile.
+// server was started; the Armer has never raised a fence; and nothing changed in between.
 // A group in use is not empty: a node of it that is empty has lost data, and Init leaves it to [Admin.Admit] with
 // its quarantine, which starts automatically with an Armer. Init then succeeds if a quorum is admitted, and otherwise
 // fails with a [*lock.QuorumError].
@@ -100,7 +100,7 @@ func (a *Admin) Status(ctx context.Context) []NodeStatus { return a.group.Status
 
 // QuarantineLeft is the time until enough nodes are out of quarantine for a quorum. 0: there is a quorum, or the time is
 // unknown.
-func (a *Admin) QuarantineLeft(ctx context.Context) time.Duration { return a.group.Returns(ctx) }
+func (a *Admin) QuarantineLeft(ctx context.Context) time.Duration { return a.group.QuarantineLeft(ctx) }
 
 // SetMaxTTL changes the longest TTL that the group's nodes grant, whatever Config.MaxTTL is. All nodes have to be
 // admitted. A longer TTL is granted once every node, and every process that looks after the nodes, knows of it: after

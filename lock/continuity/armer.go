@@ -27,7 +27,7 @@ const (
 	lookTimeout = 10 * time.Second
 	// closeTimeout bounds the last check, in Close.
 	closeTimeout = 2 * time.Second
-	// trustTries bounds how often trust asks again because a new connection raised a doubt meanwhile.
+	// trustTries bounds how often trust asks again because a new connection raised a doubt.
 	trustTries = 20
 
 	// sourceRedis names a locker's lease source as the database records it.
@@ -36,7 +36,7 @@ const (
 
 // ErrChanging reports that a connection to another server, or to this one after a restart, was opened while a fence was
 // raised. The lease was not granted. Acquire again.
-var ErrChanging = errors.New("PostgreSQL's connections were replaced meanwhile; acquire again")
+var ErrChanging = errors.New("PostgreSQL's connections were replaced during the acquisition; acquire again")
 
 // Config is what [Open] needs. Pool and Nodes are required.
 type Config struct {
@@ -70,7 +70,7 @@ type Armer struct {
 	lifetime context.Context
 	stop     context.CancelFunc
 	watching sync.WaitGroup
-	told     string // used by watch only
+	logged     string // used by watch only
 	closing  sync.Once
 	closed   error
 
@@ -214,7 +214,7 @@ func (a *Armer) claim(ctx context.Context) error {
 // trust returns nil if all connections so far lead to the accepted PostgreSQL. The number that it returns changes when
 // a later doubt arises.
 func (a *Armer) trust(ctx context.Context) (doubts int, err error) {
-	for range trustTries { // new connections, which are compared, may raise a doubt meanwhile
+	for range trustTries { // new connections, which are compared, may raise a doubt
 		a.mu.Lock()
 		trusted, doubts := a.accepted != nil, a.doubts
 		a.mu.Unlock()
@@ -284,7 +284,7 @@ func (a *Armer) check(ctx context.Context) error {
 }
 
 // look compares a connection's server with the nodes' record, and then trusts the connection. If forced is false, it is
-// enough that another look has meanwhile accepted the server of a trusted connection.
+// enough that another look has accepted the server of a trusted connection.
 func (a *Armer) look(ctx context.Context, conn *pgx.Conn, forced bool) error {
 	select {
 	case a.looking <- struct{}{}:
@@ -330,8 +330,8 @@ func (a *Armer) tell(err error) {
 	case err != nil:
 		state = "unknown"
 	}
-	was := a.told
-	a.told = state
+	was := a.logged
+	a.logged = state
 	switch {
 	case state == was, state == "trusted" && was == "":
 	case refused:

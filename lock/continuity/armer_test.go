@@ -267,7 +267,7 @@ func TestAConnectionThatWasOpenedInDoubtBringsNoDoubtBack(t *testing.T) {
 	p.mu.Unlock()
 	var settled int
 	config := g.pool.ConnConfig.Copy()
-	config.Tracer = &asked{do: func() { // another caller settles the doubt meanwhile
+	config.Tracer = &asked{do: func() { // another caller settles the doubt first
 		var err error
 		if settled, err = p.trust(t.Context()); err != nil {
 			t.Error(err)

@@ -63,12 +63,12 @@ func (a *Armer) configure(config *pgxpool.Config) {
 // server can't be identified is not used.
 func (a *Armer) compare(ctx context.Context, conn *pgx.Conn) error {
 	a.mu.Lock()
-	accepted := a.accepted // read before the server is asked: a state that others see meanwhile is later
+	accepted := a.accepted // read before the server is asked: a state that others see after that is later
 	a.mu.Unlock()
 	for {
 		seen, err := Ask(ctx, conn)
 		a.mu.Lock()
-		if err == nil && accepted == nil && a.accepted != nil { // other callers have settled the doubt meanwhile
+		if err == nil && accepted == nil && a.accepted != nil { // other callers have settled the doubt
 			accepted = a.accepted
 			a.mu.Unlock()
 			continue
@@ -100,7 +100,7 @@ func (a *Armer) vet(ctx context.Context, conn *pgx.Conn) (same bool, err error) 
 }
 
 // doubt needs a.mu. The server is unknown until the nodes have been asked again. A doubt that arises during a doubt is
-// the same one: a connection that is opened meanwhile is not trusted either.
+// the same one: a connection that is opened in between is not trusted either.
 func (a *Armer) doubt() {
 	if a.accepted == nil {
 		return

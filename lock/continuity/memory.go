@@ -13,7 +13,7 @@ type Memory struct{ seen atomic.Pointer[Seen] }
 
 var errLooking = errors.New("concurrent checks of PostgreSQL interfered; try again")
 
-// Look is [Nodes.Look]. It holds no lock while it asks PostgreSQL. If another caller looked meanwhile, it asks again,
+// Look is [Nodes.Look]. It holds no lock while it asks PostgreSQL. If another caller looked in between, it asks again,
 // so that a state which that caller saw later is never taken for the past.
 func (m *Memory) Look(ctx context.Context, ask func(context.Context) (Seen, error)) error {
 	for range 2 * attempts {

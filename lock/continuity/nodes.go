@@ -93,7 +93,7 @@ func (w *Nodes) Close() error {
 	return errors.Join(errs...)
 }
 
-// attempts bounds how often a look starts again because another gateway changed the record meanwhile.
+// attempts bounds how often a look starts again because another gateway changed the record.
 const attempts = 5
 
 // Look compares what PostgreSQL reports with the nodes' record, and updates the record.
@@ -135,7 +135,7 @@ func (w *Nodes) look(ctx context.Context, ask func(context.Context) (Seen, error
 		return false, err
 	}
 	key := prefix + ":postgresql"
-	told, err := w.recall(ctx, key)
+	records, err := w.recall(ctx, key)
 	if err != nil {
 		return false, err
 	}
@@ -143,7 +143,7 @@ func (w *Nodes) look(ctx context.Context, ask func(context.Context) (Seen, error
 	if err != nil {
 		return false, err
 	}
-	for _, t := range told {
+	for _, t := range records {
 		if elsewhere(t.seen, seen) {
 			return false, &OtherDatabaseError{Was: t.seen, Is: seen, KeyPrefix: prefix}
 		}
@@ -151,7 +151,7 @@ func (w *Nodes) look(ctx context.Context, ask func(context.Context) (Seen, error
 	next := seen
 	next.Invalidations = slices.Clone(seen.Invalidations)
 	var news bool // something changed besides PostgreSQL's progress
-	for _, t := range told {
+	for _, t := range records {
 		switch {
 		case t.err != nil:
 			continue
@@ -171,7 +171,7 @@ func (w *Nodes) look(ctx context.Context, ask func(context.Context) (Seen, error
 		}
 	}
 	slices.Sort(next.Invalidations)
-	kept, failed := w.remember(ctx, key, told, next)
+	kept, failed := w.remember(ctx, key, records, next)
 	if kept < w.quorum() && news {
 		return true, fmt.Errorf("only %d of %d Redis nodes recorded this PostgreSQL: %w", kept, len(w.clients), failed)
 	}
@@ -245,20 +245,20 @@ const replace = `if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 
 redis.call('SET', KEYS[1], ARGV[2])
 return 1`
 
-var errChanged = errors.New("another program changed the record meanwhile")
+var errChanged = errors.New("another program changed the record at the same time")
 
 // remember writes to the nodes that answered, and counts those that accepted.
-func (w *Nodes) remember(ctx context.Context, key string, told []record, next Seen) (kept int, err error) {
+func (w *Nodes) remember(ctx context.Context, key string, records []record, next Seen) (kept int, err error) {
 	text, err := json.Marshal(next)
 	if err != nil {
 		return 0, err
 	}
 	errs := make([]error, len(w.clients))
 	w.each(func(i int, c *redis.Client) {
-		if errs[i] = told[i].err; errs[i] != nil {
+		if errs[i] = records[i].err; errs[i] != nil {
 			return
 		}
-		done, err := c.Eval(ctx, replace, []string{key}, told[i].text, text).Int()
+		done, err := c.Eval(ctx, replace, []string{key}, records[i].text, text).Int()
 		if err == nil && done == 0 {
 			err = errChanged
 		}

@@ -7,7 +7,7 @@
 //		return err
 //	}
 //	m.Watch(locker)
-//	m.WatchHeld(locker.Held)
+//	m.WatchHeld(locker.Leases)
 //	prometheus.MustRegister(m)
 package lockmetrics
 
@@ -98,7 +98,7 @@ func (m *Metrics) Watch(l *lock.Locker) {
 	m.add(gauge("fencegate_lease_waiters", "Callers of this process that wait for a lease or try for one.", l.Waiters), newNodes(a, slow), newLeaks(a))
 }
 
-// WatchHeld adds the gauge of the leases that this process holds: [lock.Locker.Held], or the program's own count if
+// WatchHeld adds the gauge of the leases that this process holds: [lock.Locker.Leases], or the program's own count if
 // it uses [lock.Locker.Source].
 func (m *Metrics) WatchHeld(held func() int) {
 	m.add(gauge("fencegate_leases_held", "Leases that this process holds; in a gateway those that it gave or extended, until their end.", held))

@@ -70,7 +70,7 @@ func TestAGroupIsSeenAsItIs(t *testing.T) {
 		m := lockmetrics.New()
 		l, nodes := started(t, 3, m)
 		m.Watch(l)
-		m.WatchHeld(l.Held)
+		m.WatchHeld(l.Leases)
 		lease, err := l.Acquire(t.Context(), "r")
 		if err != nil {
 			t.Fatal(err)
@@ -91,8 +91,8 @@ func TestAGroupIsSeenAsItIs(t *testing.T) {
 			"fencegate_lease_nodes/admitted": 2, "fencegate_lease_nodes/away": 1, "fencegate_lease_nodes/quarantined": 0, "fencegate_lease_nodes/not_admitted": 0,
 			"fencegate_lease_node_quarantine_seconds/a": 0, "fencegate_lease_node_clock_offset_seconds/b": 0,
 		} {
-			if got, told := series[name]; !told || got != want {
-				t.Errorf("%s: %v, told %t; want %v", name, got, told, want)
+			if got, known := series[name]; !known || got != want {
+				t.Errorf("%s: %v, known %t; want %v", name, got, known, want)
 			}
 		}
 		if offset := series["fencegate_lease_node_clock_offset_seconds/a"]; offset < 59.9 || offset > 60 {

@@ -51,11 +51,11 @@ func (p Prefixes) of(resource string) string {
 type byPrefix struct {
 	prefixes Prefixes
 	each     func(visit func(resource string))
-	held     *prometheus.Desc
+	leases   *prometheus.Desc
 }
 
 // WatchHeldByPrefix adds the gauge of held leases by resource prefix: the longest matching prefix, or "other". each
-// visits the resource of each held lease, as [lock.Locker.EachHeld] does. Without prefixes the gauge is not added.
+// visits the resource of each held lease, as [lock.Locker.EachLease] does. Without prefixes the gauge is not added.
 func (m *Metrics) WatchHeldByPrefix(prefixes Prefixes, each func(visit func(resource string))) {
 	if len(prefixes.longestFirst) == 0 {
 		return
@@ -64,7 +64,7 @@ func (m *Metrics) WatchHeldByPrefix(prefixes Prefixes, each func(visit func(reso
 }
 
 // Describe implements [prometheus.Collector].
-func (b *byPrefix) Describe(into chan<- *prometheus.Desc) { into <- b.held }
+func (b *byPrefix) Describe(into chan<- *prometheus.Desc) { into <- b.leases }
 
 // Collect implements [prometheus.Collector].
 func (b *byPrefix) Collect(into chan<- prometheus.Metric) {
@@ -74,6 +74,6 @@ func (b *byPrefix) Collect(into chan<- prometheus.Metric) {
 	}
 	b.each(func(resource string) { count[b.prefixes.of(resource)]++ })
 	for prefix, n := range count {
-		into <- prometheus.MustNewConstMetric(b.held, prometheus.GaugeValue, float64(n), prefix)
+		into <- prometheus.MustNewConstMetric(b.leases, prometheus.GaugeValue, float64(n), prefix)
 	}
 }

@@ -21,7 +21,7 @@ func TestHeldLeasesAreToldByTheLongestPrefix(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.WatchHeldByPrefix(prefixes, l.EachHeld)
+		m.WatchHeldByPrefix(prefixes, l.EachLease)
 		var leases []*lock.Lease
 		for _, resource := range []string{"jobs/1", "jobs/2", "jobs/nightly/1", "elsewhere", "jobs"} {
 			lease, err := l.Acquire(t.Context(), resource)
@@ -34,8 +34,8 @@ func TestHeldLeasesAreToldByTheLongestPrefix(t *testing.T) {
 			t.Helper()
 			all := gathered(t, m)
 			for prefix, n := range series {
-				if got, told := all["fencegate_leases_held_by_prefix/"+prefix]; !told || got != n {
-					t.Errorf("%s, %s: %v, told %v; want %v", when, prefix, got, told, n)
+				if got, known := all["fencegate_leases_held_by_prefix/"+prefix]; !known || got != n {
+					t.Errorf("%s, %s: %v, known %v; want %v", when, prefix, got, known, n)
 				}
 			}
 		}

@@ -38,7 +38,7 @@ func (g *Group) InitAbove(ctx context.Context, above fence.Token) error {
 			return fmt.Errorf("admit %s: %w", n.Name, err)
 		}
 	}
-	// Nodes may have come back meanwhile with higher tokens. What programs counted in vain on a node that was not lost
+	// Nodes may have come back with higher tokens. What programs counted without a quorum on a node that was not lost
 	// is below the base.
 	if states, err = g.recoverable(ctx, above, fence.Token(base)); err != nil {
 		return err
@@ -156,12 +156,12 @@ func (g *Group) beginAbove(ctx context.Context, n *node.Node, states []node.Stat
 		if nonce == st.Pending && whole >= g.quarantine(states) && st.Quarantine <= whole {
 			return Admission{Nonce: nonce, quarantine: whole, longest: whole}, nil
 		}
-		st.Void = true // replaced, though its quarantine may run: with a shorter MaxTTL it was begun in vain
+		st.Void = true // replaced, though its quarantine may run: one with a shorter MaxTTL is too short
 	}
 	return g.write(ctx, n, states)
 }
 
-// outlast waits until the quarantine of an admission is over. If the node's clock is set back meanwhile, the
+// outlast waits until the quarantine of an admission is over. If the node's clock is set back during the wait, the
 // quarantine starts over, and the result is the new admission.
 func (g *Group) outlast(ctx context.Context, n *node.Node, a Admission) (Admission, error) {
 	for {

@@ -96,7 +96,7 @@ func (g *Group) keep(n *node.Node, a Admission, err error) {
 }
 
 // EndPatience is how long another process may take, after a quarantine, to read the other nodes' locks and to copy
-// them to the node, which takes seconds for many thousands. If that process has died, the wait is in vain. No process
+// them to the node, which takes seconds for many thousands. A process that has died makes the others wait that long. No process
 // completes another's admission: after the quarantine nothing on the node says how long it was.
 const EndPatience = 10 * time.Second
 
@@ -316,11 +316,11 @@ func (g *Group) nodeLost(n *node.Node) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.admitting[n.Index] {
+	if g.admissions[n.Index] {
 		return
 	}
 	wait := 2 * g.cfg.Dice.jitter() // drawn here: several nodes may be found lost at one time
-	g.admitting[n.Index] = g.life.InBackground(func(context.Context) { g.lookAfter(n, wait) })
+	g.admissions[n.Index] = g.life.InBackground(func(context.Context) { g.lookAfter(n, wait) })
 }
 
 // lookAfter admits a lost node after a while, however long it takes.
@@ -328,7 +328,7 @@ func (g *Group) lookAfter(n *node.Node, wait time.Duration) {
 	defer func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		delete(g.admitting, n.Index)
+		delete(g.admissions, n.Index)
 	}()
 	log := g.cfg.Logger.With("node", n.Name)
 	if !g.cfg.Embedded && !g.cfg.BestEffort {
@@ -345,7 +345,7 @@ func (g *Group) lookAfter(n *node.Node, wait time.Duration) {
 		return
 	}
 	log.Warn("node is new, lost its data or was restarted; it grants nothing until " + g.cfg.admittedWhen())
-	for told := ""; ; {
+	for logged := ""; ; {
 		err := g.admit(g.ctx, n)
 		if err == nil {
 			log.Info("node is admitted again")
@@ -354,9 +354,9 @@ func (g *Group) lookAfter(n *node.Node, wait time.Duration) {
 		if g.ctx.Err() != nil {
 			return
 		}
-		if told != err.Error() { // some last until an operator repairs it
+		if logged != err.Error() { // some last until an operator repairs it
 			log.Warn("node could not be admitted yet", "error", err)
-			told = err.Error()
+			logged = err.Error()
 		}
 		if Pause(g.ctx, time.Second+g.cfg.Dice.jitter()) != nil {
 			return
@@ -486,7 +486,7 @@ func (g *Group) give(ctx context.Context, n *node.Node, a Admission) ([]node.Hel
 	return given, nil
 }
 
-// takeBack deletes the copied locks of leases that ended meanwhile, and returns the rest: their release did not reach
+// takeBack deletes the copied locks of leases that ended during the admission, and returns the rest: their release did not reach
 // the node because it was not admitted. If takeBack fails, such a lock stays until its TTL is over.
 func (g *Group) takeBack(ctx context.Context, n *node.Node, a Admission, given []node.HeldLock) (rest []node.HeldLock) {
 	if len(given) == 0 {

@@ -70,12 +70,12 @@ type Group struct {
 	inits   atomic.Int64 // calls of Init
 	initing atomic.Int64 // calls of Init in progress
 
-	mu        sync.Mutex
-	sweeping  bool
-	raise     raise
-	admitting map[int]bool      // nodes that a background admission looks after
-	begun     map[int]Admission // own admissions that an error stopped, by node
-	overdue   map[int]overdue   // others' admissions that are over, by node
+	mu         sync.Mutex
+	sweeping   bool
+	raise      raise
+	admissions map[int]bool      // nodes that a background admission looks after
+	begun      map[int]Admission // own admissions that an error stopped, by node
+	overdue    map[int]overdue   // others' admissions that are over, by node
 }
 
 // New creates a group. It does not connect. It checks the nodes in the background, about once a second, and with an
@@ -90,7 +90,7 @@ func New(cfg Config, life *lifetime.Lifetime) *Group {
 		SweepEvery: sweepEvery,
 		sights:     make([]atomic.Pointer[sight], len(cfg.Nodes)),
 		changes:    make([]atomic.Pointer[change], len(cfg.Nodes)),
-		admitting:  make(map[int]bool),
+		admissions: make(map[int]bool),
 		begun:      make(map[int]Admission),
 		overdue:    make(map[int]overdue),
 		raise:      raise{turn: make(chan struct{}, 1)},
@@ -171,13 +171,13 @@ func (g *Group) name() {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	if prefix, err := g.cfg.KeyPrefix(ended); err == nil {
-		g.named(prefix)
+		g.setPrefix(prefix)
 		return
 	}
 	g.life.InBackground(func(context.Context) { g.learn() })
 }
 
-func (g *Group) named(prefix string) {
+func (g *Group) setPrefix(prefix string) {
 	*g.Keys = node.NewKeys(prefix)
 	close(g.naming.known)
 }
@@ -192,7 +192,7 @@ func (g *Group) learn() {
 		cancel()
 		if err == nil {
 			g.cfg.Logger.Info("the prefix of the Redis keys is known", "prefix", prefix)
-			g.named(prefix)
+			g.setPrefix(prefix)
 			return
 		}
 		g.naming.mu.Lock()

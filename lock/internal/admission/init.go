@@ -146,11 +146,11 @@ func (g *Group) fresh(states []node.State) bool {
 	return true
 }
 
-// initGrace is how long a group that was never used is left to [Locker.Init] after its last call.
+// initGrace is how long a group that was never used is left to Init after its last call.
 const initGrace = 10 * time.Second
 
 // leftByInit waits while the group was never used and Init is being called, also repeatedly. A quarantine that began
-// meanwhile would keep Init from admitting the nodes. It is false if the Locker is closed.
+// then would keep Init from admitting the nodes. It is false if the Locker is closed.
 func (g *Group) leftByInit() bool {
 	for g.neverUsed(g.ctx) {
 		before := g.inits.Load()

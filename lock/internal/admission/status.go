@@ -39,13 +39,13 @@ type NodeStatus struct {
 	Addr       string
 	Admitted   bool          // it grants leases
 	Quarantine time.Duration // remaining time of its quarantine; 0: none
-	MaxTTL     time.Duration // the longest TTL that it grants; see [Locker.SetMaxTTL]
+	MaxTTL     time.Duration // the longest TTL that it grants; see admin.Admin.SetMaxTTL
 	Epoch      int64
 	RTT        time.Duration
 	Clock      time.Duration // how far its clock is ahead of this machine's, give or take RTT; 0 if HasClock is false
 	HasClock   bool          // it reported its time
-	BestEffort bool          // it is marked for best effort; see [Config.BestEffort]
-	Durable    bool          // it was declared durable, and its settings were, when it was admitted; see [Node.Durable]
+	BestEffort bool          // it is marked for best effort; see lock.Config.BestEffort
+	Durable    bool          // it was declared durable, and its settings were, when it was admitted; see lock.Node.Durable
 	Watched    bool          // a failover and evicted keys are noticed: its admission and this process may ask for INFO
 	Warning    string        // what an operator should change; "": nothing
 	Err        error         // nil: it answered
@@ -254,8 +254,8 @@ func (g *Group) Leaks(ctx context.Context) ([]node.Leak, error) {
 	return all, errors.Join(errs...)
 }
 
-// Returns is admin.Admin.QuarantineLeft.
-func (g *Group) Returns(ctx context.Context) time.Duration {
+// QuarantineLeft is admin.Admin.QuarantineLeft.
+func (g *Group) QuarantineLeft(ctx context.Context) time.Duration {
 	needed := g.Quorum
 	var left []time.Duration
 	for _, st := range g.Status(ctx) {

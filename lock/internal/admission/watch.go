@@ -12,7 +12,7 @@ import (
 
 // watch finds lost nodes also while no leases are requested, and what the answers to requests don't show: that a node
 // may evict keys, or that its reign is over. It checks each node once in one to two seconds, until the Locker is closed,
-// and with an Armer admits the lost ones. A group in which no node was ever admitted is left to [Locker.Init], which
+// and with an Armer admits the lost ones. A group in which no node was ever admitted is left to Init, which
 // needs no quarantine before the first admission.
 func (g *Group) watch() {
 	select {
@@ -53,7 +53,7 @@ func (g *Group) Sighted(n *node.Node) bool { return g.sights[n.Index].Load() != 
 func (g *Group) looksAfter(n *node.Node) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.admitting[n.Index]
+	return g.admissions[n.Index]
 }
 
 // nodeWatch is the result of the checks of a node.

@@ -398,7 +398,7 @@ func (s Sentinels) ask(ctx context.Context, sentinel string, within time.Duratio
 // pingAfter is how long a subscription is silent before its node is asked for a sign of life.
 const pingAfter = 3 * time.Second
 
-// Subscribe makes a connection that receives what is published on a channel. signs counts the answers meanwhile.
+// Subscribe makes a connection that receives what is published on a channel. signs counts the answers until then.
 func (n *Node) Subscribe(ctx context.Context, channel string, signs *atomic.Uint32) (*link, error) {
 	k, err := dialLink(ctx, n.Server, n.Stall, signs)
 	if err != nil {

@@ -29,7 +29,7 @@ const StallTimeout = time.Second
 // maxQueued bounds the queue for a node that does not answer.
 const maxQueued = 1 << 16
 
-// Node is the client side of one Redis node: one connection with one batch in flight. Ops submitted meanwhile are
+// Node is the client side of one Redis node: one connection with one batch in flight. Ops submitted during a flight are
 // queued for the next batch. All ops arrive in the order of their submission.
 //
 // The only node of a group has two such connections, each for the ops of its half of the resources. With one, the
@@ -374,7 +374,7 @@ func (n *Node) incarnation() (string, error) {
 	return nonce, cmp.Or(n.Server.checkMode(nonce), said.over(reign))
 }
 
-// loadScripts loads the scripts of the queues, and the one by which [Locker.Init] tells an emptied node from a new
+// loadScripts loads the scripts of the queues, and the one by which a first start tells an emptied node from a new
 // one. It does nothing for a login that may not load scripts.
 func (n *Node) loadScripts() error {
 	texts := [...]string{n.keys.trace(n.Server.DB), waitText, leaveText}
@@ -396,7 +396,7 @@ func (n *Node) loadScripts() error {
 	return nil
 }
 
-// serve reads the answers to what is in flight and sends what was queued meanwhile, until the link fails, the node is
+// serve reads the answers to what is in flight and sends what was queued, until the link fails, the node is
 // lost, or the Locker is closed.
 func (n *Node) serve() {
 	for !n.finished() {
@@ -429,7 +429,7 @@ func (n *Node) serve() {
 			n.fail(errMalformed) // more answers than requests: the next one would be taken for another request's
 			return
 		case lost:
-			// It may have been admitted again meanwhile: check before the next call.
+			// It may have been admitted again: check before the next call.
 			n.serving, n.busy = false, false
 			n.mu.Unlock()
 			n.leave()
@@ -468,7 +468,7 @@ func (n *Node) finished() bool {
 // extraTime is how long a link may be read after its deadline, for data that has arrived.
 const extraTime = 50 * time.Millisecond
 
-// patient reports whether to continue waiting after the link's deadline. In a process that did not run meanwhile the
+// patient reports whether to continue waiting after the link's deadline. In a process that did not run the
 // deadline says nothing about the node, whose answer may have arrived: hence the extra time.
 func (n *Node) patient() bool {
 	n.mu.Lock()

@@ -89,7 +89,7 @@ const maxSegment = 256
 // resource, acquires first, a late acquire and its own release met in one batch and left ghost locks. When the batch
 // was cut wherever a resource came again, batches had one or two ops if callers release without waiting.)
 type plan struct {
-	seen   map[string]int // how often a resource came so far
+	depth  map[string]int // how often a resource came so far
 	layers []layer        // of the first op of each resource, of the second, …
 	sizes  []int          // number of ops in each call, in the order of the calls
 }
@@ -126,14 +126,14 @@ func (p *plan) arrange(ops []*Op) {
 		p.sizes = append(p.sizes, 1)
 		return
 	}
-	if p.seen == nil {
-		p.seen = make(map[string]int)
+	if p.depth == nil {
+		p.depth = make(map[string]int)
 	}
-	clear(p.seen)
+	clear(p.depth)
 	used := 0
 	for _, o := range ops {
-		depth := p.seen[o.Resource]
-		p.seen[o.Resource] = depth + 1
+		depth := p.depth[o.Resource]
+		p.depth[o.Resource] = depth + 1
 		if depth == len(p.layers) {
 			p.layers = append(p.layers, layer{})
 		}

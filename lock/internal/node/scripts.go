@@ -166,7 +166,7 @@ const counterPrefix = "c:"
 
 func counterField(resource string) string { return counterPrefix + resource }
 
-// A group is strict or best effort, see [Config.BestEffort]. The mode is part of each incarnation's name. The scripts
+// A group is strict or best effort, see lock.Config.BestEffort. The mode is part of each incarnation's name. The scripts
 // are bound to the incarnation, so a script serves Lockers of one mode only, and a node changes its mode in one step.
 
 const bestEffortMark = "best-effort-"

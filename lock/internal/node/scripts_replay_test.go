@@ -101,7 +101,7 @@ func TestTokensOfAnEpochRunOut(t *testing.T) {
 	})
 }
 
-// A node that lost its counters, and was admitted again meanwhile, may still have the lock. It executes only messages
+// A node that lost its counters, and was admitted again, may still have the lock. It executes only messages
 // of its own incarnation.
 func TestANodeDoesNothingForAnotherIncarnation(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ type scriptCall struct {
 	want   string
 }
 
-// firstNonce is the nonce of the node until it is admitted anew.
+// firstNonce is the nonce of the node until it is admitted again.
 const firstNonce = "nonce"
 
 func scripted(script, want string, keys []string, args ...any) scriptCall {
@@ -103,7 +103,7 @@ func leaseCalls(k Keys) []scriptCall {
 	}
 }
 
-// admissionCalls admit that node anew.
+// admissionCalls admit that node again.
 func admissionCalls(k Keys) []scriptCall {
 	const nonce, name = firstNonce, "ann"
 	a, b := strings.Repeat("a", 32), strings.Repeat("b", 32)

@@ -170,7 +170,7 @@ func number(text string) int64 {
 }
 
 // Limits are the longest TTL that nodes grant, and the longest that a lease may still have. They differ while
-// [Locker.SetMaxTTL] changes them.
+// admin.Admin.SetMaxTTL changes them.
 type Limits struct{ Granted, Longest time.Duration }
 
 func (a Limits) Or(b Limits) Limits {
@@ -320,7 +320,7 @@ var settings = []struct{ name, value string }{
 	{"appendonly", "yes"}, {"appendfsync", "always"}, {"no-appendfsync-on-rewrite", "no"},
 }
 
-// Durability says why a server may lose what it has acknowledged; nil: its settings are durable.
+// Durability says why a server may lose what it acknowledged; nil: its settings are durable.
 func (n *Node) Durability(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, StallTimeout)
 	defer cancel()
