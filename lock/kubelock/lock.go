@@ -52,7 +52,7 @@ type Lock struct {
 
 var (
 	_ resourcelock.Interface = (*Lock)(nil)
-	_ leasing.Held           = (*Lock)(nil)
+	_ leasing.HeldLease           = (*Lock)(nil)
 )
 
 // New returns a Lock, which connects on first use. The error is a [*fence.InvalidError].

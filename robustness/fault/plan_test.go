@@ -100,7 +100,7 @@ func TestEveryFaultIsOverWhenTheRoundIs(t *testing.T) {
 		w.Length = length
 		plans(t, w, func(t *testing.T, plan []Event, w Wish) {
 			for i, e := range plan {
-				f, ok := Named(e.Fault)
+				f, ok := lookup(e.Fault)
 				if !ok || e.end() > w.Length || e.For < f.Shortest.Truncate(time.Millisecond) || e.For > f.Longest {
 					t.Fatalf("%s: for %v to %v, in a round of %v", e, f.Shortest, f.Longest, w.Length)
 				}

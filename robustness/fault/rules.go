@@ -90,7 +90,7 @@ func farNode(round, nodes int) int { return round % nodes }
 
 // end is the latest end of an event, according to the plan.
 func (e Event) end() time.Duration {
-	f, _ := Named(e.Fault)
+	f, _ := lookup(e.Fault)
 	return e.At + e.For + f.Tail
 }
 

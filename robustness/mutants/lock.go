@@ -106,8 +106,8 @@ var lockMutants = []Mutant{
 			"takes connections that are cut after the server has answered, or sessions that end while they commit.",
 		Files: []Replace{{
 			File: "fence/pgfence/intx.go",
-			Old:  "return fmt.Errorf(\"commit under %s: %w\", core.Named(grants), m.unknown(err))",
-			New:  "return fmt.Errorf(\"commit under %s: %w\", core.Named(grants), err)",
+			Old:  "return fmt.Errorf(\"commit under %s: %w\", core.GrantNames(grants), m.unknown(err))",
+			New:  "return fmt.Errorf(\"commit under %s: %w\", core.GrantNames(grants), err)",
 		}},
 		Surfaces: []string{"library", "publish"},
 		Faults:   answersLost,
