@@ -34,7 +34,7 @@ func (f *Fence) End(ctx context.Context, e fence.Ending) error {
 	got, err := f.endings.Do(ctx, e)
 	switch {
 	case err != nil:
-		return fmt.Errorf("end %s: %w", named(e), err)
+		return fmt.Errorf("end %s: %w", grantName(e), err)
 	case got.Done:
 		return got.Err
 	}
@@ -45,8 +45,10 @@ func (f *Fence) End(ctx context.Context, e fence.Ending) error {
 	return err
 }
 
-// named names a grant as [fence.Grant] does.
-func named(e fence.Ending) string { return fence.Grant{Resource: e.Resource, Token: e.Token}.String() }
+// grantName names a grant as [fence.Grant] does.
+func grantName(e fence.Ending) string {
+	return fence.Grant{Resource: e.Resource, Token: e.Token}.String()
+}
 
 // endGroup ends grants in one transaction. It does not wait for a fence that another transaction is changing.
 func (f *Fence) endGroup(ctx context.Context, all []fence.Ending) []groups.Settled {
@@ -70,10 +72,10 @@ func (f *Fence) endGroup(ctx context.Context, all []fence.Ending) []groups.Settl
 func (f *Fence) endAlone(ctx context.Context, e fence.Ending) error {
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {
-		return fmt.Errorf("end %s: %w", named(e), err)
+		return fmt.Errorf("end %s: %w", grantName(e), err)
 	}
 	errs := make([]error, 1)
-	return f.twice(ctx, conn, "end "+named(e), func(conn *pgxpool.Conn) (bool, error) {
+	return f.twice(ctx, conn, "end "+grantName(e), func(conn *pgxpool.Conn) (bool, error) {
 		answered, err := endOn(ctx, conn, []fence.Ending{e}, f.patience.LimitWithin(ctx), errs)
 		return answered, cmp.Or(err, errs[0])
 	})

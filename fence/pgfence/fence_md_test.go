@@ -156,7 +156,7 @@ var stands = []standing{
 	{"takes off every guard and leaves the tables as they were", "TestUninstallingLeavesNothing"},
 }
 
-var named = regexp.MustCompile("`([a-z0-9_/]+(?:_test\\.go|\\.pml))`")
+var fileName = regexp.MustCompile("`([a-z0-9_/]+(?:_test\\.go|\\.pml))`")
 
 func TestThePageStandsOnTestsThatAreThere(t *testing.T) {
 	t.Parallel()
@@ -186,7 +186,7 @@ func standOn(t *testing.T, text string, stands []standing) {
 			t.Errorf("%q stands on %s, which is gone", s.piece, s.test)
 		}
 	}
-	for _, m := range named.FindAllStringSubmatch(text, -1) {
+	for _, m := range fileName.FindAllStringSubmatch(text, -1) {
 		_, here := os.Stat(m[1])
 		if _, there := os.Stat(filepath.Join(repository, m[1])); here != nil && there != nil {
 			t.Errorf("the page names %s, which is gone", m[1])

@@ -136,8 +136,8 @@ func TestALeadershipThatRanOutIsNotRevived(t *testing.T) {
 	})
 }
 
-// waitInVain returns Run's error from a wait that ends after a few tries.
-func waitInVain(t testing.TB, cfg kubelock.Config, n *network) error {
+// timedOutWait returns Run's error from a wait that ends after a few tries.
+func timedOutWait(t testing.TB, cfg kubelock.Config, n *network) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -154,7 +154,7 @@ func TestAWaitThatEndsSaysWhoLeads(t *testing.T) {
 		cfg, _ := config(t, s, "a")
 		lead(t.Context(), t, cfg)
 		other, n := config(t, s, "b")
-		err := waitInVain(t, other, n)
+		err := timedOutWait(t, other, n)
 		held, ok := errors.AsType[*leasing.HeldError](err)
 		if !ok || held.Holder != "a" || !errors.Is(err, context.Canceled) {
 			t.Error(err)
@@ -170,7 +170,7 @@ func TestACandidateWaitsWhileTheAPIServerIsAway(t *testing.T) {
 		gone := cfg
 		var nowhere *network
 		gone.Client, nowhere = clientOver(t, refusing{}, "https://"+away, "candidate")
-		if err := waitInVain(t, gone, nowhere); !errors.Is(err, leasing.ErrUnavailable) || !errors.Is(err, context.Canceled) ||
+		if err := timedOutWait(t, gone, nowhere); !errors.Is(err, leasing.ErrUnavailable) || !errors.Is(err, context.Canceled) ||
 			!strings.Contains(err.Error(), away) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q; want one line that names %s", err, away)
 		}

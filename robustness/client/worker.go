@@ -173,7 +173,7 @@ func (w *worker) look(ctx context.Context, l *lease, register string) (saw strin
 	var err error
 	op.Saw, op.Wrong, err = l.holding.read(ctx, register)
 	op.End = history.Now()
-	w.told(&op, err)
+	w.setOutcome(&op, err)
 	w.put(op)
 	return op.Saw, op.Outcome == history.Done && op.Wrong == ""
 }
