@@ -37,7 +37,7 @@ type HeldLease interface {
 // observe its context.
 //
 // The error is work's. If the lease was over before work returned, it is joined with [ErrLost], even if work returned
-// nil: another holder may have had the resource meanwhile, and the fence may have refused some writes. A release that
+// nil: another holder may have had the resource, and the fence may have refused some writes. A release that
 // does not reach enough servers does not change the result: the lease expires by itself.
 func Under(ctx context.Context, held HeldLease, work func(context.Context, fence.Grant) error) (err error) {
 	defer func() {

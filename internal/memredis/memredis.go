@@ -172,7 +172,7 @@ func (n *Node) Kept() *miniredis.Miniredis {
 // Freeze stops the node's process: it takes connections and requests, and answers nothing until Thaw.
 func (n *Node) Freeze() { n.Requests.Close() }
 
-// Thaw lets a frozen node go on. Its leases have expired meanwhile. As a server does, it comes to what was sent on
+// Thaw lets a frozen node go on. Its leases expired while it was frozen. As a server does, it processes what was sent on
 // connections that have ended before it answers on new ones.
 func (n *Node) Thaw() {
 	n.mu.Lock()

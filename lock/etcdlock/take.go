@@ -21,7 +21,7 @@ import (
 // takeTries bounds how often an acquisition is sent again, for any reason.
 const takeTries = 6
 
-// errMoved reports that the base was raised meanwhile.
+// errMoved reports that another process has raised the base.
 var errMoved = errors.New("the token base was raised concurrently; try again")
 
 // attempt is one transaction that creates the key of a resource.

@@ -100,8 +100,8 @@ func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// cut holds every request until mend is called.
-func (n *network) cut() (mend func()) {
+// cut holds every request until restore is called.
+func (n *network) cut() (restore func()) {
 	held := make(chan struct{})
 	n.mu.Lock()
 	defer n.mu.Unlock()

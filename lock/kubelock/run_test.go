@@ -78,12 +78,12 @@ func TestASecondOneLeadsOnlyAfterTheFirstOnesWorkWasTold(t *testing.T) {
 		time.Sleep(kubelock.DefaultLeaseDuration)
 		defer n.cut()()
 		cut := time.Now()
-		told := make(chan time.Duration, 1)
-		context.AfterFunc(a.ctx, func() { told <- time.Since(cut) })
+		ended := make(chan time.Duration, 1)
+		context.AfterFunc(a.ctx, func() { ended <- time.Since(cut) })
 		await(t, "leads", waiting.leads)
 		leads := time.Since(cut)
-		if after := <-told; after >= leads || after > kubelock.DefaultLeaseDuration || leads > 2*kubelock.DefaultLeaseDuration {
-			t.Errorf("the first one's work was told after %v; the second one led after %v", after, leads)
+		if after := <-ended; after >= leads || after > kubelock.DefaultLeaseDuration || leads > 2*kubelock.DefaultLeaseDuration {
+			t.Errorf("the first one's work ended after %v; the second one led after %v", after, leads)
 		}
 		if !errors.Is(context.Cause(a.ctx), leasing.ErrLost) {
 			t.Error(context.Cause(a.ctx))
@@ -120,16 +120,16 @@ func TestWorkEndsBeforeTheLeaseIsGivenBack(t *testing.T) {
 	}
 }
 
-// Nobody took the Lease meanwhile. The leader's context has ended, so the leadership is over.
+// Nobody took the Lease. The leader's context has ended, so the leadership is over.
 func TestALeadershipThatRanOutIsNotRevived(t *testing.T) {
 	t.Parallel()
 	electing(t, func(t *testing.T, s *apiServer) {
 		cfg, n := config(t, s, "a")
 		l := lead(t.Context(), t, cfg)
-		mend := n.cut()
-		defer mend()
+		restore := n.cut()
+		defer restore()
 		await(t, "the end of the work", l.ctx.Done())
-		mend()
+		restore()
 		if err := l.end(); !errors.Is(err, leasing.ErrLost) || s.holder(leaseName) != "" {
 			t.Errorf("%v; held by %q", err, s.holder(leaseName))
 		}

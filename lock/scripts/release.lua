@@ -3,7 +3,7 @@
 -- KEYS[1]  H: hash of this node's marker, base and counters
 -- KEYS[2]  L: lock of the resource
 -- KEYS[3]  W: sorted set of waiters; only where this node may have one
--- KEYS[4]  exists while anybody waits on this node, see wait.lua; without it W is looked at
+-- KEYS[4]  exists while anybody waits on this node, see wait.lua; without it W is read
 -- ARGV[1]  owner
 -- ARGV[2]  resource, the message that wakes
 -- ARGV[3]  start of the channels' names

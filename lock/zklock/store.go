@@ -58,7 +58,7 @@ func (s *store) Close() error {
 	held := 0
 	for _, h := range s.holds {
 		h.timer.Stop()
-		if !h.vain && !h.deadline.Passed() {
+		if !h.unused && !h.deadline.Passed() {
 			held++
 		}
 	}
@@ -266,7 +266,7 @@ func (s *store) Ready(ctx context.Context) error {
 		})
 	}
 	if errors.Is(err, zk.ErrBadVersion) {
-		err = nil // the base was raised meanwhile
+		err = nil // another process has raised the base
 	}
 	return failure(ctx, "leases of ZooKeeper", err)
 }

@@ -28,7 +28,7 @@ type hold struct {
 	child    string
 	owner    string
 	deadline clock.Instant
-	vain     bool // it gives no lease
+	unused   bool // it gives no lease
 	timer    *time.Timer
 	over     atomic.Bool // the client sends no request any more that creates the node
 }
@@ -57,12 +57,12 @@ func (s *store) drop(h *hold) {
 func (s *store) expire(h *hold) {
 	s.mu.Lock()
 	left := h.deadline.Left()
-	if left > 0 && !h.vain { // it was extended meanwhile
+	if left > 0 && !h.unused { // it was extended
 		h.timer.Reset(left)
 		s.mu.Unlock()
 		return
 	}
-	h.vain = true
+	h.unused = true
 	s.mu.Unlock()
 	s.env.Life.InBackground(func(ctx context.Context) { s.remove(ctx, h) })
 }
@@ -70,13 +70,13 @@ func (s *store) expire(h *hold) {
 // giveUp deletes the node of an attempt that gives no lease.
 func (s *store) giveUp(h *hold) {
 	s.mu.Lock()
-	h.vain = true
+	h.unused = true
 	s.mu.Unlock()
 	s.env.Life.InBackground(func(ctx context.Context) { s.remove(ctx, h) })
 }
 
-// remove retries until the node is gone for good: until it was deleted, or is absent after the call that creates it has
-// ended. A session's requests are answered in order, even over another connection, so the node is not created later. If
+// remove retries until the node is gone permanently: until it was deleted, or is absent after the call that creates it
+// has ended. A session's requests are answered in order, even over another connection, so the node is not created later. If
 // this user may not delete the node, it stays until it is released, or the session ends.
 func (s *store) remove(ctx context.Context, h *hold) {
 	for pause := takePause; ctx.Err() == nil; pause = min(2*pause, lookEvery) {
@@ -266,7 +266,7 @@ func (s *store) adopt(ctx context.Context, ref leasing.Ref, at *snapshot, deadli
 func (s *store) alive(h *hold) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !h.vain && !h.deadline.Passed()
+	return !h.unused && !h.deadline.Passed()
 }
 
 // move extends a hold's deadline, unless it is being deleted. It never shortens it: concurrent answers are handled in
@@ -274,7 +274,7 @@ func (s *store) alive(h *hold) bool {
 func (s *store) move(h *hold, deadline clock.Instant) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.vain {
+	if h.unused {
 		return false
 	}
 	if deadline.After(h.deadline) {

@@ -175,7 +175,7 @@ func (s *store) leave(resource string, p *place) {
 	})
 }
 
-// clear deletes the place's nodes, and reports whether none is left for good: the calls that create them had ended
+// clear deletes the place's nodes, and reports whether none will appear again: the calls that create them had ended
 // before it looked. A session's requests are carried out in order, even over another connection, so the look after a
 // sync shows what those calls have created.
 func (s *store) clear(ctx context.Context, resource string, p *place) (gone bool, err error) {

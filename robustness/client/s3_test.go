@@ -34,7 +34,7 @@ func TestS3Surfaces(t *testing.T) {
 			t.Run(name+": "+rule, func(t *testing.T) { t.Parallel(); holds(t, w, name) })
 		}
 	}
-	t.Run("publish: a lost COMMIT is told as it is", func(t *testing.T) { t.Parallel(); lostCommit(t, w) })
+	t.Run("publish: a lost COMMIT is reported as it is", func(t *testing.T) { t.Parallel(); lostCommit(t, w) })
 	t.Run("s3-boto3: a killed Python is followed by another", func(t *testing.T) { t.Parallel(); pythonKilled(t, w) })
 }
 

@@ -104,7 +104,7 @@ func (w *worker) acquire(ctx context.Context, resource string, try bool) (*lease
 	return l, op.Outcome == history.Done
 }
 
-// use reads and writes under the lease. It returns true if the lease was released meanwhile.
+// use reads and writes under the lease. It returns true if it released the lease.
 func (w *worker) use(ctx context.Context, l *lease) (over bool) {
 	for range 1 + w.dice.below(3) {
 		if w.dice.chance(6) {

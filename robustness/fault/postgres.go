@@ -127,7 +127,7 @@ func pgFailover(ctx context.Context, s *Stage) error {
 const longestLag = 2 * time.Second
 
 // lag cuts off the standby for a while, so that the failover loses
-// what was acknowledged meanwhile. It lasts until end is called.
+// what was acknowledged after the cut. It lasts until end is called.
 func (s *Stage) lag(ctx context.Context) (end func()) {
 	var held []*relay.Relay
 	for _, link := range s.Links() {

@@ -76,7 +76,7 @@ func doneAnyway(res *resource) []Finding {
 				continue
 			}
 			found = append(found, tell(kind, reg.name, fmt.Sprintf(
-				"%s with token %d was told %s (%s) at %s and has an effect",
+				"%s with token %d received %s (%s) at %s and has an effect",
 				op.ID, op.Token, op.Outcome, op.Code, res.at(op.End)), op))
 		}
 	}

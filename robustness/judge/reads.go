@@ -118,7 +118,7 @@ func phantomReads(res *resource) []Finding {
 			s, ok := reg.sighted(op.Saw, op.Begin, res.losses, res.async)
 			switch {
 			case write.Outcome == history.Refused || write.Outcome == history.Failed:
-				why = fmt.Sprintf("which was told %s (%s)", write.Outcome, write.Code)
+				why = fmt.Sprintf("which received %s (%s)", write.Outcome, write.Code)
 			case !ok:
 				why = "which has no effect"
 			case s.loss >= 0:

@@ -48,7 +48,7 @@ func TestAZombieOfAnEarlierRoundIsJudged(t *testing.T) {
 			t.Errorf("after %d rounds: %s", n, text(t, r))
 		}
 		if r := j.Add(late); len(r.Findings) != 0 {
-			t.Errorf("told twice: %s", text(t, r))
+			t.Errorf("reported twice: %s", text(t, r))
 		}
 	}
 }
