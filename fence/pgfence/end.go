@@ -93,7 +93,7 @@ func endOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Ending, limit ti
 		resources[i], tokens[i], hashes[i] = e.Resource, int64(e.Token), e.SealHash
 	}
 	rows, _ := conn.Query(ctx, core.SQLEnd, mode, resources, tokens, hashes, limit.Microseconds()) // rows has the error
-	var n, told int
+	var n, answers int
 	var ended, busy bool
 	var recorded *int64
 	_, err = pgx.ForEachRow(rows, []any{&n, &ended, &busy, &recorded}, func() error {
@@ -105,14 +105,14 @@ func endOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Ending, limit ti
 			stands = fence.Token(*recorded)
 		}
 		errs[n-1] = core.Ended(all[n-1], ended, busy, stands)
-		told++
+		answers++
 		return nil
 	})
 	switch {
 	case err != nil:
 		return reports.Ended(err), fmt.Errorf("end %d grant(s): %w", len(all), Translate(err))
-	case told != len(all):
-		return true, fmt.Errorf("%d answers for %d grants", told, len(all))
+	case answers != len(all):
+		return true, fmt.Errorf("%d answers for %d grants", answers, len(all))
 	}
 	return true, nil
 }
