@@ -44,11 +44,11 @@ lint: ## Check formatting, modules, vet and all linters
 code-hash: ## Write the hashes of the SQL functions into their manifests, and those of the baselines into their notes
 	$(GO) test -count 1 -run 'TestChangedCodeHasANewRevision|TestEachBaselineNotesItsHash' -parallel 1 ./migrations -update
 
-schema: ## Write migrations/schema.sql anew, from what the migrations make (PostgreSQL 15)
+schema: ## Rewrite migrations/schema.sql from what the migrations make (PostgreSQL 15)
 	@scripts/need postgres
 	$(GO) test -count 1 -run TestTheCommittedSchema ./migrate -update
 
-reference: ## Write docs/reference anew, from commands, options, the HTTP API, metrics, refusals and SQL
+reference: ## Rewrite docs/reference from commands, options, the HTTP API, metrics, refusals and SQL
 	$(GO) test -count 1 -run TestTheReferenceIsCurrent ./cmd/fencegate -args -update
 	$(GO) test -count 1 -run TestTheReferenceOfMetricsIsCurrent ./gateway -args -update
 
@@ -100,7 +100,7 @@ bench-lock: ## Measure leases against redsync, redislock, rueidislock, and over 
 	@scripts/need --local postgres redis etcd zookeeper
 	cd bench && $(GO) run ./lock
 
-bench-fence: ## Measure the fence in PostgreSQL against no fence and what is written by hand (FENCE="-base COMMIT": against a commit's SQL)
+bench-fence: ## Measure the fence in PostgreSQL against no fence and hand-written SQL (FENCE="-base COMMIT": against a commit's SQL)
 	@scripts/need --local postgres
 	cd bench && $(GO) run ./fence $(FENCE)
 
@@ -158,7 +158,7 @@ golden: ## Compare what the three ports, the command line and the roles' rights 
 	@scripts/need --local postgres redis
 	@$(GO) run ./conformance/golden $(GOLDEN)
 
-golden-record: ## Record it anew, where a change is meant: read the diff
+golden-record: ## Record it again after an intended change: read the diff
 	@scripts/need --local postgres redis
 	@$(GO) run ./conformance/golden -record $(GOLDEN)
 
@@ -205,7 +205,7 @@ page-test: ## Open the live page in a real Chromium: what it shows, searches, re
 	@scripts/need --local cc postgres redis chromium
 	cd conformance/page && $(GO) test -race -vet=off -count=1 -parallel 6 -timeout 3m .
 
-page-pictures: ## The same, and write the pictures of the page in docs anew
+page-pictures: ## The same, and retake the pictures of the page in docs
 	@scripts/need --local postgres redis chromium
 	cd conformance/page && $(GO) test -count=1 -parallel 6 -timeout 3m . -args -update
 

@@ -160,7 +160,7 @@ func (c *Client) once(ctx context.Context, base string, r request, reply any, li
 	ctx, cancel := connects.within(ctx, limit)
 	defer cancel()
 	sent, err = c.one(ctx, base, r, reply)
-	return sent, connects.told(err)
+	return sent, connects.unsent(err)
 }
 
 // passes reports whether the next gateway may be tried. A request that may not be sent twice goes on only if it was not

@@ -59,8 +59,8 @@ func (c *connecting) within(ctx context.Context, d time.Duration) (context.Conte
 	return ctx, func() { over.Stop(); cancel() }
 }
 
-// told says of the error of a request for which no connection was made in time that it was not sent.
-func (c *connecting) told(err error) error {
+// unsent returns the error of a request that was not sent because no connection was made in time; else err.
+func (c *connecting) unsent(err error) error {
 	lost, ok := errors.AsType[*UnreachableError](err)
 	if !ok || !c.late.Load() || c.made.Load() {
 		return err

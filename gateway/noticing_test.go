@@ -107,7 +107,7 @@ func TestTheStatusNamesNodesAndPostgreSQL(t *testing.T) {
 				return fmt.Errorf("%+v", n)
 			}
 		}
-		for name, count := range map[string]*int64{"held": status.Held, "sessions": status.Sessions, "objects": status.Objects} {
+		for name, count := range map[string]*int64{"held": status.HeldLeases, "sessions": status.Sessions, "objects": status.Objects} {
 			if count == nil || *count != 1 {
 				return fmt.Errorf("%s: %v", name, count)
 			}

@@ -23,7 +23,7 @@ func (g *Gateway) status(ctx context.Context) wire.Status {
 	defer cancel()
 	all := wire.Status{
 		Version: g.cfg.Version, StartedAt: g.began, UptimeMS: time.Since(g.began).Milliseconds(), Postgres: wire.PostgresStatus{Identity: g.servers.identity()},
-		Lock: wire.LockStatus{Kind: "other", Nodes: g.nodes(ctx), BestEffort: g.cfg.BestEffort}, Held: counted(g.held.count()),
+		Lock: wire.LockStatus{Kind: "other", Nodes: g.nodes(ctx), BestEffort: g.cfg.BestEffort}, HeldLeases: counted(g.held.count()),
 		Keys: g.parsed.fingerprints(),
 	}
 	switch {

@@ -107,7 +107,7 @@ type Lease struct {
 	outcome  error
 }
 
-var _ leasing.Held = (*Lease)(nil)
+var _ leasing.HeldLease = (*Lease)(nil)
 
 // Grant returns the grant to present with each write. It fails with [ErrLost] or [ErrReleased] once the lease is
 // over.

@@ -74,7 +74,7 @@ func TestThePlainSQLUpgradesFromWhatIsThere(t *testing.T) {
 	}
 	wantSaid(t, k, pg, true, fmt.Sprintf("fence state %d, code %d; objects state %d, code %d: up to date", mine+1, revisionOf(t, "fence"), theirs+2, revisionOf(t, "objects")+1))
 	if list := differences(catalogueOf(t, fresh.URL), catalogueOf(t, pg.URL)); len(list) > 0 {
-		t.Errorf("upgraded by hand is not as fresh:\n%s", strings.Join(list, "\n"))
+		t.Errorf("upgraded by psql is not as fresh:\n%s", strings.Join(list, "\n"))
 	}
 	if err := plain(t, pg, migrate.Objects, theirs); err == nil || !strings.Contains(err.Error(), fmt.Sprint("is not at state ", theirs)) {
 		t.Errorf("an older text: %v", err)

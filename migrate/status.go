@@ -23,7 +23,7 @@ type SetStatus struct {
 	Version        int    // of the state in the database; 0: none
 	Latest         int    // of this program
 	Dirty          bool   // a step to Version was interrupted, or the applied version differs; migrating again repairs it
-	Gone           bool   // the schema was dropped by hand, and the record remains
+	Gone           bool   // somebody dropped the schema, and the record remains
 	Revision       int    // of the code in the database; 0: none, or none since the state changed
 	LatestRevision int    // of this program
 	Hash           string // of the code in the database, shortened
@@ -132,10 +132,10 @@ func (s Status) Other() *OtherBaselineError {
 	return nil
 }
 
-// Gone reports whether a set's schema was dropped by hand; see [GoneError].
+// Gone reports whether somebody dropped a set's schema; see [GoneError].
 func (s Status) Gone() bool { return s.gone() != nil }
 
-// gone returns the error for a set that was dropped by hand; nil: none was.
+// gone returns the error for a set whose schema was dropped; nil: none was.
 func (s Status) gone() error {
 	if i := slices.IndexFunc(s.Sets, func(x SetStatus) bool { return x.Gone }); i >= 0 {
 		return &GoneError{Set: s.Sets[i].Set}
@@ -143,13 +143,13 @@ func (s Status) gone() error {
 	return nil
 }
 
-// GoneError reports that a set's schema was dropped by hand. A new one would start empty: it would accept tokens that
+// GoneError reports that a set's schema was dropped without migrate down. A new one would start empty: it would accept tokens that
 // the lost fences refused.
 type GoneError struct{ Set string }
 
 func (e *GoneError) Error() string {
-	return fmt.Sprintf("the schema %s was dropped by hand, and all that it kept is forgotten: restore it from a backup, "+
-		"or begin anew with fencegate migrate down, which clears the record, and then migrate up", e.Set)
+	return fmt.Sprintf("the schema %s was dropped without migrate down, and all its data is lost: restore it from a backup, "+
+		"or start empty with fencegate migrate down, which clears the record, and then migrate up", e.Set)
 }
 
 // NewerError reports that a newer program migrated the database.

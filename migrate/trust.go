@@ -91,7 +91,7 @@ type ForeignRecordError struct {
 func (e *ForeignRecordError) Error() string {
 	return fmt.Sprintf("%s %s (its owner is %s): it is not used, because it could run that role's code with this login's rights. "+
 		"If %[3]s is who migrates this database, migrate as that login, or give the schema fencegate and its tables to this one (ALTER SCHEMA, ALTER TABLE ... OWNER TO). "+
-		"If not, look at it, and DROP SCHEMA fencegate CASCADE; migrate up makes the record anew, from what the comments on the schemas say", e.Object, e.Why, e.Owner)
+		"If not, look at it, and DROP SCHEMA fencegate CASCADE; migrate up rebuilds the record from the comments on the schemas", e.Object, e.Why, e.Owner)
 }
 
 // A role that may create a schema can prepare one named fence or objects too, with a note that says what is applied. What

@@ -48,7 +48,7 @@ CREATE POLICY p ON fencegate.code USING (fencegate.trap() = '')`, object: "the s
 			}
 		}
 		if err := plain(t, pg, migrate.All, 0); err == nil || !strings.Contains(err.Error(), other) {
-			t.Errorf("%s: by hand: %v", what, err)
+			t.Errorf("%s: by psql: %v", what, err)
 		}
 		var ran int
 		if err := pg.Pool(t).QueryRow(t.Context(), `SELECT count(*) FROM public.ran`).Scan(&ran); err != nil || ran > 0 {
@@ -90,7 +90,7 @@ func TestALoginsSettingsChangeNothing(t *testing.T) {
 	for what, set := range map[string]string{"path": `search_path = public, pg_catalog`, "quotes": `quote_all_identifiers = on`} {
 		for how, migrated := range map[string]func(pg testenv.PG) error{
 			"up":      func(pg testenv.PG) error { return migrate.Up(t.Context(), pg.URL, migrate.All) },
-			"by hand": func(pg testenv.PG) error { return plain(t, pg, migrate.All, 0) },
+			"by psql": func(pg testenv.PG) error { return plain(t, pg, migrate.All, 0) },
 		} {
 			pg := setup(t)
 			exec1(t, pg, `CREATE FUNCTION public.octet_length(bytea) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 32'`)

@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 1 1a79ed4e0d65, code 29 46632f2d5a77'
+  COMMENT 'fencegate fence state 1 1a79ed4e0d65, code 30 81da4e31bc27'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -384,7 +384,7 @@ FUNCTION fence.arm_group(p_resources text[], p_tokens bigint[], p_seal_hashes by
   SET enable_seqscan=off
   SET enable_hashjoin=off
   SET enable_mergejoin=off
-  body 17b11c0017d9099c32b1dd7d48e6f6bc
+  body 5e4b2d722bb12d461befd0e1d7381582
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -481,7 +481,7 @@ FUNCTION fence.disallow_unsealed(p_pattern text) RETURNS void
 FUNCTION fence.drain(p_resource text, p_token bigint, p_seal_hash bytea, p_grace interval DEFAULT '00:00:00.2'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT ours boolean, OUT recorded bigint, OUT ended integer) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 3e5b9e88887f019194bd78a6f9182295
+  body d302b3feaebe009aa3ba09d5a8d69505
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker
@@ -530,10 +530,10 @@ FUNCTION fence.end_group(p_resources text[], p_tokens bigint[], p_seal_hashes by
   body 3cae993455f7b6530ae423f156f05c3e
   OWNER fence_owner
 
-FUNCTION fence.end_holders(p_key bigint, OUT told integer, OUT held_by text) RETURNS record
+FUNCTION fence.end_holders(p_key bigint, OUT signalled integer, OUT held_by text) RETURNS record
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 701c36fedfcc60db1b124b5309221bad
+  body d3711996e8da20d2a39d0f62346390e4
   OWNER fence_owner
 
 FUNCTION fence.end_leases() RETURNS void
@@ -981,7 +981,7 @@ FUNCTION fence.other_guards(p_relation regclass, p_per_row text, p_mode text, p_
 FUNCTION fence.outcome(xid text, run text) RETURNS text
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 41966a8f848b9c134adafdf8c1dbce2b
+  body bd934957d24a651ea8d30519262a0fe7
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_writer
@@ -1002,7 +1002,7 @@ FUNCTION fence.probe(p_relation regclass, p_expression text) RETURNS regclass
 FUNCTION fence.protect(relation regclass, resource text DEFAULT NULL::text, under text DEFAULT NULL::text, per_row text DEFAULT NULL::text, mode text DEFAULT 'enforce'::text, stamp name DEFAULT NULL::name) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 5d53ecf36cc25c0547593b2a2657d955
+  body 87c46ebdde4bd6145fc7881cf54bc3ad
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -1050,7 +1050,7 @@ FUNCTION fence.put_guards(p_relation regclass, p_resource text, p_under text, p_
 FUNCTION fence.raise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT recorded bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 9a6b488443ac34702cd17dbefdc35010
+  body 20b57c75c1f2166a800ad85362dec623
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1328,7 +1328,7 @@ FUNCTION fence.verdict_of(p_relation text, p_resources text[], p_tokens bigint[]
 FUNCTION fence.verify(p_resource text, p_token bigint, p_seal_hash bytea, p_kind text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 5893bbd97a63c069feaba01f39223d79
+  body 89d7a0108b2fa1570da505ddfb2d5fe4
   OWNER fence_owner
 
 FUNCTION fence.verify_presented(p_resource text, p_presented text) RETURNS fence.verdict
@@ -1415,7 +1415,7 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 1 8248e4b9eb9e, code 13 2a20862cbc9a'
+  COMMENT 'fencegate objects state 1 8248e4b9eb9e, code 14 cf36f01f82d4'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner
@@ -1872,7 +1872,7 @@ FUNCTION objects.forget_versions(p_age interval, p_limit integer, p_dry boolean)
 FUNCTION objects.grace_for(p_given interval, p_shorten boolean, p_dry boolean) RETURNS interval
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 71ab8e2154bc62bfb4ad86ca2525cdb0
+  body e26a1bc7706139db1ba7d09ee6e66c7b
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 

@@ -4,17 +4,17 @@ import "time"
 
 // Status is a gateway's status: GET /v1/status. A count is null if it is unknown or the caller may not see it.
 type Status struct {
-	Version   string         `json:"version"`
-	StartedAt time.Time      `json:"started_at"`
-	UptimeMS  int64          `json:"uptime_ms"`
-	Ready     bool           `json:"ready"`
-	Postgres  PostgresStatus `json:"postgresql"`
-	Lock      LockStatus     `json:"lock"`
-	Held      *int64         `json:"held"`     // leases that this gateway granted or extended and that are not over
-	Waiters   *int64         `json:"waiters"`  // callers of this gateway that wait for a lease
-	Sessions  *int64         `json:"sessions"` // open on its PostgreSQL port; null also if it has none
-	Objects   *int64         `json:"objects"`  // an estimate above 10,000; null also if it has no S3 port
-	Keys      []KeyStatus    `json:"keys"`     // its master keys, the current one first; empty unless the caller may inspect everything
+	Version    string         `json:"version"`
+	StartedAt  time.Time      `json:"started_at"`
+	UptimeMS   int64          `json:"uptime_ms"`
+	Ready      bool           `json:"ready"`
+	Postgres   PostgresStatus `json:"postgresql"`
+	Lock       LockStatus     `json:"lock"`
+	HeldLeases *int64         `json:"held"`     // leases that this gateway granted or extended and that are not over
+	Waiters    *int64         `json:"waiters"`  // callers of this gateway that wait for a lease
+	Sessions   *int64         `json:"sessions"` // open on its PostgreSQL port; null also if it has none
+	Objects    *int64         `json:"objects"`  // an estimate above 10,000; null also if it has no S3 port
+	Keys       []KeyStatus    `json:"keys"`     // its master keys, the current one first; empty unless the caller may inspect everything
 }
 
 // KeyStatus identifies a master key without revealing it.

@@ -87,7 +87,7 @@ func (p plan) run(ctx context.Context) (slower int, err error) {
 			sides = append(sides, s)
 		}
 		if err != nil {
-			return 0, fmt.Errorf("%s: %w%s", one.name, err, s.told())
+			return 0, fmt.Errorf("%s: %w%s", one.name, err, s.logTail())
 		}
 	}
 	return p.measure(ctx, sides)
@@ -108,7 +108,7 @@ func (p plan) measure(ctx context.Context, sides []*side) (slower int, err error
 			var got [3]sample
 			for _, i := range orders[(round+1)%len(orders)] {
 				if got[i], err = sides[i].slice(ctx, k, p.slice, p.clients); err != nil {
-					return slower, fmt.Errorf("%s: %w%s", k.name, err, sides[i].told())
+					return slower, fmt.Errorf("%s: %w%s", k.name, err, sides[i].logTail())
 				}
 			}
 			if round >= 0 {

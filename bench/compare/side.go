@@ -230,8 +230,8 @@ func (s *side) ask(ctx context.Context, method, path string, in, out any) error 
 	return json.Unmarshal(text, out)
 }
 
-// told returns the end of the gateway's log, for an error.
-func (s *side) told() string {
+// logTail returns the end of the gateway's log, for an error.
+func (s *side) logTail() string {
 	if s == nil || s.log == nil {
 		return ""
 	}

@@ -112,8 +112,8 @@ func (p plan) notifyPart(ctx context.Context, w *world, in cell) ([]goal, error)
 			return nil, err
 		}
 	}
-	told := &teller{armed: make(map[string]struct{})}
-	others.Go(func() { told.run(ctx, pool) })
+	notices := &teller{armed: make(map[string]struct{})}
+	others.Go(func() { notices.run(ctx, pool) })
 
 	f, next := pgfence.New(pool), armings(in.clients)
 	clients := make([]*client, in.clients)
@@ -125,7 +125,7 @@ func (p plan) notifyPart(ctx context.Context, w *world, in cell) ([]goal, error)
 		{name: "told-after", op: func(ctx context.Context, c *client) error {
 			a := next(c)
 			err := f.Arm(ctx, a)
-			told.say(a.Resource)
+			notices.say(a.Resource)
 			return err
 		}},
 		{name: "told-within", op: func(ctx context.Context, c *client) error {

@@ -157,9 +157,9 @@ func (c contender) bounded(ctx context.Context, resource string) error {
 
 // settle waits until a thawed server takes part again, as far as a client can tell: after 20 cycles in a row.
 func (c contender) settle(ctx context.Context) {
-	for good, until := 0, time.Now().Add(10*time.Second); good < 20 && time.Now().Before(until) && ctx.Err() == nil; good++ {
+	for done, until := 0, time.Now().Add(10*time.Second); done < 20 && time.Now().Before(until) && ctx.Err() == nil; done++ {
 		if c.bounded(ctx, "settle") != nil {
-			good = -1
+			done = -1
 		}
 	}
 }

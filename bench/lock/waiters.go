@@ -50,7 +50,7 @@ type wait struct {
 	frozen  bool
 	servers []*redisserver.Server
 	prefix  string
-	held    []*lock.Lease
+	leases  []*lock.Lease
 	freed   []atomic.Int64 // when each lease was released, ns since begun
 
 	begun time.Time
@@ -70,7 +70,7 @@ func (w *wait) measure(ctx context.Context, b *board) error {
 		return err
 	}
 	defer func() { _ = waiter.Close() }()
-	w.held, w.freed, w.begun = make([]*lock.Lease, w.n), make([]atomic.Int64, w.n), time.Now()
+	w.leases, w.freed, w.begun = make([]*lock.Lease, w.n), make([]atomic.Int64, w.n), time.Now()
 	if err := w.hold(ctx, holder); err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (w *wait) measure(ctx context.Context, b *board) error {
 	places := w.places(ctx)
 	tick := time.NewTicker(waitersEvery)
 	defer tick.Stop()
-	for i, lease := range w.held {
+	for i, lease := range w.leases {
 		<-tick.C
 		w.freed[i].Store(int64(time.Since(w.begun)))
 		go func() { _ = lease.Release(ctx) }() // while a node is frozen, after the node timeout
@@ -130,7 +130,7 @@ func (w *wait) hold(ctx context.Context, l *lock.Locker) error {
 					failed.Store(&err)
 					return
 				}
-				w.held[i] = lease
+				w.leases[i] = lease
 			}
 		})
 	}

@@ -228,7 +228,7 @@ func summary(s wire.Status) string {
 	for _, count := range []struct {
 		name string
 		n    *int64
-	}{{"held here", s.Held}, {"waiting", s.Waiters}, {"sessions", s.Sessions}, {"objects", s.Objects}} {
+	}{{"held here", s.HeldLeases}, {"waiting", s.Waiters}, {"sessions", s.Sessions}, {"objects", s.Objects}} {
 		if count.n != nil {
 			words = append(words, fmt.Sprintf("%s %d", count.name, *count.n))
 		}

@@ -31,7 +31,7 @@ func TestThePictureFitsTheTerminal(t *testing.T) {
 		held = append(held, one)
 	}
 	two := int64(2)
-	status := wire.Status{Version: "v1", Held: &two, Lock: wire.LockStatus{Kind: "redis", State: "ok", Nodes: []wire.NodeStatus{{Name: "n1", State: "quarantined", QuarantineMS: 1500}}}}
+	status := wire.Status{Version: "v1", HeldLeases: &two, Lock: wire.LockStatus{Kind: "redis", State: "ok", Nodes: []wire.NodeStatus{{Name: "n1", State: "quarantined", QuarantineMS: 1500}}}}
 	for _, height := range []int{1, 5, 10, 24} {
 		text := string(w.draw(status, held, true, nil, 60, height))
 		lines := strings.Split(text, "\r\n")

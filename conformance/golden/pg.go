@@ -277,7 +277,7 @@ func (s *scram) final(server string) string {
 	}
 	raw, _ := base64.StdEncoding.DecodeString(salt)
 	salted, _ := pbkdf2.Key(sha256.New, s.secret, raw, iterations, sha256.Size)
-	client := keyed(salted, []byte("Client Key"))
+	client := hmacSum(salted, []byte("Client Key"))
 	stored := sha256.Sum256(client)
 	bare := "c=biws,r=" + nonce
 	mac := hmac.New(sha256.New, stored[:])

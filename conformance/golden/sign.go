@@ -40,10 +40,10 @@ func sessionOf(resource string, token uint64, expires time.Time) principal {
 	payload = binary.BigEndian.AppendUint64(payload, uint64(expires.Unix()))
 	payload = binary.BigEndian.AppendUint64(payload, token)
 	payload = append(payload, resource...)
-	text := base64.RawURLEncoding.EncodeToString(append(payload, keyed(derived(master, "fencegate s3 session token"), payload)...))
+	text := base64.RawURLEncoding.EncodeToString(append(payload, hmacSum(derived(master, "fencegate s3 session token"), payload)...))
 	sum := sha256.Sum256([]byte(text))
 	access := "ASIA" + base32.StdEncoding.EncodeToString(sum[:])[:16]
-	secret := base64.RawURLEncoding.EncodeToString(keyed(derived(master, "fencegate s3 secret access key"), []byte(access+"\x00"+text)))
+	secret := base64.RawURLEncoding.EncodeToString(hmacSum(derived(master, "fencegate s3 secret access key"), []byte(access+"\x00"+text)))
 	return principal{name: "credentials of " + resource, access: access, secret: secret, session: text}
 }
 
@@ -52,7 +52,7 @@ func derived(master []byte, label string) []byte {
 	return key
 }
 
-func keyed(key, data []byte) []byte {
+func hmacSum(key, data []byte) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write(data)
 	return h.Sum(nil)
@@ -80,7 +80,7 @@ func (p principal) presign(ctx context.Context, req *http.Request, at time.Time)
 func (p principal) signingKey(at time.Time) []byte {
 	key := []byte("AWS4" + p.secret)
 	for _, part := range []string{at.UTC().Format("20060102"), region, "s3", "aws4_request"} {
-		key = keyed(key, []byte(part))
+		key = hmacSum(key, []byte(part))
 	}
 	return key
 }
@@ -100,7 +100,7 @@ func (p principal) chunked(kind, body, trailer, seed string, at time.Time) strin
 	for _, data := range []string{body, ""} {
 		out.WriteString(hexOf(len(data)))
 		if kind != plainChunksTrailer {
-			seed = hex.EncodeToString(keyed(key, []byte(strings.Join([]string{"AWS4-HMAC-SHA256-PAYLOAD", date, scope, seed, empty, hexSum(data)}, "\n"))))
+			seed = hex.EncodeToString(hmacSum(key, []byte(strings.Join([]string{"AWS4-HMAC-SHA256-PAYLOAD", date, scope, seed, empty, hexSum(data)}, "\n"))))
 			out.WriteString(";chunk-signature=" + seed)
 		}
 		out.WriteString("\r\n" + data)
@@ -112,7 +112,7 @@ func (p principal) chunked(kind, body, trailer, seed string, at time.Time) strin
 	case trailer == "":
 		return out.String() + "\r\n"
 	case kind == signedChunksTrailer:
-		seed = hex.EncodeToString(keyed(key, []byte(strings.Join([]string{"AWS4-HMAC-SHA256-TRAILER", date, scope, seed, hexSum(trailer + "\n")}, "\n"))))
+		seed = hex.EncodeToString(hmacSum(key, []byte(strings.Join([]string{"AWS4-HMAC-SHA256-TRAILER", date, scope, seed, hexSum(trailer + "\n")}, "\n"))))
 		return out.String() + trailer + "\r\nx-amz-trailer-signature:" + seed + "\r\n\r\n"
 	}
 	return out.String() + trailer + "\r\n\r\n"

@@ -125,7 +125,7 @@ func revokesByKeyboard(t *testing.T, browser chromium) {
 	b.tabTo(`a.revoke[data-resource="orders/1002"]`)
 	b.want("the focus is seen", `getComputedStyle(document.activeElement).outlineStyle === "solid"`)
 	b.run(`window.before = document.querySelector("#held")`)
-	b.until("what is held is put in anew", `!window.before.isConnected`)
+	b.until("the list of held resources is replaced", `!window.before.isConnected`)
 	b.want("the focus stays where it was", `document.activeElement.matches('a.revoke[data-resource="orders/1002"]')`)
 	b.press(kb.Enter)
 	b.shows("h1", "Revoke orders/1002?")
@@ -159,7 +159,7 @@ func logsIn(t *testing.T, browser chromium) {
 	g.hold("token of ops", "invoices/7", "worker B", 10*time.Minute)
 	b := browser.open(t, g.base, "/")
 	b.until("the token is asked for", `document.activeElement.matches("#token")`)
-	b.want("nothing is told before", `!document.documentElement.outerHTML.includes("orders/1001")`)
+	b.want("nothing is shown before", `!document.documentElement.outerHTML.includes("orders/1001")`)
 	b.press("token of nobody" + kb.Enter)
 	b.shows(".alert", "This token is not one of the gateway's.")
 

@@ -9,7 +9,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-var update = flag.Bool("update", false, "write the pictures in docs anew")
+var update = flag.Bool("update", false, "rewrite the pictures in docs")
 
 // largest bounds a picture, in bytes, because it is in the repository.
 const largest = 150 << 10

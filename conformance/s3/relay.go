@@ -24,9 +24,9 @@ type relay struct {
 	proxy  *httputil.ReverseProxy
 	server *http.Server
 
-	mu   sync.Mutex
-	held *http.Request // with its whole body
-	seen int           // requests with the method, including the held one
+	mu    sync.Mutex
+	kept  *http.Request // the one held back, with its whole body
+	count int           // of requests with the method, including the kept one
 }
 
 func startRelay(to, method string) (*relay, error) {
@@ -59,17 +59,17 @@ func (r *relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func (r *relay) holds(req *http.Request) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.seen++
-	if r.seen > 1 {
+	r.count++
+	if r.count > 1 {
 		return false
 	}
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
-		return true // held stays empty, which deliver reports
+		return true // kept stays empty, which deliver reports
 	}
-	r.held = req.Clone(context.Background())
-	r.held.Body, r.held.RequestURI = io.NopCloser(bytes.NewReader(body)), ""
-	r.held.URL.Scheme, r.held.URL.Host = r.to.Scheme, r.to.Host
+	r.kept = req.Clone(context.Background())
+	r.kept.Body, r.kept.RequestURI = io.NopCloser(bytes.NewReader(body)), ""
+	r.kept.URL.Scheme, r.kept.URL.Host = r.to.Scheme, r.to.Host
 	return true
 }
 
@@ -77,13 +77,13 @@ func (r *relay) holds(req *http.Request) bool {
 func (r *relay) deliver() (status int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.held == nil {
+	if r.kept == nil {
 		return 0, errors.New("no request was held back")
 	}
-	if r.seen < 2 {
+	if r.count < 2 {
 		return 0, fmt.Errorf("the client sent the %s once only", r.method)
 	}
-	res, err := http.DefaultTransport.RoundTrip(r.held)
+	res, err := http.DefaultTransport.RoundTrip(r.kept)
 	if err != nil {
 		return 0, err
 	}

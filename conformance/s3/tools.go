@@ -225,7 +225,7 @@ func (b *bench) try(ctx context.Context, t tool, kind runner.Kind) (got fared, e
 	if !lines.Scan() {
 		return got, lines.Err()
 	}
-	current, reason, hosts := lines.Text(), b.said(said), b.away.seen()
+	current, reason, hosts := lines.Text(), b.said(said), b.away.hostNames()
 	if len(hosts) > 0 {
 		return fared{"**leaves for " + strings.Join(hosts, ", ") + "**", "–", t.leaves && current == "failed"}, nil
 	}
@@ -347,7 +347,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusForbidden)
 }
 
-func (p *proxy) seen() []string {
+func (p *proxy) hostNames() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.hosts)

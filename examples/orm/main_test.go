@@ -183,7 +183,7 @@ func TestGORMWritesUnderTheContextsGrant(t *testing.T) {
 			t.Errorf("%s without a grant: %v", name, err)
 		}
 		if n := s.rows(t); n != before {
-			t.Errorf("%s: %d rows were written in vain", name, n-before)
+			t.Errorf("%s: %d rows were written without effect", name, n-before)
 		}
 	}
 }

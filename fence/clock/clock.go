@@ -1,5 +1,5 @@
 // Package clock tells when leases end. A deadline is an [Instant] taken before the request for the lease was sent, on a
-// clock that also counts the time for which the machine was suspended: the servers run on meanwhile.
+// clock that also counts the time for which the machine was suspended: the servers run on during that time.
 //
 // The guarantee, on Linux: an Instant has passed no later than that much time after it was taken, whatever is done to the
 // wall clock, and whether the machine was suspended or not. Other systems have no supported clock that runs through a

@@ -22,8 +22,8 @@ var ErrCapped = errors.New("lease reached its renewal limit")
 // releaseTimeout bounds the release after the work, in addition to the source's own bounds.
 const releaseTimeout = 10 * time.Second
 
-// Held is a lease held by this process.
-type Held interface {
+// HeldLease is a lease held by this process.
+type HeldLease interface {
 	// Grant returns the grant to present with each write. It fails once the lease is over.
 	Grant() (fence.Grant, error)
 	// Context ends with the lease; its cause says why.
@@ -37,9 +37,9 @@ type Held interface {
 // observe its context.
 //
 // The error is work's. If the lease was over before work returned, it is joined with [ErrLost], even if work returned
-// nil: another holder may have had the resource meanwhile, and the fence may have refused some writes. A release that
+// nil: another holder may have had the resource, and the fence may have refused some writes. A release that
 // does not reach enough servers does not change the result: the lease expires by itself.
-func Under(ctx context.Context, held Held, work func(context.Context, fence.Grant) error) (err error) {
+func Under(ctx context.Context, held HeldLease, work func(context.Context, fence.Grant) error) (err error) {
 	defer func() {
 		free, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer cancel()

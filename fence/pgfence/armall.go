@@ -19,9 +19,9 @@ func (f *Fence) armAll(ctx context.Context, all []fence.Arming) error {
 	all = slices.SortedFunc(slices.Values(all), func(a, b fence.Arming) int { return strings.Compare(a.Resource, b.Resource) })
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {
-		return fmt.Errorf("arm %s: %w", core.NamedArmings(all), err)
+		return fmt.Errorf("arm %s: %w", core.ArmingNames(all), err)
 	}
-	return f.twice(ctx, conn, "arm "+core.NamedArmings(all), func(conn *pgxpool.Conn) (answered bool, err error) {
+	return f.twice(ctx, conn, "arm "+core.ArmingNames(all), func(conn *pgxpool.Conn) (answered bool, err error) {
 		return f.armAllOn(ctx, conn, all)
 	})
 }
@@ -31,11 +31,11 @@ func (f *Fence) armAll(ctx context.Context, all []fence.Arming) error {
 func (f *Fence) armAllOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Arming) (answered bool, err error) {
 	warnings, err := watchCommit(ctx, conn.Conn())
 	if err != nil {
-		return ended(err) || errors.Is(err, ErrNoticesUnavailable), fmt.Errorf("arm %s: %w", core.NamedArmings(all), err)
+		return ended(err) || errors.Is(err, ErrNoticesUnavailable), fmt.Errorf("arm %s: %w", core.ArmingNames(all), err)
 	}
 	resources, tokens, hashes, holders := columns(all)
 	none := func(err error) error {
-		return fmt.Errorf("raise the fences of %s: %w", core.NamedArmings(all), Translate(err))
+		return fmt.Errorf("raise the fences of %s: %w", core.ArmingNames(all), Translate(err))
 	}
 	ask := func(sql string, args ...any) (yes bool, resource string, recorded fence.Token, err error) {
 		var r *string
@@ -50,7 +50,7 @@ func (f *Fence) armAllOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Ar
 	overtaken := func(resource string, recorded fence.Token) error {
 		i := slices.Index(resources, resource)
 		if i < 0 {
-			return fmt.Errorf("arm %s: %w", core.NamedArmings(all), fence.ErrNotRaised)
+			return fmt.Errorf("arm %s: %w", core.ArmingNames(all), fence.ErrNotRaised)
 		}
 		return &fence.NotRaisedError{Resource: resource, Offered: all[i].Token, Recorded: recorded}
 	}
@@ -70,14 +70,14 @@ func (f *Fence) armAllOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Ar
 	case !ours: // another acquisition raised it further in between
 		return true, overtaken(resource, recorded)
 	}
-	return true, warnings.orUnknown(fmt.Sprintf("arm %s", core.NamedArmings(all)))
+	return true, warnings.orUnknown(fmt.Sprintf("arm %s", core.ArmingNames(all)))
 }
 
 // undrainedAll says that all fences are raised, whatever error stopped the drain.
 func undrainedAll(all []fence.Arming, err error) error {
 	translated := Translate(err)
 	if errors.Is(translated, fence.ErrUndrained) || !ended(err) {
-		return fmt.Errorf("drain %s: %w", core.NamedArmings(all), translated)
+		return fmt.Errorf("drain %s: %w", core.ArmingNames(all), translated)
 	}
 	return reports.Undrained(all[0], err)
 }

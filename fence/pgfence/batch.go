@@ -42,7 +42,7 @@ func ExecBatch(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fe
 	case *pgxpool.Pool:
 		pooled, err := d.Acquire(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("begin under %s: %w", core.Named(grants), err)
+			return nil, fmt.Errorf("begin under %s: %w", core.GrantNames(grants), err)
 		}
 		defer pooled.Release()
 		conn = pooled.Conn()
@@ -58,7 +58,7 @@ func ExecBatch(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fe
 		err = ctx.Err()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("begin under %s: %w", core.Named(grants), err)
+		return nil, fmt.Errorf("begin under %s: %w", core.GrantNames(grants), err)
 	}
 	r := pipelined{grants: grants}
 	err = conn.SendBatch(ctx, r.whole(opts, batch)).Close()
@@ -94,7 +94,7 @@ type pipelined struct {
 func (p *pipelined) whole(opts pgx.TxOptions, batch *pgx.Batch) *pgx.Batch {
 	whole := &pgx.Batch{}
 	whole.Queue(beginSQL(opts))
-	sql, args := core.Using(p.grants, core.SQLUseNamed, core.SQLUseManyNamed)
+	sql, args := core.Using(p.grants, core.SQLUseWithID, core.SQLUseManyWithID)
 	whole.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
 		err := p.mark.scan(row)
 		p.first = err == nil || !ended(err)
@@ -120,7 +120,7 @@ func (p *pipelined) whole(opts pgx.TxOptions, batch *pgx.Batch) *pgx.Batch {
 
 // outcome returns the transaction's outcome. err is the batch's.
 func (p *pipelined) outcome(err error, warnings warningWatch) error {
-	switch names := core.Named(p.grants); {
+	switch names := core.GrantNames(p.grants); {
 	case p.committed && warnings.warned():
 		return fmt.Errorf("commit under %s: %w", names, p.mark.unknown(ErrUnreplicated))
 	case p.committed:

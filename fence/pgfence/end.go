@@ -34,7 +34,7 @@ func (f *Fence) End(ctx context.Context, e fence.Ending) error {
 	got, err := f.endings.Do(ctx, e)
 	switch {
 	case err != nil:
-		return fmt.Errorf("end %s: %w", named(e), err)
+		return fmt.Errorf("end %s: %w", grantName(e), err)
 	case got.Done:
 		return got.Err
 	}
@@ -45,8 +45,10 @@ func (f *Fence) End(ctx context.Context, e fence.Ending) error {
 	return err
 }
 
-// named names a grant as [fence.Grant] does.
-func named(e fence.Ending) string { return fence.Grant{Resource: e.Resource, Token: e.Token}.String() }
+// grantName names a grant as [fence.Grant] does.
+func grantName(e fence.Ending) string {
+	return fence.Grant{Resource: e.Resource, Token: e.Token}.String()
+}
 
 // endGroup ends grants in one transaction. It does not wait for a fence that another transaction is changing.
 func (f *Fence) endGroup(ctx context.Context, all []fence.Ending) []groups.Settled {
@@ -70,10 +72,10 @@ func (f *Fence) endGroup(ctx context.Context, all []fence.Ending) []groups.Settl
 func (f *Fence) endAlone(ctx context.Context, e fence.Ending) error {
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {
-		return fmt.Errorf("end %s: %w", named(e), err)
+		return fmt.Errorf("end %s: %w", grantName(e), err)
 	}
 	errs := make([]error, 1)
-	return f.twice(ctx, conn, "end "+named(e), func(conn *pgxpool.Conn) (bool, error) {
+	return f.twice(ctx, conn, "end "+grantName(e), func(conn *pgxpool.Conn) (bool, error) {
 		answered, err := endOn(ctx, conn, []fence.Ending{e}, f.patience.LimitWithin(ctx), errs)
 		return answered, cmp.Or(err, errs[0])
 	})
@@ -91,7 +93,7 @@ func endOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Ending, limit ti
 		resources[i], tokens[i], hashes[i] = e.Resource, int64(e.Token), e.SealHash
 	}
 	rows, _ := conn.Query(ctx, core.SQLEnd, mode, resources, tokens, hashes, limit.Microseconds()) // rows has the error
-	var n, told int
+	var n, answers int
 	var ended, busy bool
 	var recorded *int64
 	_, err = pgx.ForEachRow(rows, []any{&n, &ended, &busy, &recorded}, func() error {
@@ -103,14 +105,14 @@ func endOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Ending, limit ti
 			stands = fence.Token(*recorded)
 		}
 		errs[n-1] = core.Ended(all[n-1], ended, busy, stands)
-		told++
+		answers++
 		return nil
 	})
 	switch {
 	case err != nil:
 		return reports.Ended(err), fmt.Errorf("end %d grant(s): %w", len(all), Translate(err))
-	case told != len(all):
-		return true, fmt.Errorf("%d answers for %d grants", told, len(all))
+	case answers != len(all):
+		return true, fmt.Errorf("%d answers for %d grants", answers, len(all))
 	}
 	return true, nil
 }

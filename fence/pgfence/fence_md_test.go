@@ -112,7 +112,7 @@ var stands = []standing{
 	{"without a grant, in replica mode, with a stale, a forged", "TestEveryWayToWriteIsGuarded"},
 	{"at every point of a stale transaction (before its first statement, between statements, at COMMIT)", "TestRacesAtEveryPoint"},
 	{"`TRUNCATE`, partitions and inheritance children written directly", "TestProtectCoversPartitionsAndChildren"},
-	{"subscriptions (`uncovered_test.go`, `stamp_test.go`)", "TestASubscriptionPassesTheGuard"},
+	{"subscriptions (`schemas_uncovered_test.go`, `rows_stamp_test.go`)", "TestASubscriptionPassesTheGuard"},
 	{"Messages show a name that looks like a seal as `[seal]`", "TestNoRefusalRepeatsASealThatWasGivenAsAName"},
 	{"each row of a table with a resource per row or a stamp is judged by itself", "TestRowsOfAStatementThatIsStoppedAreJudged"},
 	{"`fence.uncovered` lists the tables that were protected before the language came", "TestALanguageThatComesLaterIsNamed"},
@@ -156,7 +156,7 @@ var stands = []standing{
 	{"takes off every guard and leaves the tables as they were", "TestUninstallingLeavesNothing"},
 }
 
-var named = regexp.MustCompile("`([a-z0-9_/]+(?:_test\\.go|\\.pml))`")
+var fileName = regexp.MustCompile("`([a-z0-9_/]+(?:_test\\.go|\\.pml))`")
 
 func TestThePageStandsOnTestsThatAreThere(t *testing.T) {
 	t.Parallel()
@@ -186,7 +186,7 @@ func standOn(t *testing.T, text string, stands []standing) {
 			t.Errorf("%q stands on %s, which is gone", s.piece, s.test)
 		}
 	}
-	for _, m := range named.FindAllStringSubmatch(text, -1) {
+	for _, m := range fileName.FindAllStringSubmatch(text, -1) {
 		_, here := os.Stat(m[1])
 		if _, there := os.Stat(filepath.Join(repository, m[1])); here != nil && there != nil {
 			t.Errorf("the page names %s, which is gone", m[1])
@@ -213,4 +213,32 @@ func TestThePagesCostsAreThoseOfTheBenchmarks(t *testing.T) {
 			t.Errorf("%s is %s in bench/fence/README.md, which fence.md does not say: %s", goal, row[1], cost)
 		}
 	}
+}
+
+// adversaries lists the claims of the threat model in docs/architecture.md, row by row, with the tests that prove
+// them. The tests of fence_locker are in lock/pglock.
+var adversaries = []standing{
+	{"write what is guarded (`arm_race_test.go`", "TestNoWriteLandsAfterArmReturned"},
+	{"`check_guard_test.go`)", "TestEveryWayToWriteIsGuarded"},
+	{"write guarded tables, present a grant with `fence.use`, change or list fences", "TestRightsAreAsNarrowAsTheRoles"},
+	{"learn whether a resource is known, and its recorded token", "TestThePageSaysWhatIsSo"},
+	{"present a grant that was not issued", "TestOnlyTheIssuedGrantPasses"},
+	{"forge a stamp", "TestAStampCannotBeForged"},
+	{"protect or unprotect", "TestAWriterDoesNotProtectAndAProtectorDoesNotWrite"},
+	{"delay writers whose locks it reads in `pg_locks`, by up to 5 seconds each", "TestAnExclusiveLockOnTheCurrentGrantIsNamedToItsWriter"},
+	{"raise their fences (`locks_hostile_test.go`)", "TestOnlyWritersMayRaiseByPresenting"},
+	{"run code with the fence's rights (`judge_attackercode_test.go`)", "TestNoCodeOfAnAttackersRunsUnderACall"},
+	{"take off a part of a guard", "TestEventTriggersRefuseWhatWeakens"},
+	{"or give its column's name to another", "TestEventTriggersRefuseAnotherColumnUnderAGuardsName"},
+	{"take off any guard of its tables, which `fence.uncovered` lists", "TestUncoveredMissesNoGuardThatWasDroppedOrWeakened"},
+	{"run code as a superuser through a superuser's DDL", "TestEventTriggersRunNothingOfTheOwnersWithASuperusersRights"},
+	{"change fences but by arming, ending, revoking and retiring", "TestRightsAreAsNarrowAsTheRoles"},
+	{"end a session whose process and client port it names, not a superuser's", "TestASessionIsEndedByItsPortAndProcess"},
+}
+
+func TestTheThreatModelStandsOnTestsThatAreThere(t *testing.T) {
+	t.Parallel()
+	_, model, _ := strings.Cut(says(t, "architecture.md"), "## Threat model")
+	model, _, _ = strings.Cut(model, "## What it assumes")
+	standOn(t, model, adversaries)
 }

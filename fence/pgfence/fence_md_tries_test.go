@@ -147,14 +147,14 @@ var tries = []struct {
 			t.Errorf("counted %d and %d", all, one)
 		}
 	}},
-	{"Protecting a table anew (`fence.protect`, `fence refresh`, `fence enforce`) begins at 0.", func(t *testing.T, w world) {
-		for _, anew := range []string{`fence.protect('work', resource => 'orders/1001')`, `fence.refresh('work')`, `fence.enforce('work')`} {
+	{"Protecting a table again (`fence.protect`, `fence refresh`, `fence enforce`) begins at 0.", func(t *testing.T, w world) {
+		for _, again := range []string{`fence.protect('work', resource => 'orders/1001')`, `fence.refresh('work')`, `fence.enforce('work')`} {
 			wantUnder(t, w.session(t), nobody, `INSERT INTO work (token) VALUES (1)`, "ZF002")
 			if n := w.refused(t, "work"); n != 1 {
-				t.Errorf("before %s: %d", anew, n)
+				t.Errorf("before %s: %d", again, n)
 			}
-			if w.exec(t, `SELECT `+anew); w.refused(t, "work") != 0 {
-				t.Errorf("%s leaves the count", anew)
+			if w.exec(t, `SELECT `+again); w.refused(t, "work") != 0 {
+				t.Errorf("%s leaves the count", again)
 			}
 		}
 	}},

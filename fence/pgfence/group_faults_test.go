@@ -33,16 +33,16 @@ func TestWhateverBreaksAGroupTheOutcomesAreTrue(t *testing.T) {
 			return arming.Arm(t.Context(), fence.Arming{Resource: "first", Token: fence.Token(time.Now().UnixNano()), SealHash: fence.NewSeal().Hash()})
 		})
 		w.waitFor(t, "the first is on its way", isBlocked)
-		var told []<-chan error
+		var results []<-chan error
 		for i, a := range next(3, fence.Token(step)) {
-			told = append(told, later(func() error { return arming.Arm(t.Context(), a) }))
+			results = append(results, later(func() error { return arming.Arm(t.Context(), a) }))
 			w.queued(t, arming, i+1)
 		}
 		f.set(step, func(conn net.Conn) { _ = conn.Close() })
 		release()
 		<-first
-		errs := make([]error, len(told))
-		for i, one := range told {
+		errs := make([]error, len(results))
+		for i, one := range results {
 			errs[i] = <-one
 		}
 		f.left.Store(0)
@@ -72,11 +72,11 @@ func TestAStatementTimeoutIsItsCallers(t *testing.T) {
 	f := pgfence.New(poolWith(t, w.pg.GatewayURL, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["statement_timeout"] = "50" }))
 	pgfence.GiveTime(f)
 	release := w.block(t)
-	var told []<-chan error
+	var results []<-chan error
 	for _, a := range next(3, 1) {
-		told = append(told, later(func() error { return f.Arm(t.Context(), a) }))
+		results = append(results, later(func() error { return f.Arm(t.Context(), a) }))
 	}
-	for i, one := range told {
+	for i, one := range results {
 		var pg *pgconn.PgError
 		if err := <-one; !errors.As(err, &pg) || pg.Code != "57014" || errors.Is(err, fence.ErrUnknown) {
 			t.Errorf("%d: %v", i, err)
@@ -96,8 +96,8 @@ func TestAPoolOfOneConnectionIsEnough(t *testing.T) {
 	pgfence.GiveTime(f)
 	_ = paused(t, w, pgx.ReadCommitted, w.acquire(t, orders, 1))
 	all := append(next(70, 2), fence.Arming{Resource: orders, Token: 2, SealHash: fence.NewSeal().Hash()})
-	for _, told := range w.together(t, f, all...) {
-		if err := <-told; err != nil {
+	for _, result := range w.together(t, f, all...) {
+		if err := <-result; err != nil {
 			t.Error(err)
 		}
 	}
@@ -111,9 +111,9 @@ func TestThePoolIsClosedUnderWay(t *testing.T) {
 	f := pgfence.New(pool)
 	pgfence.GiveTime(f)
 	release := w.block(t)
-	var told []<-chan error
+	var results []<-chan error
 	for i, a := range next(4, 1) {
-		told = append(told, later(func() error { return f.Arm(t.Context(), a) }))
+		results = append(results, later(func() error { return f.Arm(t.Context(), a) }))
 		if i == 0 {
 			w.waitFor(t, "the first is on its way", isBlocked)
 		}
@@ -123,7 +123,7 @@ func TestThePoolIsClosedUnderWay(t *testing.T) {
 	w.waitFor(t, "time passes", `SELECT pg_sleep(0.01) IS NOT NULL`)
 	release()
 	<-closed
-	for i, one := range told {
+	for i, one := range results {
 		if err := <-one; i > 0 && err != nil && errors.Is(err, fence.ErrUnknown) {
 			t.Errorf("%d never left: %v", i, err)
 		}
@@ -170,13 +170,13 @@ func TestAGroupThatDidNotReachTheStandbyIsUnknown(t *testing.T) {
 		return w.fence.Arm(t.Context(), arming(fence.Grant{Resource: orders, Token: 1, Seal: fence.NewSeal()}))
 	})
 	w.waitFor(t, "the first waits for the standby", waitsForStandby)
-	var told []<-chan error
+	var results []<-chan error
 	for i, a := range all {
-		told = append(told, later(func() error { return w.fence.Arm(t.Context(), a) }))
+		results = append(results, later(func() error { return w.fence.Arm(t.Context(), a) }))
 		w.queued(t, w.fence, i+1)
 	}
 	errs := []error{cancelWaits(t, w, first)}
-	for _, one := range told {
+	for _, one := range results {
 		errs = append(errs, cancelWaits(t, w, one))
 	}
 	for i, err := range errs {

@@ -55,16 +55,16 @@ func (w world) together(t testing.TB, f *pgfence.Fence, all ...fence.Arming) []<
 		return f.Arm(t.Context(), fence.Arming{Resource: "first", Token: 1 + fence.Token(time.Now().UnixNano()), SealHash: fence.NewSeal().Hash()})
 	})
 	w.waitFor(t, "the first is on its way", isBlocked)
-	var told []<-chan error
+	var results []<-chan error
 	for i, a := range all {
-		told = append(told, later(func() error { return f.Arm(t.Context(), a) }))
+		results = append(results, later(func() error { return f.Arm(t.Context(), a) }))
 		w.queued(t, f, i+1) // in this order
 	}
 	release()
 	if err := <-first; err != nil {
 		t.Fatal(err)
 	}
-	return told
+	return results
 }
 
 // some are n resources, armed at token.
@@ -99,8 +99,8 @@ func TestArmsGoInGroups(t *testing.T) {
 	w := setup(t)
 	for i, what := range []string{"new names", "names that are there"} {
 		token := fence.Token(i + 1)
-		for _, told := range w.together(t, w.fence, next(n, token)...) {
-			if err := <-told; err != nil {
+		for _, result := range w.together(t, w.fence, next(n, token)...) {
+			if err := <-result; err != nil {
 				t.Error(err)
 			}
 		}
@@ -127,7 +127,7 @@ func TestAGroupIsNotFailedByOneOfIts(t *testing.T) {
 	old := w.acquire(t, orders, 5)
 	tx := paused(t, w, pgx.ReadCommitted, old)
 
-	told := w.together(t, w.fence, all...)
+	results := w.together(t, w.fence, all...)
 	for i, want := range map[int]func(error) bool{
 		0: func(err error) bool { return err == nil },
 		1: func(err error) bool {
@@ -138,19 +138,19 @@ func TestAGroupIsNotFailedByOneOfIts(t *testing.T) {
 		3: func(err error) bool { return err != nil && strings.Contains(err.Error(), "seal was used") },
 		5: func(err error) bool { return err == nil },
 	} {
-		if err := <-told[i]; !want(err) {
+		if err := <-results[i]; !want(err) {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
 	select {
-	case err := <-told[4]:
+	case err := <-results[4]:
 		t.Errorf("armed over a writer in flight: %v", err)
 	default:
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Errorf("within its grace: %v", err)
 	}
-	if err := <-told[4]; err != nil {
+	if err := <-results[4]; err != nil {
 		t.Error(err)
 	}
 }
@@ -198,8 +198,8 @@ func TestAStrangerDoesNotHoldUpAGroup(t *testing.T) {
 	if _, err := stranger.Exec(t.Context(), `SELECT pg_advisory_lock(hashtextextended('many/001', 1717920357))`); err != nil {
 		t.Fatal(err)
 	}
-	for i, told := range w.together(t, w.fence, next(3, 1)...) {
-		if err := <-told; err != nil {
+	for i, result := range w.together(t, w.fence, next(3, 1)...) {
+		if err := <-result; err != nil {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
@@ -253,13 +253,13 @@ func TestACallerLeavesItsGroup(t *testing.T) {
 	w := setup(t)
 	release := w.block(t)
 	all := next(4, 1)
-	var told [4]<-chan error
+	var results [4]<-chan error
 	var leave [4]context.CancelFunc
 	arm := func(i int) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer t.Cleanup(cancel)
 		leave[i] = cancel
-		told[i] = later(func() error { return w.fence.Arm(ctx, all[i]) })
+		results[i] = later(func() error { return w.fence.Arm(ctx, all[i]) })
 	}
 	arm(0)
 	w.waitFor(t, "the first is on its way", isBlocked)
@@ -267,22 +267,22 @@ func TestACallerLeavesItsGroup(t *testing.T) {
 	arm(2)
 	w.queued(t, w.fence, 2)
 	leave[0]()
-	if err := <-told[0]; !errors.Is(err, context.Canceled) { // not unknown if PostgreSQL has said that it was not done
+	if err := <-results[0]; !errors.Is(err, context.Canceled) { // not unknown if PostgreSQL has said that it was not done
 		t.Errorf("alone on its way: %v", err)
 	}
 	w.waitFor(t, "the group is on its way", isBlocked+` AND (SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%arm_group%' AND datname = current_database())`)
 	arm(3)
 	w.queued(t, w.fence, 1)
 	leave[3]()
-	if err := <-told[3]; errors.Is(err, fence.ErrUnknown) || !errors.Is(err, context.Canceled) {
+	if err := <-results[3]; errors.Is(err, fence.ErrUnknown) || !errors.Is(err, context.Canceled) {
 		t.Errorf("it still waited: %v", err)
 	}
 	leave[1]()
-	if err := <-told[1]; !errors.Is(err, fence.ErrUnknown) || !errors.Is(err, context.Canceled) {
+	if err := <-results[1]; !errors.Is(err, fence.ErrUnknown) || !errors.Is(err, context.Canceled) {
 		t.Errorf("in a group on its way: %v", err)
 	}
 	release()
-	if err := <-told[2]; err != nil {
+	if err := <-results[2]; err != nil {
 		t.Error(err)
 	}
 	if got := value[string](t, w, `SELECT string_agg(resource, ' ' ORDER BY resource) FROM fence.resources WHERE resource LIKE 'many/%'`); got != "many/001 many/002" {

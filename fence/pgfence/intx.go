@@ -82,7 +82,7 @@ func inTx(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.G
 	opts.CommitQuery = core.SQLCommit
 	tx, mark, err := begin(ctx, db, opts, grants)
 	if err != nil {
-		return fmt.Errorf("begin under %s: %w", core.Named(grants), Translate(err))
+		return fmt.Errorf("begin under %s: %w", core.GrantNames(grants), Translate(err))
 	}
 	done := false
 	defer func() {
@@ -94,12 +94,12 @@ func inTx(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.G
 	lent := &lentTx{Tx: tx}
 	if err := fn(lent); err != nil {
 		if !lent.ended && endedBySQL(ctx, tx) {
-			return fmt.Errorf("transaction under %s: %w: %w", core.Named(grants), ErrTxEnded, Translate(err)) // perhaps committed
+			return fmt.Errorf("transaction under %s: %w: %w", core.GrantNames(grants), ErrTxEnded, Translate(err)) // perhaps committed
 		}
 		return Translate(err)
 	}
 	if err := committable(ctx, lent); err != nil {
-		return fmt.Errorf("transaction under %s: %w", core.Named(grants), err)
+		return fmt.Errorf("transaction under %s: %w", core.GrantNames(grants), err)
 	}
 	done = true
 	return commit(ctx, tx, mark, grants)
@@ -168,7 +168,7 @@ func (m *mark) unknown(err error) error {
 // text, the grants are sent separately, as parameters.
 func begin(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.Grant) (tx pgx.Tx, m mark, err error) {
 	alone := sendsLiterals(db)
-	sql, args := core.Using(grants, core.SQLUseNamed, core.SQLUseManyNamed)
+	sql, args := core.Using(grants, core.SQLUseWithID, core.SQLUseManyWithID)
 	batch := &pgx.Batch{}
 	batch.BeginTx(opts)
 	if !alone {
@@ -221,11 +221,11 @@ func commit(ctx context.Context, tx pgx.Tx, m mark, grants []fence.Grant) error 
 		}
 		err = ErrUnreplicated
 	case ended(err) && saysTxEnded(err):
-		return fmt.Errorf("transaction under %s: %w", core.Named(grants), ErrTxEnded)
+		return fmt.Errorf("transaction under %s: %w", core.GrantNames(grants), ErrTxEnded)
 	case ended(err), errors.Is(err, pgx.ErrTxCommitRollback):
-		return fmt.Errorf("commit under %s: %w", core.Named(grants), Translate(err))
+		return fmt.Errorf("commit under %s: %w", core.GrantNames(grants), Translate(err))
 	}
-	return fmt.Errorf("commit under %s: %w", core.Named(grants), m.unknown(err))
+	return fmt.Errorf("commit under %s: %w", core.GrantNames(grants), m.unknown(err))
 }
 
 // rollback runs even if the caller's context has ended.

@@ -78,24 +78,24 @@ func unreplicated(n *pgconn.Notice) bool {
 
 // warningWatch counts the warnings from a moment on. The zero value receives none.
 type warningWatch struct {
-	seen   *standbyWarnings
-	before int64
+	warnings *standbyWarnings
+	before   int64
 }
 
 func watchWarnings(conn *pgconn.PgConn) warningWatch {
-	seen, ok := conn.CustomData()[warningsKey].(*standbyWarnings)
+	warnings, ok := conn.CustomData()[warningsKey].(*standbyWarnings)
 	if !ok {
 		return warningWatch{}
 	}
-	return warningWatch{seen: seen, before: seen.count.Load()}
+	return warningWatch{warnings: warnings, before: warnings.count.Load()}
 }
 
 // watching reports whether the connection receives warnings.
-func (w warningWatch) watching() bool { return w.seen != nil }
+func (w warningWatch) watching() bool { return w.warnings != nil }
 
 // warned reports whether the warning came. It may be called after the connection was released: a warning of its next
 // user then makes an outcome unknown needlessly, which is harmless.
-func (w warningWatch) warned() bool { return w.watching() && w.seen.count.Load() != w.before }
+func (w warningWatch) warned() bool { return w.watching() && w.warnings.count.Load() != w.before }
 
 // orUnknown is nil unless the warning came.
 func (w warningWatch) orUnknown(doing string) error {

@@ -93,7 +93,7 @@ func TestARetiredFenceRefusesItsStaleTokens(t *testing.T) {
 		t.Errorf("arm all: %v", err)
 	}
 	if n := value[int](t, w, `SELECT (SELECT count(*) FROM fence.resources) + (SELECT count(*) FROM fence.arms)`); n != 0 {
-		t.Errorf("%d rows were made in vain", n)
+		t.Errorf("%d rows were made without effect", n)
 	}
 	if err := attempt(t, conn, pgx.ReadCommitted, orders, w.acquire(t, orders, 35).Presented()); err != nil {
 		t.Errorf("a new grant: %v", err)

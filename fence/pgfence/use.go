@@ -27,7 +27,7 @@ func Use(ctx context.Context, tx pgx.Tx, grants ...fence.Grant) error {
 	sql, args := core.Using(grants, core.SQLUse, core.SQLUseMany)
 	// Never the simple protocol: it would put the seals into the statement's text.
 	if _, err := tx.Exec(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...); err != nil {
-		return fmt.Errorf("use %s: %w", core.Named(grants), Translate(err))
+		return fmt.Errorf("use %s: %w", core.GrantNames(grants), Translate(err))
 	}
 	return nil
 }

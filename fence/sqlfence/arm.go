@@ -44,7 +44,7 @@ func (f *Fence) Arm(ctx context.Context, all ...fence.Arming) error {
 	if err := core.ValidateArmings(all); err != nil {
 		return err
 	}
-	what := "arm " + core.NamedArmings(all)
+	what := "arm " + core.ArmingNames(all)
 	arm := func(ctx context.Context, db database) (bool, error) { return f.arm(ctx, db, all[0]) }
 	if len(all) > 1 {
 		all = slices.SortedFunc(slices.Values(all), func(a, b fence.Arming) int { return strings.Compare(a.Resource, b.Resource) })
@@ -76,7 +76,7 @@ type database interface {
 func (f *Fence) armAll(ctx context.Context, db database, all []fence.Arming) (answered bool, err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
-		return reports.Ended(err), fmt.Errorf("arm %s: %w", core.NamedArmings(all), reports.Translate(err))
+		return reports.Ended(err), fmt.Errorf("arm %s: %w", core.ArmingNames(all), reports.Translate(err))
 	}
 	defer func() { _ = tx.Rollback() }()
 	for _, a := range all {
@@ -85,7 +85,7 @@ func (f *Fence) armAll(ctx context.Context, db database, all []fence.Arming) (an
 		}
 	}
 	if err := tx.Commit(); err != nil {
-		return reports.Ended(err), fmt.Errorf("arm %s: %w", core.NamedArmings(all), reports.Translate(err))
+		return reports.Ended(err), fmt.Errorf("arm %s: %w", core.ArmingNames(all), reports.Translate(err))
 	}
 	for _, a := range all {
 		if answered, err := f.drain(ctx, db, a); err != nil {

@@ -74,7 +74,7 @@ func inTx(ctx context.Context, db Beginner, opts *sql.TxOptions, grants []fence.
 	// Otherwise a transaction of pgxsql would refuse statements of fn whose context carries these grants.
 	tx, err := db.BeginTx(WithGrant(ctx, grants...), opts)
 	if err != nil {
-		return fmt.Errorf("begin under %s: %w", core.Named(grants), err)
+		return fmt.Errorf("begin under %s: %w", core.GrantNames(grants), err)
 	}
 	done := false
 	defer func() {
@@ -89,21 +89,21 @@ func inTx(ctx context.Context, db Beginner, opts *sql.TxOptions, grants []fence.
 	unknown, err := mark(ctx, tx)
 	switch {
 	case errors.Is(err, ErrTxEnded):
-		return fmt.Errorf("transaction under %s: %w", core.Named(grants), errors.Join(err, Translate(fnErr)))
+		return fmt.Errorf("transaction under %s: %w", core.GrantNames(grants), errors.Join(err, Translate(fnErr)))
 	case fnErr != nil:
 		return Translate(fnErr)
 	case err != nil:
-		return fmt.Errorf("transaction under %s: %w", core.Named(grants), Translate(err))
+		return fmt.Errorf("transaction under %s: %w", core.GrantNames(grants), Translate(err))
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("transaction under %s: %w", core.Named(grants), err)
+		return fmt.Errorf("transaction under %s: %w", core.GrantNames(grants), err)
 	}
 	done = true
 	if err := tx.Commit(); ended(err) {
-		return fmt.Errorf("commit under %s: %w", core.Named(grants), Translate(err))
+		return fmt.Errorf("commit under %s: %w", core.GrantNames(grants), Translate(err))
 	} else if err != nil {
 		unknown.Err = err
-		return fmt.Errorf("commit under %s: %w", core.Named(grants), unknown)
+		return fmt.Errorf("commit under %s: %w", core.GrantNames(grants), unknown)
 	}
 	return nil
 }

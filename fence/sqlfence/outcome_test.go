@@ -12,8 +12,8 @@ import (
 	"github.com/fencegate/fencegate/fence/sqlfence"
 )
 
-// The context of a lost COMMIT still carries its grant, which the next holder may have superseded meanwhile. The
-// outcome is asked without it.
+// The context of a lost COMMIT still carries its grant, which the next holder may have superseded. Outcome asks
+// without it.
 func TestTheOutcomeIsFoundUnderAContextWhoseGrantIsStale(t *testing.T) {
 	t.Parallel()
 	for name, open := range connectors {

@@ -44,11 +44,11 @@ func Use(ctx context.Context, tx Tx, grants ...fence.Grant) (err error) {
 	// not appear.
 	stmt, err := tx.PrepareContext(ctx, query)
 	if err != nil {
-		return fmt.Errorf("use %s: %w", core.Named(grants), Translate(err))
+		return fmt.Errorf("use %s: %w", core.GrantNames(grants), Translate(err))
 	}
 	defer func() { _ = stmt.Close() }() // on failure the transaction fails anyway
 	if _, err := stmt.ExecContext(ctx, args...); err != nil {
-		return fmt.Errorf("use %s: %w", core.Named(grants), Translate(err))
+		return fmt.Errorf("use %s: %w", core.GrantNames(grants), Translate(err))
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ func (s *Server) currentStatus(ctx context.Context) (wire.Status, error) {
 		answer.Keys = []wire.KeyStatus{}
 	}
 	if !p.May(access.Inspect, "") {
-		answer.Held, answer.Waiters, answer.Objects = nil, nil, nil
+		answer.HeldLeases, answer.Waiters, answer.Objects = nil, nil, nil
 		answer.Lock.Nodes = unnamed(answer.Lock.Nodes)
 	}
 	if !p.May(access.Sessions, "") {

@@ -7,11 +7,15 @@ import (
 	"testing"
 )
 
-// Files of tests that are named after no source file: what a package's tests share, and kinds of tests that a package has as a whole.
+// Files of tests that are named after no source file: what a package's tests share, and kinds of tests that a package has
+// as a whole.
 var shared = words(`main export harness setup fakes example bench fuzz torture simulation`)
 
-// A file of tests x_test.go tests x.go of its folder, or of a package in its internal, or is x_TOPIC_test.go. In a folder that has no code but tests, names
-// are free.
+// Packages whose tests test SQL: a file of tests there may be named after a file of migrations/*/code instead.
+var testSQL = words(`fence/pgfence migrations`)
+
+// A file of tests x_test.go tests x.go of its folder, or of a package in its internal, or is x_TOPIC_test.go. In
+// [testSQL], x.sql counts as well. In a folder that has no code but tests, names are free.
 func TestAFileOfTestsIsNamedAfterWhatItTests(t *testing.T) {
 	t.Parallel()
 	wrong := map[string]int{}
@@ -41,12 +45,20 @@ func isAfterSource(dir, base string) bool {
 		if _, err := os.Stat(filepath.Join(root, dir, base+".go")); err == nil {
 			return true
 		}
+		if testSQL[dir] && isSQL(base) {
+			return true
+		}
 		i := strings.LastIndex(base, "_")
 		if i < 0 {
 			return false
 		}
 		base = base[:i]
 	}
+}
+
+func isSQL(base string) bool {
+	files, err := filepath.Glob(filepath.Join(root, "migrations", "*", "code", base+".sql"))
+	return err == nil && len(files) > 0
 }
 
 // hasCode reports whether a folder has a Go file besides tests and doc.go.

@@ -14,7 +14,7 @@ import (
 type Lifetime struct {
 	// Calls ends with Close.
 	Calls context.Context //nolint:containedctx // of all calls, and as long as the source
-	// Late ends a little later: unused leases are given back meanwhile.
+	// Late ends a little later: until then unused leases are given back.
 	Late context.Context //nolint:containedctx // of the background work, and as long as the source
 
 	endCalls, endLate context.CancelFunc

@@ -172,7 +172,7 @@ func (n *Node) Kept() *miniredis.Miniredis {
 // Freeze stops the node's process: it takes connections and requests, and answers nothing until Thaw.
 func (n *Node) Freeze() { n.Requests.Close() }
 
-// Thaw lets a frozen node go on. Its leases have expired meanwhile. As a server does, it comes to what was sent on
+// Thaw lets a frozen node go on. Its leases expired while it was frozen. As a server does, it processes what was sent on
 // connections that have ended before it answers on new ones.
 func (n *Node) Thaw() {
 	n.mu.Lock()
@@ -238,12 +238,12 @@ func clientOf(dial func(context.Context, string, string) (net.Conn, error)) *red
 
 // Way is one direction of a node's connections. Its zero value carries at once. A test may wait for what it holds.
 type Way struct {
-	mu     sync.Mutex
-	opened chan struct{} // nil: open
-	held   int           // messages that have ever waited at it
-	lose   int           // this many further messages are lost, with their connections
-	lost   int
-	delay  func() time.Duration
+	mu        sync.Mutex
+	opened    chan struct{} // nil: open
+	heldCount int           // messages that have ever waited at it
+	lose      int           // this many further messages are lost, with their connections
+	lost      int
+	delay     func() time.Duration
 }
 
 // Close holds every message until Open.
@@ -265,11 +265,11 @@ func (w *Way) Open() {
 	}
 }
 
-// Held is how many messages have ever been held.
-func (w *Way) Held() int {
+// HeldCount is how many messages have ever been held.
+func (w *Way) HeldCount() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.held
+	return w.heldCount
 }
 
 // Lose loses the next messages, and cuts the connection of each.
@@ -308,7 +308,7 @@ func (w *Way) enter() (at time.Time, lost bool) {
 		at = at.Add(w.delay())
 	}
 	if w.opened != nil {
-		w.held++
+		w.heldCount++
 	}
 	return at, false
 }

@@ -96,7 +96,7 @@ func TestMessagesAreHeldDelayedAndLost(t *testing.T) {
 		}
 		n.Replies.Delay(nil)
 		n.Requests.Close()
-		if d := took(incr); d != time.Second || n.Requests.Held() == 0 {
+		if d := took(incr); d != time.Second || n.Requests.HeldCount() == 0 {
 			t.Errorf("a held request took %v", d)
 		}
 		must("2")

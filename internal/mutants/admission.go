@@ -118,7 +118,7 @@ var admission = []mutant{
 		new: "if false then",
 	},
 	{
-		name: "no-patience", what: "an admission is begun anew while another process ends it",
+		name: "no-patience", what: "an admission starts again while another process ends it",
 		file: "lock/internal/admission/admit.go", test: "TestProcessesLetEachOtherAdmitANodeWithManyLocks",
 		old: "return !o.until.Passed()",
 		new: "return false",
@@ -292,7 +292,7 @@ var admission = []mutant{
 		new: "left < 0 {",
 	},
 	{
-		name: "recover-short", what: "a recovery goes on with the quarantine of one that was told of shorter leases",
+		name: "recover-short", what: "a recovery goes on with the quarantine of one that knew only of shorter leases",
 		file: "lock/internal/admission/above.go", test: "TestARecoveryThatIsToldOfLongerLeasesWaitsAnew",
 		old: " && whole >= g.quarantine(states)",
 		new: "",

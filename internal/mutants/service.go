@@ -88,13 +88,13 @@ var service = []mutant{
 		new: ")",
 	},
 	{
-		name: "own-pg-port", what: "clients are told the gateway's own PostgreSQL port",
+		name: "own-pg-port", what: "clients receive the gateway's own PostgreSQL port",
 		file: "gateway/endpoints.go", in: "gateway", test: "TestClientsAreToldTheBalancersPorts",
 		old: "if g.parsed.pgAdvertise.host != \"\" {",
 		new: "if false {",
 	},
 	{
-		name: "own-s3-port", what: "clients are told the gateway's own S3 port",
+		name: "own-s3-port", what: "clients receive the gateway's own S3 port",
 		file: "gateway/endpoints.go", in: "gateway", test: "TestClientsAreToldTheBalancersPorts",
 		old: "cmp.Or(g.cfg.S3Advertise, scheme+",
 		new: "cmp.Or(scheme+",

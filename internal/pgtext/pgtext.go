@@ -36,7 +36,7 @@ func unconnected(failed *pgconn.ConnectError) string {
 	var reasons []string
 	places := map[string][]string{} // by reason
 	for _, try := range tries(failed.Unwrap()) {
-		place, why := told(try)
+		place, why := splitTry(try)
 		if !slices.Contains(reasons, why) {
 			reasons = append(reasons, why)
 		}
@@ -83,8 +83,8 @@ func tries(err error) []error {
 	return all
 }
 
-// told splits the text of a try, "ADDRESS (HOST): REASON". The place is empty if no address was tried.
-func told(try error) (place, why string) {
+// splitTry splits the text of a try, "ADDRESS (HOST): REASON". The place is empty if no address was tried.
+func splitTry(try error) (place, why string) {
 	why = strings.Join(strings.Fields(try.Error()), " ")
 	addr, rest, _ := strings.Cut(why, " (")
 	host, reason, ok := strings.Cut(rest, "): ")

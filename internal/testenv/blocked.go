@@ -8,8 +8,8 @@ import (
 )
 
 // Blocked calls call, which must wait for the rows of a table, and returns its result. A transaction of the test holds
-// the rows until call was seen to wait and meanwhile has run.
-func (pg PG) Blocked(t testing.TB, table string, call func() error, meanwhile func()) error {
+// the rows until call waits and during has returned.
+func (pg PG) Blocked(t testing.TB, table string, call func() error, during func()) error {
 	t.Helper()
 	pool := pg.Pool(t)
 	tx, err := pool.Begin(t.Context())
@@ -34,7 +34,7 @@ func (pg PG) Blocked(t testing.TB, table string, call func() error, meanwhile fu
 			t.Fatal(err)
 		}
 	}
-	meanwhile()
+	during()
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func (l listener) Accept() (net.Conn, error) {
 type conn struct {
 	*tls.Conn
 
-	told sync.Once // sends the answer to plain HTTP
+	refusal sync.Once // sends the answer to plain HTTP
 }
 
 const plainHTTP = "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\nThis port speaks HTTPS: use https:// in its address.\n"
@@ -72,7 +72,7 @@ func ClientCertificate(r *http.Request) *x509.Certificate {
 func (c *conn) Handshake() error {
 	err := c.Conn.Handshake()
 	if wrong, ok := errors.AsType[tls.RecordHeaderError](err); ok && wrong.Conn != nil && looksHTTP(wrong.RecordHeader) {
-		c.told.Do(func() { _, _ = io.WriteString(wrong.Conn, plainHTTP) })
+		c.refusal.Do(func() { _, _ = io.WriteString(wrong.Conn, plainHTTP) })
 	}
 	return err
 }

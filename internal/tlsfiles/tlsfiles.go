@@ -43,7 +43,7 @@ func (f Files) Load(use Use, log *slog.Logger) (*tls.Config, error) {
 	if follower.current, err = f.read(use); err != nil {
 		return nil, err
 	}
-	follower.seen = seen
+	follower.state = seen
 	cfg := follower.current.Clone()
 	cfg.Certificates = nil
 	cfg.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &follower.config().Certificates[0], nil }
@@ -115,7 +115,7 @@ type follower struct {
 
 	mu      sync.Mutex
 	current *tls.Config
-	seen    [3]fileState // the files from which current was read
+	state   [3]fileState // the files from which current was read
 	failure string       // the last one logged
 }
 
@@ -124,7 +124,7 @@ func (f *follower) config() *tls.Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	seen, err := f.files.stat()
-	if err == nil && sameFiles(seen, f.seen) {
+	if err == nil && sameFiles(seen, f.state) {
 		f.failure = ""
 		return f.current
 	}
@@ -134,7 +134,7 @@ func (f *follower) config() *tls.Config {
 	}
 	switch {
 	case err == nil:
-		f.current, f.seen, f.failure = fresh, seen, ""
+		f.current, f.state, f.failure = fresh, seen, ""
 		f.log.Info(f.use.Port+" offers the new certificate", "file", f.files.Cert)
 		for _, warning := range f.files.Warnings(time.Now()) {
 			f.log.Warn(f.use.Port + ": " + warning)

@@ -19,10 +19,10 @@ import (
 
 // wire carries a client's transactions. It can lose messages or answers, and then reports a broken connection.
 type wire struct {
-	late   atomic.Int32 // so many messages are lost, and arrive with deliver
-	silent atomic.Int32 // so many messages arrive, and their answers are lost
-	held   chan func() error
-	etcd   *clientv3.Client // a direct connection
+	late    atomic.Int32 // so many messages are lost, and arrive with deliver
+	silent  atomic.Int32 // so many messages arrive, and their answers are lost
+	delayed chan func() error
+	etcd    *clientv3.Client // a direct connection
 }
 
 func (w *wire) pass(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -30,7 +30,7 @@ func (w *wire) pass(ctx context.Context, method string, req, reply any, cc *grpc
 	switch {
 	case method != "/etcdserverpb.KV/Txn":
 	case w.late.Add(-1) >= 0:
-		w.held <- func() error {
+		w.delayed <- func() error {
 			return invoke(context.WithoutCancel(ctx), method, req, new(etcdserverpb.TxnResponse), cc, opts...)
 		}
 		return lost
@@ -45,7 +45,7 @@ func (w *wire) pass(ctx context.Context, method string, req, reply any, cc *grpc
 func (w *wire) deliver(t *testing.T, n int) {
 	t.Helper()
 	for range n {
-		if err := (<-w.held)(); err != nil {
+		if err := (<-w.delayed)(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -55,7 +55,7 @@ func (w *wire) deliver(t *testing.T, n int) {
 func wired(t *testing.T) (w *wire, s *etcdlock.Source, lease leasing.Lease, key func() *mvccpb.KeyValue) {
 	t.Helper()
 	c := cluster(t, 1, "")
-	w = &wire{held: make(chan func() error, 9), etcd: client(t, c.Endpoints()...)}
+	w = &wire{delayed: make(chan func() error, 9), etcd: client(t, c.Endpoints()...)}
 	s = source(t, etcdlock.Config{Client: clientOf(t, clientv3.Config{
 		Endpoints: c.Endpoints(), DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(w.pass)},
 	})})

@@ -21,7 +21,7 @@ import (
 // takeTries bounds how often an acquisition is sent again, for any reason.
 const takeTries = 6
 
-// errMoved reports that the base was raised meanwhile.
+// errMoved reports that another process has raised the base.
 var errMoved = errors.New("the token base was raised concurrently; try again")
 
 // attempt is one transaction that creates the key of a resource.
@@ -34,11 +34,11 @@ type attempt struct {
 	behind   bool   // it queues behind the waiters
 	place    *place // its place in the queue; nil: it does not join
 
-	seen *seen // etcd's answer
+	answer *snapshot // etcd's answer
 }
 
-// seen is what etcd reported about a resource.
-type seen struct {
+// snapshot is what etcd reported about a resource.
+type snapshot struct {
 	created  int64 // the key's create revision; 0: it was not created
 	revision int64 // of the answer
 	base     *etcdserverpb.RangeResponse
@@ -50,7 +50,7 @@ func (a *attempt) doing() string { return fmt.Sprintf("acquire %q", a.r.Resource
 
 func (a *attempt) taken() leases.Taken {
 	return leases.Taken{
-		Resource: a.r.Resource, Owner: a.owner.String(), Token: a.base.value + fence.Token(a.seen.created), Deadline: a.deadline,
+		Resource: a.r.Resource, Owner: a.owner.String(), Token: a.base.value + fence.Token(a.answer.created), Deadline: a.deadline,
 	}
 }
 
@@ -70,7 +70,7 @@ func (s *store) Take(ctx context.Context, r leasing.Request) (leases.Taken, erro
 
 // take sends an acquisition until etcd answers, a bounded number of times. Each try has its own owner, so that a try
 // whose answer was lost can be recognized. If it succeeded after all, its lease is the caller's.
-func (s *store) take(ctx context.Context, like *attempt) (leases.Taken, *seen, error) {
+func (s *store) take(ctx context.Context, like *attempt) (leases.Taken, *snapshot, error) {
 	var lost []*attempt // their outcome is unknown
 	defer func() {
 		if len(lost) > 0 {
@@ -89,12 +89,12 @@ func (s *store) take(ctx context.Context, like *attempt) (leases.Taken, *seen, e
 			var got *attempt
 			got, lost = given(a, lost)
 			if got != nil {
-				return got.taken(), got.seen, nil
+				return got.taken(), got.answer, nil
 			}
-			if err = a.held(); err != nil {
-				return leases.Taken{}, a.seen, err
+			if err = a.refusal(); err != nil {
+				return leases.Taken{}, a.answer, err
 			}
-			_, err = s.setBase((*clientv3.GetResponse)(a.seen.base))
+			_, err = s.setBase((*clientv3.GetResponse)(a.answer.base))
 			err = cmp.Or(err, errMoved)
 		}
 		if mayPass(err) {
@@ -118,11 +118,11 @@ func (s *store) again(a *attempt, err error) bool {
 
 // given returns the attempt to which etcd gave the resource: a, one whose answer was lost, or nil.
 func given(a *attempt, lost []*attempt) (got *attempt, others []*attempt) {
-	if a.seen.created > 0 {
+	if a.answer.created > 0 {
 		return a, lost
 	}
 	for i, earlier := range lost {
-		if earlier.find(a.seen) {
+		if earlier.find(a.answer) {
 			return earlier, append(lost[:i:i], lost[i+1:]...)
 		}
 	}
@@ -150,24 +150,24 @@ func (s *store) attempt(ctx context.Context, like *attempt) (*attempt, error) {
 }
 
 // find reports whether this attempt, whose answer was lost, holds the resource.
-func (a *attempt) find(s *seen) bool {
+func (a *attempt) find(s *snapshot) bool {
 	if len(s.lock.Kvs) == 0 || string(s.lock.Kvs[0].Value) != a.owner.String() {
 		return false
 	}
-	a.seen = &seen{created: s.lock.Kvs[0].CreateRevision, revision: s.revision, line: s.line}
+	a.answer = &snapshot{created: s.lock.Kvs[0].CreateRevision, revision: s.revision, line: s.line}
 	return true
 }
 
-// held returns why the resource was not given; nil: the base had changed.
-func (a *attempt) held() error {
-	if locks := a.seen.lock.Kvs; len(locks) > 0 {
+// refusal returns why the resource was not given; nil: the base had changed.
+func (a *attempt) refusal() error {
+	if locks := a.answer.lock.Kvs; len(locks) > 0 {
 		held := &leasing.HeldError{Resource: a.r.Resource}
 		if o, ok := leases.ParseOwner(string(locks[0].Value)); ok {
 			held.Holder = o.Holder
 		}
 		return held
 	}
-	if base := a.seen.base.Kvs; a.behind && (len(base) == 0 && a.base.text == "" || len(base) > 0 && string(base[0].Value) == a.base.text) {
+	if base := a.answer.base.Kvs; a.behind && (len(base) == 0 && a.base.text == "" || len(base) > 0 && string(base[0].Value) == a.base.text) {
 		return &leasing.HeldError{Resource: a.r.Resource} // others are before it in the queue
 	}
 	return nil
@@ -230,14 +230,14 @@ func (s *store) takeOp(a *attempt) clientv3.Op {
 
 // read stores etcd's answer.
 func (a *attempt) read(answer *etcdserverpb.TxnResponse, revision int64) {
-	a.seen = &seen{revision: revision}
+	a.answer = &snapshot{revision: revision}
 	if answer.Succeeded {
-		a.seen.created = revision
+		a.answer.created = revision
 		return
 	}
-	a.seen.base, a.seen.lock = answer.Responses[0].GetResponseRange(), answer.Responses[1].GetResponseRange()
+	a.answer.base, a.answer.lock = answer.Responses[0].GetResponseRange(), answer.Responses[1].GetResponseRange()
 	if a.place != nil {
-		a.seen.line = answer.Responses[3].GetResponseRange()
+		a.answer.line = answer.Responses[3].GetResponseRange()
 	}
 }
 

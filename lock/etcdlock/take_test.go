@@ -107,7 +107,7 @@ func TestALeaseSurvivesItsLeader(t *testing.T) {
 	}
 }
 
-// Without a quorum nothing is granted. Requests made meanwhile leave no lease behind.
+// Without a quorum nothing is granted. Requests made during that time leave no lease behind.
 func TestAPartitionedMemberGrantsNothing(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, 3, "")

@@ -68,7 +68,7 @@ func (s *store) Wait(ctx context.Context, r leasing.Request, w *leases.Waiter) (
 
 // ahead notes the place's revision, and returns the key whose deletion it waits for: that of the waiter before it, or,
 // for the first, of the lease. It returns "" if there is nothing to wait for.
-func (p *place) ahead(lock string, s *seen) string {
+func (p *place) ahead(lock string, s *snapshot) string {
 	p.created = 0
 	for _, kv := range s.line.Kvs {
 		if string(kv.Key) == p.key {

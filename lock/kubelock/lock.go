@@ -52,7 +52,7 @@ type Lock struct {
 
 var (
 	_ resourcelock.Interface = (*Lock)(nil)
-	_ leasing.Held           = (*Lock)(nil)
+	_ leasing.HeldLease      = (*Lock)(nil)
 )
 
 // New returns a Lock, which connects on first use. The error is a [*fence.InvalidError].
@@ -159,7 +159,7 @@ func holder(lease *coordinationv1.Lease) string {
 
 // lost ends the leadership. The reason is the state of the Lease as last seen.
 func (l *Lock) lost() error {
-	what := "was taken anew under this identity, or its annotation was changed"
+	what := "was taken again under this identity, or its annotation was changed"
 	switch now := holder(l.lease); {
 	case l.lease == nil:
 		what = "was deleted"

@@ -205,11 +205,11 @@ func TestAnElectorThatWasPausedSparesItsSuccessorsLease(t *testing.T) {
 					}
 				}
 				cancel, ended := elect(t, lock, true)
-				mend := n.cut()
-				defer mend()
+				restore := n.cut()
+				defer restore()
 				s.give(leaseName, "b") // the successor; the paused elector has not seen its Lease
 				cancel()
-				mend()
+				restore()
 				await(t, "the end of the elector", ended)
 				if spared := s.holder(leaseName) == "b"; spared != ours {
 					t.Errorf("spared the successor's Lease: %v; held by %q", spared, s.holder(leaseName))

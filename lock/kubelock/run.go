@@ -18,7 +18,7 @@ import (
 // renews the Lease until work returns, so work has to respect its context. To lead again, call Run again.
 //
 // The error is work's. If the leadership ended before work returned, it is joined with [leasing.ErrLost]: others may
-// have led meanwhile, and the fence may have refused some of work's writes. If work did not begin, the error is or
+// have led, and the fence may have refused some of work's writes. If work did not begin, the error is or
 // wraps one of these: a [*fence.InvalidError]; [leasing.ErrUnavailable]; the Armer's; [leasing.ErrLost], if arming took
 // longer than the Lease lives; or ctx's, joined with the reason for the wait: [leasing.ErrHeld] or
 // [leasing.ErrUnavailable].

@@ -78,12 +78,12 @@ func TestASecondOneLeadsOnlyAfterTheFirstOnesWorkWasTold(t *testing.T) {
 		time.Sleep(kubelock.DefaultLeaseDuration)
 		defer n.cut()()
 		cut := time.Now()
-		told := make(chan time.Duration, 1)
-		context.AfterFunc(a.ctx, func() { told <- time.Since(cut) })
+		ended := make(chan time.Duration, 1)
+		context.AfterFunc(a.ctx, func() { ended <- time.Since(cut) })
 		await(t, "leads", waiting.leads)
 		leads := time.Since(cut)
-		if after := <-told; after >= leads || after > kubelock.DefaultLeaseDuration || leads > 2*kubelock.DefaultLeaseDuration {
-			t.Errorf("the first one's work was told after %v; the second one led after %v", after, leads)
+		if after := <-ended; after >= leads || after > kubelock.DefaultLeaseDuration || leads > 2*kubelock.DefaultLeaseDuration {
+			t.Errorf("the first one's work ended after %v; the second one led after %v", after, leads)
 		}
 		if !errors.Is(context.Cause(a.ctx), leasing.ErrLost) {
 			t.Error(context.Cause(a.ctx))
@@ -120,24 +120,24 @@ func TestWorkEndsBeforeTheLeaseIsGivenBack(t *testing.T) {
 	}
 }
 
-// Nobody took the Lease meanwhile. The leader's context has ended, so the leadership is over.
+// Nobody took the Lease. The leader's context has ended, so the leadership is over.
 func TestALeadershipThatRanOutIsNotRevived(t *testing.T) {
 	t.Parallel()
 	electing(t, func(t *testing.T, s *apiServer) {
 		cfg, n := config(t, s, "a")
 		l := lead(t.Context(), t, cfg)
-		mend := n.cut()
-		defer mend()
+		restore := n.cut()
+		defer restore()
 		await(t, "the end of the work", l.ctx.Done())
-		mend()
+		restore()
 		if err := l.end(); !errors.Is(err, leasing.ErrLost) || s.holder(leaseName) != "" {
 			t.Errorf("%v; held by %q", err, s.holder(leaseName))
 		}
 	})
 }
 
-// waitInVain returns Run's error from a wait that ends after a few tries.
-func waitInVain(t testing.TB, cfg kubelock.Config, n *network) error {
+// timedOutWait returns Run's error from a wait that ends after a few tries.
+func timedOutWait(t testing.TB, cfg kubelock.Config, n *network) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -154,7 +154,7 @@ func TestAWaitThatEndsSaysWhoLeads(t *testing.T) {
 		cfg, _ := config(t, s, "a")
 		lead(t.Context(), t, cfg)
 		other, n := config(t, s, "b")
-		err := waitInVain(t, other, n)
+		err := timedOutWait(t, other, n)
 		held, ok := errors.AsType[*leasing.HeldError](err)
 		if !ok || held.Holder != "a" || !errors.Is(err, context.Canceled) {
 			t.Error(err)
@@ -170,7 +170,7 @@ func TestACandidateWaitsWhileTheAPIServerIsAway(t *testing.T) {
 		gone := cfg
 		var nowhere *network
 		gone.Client, nowhere = clientOver(t, refusing{}, "https://"+away, "candidate")
-		if err := waitInVain(t, gone, nowhere); !errors.Is(err, leasing.ErrUnavailable) || !errors.Is(err, context.Canceled) ||
+		if err := timedOutWait(t, gone, nowhere); !errors.Is(err, leasing.ErrUnavailable) || !errors.Is(err, context.Canceled) ||
 			!strings.Contains(err.Error(), away) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q; want one line that names %s", err, away)
 		}

@@ -91,7 +91,7 @@ func lead(ctx context.Context, t testing.TB, cfg kubelock.Config) *leader {
 	case <-l.ended:
 		t.Fatalf("Run: %v", l.err)
 	case <-time.After(patience):
-		t.Fatal("waited in vain for the leadership")
+		t.Fatal("timed out waiting for the leadership")
 	}
 	return l
 }
@@ -132,7 +132,7 @@ func await(t testing.TB, what string, done <-chan struct{}) {
 	select {
 	case <-done:
 	case <-time.After(patience):
-		t.Fatalf("waited in vain: %s", what)
+		t.Fatalf("timed out: %s", what)
 	}
 }
 
@@ -145,7 +145,7 @@ func until(t testing.TB, what string, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatalf("waited in vain: %s", what)
+			t.Fatalf("timed out: %s", what)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // The test shows client-go's LeaseLock with one identity that takes the Lease again after a crash, and with a Lease
-// that is created anew.
+// that is created again.
 func TestLeaseTransitionsAreNoFencingTokens(t *testing.T) {
 	t.Parallel()
 	electing(t, func(t *testing.T, s *apiServer) {

@@ -15,13 +15,13 @@ func (c *Config) WithClock() *clocktest.Clock {
 	return k
 }
 
-// GiveTime lets groups take as long as a busy machine needs, and delays the next group meanwhile.
+// GiveTime lets groups take as long as a busy machine needs, and delays the next group for as long.
 func GiveTime(s *Source) {
 	s.store.takes.Timeout, s.store.extends.Timeout, s.store.frees.Timeout = time.Minute, time.Minute, time.Minute
 	s.store.takes.Pace, s.store.extends.Pace, s.store.frees.Pace = time.Hour, time.Hour, time.Hour
 }
 
-// CloseInTime lets Close give back what it has however busy the machine is.
+// CloseInTime lets Close give back its leases however busy the machine is.
 func (c Config) CloseInTime() Config {
 	c.closeTimeout = time.Minute
 	return c

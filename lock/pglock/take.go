@@ -205,8 +205,8 @@ func (s *store) takeAloneOn(ctx context.Context, conn *pgx.Conn, a *attempt) err
 	if err := conn.QueryRow(ctx, sqlDrain, mode(conn), a.r.Resource, *token, a.r.SealHash).Scan(&ours); err != nil {
 		return err
 	}
-	if !ours { // the fence was raised further meanwhile, for example by a revocation
-		return fmt.Errorf("%s: the fence was raised above its token %d meanwhile: %w", a.doing(), *token, leasing.ErrLost)
+	if !ours { // the fence was raised further, for example by a revocation
+		return fmt.Errorf("%s: the fence was raised above its token %d: %w", a.doing(), *token, leasing.ErrLost)
 	}
 	return nil
 }

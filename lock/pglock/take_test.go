@@ -78,7 +78,7 @@ func until(t *testing.T, what string, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatalf("waited in vain: %s", what)
+			t.Fatalf("timed out: %s", what)
 		}
 	}
 }

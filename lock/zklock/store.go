@@ -58,7 +58,7 @@ func (s *store) Close() error {
 	held := 0
 	for _, h := range s.holds {
 		h.timer.Stop()
-		if !h.vain && !h.deadline.Passed() {
+		if !h.unused && !h.deadline.Passed() {
 			held++
 		}
 	}
@@ -144,8 +144,8 @@ func (s *store) Raise(ctx context.Context, above fence.Token) error {
 	}
 }
 
-// seen is what ZooKeeper reports about a resource.
-type seen struct {
+// snapshot is what ZooKeeper reports about a resource.
+type snapshot struct {
 	owner   leases.Owner
 	text    string // the owner, unparsed
 	version int32
@@ -155,7 +155,7 @@ type seen struct {
 }
 
 // look reads a resource's node, and then its children: a lease whose child is gone by then is over.
-func (s *store) look(ctx context.Context, resource string) (*seen, error) {
+func (s *store) look(ctx context.Context, resource string) (*snapshot, error) {
 	node := s.node(resource)
 	r, err := s.get(ctx, node)
 	if err != nil {
@@ -168,7 +168,7 @@ func (s *store) look(ctx context.Context, resource string) (*seen, error) {
 	if err != nil {
 		return nil, err
 	}
-	at := &seen{text: string(r.data), version: r.stat.Version, changed: r.stat.Mzxid}
+	at := &snapshot{text: string(r.data), version: r.stat.Version, changed: r.stat.Mzxid}
 	at.owner, _ = leases.ParseOwner(at.text)
 	for _, name := range children {
 		switch {
@@ -189,7 +189,7 @@ func (s *store) sync(ctx context.Context, resource string) error {
 
 // find looks for an owner's lease, and calls do with it. If there is no such lease, or do's node is gone, the server
 // may lag behind: find syncs and looks once more before it reports the lease lost.
-func (s *store) find(ctx context.Context, ref leasing.Ref, do func(at *seen) error) error {
+func (s *store) find(ctx context.Context, ref leasing.Ref, do func(at *snapshot) error) error {
 	for try := 1; ; try++ {
 		at, err := s.look(ctx, ref.Resource)
 		if err != nil {
@@ -266,7 +266,7 @@ func (s *store) Ready(ctx context.Context) error {
 		})
 	}
 	if errors.Is(err, zk.ErrBadVersion) {
-		err = nil // the base was raised meanwhile
+		err = nil // another process has raised the base
 	}
 	return failure(ctx, "leases of ZooKeeper", err)
 }

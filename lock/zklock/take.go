@@ -28,7 +28,7 @@ type hold struct {
 	child    string
 	owner    string
 	deadline clock.Instant
-	vain     bool // it gives no lease
+	unused   bool // it gives no lease
 	timer    *time.Timer
 	over     atomic.Bool // the client sends no request any more that creates the node
 }
@@ -57,12 +57,12 @@ func (s *store) drop(h *hold) {
 func (s *store) expire(h *hold) {
 	s.mu.Lock()
 	left := h.deadline.Left()
-	if left > 0 && !h.vain { // it was extended meanwhile
+	if left > 0 && !h.unused { // it was extended
 		h.timer.Reset(left)
 		s.mu.Unlock()
 		return
 	}
-	h.vain = true
+	h.unused = true
 	s.mu.Unlock()
 	s.env.Life.InBackground(func(ctx context.Context) { s.remove(ctx, h) })
 }
@@ -70,13 +70,13 @@ func (s *store) expire(h *hold) {
 // giveUp deletes the node of an attempt that gives no lease.
 func (s *store) giveUp(h *hold) {
 	s.mu.Lock()
-	h.vain = true
+	h.unused = true
 	s.mu.Unlock()
 	s.env.Life.InBackground(func(ctx context.Context) { s.remove(ctx, h) })
 }
 
-// remove retries until the node is gone for good: until it was deleted, or is absent after the call that creates it has
-// ended. A session's requests are answered in order, even over another connection, so the node is not created later. If
+// remove retries until the node is gone permanently: until it was deleted, or is absent after the call that creates it
+// has ended. A session's requests are answered in order, even over another connection, so the node is not created later. If
 // this user may not delete the node, it stays until it is released, or the session ends.
 func (s *store) remove(ctx context.Context, h *hold) {
 	for pause := takePause; ctx.Err() == nil; pause = min(2*pause, lookEvery) {
@@ -110,11 +110,11 @@ func (s *store) Take(ctx context.Context, r leasing.Request) (leases.Taken, erro
 }
 
 // take looks, and takes what is free. A waiter takes it only after those before it.
-func (s *store) take(ctx context.Context, r leasing.Request, p *place) (leases.Taken, *seen, error) {
+func (s *store) take(ctx context.Context, r leasing.Request, p *place) (leases.Taken, *snapshot, error) {
 	doing := fmt.Sprintf("acquire %q", r.Resource)
 	look := s.lookUpToDate
 	if p != nil { // a waiter looks again
-		look = func(ctx context.Context, resource string) (*seen, error) { return s.lookAsWaiter(ctx, resource, p) }
+		look = func(ctx context.Context, resource string) (*snapshot, error) { return s.lookAsWaiter(ctx, resource, p) }
 	}
 	for try := 1; ; try++ {
 		at, err := look(ctx, r.Resource)
@@ -147,7 +147,7 @@ func (s *store) take(ctx context.Context, r leasing.Request, p *place) (leases.T
 }
 
 // lookUpToDate looks again after a sync if it finds a lease: the lease may be over.
-func (s *store) lookUpToDate(ctx context.Context, resource string) (*seen, error) {
+func (s *store) lookUpToDate(ctx context.Context, resource string) (*snapshot, error) {
 	at, err := s.look(ctx, resource)
 	if err != nil || at.lease == "" {
 		return at, err
@@ -159,7 +159,7 @@ func (s *store) lookUpToDate(ctx context.Context, resource string) (*seen, error
 }
 
 // lookAsWaiter syncs first if the place may be in the queue without the waiter's knowledge, so that it finds it.
-func (s *store) lookAsWaiter(ctx context.Context, resource string, p *place) (*seen, error) {
+func (s *store) lookAsWaiter(ctx context.Context, resource string, p *place) (*snapshot, error) {
 	if p.doubt {
 		if err := s.sync(ctx, resource); err != nil {
 			return nil, err
@@ -169,7 +169,7 @@ func (s *store) lookAsWaiter(ctx context.Context, resource string, p *place) (*s
 }
 
 // create creates the lease's node if the resource is unchanged since at.
-func (s *store) create(ctx context.Context, r leasing.Request, at *seen, p *place) (leases.Taken, error) {
+func (s *store) create(ctx context.Context, r leasing.Request, at *snapshot, p *place) (leases.Taken, error) {
 	b, err := s.readBase(ctx, false)
 	if err != nil {
 		return leases.Taken{}, err
@@ -234,7 +234,7 @@ func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) 
 		}
 		s.drop(h) // it has ended, or another process extended it
 	}
-	err := s.find(ctx, ref, func(at *seen) error { return s.adopt(ctx, ref, at, deadline) })
+	err := s.find(ctx, ref, func(at *snapshot) error { return s.adopt(ctx, ref, at, deadline) })
 	switch {
 	case err == nil:
 		return deadline, nil
@@ -245,7 +245,7 @@ func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) 
 }
 
 // adopt moves a lease to this process's session.
-func (s *store) adopt(ctx context.Context, ref leasing.Ref, at *seen, deadline clock.Instant) error {
+func (s *store) adopt(ctx context.Context, ref leasing.Ref, at *snapshot, deadline clock.Instant) error {
 	node := s.node(ref.Resource)
 	child := path.Join(node, at.owner.Nonce+"."+strings.ToLower(rand.Text()))
 	h := s.keep(ref.Owner, child, deadline)
@@ -266,7 +266,7 @@ func (s *store) adopt(ctx context.Context, ref leasing.Ref, at *seen, deadline c
 func (s *store) alive(h *hold) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !h.vain && !h.deadline.Passed()
+	return !h.unused && !h.deadline.Passed()
 }
 
 // move extends a hold's deadline, unless it is being deleted. It never shortens it: concurrent answers are handled in
@@ -274,7 +274,7 @@ func (s *store) alive(h *hold) bool {
 func (s *store) move(h *hold, deadline clock.Instant) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.vain {
+	if h.unused {
 		return false
 	}
 	if deadline.After(h.deadline) {
@@ -313,5 +313,5 @@ func (s *store) free(ctx context.Context, ref leasing.Ref) error {
 			return err
 		}
 	}
-	return s.find(ctx, ref, func(at *seen) error { return s.delete(ctx, path.Join(s.node(ref.Resource), at.lease)) })
+	return s.find(ctx, ref, func(at *snapshot) error { return s.delete(ctx, path.Join(s.node(ref.Resource), at.lease)) })
 }

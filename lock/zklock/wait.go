@@ -41,7 +41,7 @@ type place struct {
 func sequence(name string) string { return name[strings.LastIndexByte(name, '-')+1:] }
 
 // nodes returns the names of the place's nodes.
-func (p *place) nodes(at *seen) (names []string) {
+func (p *place) nodes(at *snapshot) (names []string) {
 	for _, name := range at.waiting {
 		if strings.HasPrefix(name, waitPrefix+p.guid+"-") {
 			names = append(names, name)
@@ -51,7 +51,7 @@ func (p *place) nodes(at *seen) (names []string) {
 }
 
 // find looks for the place among the waiters.
-func (p *place) find(at *seen) {
+func (p *place) find(at *snapshot) {
 	p.name = ""
 	for _, name := range p.nodes(at) {
 		if p.name == "" || sequence(name) < sequence(p.name) {
@@ -61,7 +61,7 @@ func (p *place) find(at *seen) {
 }
 
 // ahead returns the waiter just before the place, or "".
-func (p *place) ahead(at *seen) (before string) {
+func (p *place) ahead(at *snapshot) (before string) {
 	for _, name := range at.waiting {
 		if (p.name == "" || sequence(name) < sequence(p.name)) && (before == "" || sequence(name) > sequence(before)) {
 			before = name
@@ -70,7 +70,7 @@ func (p *place) ahead(at *seen) (before string) {
 	return before
 }
 
-func (p *place) first(at *seen) bool {
+func (p *place) first(at *snapshot) bool {
 	p.find(at)
 	return p.ahead(at) == ""
 }
@@ -130,7 +130,7 @@ func (s *store) stand(ctx context.Context, resource string, p *place) error {
 }
 
 // watch returns when the waiter just before the place has gone, or, for the first, the lease; or at the next poll.
-func (s *store) watch(ctx context.Context, resource string, p *place, at *seen) {
+func (s *store) watch(ctx context.Context, resource string, p *place, at *snapshot) {
 	before := p.ahead(at)
 	if before == "" {
 		before = at.lease
@@ -175,7 +175,7 @@ func (s *store) leave(resource string, p *place) {
 	})
 }
 
-// clear deletes the place's nodes, and reports whether none is left for good: the calls that create them had ended
+// clear deletes the place's nodes, and reports whether none will appear again: the calls that create them had ended
 // before it looked. A session's requests are carried out in order, even over another connection, so the look after a
 // sync shows what those calls have created.
 func (s *store) clear(ctx context.Context, resource string, p *place) (gone bool, err error) {

@@ -12,7 +12,7 @@ import (
 )
 
 // waiting returns the waiters of the resource r.
-func waiting(t *testing.T, s *store) *seen {
+func waiting(t *testing.T, s *store) *snapshot {
 	t.Helper()
 	at, err := s.look(t.Context(), "r")
 	if err != nil {

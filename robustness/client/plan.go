@@ -36,7 +36,7 @@ func (w *worker) plan(end time.Time) *pause {
 	return p
 }
 
-// long draws a pause that outlasts most leases, for a program that renews its own meanwhile.
+// long draws a pause that outlasts most leases, for a program that renews its own during the pause.
 func (w *worker) long() *pause {
 	d := w.dice.between(300*time.Millisecond, 5*time.Second>>w.dice.below(3))
 	return &pause{w: w, until: time.Now().Add(d), tended: true}

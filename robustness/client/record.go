@@ -26,7 +26,7 @@ func (w *worker) call(
 	defer cancel()
 	err := fn(ctx, &op)
 	op.End = history.Now()
-	w.told(&op, err)
+	w.setOutcome(&op, err)
 	w.put(op)
 	return op
 }
@@ -51,8 +51,8 @@ func (w *worker) id() string {
 	return fmt.Sprintf("%s.%d-%d", process, w.worker, w.sequence.Add(1))
 }
 
-// told records in op what err says of the outcome.
-func (w *worker) told(op *history.Op, err error) {
+// setOutcome records the outcome that err reports.
+func (w *worker) setOutcome(op *history.Op, err error) {
 	if err == nil {
 		op.Outcome = history.Done
 		return

@@ -42,8 +42,8 @@ const command = `echo "token ${FENCE_TOKEN%%.*}"
 export PGHOST="$ROBUST_HOST" PGPORT="$ROBUST_PORT"
 exec "$ROBUST_PSQL" -XAtq 2>&1`
 
-// releaseTold is part of the message of `run` for a failed release.
-const releaseTold = "could not release"
+// releaseFailed is part of the message of `run` for a failed release.
+const releaseFailed = "could not release"
 
 // Exit codes of `run` (docs/cli.md).
 const (
@@ -101,7 +101,7 @@ func runFailure(p *program, err error) error {
 	f := &failure{outcome: history.Unknown, err: fmt.Errorf("%w: exit code %d: %s", err, p.code(), p.said())}
 	switch p.code() {
 	case exitHeld:
-		f.outcome, f.code, f.holder = history.Refused, "held", holderTold(p.said())
+		f.outcome, f.code, f.holder = history.Refused, "held", holderIn(p.said())
 	case exitStale, exitRefused:
 		f.outcome, f.code = history.Refused, "exit "+strconv.Itoa(p.code())
 	case exitLost, exitUsage:
@@ -110,8 +110,8 @@ func runFailure(p *program, err error) error {
 	return f
 }
 
-// holderTold extracts the holder from the message of `run`: … is held by "c7.2-123".
-func holderTold(said string) string {
+// holderIn extracts the holder from the message of `run`: … is held by "c7.2-123".
+func holderIn(said string) string {
 	_, rest, _ := strings.Cut(said, `is held by "`)
 	name, _, _ := strings.Cut(rest, `"`)
 	return name
@@ -289,7 +289,7 @@ func (h *psqlHolding) release(ctx context.Context) error {
 	switch {
 	case code == exitLost:
 		return &failure{outcome: history.Refused, code: "lease_lost", err: errors.New(said)}
-	case code != 0, strings.Contains(said, releaseTold):
+	case code != 0, strings.Contains(said, releaseFailed):
 		return &failure{outcome: history.Unknown, code: "exit " + strconv.Itoa(code), err: errors.New(said)}
 	}
 	return nil

@@ -29,12 +29,12 @@ func TestS3Surfaces(t *testing.T) {
 			"a superseded holder's write is refused and leaves nothing": staleIsRefused,
 			"a write that is given up half way leaves nothing":          halfIsNothing,
 			"a lost answer is unknown or repeated":                      lostAnswer,
-			"another's bytes are seen":                                  damageIsSeen,
+			"another's bytes are seen":                                  damageIsFound,
 		} {
 			t.Run(name+": "+rule, func(t *testing.T) { t.Parallel(); holds(t, w, name) })
 		}
 	}
-	t.Run("publish: a lost COMMIT is told as it is", func(t *testing.T) { t.Parallel(); lostCommit(t, w) })
+	t.Run("publish: a lost COMMIT is reported as it is", func(t *testing.T) { t.Parallel(); lostCommit(t, w) })
 	t.Run("s3-boto3: a killed Python is followed by another", func(t *testing.T) { t.Parallel(); pythonKilled(t, w) })
 }
 
@@ -186,8 +186,8 @@ func (w *s3World) losing(t *testing.T) *atomic.Bool {
 	return lost
 }
 
-// damageIsSeen reads an object whose bytes do not match its metadata.
-func damageIsSeen(t *testing.T, w *s3World, name string) {
+// damageIsFound reads an object whose bytes do not match its metadata.
+func damageIsFound(t *testing.T, w *s3World, name string) {
 	t.Helper()
 	s, resource := w.surface(t, name, 1), w.resource(t)
 	h := acquire(t, s, resource)

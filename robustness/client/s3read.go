@@ -39,20 +39,20 @@ func missing(err error) bool {
 	return ok && (e.ErrorCode() == "NoSuchKey" || e.ErrorCode() == "NotFound") // HEAD's answer has no code
 }
 
-// seen is a read object's expected list entry.
-type seen struct {
+// entry is a read object's expected list entry.
+type entry struct {
 	etag string
 	size int64
 }
 
-func (h *s3Holding) whole(ctx context.Context, c *s3.Client) (saw, wrong string, as seen, err error) {
+func (h *s3Holding) whole(ctx context.Context, c *s3.Client) (saw, wrong string, as entry, err error) {
 	out, err := c.GetObject(ctx, &s3.GetObjectInput{Bucket: &h.s.env.cfg.Bucket, Key: &h.key})
 	if err != nil {
 		return "", "", as, err
 	}
 	defer func() { _ = out.Body.Close() }()
 	saw, wrong, err = check(out.Body, out.Metadata["op"])
-	return saw, wrong, seen{etag: aws.ToString(out.ETag), size: aws.ToInt64(out.ContentLength)}, err
+	return saw, wrong, entry{etag: aws.ToString(out.ETag), size: aws.ToInt64(out.ContentLength)}, err
 }
 
 func (h *s3Holding) head(ctx context.Context, c *s3.Client) (saw, wrong string, err error) {

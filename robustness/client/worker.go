@@ -104,7 +104,7 @@ func (w *worker) acquire(ctx context.Context, resource string, try bool) (*lease
 	return l, op.Outcome == history.Done
 }
 
-// use reads and writes under the lease. It returns true if the lease was released meanwhile.
+// use reads and writes under the lease. It returns true if it released the lease.
 func (w *worker) use(ctx context.Context, l *lease) (over bool) {
 	for range 1 + w.dice.below(3) {
 		if w.dice.chance(6) {
@@ -173,7 +173,7 @@ func (w *worker) look(ctx context.Context, l *lease, register string) (saw strin
 	var err error
 	op.Saw, op.Wrong, err = l.holding.read(ctx, register)
 	op.End = history.Now()
-	w.told(&op, err)
+	w.setOutcome(&op, err)
 	w.put(op)
 	return op.Saw, op.Outcome == history.Done && op.Wrong == ""
 }

@@ -110,7 +110,7 @@ func TestBlobsOnAnS3ServiceAndItsFaults(t *testing.T) {
 	was := w.values()
 	must(t, w.Tidy(t.Context()))
 	if got := w.values(); len(got) != len(was) {
-		t.Errorf("the judge was told of %q", got[len(was):])
+		t.Errorf("the judge received %q", got[len(was):])
 	}
 	if !roomy() {
 		t.Error("there is no room for another round")
@@ -118,7 +118,7 @@ func TestBlobsOnAnS3ServiceAndItsFaults(t *testing.T) {
 	must(t, w.upload("r1-2/data", 1<<20))
 	sizes, err := w.Sizes(t.Context())
 	must(t, err)
-	if n, told := sizes["blobs files"]; !told || n > 20 || sizes[fmt.Sprintf("blobs#%d fds", b.Pid())] == 0 {
+	if n, ok := sizes["blobs files"]; !ok || n > 20 || sizes[fmt.Sprintf("blobs#%d fds", b.Pid())] == 0 {
 		t.Errorf("sizes: %v", sizes)
 	}
 }

@@ -47,9 +47,9 @@ func TestTheWallClockOfAGoProgramIsSetWhileItRuns(t *testing.T) {
 		var wall, ran int64
 		_, err = fmt.Fscan(lines, &wall, &ran)
 		must(t, err)
-		told := time.Unix(0, wall).Add(-offset)
-		if told.Before(before.Add(-time.Microsecond)) || told.After(time.Now()) {
-			t.Errorf("shifted by %v it says %v at %v", offset, told, before)
+		answer := time.Unix(0, wall).Add(-offset)
+		if answer.Before(before.Add(-time.Microsecond)) || answer.After(time.Now()) {
+			t.Errorf("shifted by %v it says %v at %v", offset, answer, before)
 		}
 		if ran < 0 || time.Duration(ran) > time.Since(began)+time.Second {
 			t.Errorf("shifted by %v it has run for %v", offset, time.Duration(ran))

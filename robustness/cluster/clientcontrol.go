@@ -75,7 +75,7 @@ func (k *Client) Thaw() error {
 	return ended(syscall.Kill(-k.cmd.Process.Pid, syscall.SIGCONT))
 }
 
-// ended ignores the error of a process that has ended meanwhile.
+// ended ignores the error of a process that has ended.
 func ended(err error) error {
 	if errors.Is(err, syscall.ESRCH) {
 		return nil

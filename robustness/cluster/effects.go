@@ -29,7 +29,7 @@ func (c *Cluster) Setup(ctx context.Context, resources []string) error {
 	})
 }
 
-// The guards are ALWAYS, so a replica's role does not disable them. The lock keeps out every other writer meanwhile.
+// The guards are ALWAYS, so a replica's role does not disable them. The lock keeps out every other writer until the end of the transaction.
 const (
 	newRows   = "INSERT INTO judged.registers (resource) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING"
 	guardsOff = `SET LOCAL lock_timeout = '20s';

@@ -17,11 +17,11 @@ import (
 type Failover struct {
 	// InOrder stops the old primary as a service manager does. Otherwise it is killed if it still runs.
 	InOrder bool
-	// OldReturns is how long the old primary runs again, as a primary that clients can reach,
+	// OldUptime is how long the old primary runs again, as a primary that clients can reach,
 	// after the standby was promoted and its fences were raised. Its commits wait for a
 	// standby that will not come, so no write there is acknowledged; reads there are
 	// outdated. With Async it must be 0: the procedure then fences the old primary off first.
-	OldReturns time.Duration
+	OldUptime time.Duration
 }
 
 // Switch describes a completed failover.
@@ -48,7 +48,7 @@ func (c *Cluster) Failover(ctx context.Context, how Failover) (Switch, error) {
 	// Once begun, the failover is completed: there is no way back to the old primary.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), failoverPatience)
 	defer cancel()
-	if how.OldReturns > 0 && c.opts.Async {
+	if how.OldUptime > 0 && c.opts.Async {
 		return Switch{}, errors.New("an asynchronous primary must not come back as one: it would acknowledge what is lost")
 	}
 	c.failing.Lock()
@@ -66,9 +66,9 @@ func (c *Cluster) Failover(ctx context.Context, how Failover) (Switch, error) {
 	if err != nil {
 		return s, fmt.Errorf("failover to %s: %w", next.Name, err)
 	}
-	if how.OldReturns > 0 {
+	if how.OldUptime > 0 {
 		from := history.Now()
-		err := c.comesBack(ctx, old, how.OldReturns)
+		err := c.comesBack(ctx, old, how.OldUptime)
 		s.Returned = history.Span{Client: -1, What: "old primary", From: from, To: history.Now()}
 		if err != nil {
 			return s, fmt.Errorf("failover to %s: %w", next.Name, err)

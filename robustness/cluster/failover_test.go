@@ -16,7 +16,7 @@ func failover(t *testing.T, w *world) {
 	old := w.Primary()
 	w.works("before the failover")
 	had := w.values()
-	s, err := w.Failover(t.Context(), cluster.Failover{OldReturns: 500 * time.Millisecond})
+	s, err := w.Failover(t.Context(), cluster.Failover{OldUptime: 500 * time.Millisecond})
 	must(t, err)
 	if w.Primary() == old || s.Primary != w.Primary().Name || s.Timeline != 2 || !strings.Contains(s.LSN, "/") {
 		t.Errorf("the switch: %+v", s)
@@ -72,7 +72,7 @@ func failoverFailed(t *testing.T, w *world) {
 func TestAnAsynchronousFailoverNamesWhatIsLost(t *testing.T) {
 	t.Parallel()
 	w := setup(t, cluster.Options{Async: true})
-	if _, err := w.Failover(t.Context(), cluster.Failover{OldReturns: time.Second}); err == nil {
+	if _, err := w.Failover(t.Context(), cluster.Failover{OldUptime: time.Second}); err == nil {
 		t.Fatal("an old primary that acknowledges came back")
 	}
 	w.works("kept")

@@ -87,7 +87,7 @@ func (c *Cluster) scan(path string, pattern *regexp.Regexp) ([]string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	offset := c.scanned[path]
-	if info.Size() < offset { // the log was started anew
+	if info.Size() < offset { // the log was restarted
 		offset = 0
 	}
 	if _, err := file.Seek(offset, io.SeekStart); err != nil {

@@ -78,7 +78,7 @@ func children(pid int) []int {
 		if err != nil {
 			continue
 		}
-		if _, parent, err := stat(n); err == nil && parent == pid { // otherwise it has ended meanwhile
+		if _, parent, err := stat(n); err == nil && parent == pid { // otherwise it has ended
 			found = append(found, n)
 		}
 	}
@@ -102,7 +102,7 @@ func until(ctx context.Context, every time.Duration, what string, holds func() e
 	}
 }
 
-// freezeTree stops a process and its children. They get SIGKILL if this process ends meanwhile.
+// freezeTree stops a process and its children. They get SIGKILL if this process ends before it thaws them.
 func freezeTree(pid int) ([]int, error) {
 	if err := child.Freeze(pid); err != nil { // first, so that it starts no more children
 		return nil, err

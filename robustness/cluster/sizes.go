@@ -99,7 +99,7 @@ func (g *Gateway) Metrics(ctx context.Context) ([]byte, error) { return g.get(ct
 func countFiles(root string) (float64, error) {
 	n := 0.0
 	err := filepath.WalkDir(root, func(_ string, entry os.DirEntry, err error) error {
-		if errors.Is(err, os.ErrNotExist) { // swept meanwhile
+		if errors.Is(err, os.ErrNotExist) { // it was swept
 			return nil
 		}
 		if err == nil && entry.Type().IsRegular() {

@@ -19,7 +19,7 @@ ALTER TABLE objects.pointers ENABLE ALWAYS TRIGGER judged;`
 const tidyAge = "1s"
 
 // Tidy sweeps once, so that only blobs that no sweep removes remain of a round. If less than two thirds of the disk are
-// free, it makes room for another round: it deletes every object with its bytes. Nothing is written meanwhile.
+// free, it makes room for another round: it deletes every object with its bytes. Nothing is written during Tidy.
 func (c *Cluster) Tidy(ctx context.Context) error {
 	// A standby that is promoted later must not reference the swept blobs.
 	if err := c.CaughtUp(ctx); err != nil {

@@ -61,14 +61,14 @@ func sorted(lists ...[]Fault) []Fault {
 	return all
 }
 
-// Named returns the fault of that name.
-func Named(name string) (Fault, bool) {
-	f, ok := named()[name]
+// lookup returns the fault of that name.
+func lookup(name string) (Fault, bool) {
+	f, ok := byName()[name]
 	return f, ok
 }
 
-// named indexes faults by name: a plan looks up thousands.
-var named = sync.OnceValue(func() map[string]Fault {
+// byName indexes faults by name: a plan looks up thousands.
+var byName = sync.OnceValue(func() map[string]Fault {
 	found := map[string]Fault{}
 	for _, f := range All {
 		found[f.Name] = f

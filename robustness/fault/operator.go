@@ -171,7 +171,7 @@ func (s *Stage) endSession(ctx context.Context, g Gateway) error {
 		return err
 	}
 	err = api.EndSession(ctx, found.Sessions[s.Rand.IntN(len(found.Sessions))].ID, "the operator of the run")
-	if outcomeOf(err) == history.Refused { // it has ended meanwhile
+	if outcomeOf(err) == history.Refused { // it has ended
 		return nil
 	}
 	return err
@@ -224,7 +224,7 @@ func (s *Stage) setRules(ctx context.Context, prefixes []string, rule, keep stri
 	return nil
 }
 
-// dropRules restores the bucket. A rule stays if an object was written under it meanwhile: all leases of the run
+// dropRules restores the bucket. A rule stays if an object was written under it: all leases of the run
 // satisfy that rule.
 func (s *Stage) dropRules(ctx context.Context, prefixes []string) error {
 	return anyGateway(ctx, s, func(ctx context.Context, g Gateway) error {

@@ -34,7 +34,7 @@ func ParseEvent(line string) (Event, error) {
 	at, err := time.ParseDuration(words[0])
 	lasts, err2 := time.ParseDuration(words[3])
 	seed, err3 := strconv.ParseUint(words[5], 16, 64)
-	if _, ok := Named(words[1]); !ok {
+	if _, ok := lookup(words[1]); !ok {
 		err = errors.Join(err, fmt.Errorf("no fault is called %q", words[1]))
 	}
 	return Event{At: at, Fault: words[1], For: lasts, Seed: seed}, errors.Join(err, err2, err3)

@@ -100,7 +100,7 @@ func TestEveryFaultIsOverWhenTheRoundIs(t *testing.T) {
 		w.Length = length
 		plans(t, w, func(t *testing.T, plan []Event, w Wish) {
 			for i, e := range plan {
-				f, ok := Named(e.Fault)
+				f, ok := lookup(e.Fault)
 				if !ok || e.end() > w.Length || e.For < f.Shortest.Truncate(time.Millisecond) || e.For > f.Longest {
 					t.Fatalf("%s: for %v to %v, in a round of %v", e, f.Shortest, f.Longest, w.Length)
 				}
@@ -147,12 +147,12 @@ func checkPair(t *testing.T, a, b Event, async bool) {
 			strings.HasSuffix(e.Fault, "/postgres-postgres")
 	}
 	if server(a) && server(b) && b.At < a.end() {
-		t.Fatalf("%s, and meanwhile %s", a, b)
+		t.Fatalf("%s, and during it %s", a, b)
 	}
 	for _, e := range [][2]Event{{a, b}, {b, a}} {
 		if strings.HasPrefix(e[0].Fault, "rolling") && overlap(a, b) &&
 			!isAny(e[1].Fault, beside) {
-			t.Fatalf("%s, and meanwhile %s", e[0], e[1])
+			t.Fatalf("%s, and during it %s", e[0], e[1])
 		}
 	}
 	if b.Fault != "pg-failover" {

@@ -55,7 +55,7 @@ func Play(ctx context.Context, plan []Event, w World, scene Scene) Result {
 
 func runOne(ctx context.Context, s *Stage) {
 	name := s.Event.Fault
-	f, ok := Named(name)
+	f, ok := lookup(name)
 	if !ok {
 		s.record.end(s.Event, 0, fmt.Errorf("%w: no fault is called %q", ErrNotDone, name))
 		return

@@ -96,9 +96,9 @@ func pgFailover(ctx context.Context, s *Stage) error {
 	defer release()
 	how := cluster.Failover{InOrder: s.odds(3)}
 	if s.odds(2) && !s.Async() { // otherwise the procedure fences the old primary off first
-		how.OldReturns = s.between(100*time.Millisecond, 3*time.Second)
+		how.OldUptime = s.between(100*time.Millisecond, 3*time.Second)
 	}
-	s.logf("the old primary is stopped in order: %v, and comes back for %v", how.InOrder, how.OldReturns)
+	s.logf("the old primary is stopped in order: %v, and comes back for %v", how.InOrder, how.OldUptime)
 	if !wait(ctx, s.For) {
 		return nil
 	}
@@ -127,7 +127,7 @@ func pgFailover(ctx context.Context, s *Stage) error {
 const longestLag = 2 * time.Second
 
 // lag cuts off the standby for a while, so that the failover loses
-// what was acknowledged meanwhile. It lasts until end is called.
+// what was acknowledged after the cut. It lasts until end is called.
 func (s *Stage) lag(ctx context.Context) (end func()) {
 	var held []*relay.Relay
 	for _, link := range s.Links() {

@@ -51,7 +51,7 @@ var rules = []rule{
 	{
 		first: append([]string{"pg-terminate", "pg-crash", "rolling-pg"}, replication...), then: []string{"pg-failover"},
 		gap: 8 * time.Second, mode: synchronous,
-		why: "a commit whose wait for the standby was ended by hand, or by a crash, is seen before the standby has it; " +
+		why: "a commit whose wait for the standby an operator or a crash ended is seen before the standby has it; " +
 			"promoting a standby that has not caught up loses what was seen",
 	},
 	{
@@ -90,7 +90,7 @@ func farNode(round, nodes int) int { return round % nodes }
 
 // end is the latest end of an event, according to the plan.
 func (e Event) end() time.Duration {
-	f, _ := Named(e.Fault)
+	f, _ := lookup(e.Fault)
 	return e.At + e.For + f.Tail
 }
 

@@ -165,7 +165,7 @@ func (j *Judge) notRecovered() []Finding {
 		for _, op := range ops {
 			if op.Begin > limit && op.Outcome != history.Done {
 				found = append(found, tell(NotRecovered, k.surface, fmt.Sprintf(
-					"%s was told %s (%s %s) at %s, and the faults were over at %s",
+					"%s received %s (%s %s) at %s, and the faults were over at %s",
 					op.ID, op.Outcome, op.Code, op.Error, seconds(op.End-j.start), seconds(healed-j.start)), op))
 			}
 		}

@@ -48,7 +48,7 @@ func undone(res *resource, reg *register) []Finding {
 	for _, e := range reg.chain {
 		if e.Overwrote != before {
 			found = append(found, tell(LostWrite, reg.name, fmt.Sprintf(
-				"%s (effect %d) overwrote %s, but the effect before it set %s", e.Value, e.Seq, named(e.Overwrote), named(before)),
+				"%s (effect %d) overwrote %s, but the effect before it set %s", e.Value, e.Seq, orNothing(e.Overwrote), orNothing(before)),
 				res.writes[e.Value], res.writes[before], res.writes[e.Overwrote]))
 		}
 		before = e.Value
@@ -56,8 +56,8 @@ func undone(res *resource, reg *register) []Finding {
 	return found
 }
 
-// named formats a value for a message.
-func named(value string) string {
+// orNothing formats a value for a message.
+func orNothing(value string) string {
 	if value == "" {
 		return "nothing"
 	}
@@ -76,7 +76,7 @@ func doneAnyway(res *resource) []Finding {
 				continue
 			}
 			found = append(found, tell(kind, reg.name, fmt.Sprintf(
-				"%s with token %d was told %s (%s) at %s and has an effect",
+				"%s with token %d received %s (%s) at %s and has an effect",
 				op.ID, op.Token, op.Outcome, op.Code, res.at(op.End)), op))
 		}
 	}
@@ -107,13 +107,13 @@ func fromNowhere(res *resource) []Finding {
 		for _, e := range reg.chain {
 			if what := strange(res, reg, e); what != "" {
 				found = append(found, tell(FromNowhere, reg.name,
-					fmt.Sprintf("effect %d, %s with token %d, %s", e.Seq, named(e.Value), e.Token, what), res.writes[e.Value]))
+					fmt.Sprintf("effect %d, %s with token %d, %s", e.Seq, orNothing(e.Value), e.Token, what), res.writes[e.Value]))
 			}
 		}
 		for _, e := range reg.lost {
 			if what := strange(res, reg, e.Effect); what != "" {
 				found = append(found, tell(FromNowhere, reg.name,
-					fmt.Sprintf("effect %d, %s with token %d, which a failover took back, %s", e.Seq, named(e.Value), e.Token, what),
+					fmt.Sprintf("effect %d, %s with token %d, which a failover took back, %s", e.Seq, orNothing(e.Value), e.Token, what),
 					res.writes[e.Value]))
 			}
 		}

@@ -87,10 +87,10 @@ func (r Report) line(op history.Op) string {
 		fmt.Fprintf(&b, " token %d", op.Token)
 	}
 	for _, name := range slices.Sorted(maps.Keys(op.Based)) {
-		fmt.Fprintf(&b, ", %s from %s", name, named(op.Based[name]))
+		fmt.Fprintf(&b, ", %s from %s", name, orNothing(op.Based[name]))
 	}
 	if op.Action == history.Read {
-		fmt.Fprintf(&b, " saw %s", named(op.Saw))
+		fmt.Fprintf(&b, " saw %s", orNothing(op.Saw))
 	}
 	fmt.Fprintf(&b, ": %s", op.Outcome)
 	for _, more := range []string{op.Code, op.Error, op.Wrong} {

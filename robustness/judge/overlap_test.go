@@ -35,8 +35,8 @@ func TestTwoHoldersAreAFindingWhereLocksExclude(t *testing.T) {
 		"no clock was set":                     {true, nil, 1},
 		"a clock was set":                      {false, nil, 0},
 		"the older is released":                {true, []history.Op{ends(history.Release, 1, 1, 2*s)}, 0},
-		"the older was told that it is lost":   {true, []history.Op{lost(2 * s)}, 0},
-		"the older is told too late":           {true, []history.Op{lost(4 * s)}, 1},
+		"the older knows that it is lost":      {true, []history.Op{lost(2 * s)}, 0},
+		"the older learns it too late":         {true, []history.Op{lost(4 * s)}, 1},
 		"the older's renewal was not answered": {true, []history.Op{ends(history.Renew, 1, 1, 2*s)}, 1},
 		"the older is revoked":                 {true, []history.Op{ends(history.Revoke, -1, 2, 2*s)}, 0},
 	} {

@@ -27,13 +27,13 @@ func lostUpdates(res *resource) []Finding {
 			case lost:
 				found = append(found, tell(LostUpdate, reg.name, fmt.Sprintf(
 					"%s with token %d was computed from %s, which has no effect, and overwrote %s",
-					e.Value, e.Token, named(based), named(e.Overwrote)), op, res.writes[based]))
+					e.Value, e.Token, orNothing(based), orNothing(e.Overwrote)), op, res.writes[based]))
 			case other != nil && other.Token < e.Token && res.fallen(e.Token):
 				res.excused["lost update under a fence that fell"]++
 			case other != nil:
 				found = append(found, tell(LostUpdate, reg.name, fmt.Sprintf(
 					"%s with token %d was computed from %s and overwrote %s with token %d",
-					e.Value, e.Token, named(based), other.Value, other.Token), op, res.writes[other.Value]))
+					e.Value, e.Token, orNothing(based), other.Value, other.Token), op, res.writes[other.Value]))
 			}
 		}
 	}
@@ -83,7 +83,7 @@ func staleReads(res *resource) []Finding {
 			if ok && s.last.before(floor.place) {
 				found = append(found, tell(StaleRead, reg.name, fmt.Sprintf(
 					"%s began at %s and saw %s, older than what %s at %s (positions %s and %s)",
-					op.ID, res.at(op.Begin), named(op.Saw), did(floor.by), res.at(floor.by.End), s.last, floor.place), op, floor.by))
+					op.ID, res.at(op.Begin), orNothing(op.Saw), did(floor.by), res.at(floor.by.End), s.last, floor.place), op, floor.by))
 			}
 		})
 	}
@@ -118,7 +118,7 @@ func phantomReads(res *resource) []Finding {
 			s, ok := reg.sighted(op.Saw, op.Begin, res.losses, res.async)
 			switch {
 			case write.Outcome == history.Refused || write.Outcome == history.Failed:
-				why = fmt.Sprintf("which was told %s (%s)", write.Outcome, write.Code)
+				why = fmt.Sprintf("which received %s (%s)", write.Outcome, write.Code)
 			case !ok:
 				why = "which has no effect"
 			case s.loss >= 0:

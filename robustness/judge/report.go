@@ -22,10 +22,10 @@ func (j *Judge) report(found []Finding) Report {
 		} else if f.Kind != Leak && f.Kind != NotLinearizable {
 			key += f.Text
 		}
-		if j.told[key] {
+		if j.reported[key] {
 			continue
 		}
-		j.told[key] = true
+		j.reported[key] = true
 		report.Findings = append(report.Findings, f)
 	}
 	slices.SortStableFunc(report.Findings, func(a, b Finding) int {

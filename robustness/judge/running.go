@@ -30,8 +30,8 @@ type Judge struct {
 	now       int64
 	start     int64
 
-	told   map[string]bool // findings that were reported
-	counts Counts
+	reported map[string]bool // by finding
+	counts   Counts
 }
 
 // idleRounds is the number of rounds without a change after which a resource is compacted.
@@ -75,7 +75,7 @@ func (j *Judge) prepare() {
 	j.resting = map[int]int64{}
 	j.sizes = map[string][]float64{}
 	j.slack = map[string]float64{}
-	j.told = map[string]bool{}
+	j.reported = map[string]bool{}
 	j.counts = Counts{Ops: map[string]int{}, Refusals: map[string]int{}}
 }
 

@@ -48,7 +48,7 @@ func TestAZombieOfAnEarlierRoundIsJudged(t *testing.T) {
 			t.Errorf("after %d rounds: %s", n, text(t, r))
 		}
 		if r := j.Add(late); len(r.Findings) != 0 {
-			t.Errorf("told twice: %s", text(t, r))
+			t.Errorf("reported twice: %s", text(t, r))
 		}
 	}
 }
@@ -65,7 +65,7 @@ func TestEvidenceMayComeInPiecesAndAgain(t *testing.T) {
 			early.Effects = append(slices.Clip(early.Effects), loss.Effects...)
 		}
 		j.Add(early) // the findings of half a round are ignored
-		j.told = map[string]bool{}
+		j.reported = map[string]bool{}
 		for range 2 {
 			r := j.Add(ev)
 			if len(r.Findings) > 0 {

@@ -88,15 +88,15 @@ var fenceMutants = []Mutant{
 	},
 	{
 		Name: "session-not-cut",
-		What: "Draining counts a stale writer as ended when it should be told to end, and tells it nothing. It " +
+		What: "Draining counts a stale writer as ended when it should signal it, and sends no signal. It " +
 			"commits when it likes. A client that pauses before COMMIT for longer than the grace of 200 ms after " +
 			"the next acquisition is enough.",
 		Functions: []Replace{{
 			File: armSQL, Function: "fence.end_holders",
-			Old: "told := told + pg_terminate_backend(h.pid)::int;", New: "told := told + 1;",
+			Old: "signalled := signalled + pg_terminate_backend(h.pid)::int;", New: "signalled := signalled + 1;",
 		}, {
 			File: armSQL, Function: "fence.drain",
-			Old: "ended := ended + e.told;", New: "ended := ended + e.told;\n      EXIT WHEN e.told > 0;",
+			Old: "ended := ended + e.signalled;", New: "ended := ended + e.signalled;\n      EXIT WHEN e.signalled > 0;",
 		}},
 		Surfaces: direct, Faults: []string{"client-stop"}, MaxTTL: short, Expect: stale, Within: tries,
 	},

@@ -83,8 +83,8 @@ var lockMutants = []Mutant{
 	},
 	{
 		Name: "release-told-before-done",
-		What: "A release is told as done at once, and carried out 300 ms later. A client that asks for the " +
-			"resource again at once, and is told that the released lease stands in its way, is enough.",
+		What: "A release is reported as done at once, and carried out 300 ms later. A client that asks for the " +
+			"resource again at once, and is refused because of the released lease, is enough.",
 		Files: []Replace{{
 			File: "lock/locker.go",
 			Old:  "\tr := l.newRound(node.OpRelease, \"release\", ref.Resource)\n",
@@ -102,12 +102,12 @@ var lockMutants = []Mutant{
 	},
 	{
 		Name: "lost-commit-told-as-not-done",
-		What: "A COMMIT whose answer was lost is told as one that was not done, and the client believes it. It " +
+		What: "A COMMIT whose answer was lost is reported as not done, and the client believes it. It " +
 			"takes connections that are cut after the server has answered, or sessions that end while they commit.",
 		Files: []Replace{{
 			File: "fence/pgfence/intx.go",
-			Old:  "return fmt.Errorf(\"commit under %s: %w\", core.Named(grants), m.unknown(err))",
-			New:  "return fmt.Errorf(\"commit under %s: %w\", core.Named(grants), err)",
+			Old:  "return fmt.Errorf(\"commit under %s: %w\", core.GrantNames(grants), m.unknown(err))",
+			New:  "return fmt.Errorf(\"commit under %s: %w\", core.GrantNames(grants), err)",
 		}},
 		Surfaces: []string{"library", "publish"},
 		Faults:   answersLost,
@@ -116,8 +116,8 @@ var lockMutants = []Mutant{
 	},
 	{
 		Name: "unknown-commit-run-again",
-		What: "A transaction whose outcome is unknown is run once more: what was done is done twice, or told as what " +
-			"the second run came to. It takes connections that are cut after the server has answered a COMMIT.",
+		What: "A transaction whose outcome is unknown is run once more: what was done is done twice, or the result of " +
+			"the second run is reported. It takes connections that are cut after the server has answered a COMMIT.",
 		Files: []Replace{{
 			File: "fence/pgfence/intx.go",
 			Old:  "\terr := inTx(ctx, db, opts.TxOptions, grants, fn)\n",

@@ -40,7 +40,7 @@ func (r *Relay) carry(client net.Conn) {
 	p := &pair{client: client, cancel: cancel}
 	r.add(p)
 	defer r.remove(p)
-	if !r.absorb.pass(ctx) || !r.ways[Requests].held.pass(ctx) {
+	if !r.absorb.pass(ctx) || !r.ways[Requests].gate.pass(ctx) {
 		return
 	}
 	server, err := (&net.Dialer{Timeout: dialPatience}).DialContext(ctx, "tcp", r.Server())

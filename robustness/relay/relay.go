@@ -51,7 +51,7 @@ type Relay struct {
 
 // way holds the faults of one direction.
 type way struct {
-	held   gate
+	gate   gate
 	delay  atomic.Int64
 	jitter atomic.Int64
 }
@@ -92,7 +92,7 @@ func (r *Relay) Delay(dir Direction, d, jitter time.Duration) {
 }
 
 // Hold lets nothing pass in a direction, EOFs included. The connections stay, and held data passes afterwards.
-func (r *Relay) Hold(dir Direction, on bool) { r.ways[dir].held.set(on) }
+func (r *Relay) Hold(dir Direction, on bool) { r.ways[dir].gate.set(on) }
 
 // Refuse resets each new connection.
 func (r *Relay) Refuse(on bool) { r.refuse.Store(on) }
@@ -200,5 +200,5 @@ func (w *way) pass(ctx context.Context) bool {
 			return false
 		}
 	}
-	return w.held.pass(ctx)
+	return w.gate.pass(ctx)
 }

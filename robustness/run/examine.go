@@ -20,7 +20,7 @@ func (p *player) examine(ctx context.Context, s *scene) (judge.Report, error) {
 		Slack: map[string]float64{"fds": 64, "goroutines": 64, "threads": 16, "kB": 64 << 10, "keys": 2000, "files": 400, "sessions": 16, "locks": 16},
 	}
 	var err error
-	if evidence.Ops, err = p.told(); err != nil {
+	if evidence.Ops, err = p.newOps(); err != nil {
 		return judge.Report{}, err
 	}
 	for n := 1; n <= p.o.Clients; n++ {
@@ -28,12 +28,12 @@ func (p *player) examine(ctx context.Context, s *scene) (judge.Report, error) {
 	}
 	happened(&evidence, s.played)
 	// An effect may commit after one with a higher seq, so the last ones are read again.
-	effects, err := p.c.Effects(ctx, max(0, p.seen-again))
+	effects, err := p.c.Effects(ctx, max(0, p.lastSeq-again))
 	if err != nil {
 		return judge.Report{}, fmt.Errorf("effects: %w", err)
 	}
 	for _, e := range effects {
-		p.seen = max(p.seen, e.Seq)
+		p.lastSeq = max(p.lastSeq, e.Seq)
 	}
 	evidence.Effects = effects
 	sizes, err := p.c.Sizes(ctx)
@@ -47,8 +47,8 @@ func (p *player) examine(ctx context.Context, s *scene) (judge.Report, error) {
 	return p.judge.Add(evidence), nil
 }
 
-// told returns the calls that were added to the histories since the last round.
-func (p *player) told() (ops []history.Op, err error) {
+// newOps returns the calls that were added to the histories since the last round.
+func (p *player) newOps() (ops []history.Op, err error) {
 	for _, c := range p.c.Clients() {
 		for _, path := range c.Histories() {
 			if p.readers[path] == nil {

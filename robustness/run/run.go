@@ -51,7 +51,7 @@ type player struct {
 	operator *history.Writer
 	probers  []*client.Prober // one for each gateway
 	readers  map[string]*history.Reader
-	seen     int64 // seq of the last effect read
+	lastSeq  int64 // of the effects read
 	sizes    map[string][]float64
 	result   Result
 	begun    time.Time

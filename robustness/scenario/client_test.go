@@ -145,17 +145,17 @@ func (r *redlock) acquire(ctx context.Context) error {
 func (r *redlock) try(ctx context.Context) error     { return r.mutex.TryLockContext(ctx) }
 func (r *redlock) left() time.Duration               { return time.Until(r.mutex.Until()) }
 func (r *redlock) token() string                     { return r.mutex.Value() }
-func (r *redlock) extend(ctx context.Context) error  { return held(r.mutex.ExtendContext(ctx)) }
-func (r *redlock) release(ctx context.Context) error { return held(r.mutex.UnlockContext(ctx)) }
+func (r *redlock) extend(ctx context.Context) error  { return asError(r.mutex.ExtendContext(ctx)) }
+func (r *redlock) release(ctx context.Context) error { return asError(r.mutex.UnlockContext(ctx)) }
 
 // check asks the nodes. The library now recommends Until instead, but still offers this.
 func (r *redlock) check(ctx context.Context) error {
-	return held(r.mutex.ValidContext(ctx)) //nolint:staticcheck // as above
+	return asError(r.mutex.ValidContext(ctx)) //nolint:staticcheck // as above
 }
 
 var errNotHeld = errors.New("the lock is not held")
 
-func held(ok bool, err error) error {
+func asError(ok bool, err error) error {
 	if err == nil && !ok {
 		return errNotHeld
 	}

@@ -16,5 +16,5 @@
 // and the row is in a real PostgreSQL.
 //
 // The guarantee of the tests: their results do not depend on the machine's speed. They wait for events, and stop
-// processes and connections where a scenario says "meanwhile".
+// processes and connections while another step of a scenario happens.
 package scenario

@@ -24,8 +24,8 @@ type order struct {
 	Value string `json:"value,omitempty"`
 }
 
-// told is a line on its standard output: an order's answer, or a message that something was sent to PostgreSQL.
-type told struct {
+// reply is a line on its standard output: an order's answer, or a message that something was sent to PostgreSQL.
+type reply struct {
 	Sent  bool          `json:"sent,omitempty"`
 	Left  time.Duration `json:"left"`
 	Error string        `json:"error,omitempty"`
@@ -42,18 +42,18 @@ func program(in io.Reader, out io.Writer) int {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var mu sync.Mutex
-	tell := func(what told) {
+	tell := func(what reply) {
 		mu.Lock()
 		defer mu.Unlock()
 		_ = json.NewEncoder(out).Encode(what)
 	}
 	c, err := connect(ctx, s)
 	if err != nil {
-		tell(told{Error: err.Error()})
+		tell(reply{Error: err.Error()})
 		return 1
 	}
 	defer c.close()
-	c.sent = func() { tell(told{Sent: true}) }
+	c.sent = func() { tell(reply{Sent: true}) }
 	for {
 		var o order
 		if err := lines.Decode(&o); err != nil {
@@ -79,11 +79,11 @@ func (c *client) obey(ctx context.Context, o order) error {
 	return fmt.Errorf("unknown order %q", o.Do)
 }
 
-func answer(c *client, err error) told {
+func answer(c *client, err error) reply {
 	if err == nil {
-		return told{Left: c.left()}
+		return reply{Left: c.left()}
 	}
-	t := told{Left: c.left(), Error: err.Error()}
+	t := reply{Left: c.left(), Error: err.Error()}
 	if code, ok := fence.CodeOf(err); ok {
 		t.Code = code.SQLState
 	}
@@ -95,7 +95,7 @@ type process struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	in    io.WriteCloser
-	lines chan told // closed with its output
+	lines chan reply // closed with its output
 }
 
 func (w *world) process(nodes []string, writer string) *process {
@@ -103,7 +103,7 @@ func (w *world) process(nodes []string, writer string) *process {
 	t.Helper()
 	self, err := os.Executable()
 	must(t, err)
-	p := &process{t: t, cmd: exec.Command(self), lines: make(chan told, 64)}
+	p := &process{t: t, cmd: exec.Command(self), lines: make(chan reply, 64)}
 	p.cmd.Env = append(os.Environ(), asProgram+"=1")
 	p.cmd.Stderr = os.Stderr
 	p.in, err = p.cmd.StdinPipe()
@@ -117,7 +117,7 @@ func (w *world) process(nodes []string, writer string) *process {
 		defer close(read)
 		defer close(p.lines)
 		for lines := bufio.NewScanner(out); lines.Scan(); {
-			var line told
+			var line reply
 			if json.Unmarshal(lines.Bytes(), &line) == nil {
 				p.lines <- line
 			}
@@ -141,7 +141,7 @@ func (p *process) send(o order) {
 }
 
 // answer waits for the answer of an order.
-func (p *process) answer() told {
+func (p *process) answer() reply {
 	p.t.Helper()
 	for {
 		if line := p.next(); !line.Sent {
@@ -158,7 +158,7 @@ func (p *process) awaitSent() {
 	}
 }
 
-func (p *process) next() told {
+func (p *process) next() reply {
 	p.t.Helper()
 	select {
 	case line, ok := <-p.lines:
@@ -169,7 +169,7 @@ func (p *process) next() told {
 	case <-time.After(patience):
 		p.t.Fatal("the program says nothing")
 	}
-	return told{}
+	return reply{}
 }
 
 // do gives an order that must succeed.

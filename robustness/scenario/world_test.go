@@ -225,15 +225,15 @@ func (w *world) holders() int {
 // succeeds without a fence, and is refused with one.
 func (w *world) wantStaleWrite(err error) {
 	w.t.Helper()
-	a := told{}
+	a := reply{}
 	if err != nil {
 		code, _ := fence.CodeOf(err)
-		a = told{Error: err.Error(), Code: code.SQLState}
+		a = reply{Error: err.Error(), Code: code.SQLState}
 	}
 	w.wantStaleAnswer(a)
 }
 
-func (w *world) wantStaleAnswer(a told) {
+func (w *world) wantStaleAnswer(a reply) {
 	w.t.Helper()
 	value := w.value()
 	switch {

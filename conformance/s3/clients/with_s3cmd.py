@@ -53,7 +53,7 @@ def copy():
 
 
 def delete_many():
-    """With a prefix s3cmd deletes what it has listed, in one request. It looks at none of the answers for the single keys."""
+    """With a prefix s3cmd deletes the listed keys in one request. It ignores the answers for the single keys."""
     if own_or_seeded("") == SEEDED:
         s3cmd("rm", "--recursive", "--force", url("seed/"))
         same("what is left", len(s3cmd("ls", url("seed/")).splitlines()), 2)

@@ -30,11 +30,11 @@ func Agree(ctx context.Context, grants []fence.Grant) error {
 	}
 	under := "no grant"
 	if len(grants) > 0 {
-		under = Named(grants)
+		under = GrantNames(grants)
 	}
 	return &fence.InvalidError{
 		Field:  "context",
-		Reason: "carries " + Named(carried) + ", but its transaction began under " + under + ": begin the transaction with this context",
+		Reason: "carries " + GrantNames(carried) + ", but its transaction began under " + under + ": begin the transaction with this context",
 	}
 }
 

@@ -28,13 +28,13 @@ func ValidateGrants(grants []fence.Grant) error {
 // most is how many names an error lists.
 const most = 3
 
-// Named names grants for messages, without their seals.
-func Named(grants []fence.Grant) string {
+// GrantNames lists grants for messages, without their seals.
+func GrantNames(grants []fence.Grant) string {
 	return listed(len(grants), func(i int) string { return grants[i].String() })
 }
 
-// NamedArmings names resources and tokens for messages.
-func NamedArmings(all []fence.Arming) string {
+// ArmingNames lists resources and tokens for messages.
+func ArmingNames(all []fence.Arming) string {
 	return listed(len(all), func(i int) string { return fmt.Sprintf("%q to %d", all[i].Resource, all[i].Token) })
 }
 

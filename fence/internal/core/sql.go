@@ -59,9 +59,9 @@ const (
 	SQLCommit = SQLStillIn + `; COMMIT`
 
 	SQLUseMarked = SQLUse + setMark
-	// SQLUseNamed and SQLUseManyNamed also return the transaction's ID, which resolves an unanswered COMMIT.
-	SQLUseNamed     = SQLUseMarked + `, ` + Waits + `, ` + identity
-	SQLUseManyNamed = SQLUseMany + setMark + `, ` + Waits + `, ` + identity
+	// SQLUseWithID and SQLUseManyWithID also return the transaction's ID, which resolves an unanswered COMMIT.
+	SQLUseWithID     = SQLUseMarked + `, ` + Waits + `, ` + identity
+	SQLUseManyWithID = SQLUseMany + setMark + `, ` + Waits + `, ` + identity
 	// SQLUseKnown and SQLUseManyKnown are these without what COMMIT waits for.
 	SQLUseKnown     = SQLUseMarked + `, ` + identity
 	SQLUseManyKnown = SQLUseMany + setMark + `, ` + identity

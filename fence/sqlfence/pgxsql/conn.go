@@ -84,7 +84,7 @@ func (c *conn) begin(ctx context.Context, opts driver.TxOptions, named bool) (*t
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "26000" {
 			return nil, driver.ErrBadConn // DEALLOCATE or DISCARD has removed the prepared statement; nothing was done
 		}
-		return nil, fmt.Errorf("begin under %s: %w", core.Named(grants), sqlfence.Translate(err))
+		return nil, fmt.Errorf("begin under %s: %w", core.GrantNames(grants), sqlfence.Translate(err))
 	}
 	c.tx = t
 	return t, nil

@@ -21,7 +21,7 @@ type rows struct {
 	inner   *stdlib.Rows
 	tx      *tx      // of this statement alone, until it has ended
 	columns []column // of such a statement: pgx forgets them at COMMIT
-	held    [][]driver.Value
+	buffer  [][]driver.Value
 	ended   bool
 }
 
@@ -51,16 +51,16 @@ func (r *rows) hold() error {
 		}
 		held = append(held, row)
 	}
-	r.held = held
+	r.buffer = held
 	return nil
 }
 
 // Next returns the buffered rows, then the remaining ones. After the last one it commits the transaction of a single
 // statement.
 func (r *rows) Next(dest []driver.Value) error {
-	if len(r.held) > 0 {
-		copy(dest, r.held[0])
-		r.held = r.held[1:]
+	if len(r.buffer) > 0 {
+		copy(dest, r.buffer[0])
+		r.buffer = r.buffer[1:]
 		return nil
 	}
 	if r.ended {
@@ -79,7 +79,7 @@ func (r *rows) Next(dest []driver.Value) error {
 // Close discards the remaining rows. A single statement is committed anyway, as without a grant, unless its context has
 // ended.
 func (r *rows) Close() error {
-	r.held = nil
+	r.buffer = nil
 	return r.end(true)
 }
 

@@ -34,7 +34,7 @@ func (t *tx) Commit() error {
 		err = t.commit()
 	}
 	if err != nil {
-		return fmt.Errorf("commit under %s: %w", core.Named(t.grants), err)
+		return fmt.Errorf("commit under %s: %w", core.GrantNames(t.grants), err)
 	}
 	return nil
 }

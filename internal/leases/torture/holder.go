@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/internal/leases"
 )
 
-func named(i int) string { return fmt.Sprintf("r%d", i) }
+func resource(i int) string { return fmt.Sprintf("r%d", i) }
 
 // passing reports whether the faults explain an error.
 func passing(err error) bool { return leasing.Retryable(err) || errors.Is(err, leasing.ErrLost) }
@@ -22,7 +22,7 @@ func (m *torment) use(ctx context.Context, t testing.TB, s leasing.Source) {
 	for ctx.Err() == nil {
 		wait := leasing.Wait(rand.N(2) == 0)
 		ttl := m.TTL/2 + rand.N(m.TTL)
-		h := hold{resource: named(rand.N(resources)), asked: time.Now()}
+		h := hold{resource: resource(rand.N(resources)), asked: time.Now()}
 		lease, err := leasing.One(s.Acquire(ctx, wait, leasing.Request{Resource: h.resource, TTL: ttl}))
 		h.from, h.to, h.token = time.Now(), lease.Deadline.Time(), lease.Grant.Token
 		switch {

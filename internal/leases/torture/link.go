@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// link connects a process to a server. While a direction is shut nothing passes. What was sent meanwhile passes
-// afterwards, although its sender may have closed the connection.
+// link connects a process to a server. While a direction is shut nothing passes. What was sent during that time
+// passes afterwards, although its sender may have closed the connection.
 type link struct {
 	addr              string
 	requests, answers gate

@@ -213,12 +213,12 @@ func (m *torment) allFree(t testing.TB) (stuck int) {
 	ctx, cancel := context.WithTimeout(t.Context(), inTheEnd)
 	defer cancel()
 	for i := range resources {
-		lease, err := leasing.One(m.processes[0].source.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: named(i), TTL: m.TTL}))
+		lease, err := leasing.One(m.processes[0].source.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: resource(i), TTL: m.TTL}))
 		switch {
 		case err == nil:
 			_ = m.processes[0].source.Release(ctx, lease.Ref())
 		case !errors.Is(err, leasing.ErrLost): // else it was acquired, and its TTL ended on the way
-			t.Logf("%s is not free in the end: %v", named(i), err)
+			t.Logf("%s is not free in the end: %v", resource(i), err)
 			stuck++
 		}
 	}

@@ -38,7 +38,7 @@ func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 		t.Run(broken, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := &board{broken: broken, clock: clock.New(), held: make(map[string]entry)}
+				b := &board{broken: broken, clock: clock.New(), leases: make(map[string]entry)}
 				v := run(t, Config{Open: func([]string) leasing.Source { return toy{b} }, TTL: ttl, For: 40 * ttl})
 				if !seen(v) {
 					t.Errorf("%q was not seen: %v: %q", broken, v, v.wrong(0))
@@ -53,7 +53,7 @@ func TestTheJudgeCatchesASourceThatBelievesAJumpingClock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nothing := func() error { return nil }
-		b := &board{clock: clock.New(), held: make(map[string]entry)}
+		b := &board{clock: clock.New(), leases: make(map[string]entry)}
 		v := run(t, Config{
 			Servers: []Server{{Freeze: nothing, Thaw: nothing, Kill: nothing, Start: nothing, Jump: b.jump}},
 			Open:    func([]string) leasing.Source { return toy{b} },
@@ -75,7 +75,7 @@ func TestAnOverlapIsWrongBeyondWhatIsAllowed(t *testing.T) {
 		{resource: "r", token: 2, asked: at(20), from: at(40), to: at(90)},
 	}}}
 	for i := range enough {
-		j.note(hold{resource: named(i), token: 1, asked: at(0), from: at(1), to: at(2)})
+		j.note(hold{resource: resource(i), token: 1, asked: at(0), from: at(1), to: at(2)})
 	}
 	if v := j.verdict(); len(v.wrong(10*time.Millisecond)) != 0 || len(v.wrong(9*time.Millisecond)) != 1 {
 		t.Errorf("%v: %q at 10 ms, %q at 9 ms", v, v.wrong(10*time.Millisecond), v.wrong(9*time.Millisecond))
@@ -87,10 +87,10 @@ type board struct {
 	broken string
 	clock  *clock.Clock
 
-	mu    sync.Mutex
-	given fence.Token
-	held  map[string]entry
-	ahead time.Duration // the clock's offset
+	mu     sync.Mutex
+	given  fence.Token
+	leases map[string]entry
+	ahead  time.Duration // the clock's offset
 }
 
 type entry struct {
@@ -107,7 +107,7 @@ func (b *board) jump(offset time.Duration) error {
 }
 
 func (b *board) current(resource string) (entry, bool) {
-	e, ok := b.held[resource]
+	e, ok := b.leases[resource]
 	early := map[string]time.Duration{"ends early": ttl / 5, "leases never end": -time.Hour}[b.broken]
 	return e, ok && time.Now().Add(b.ahead).Before(e.until.Add(-early))
 }
@@ -133,7 +133,7 @@ func (s toy) try(ctx context.Context, r leasing.Request) (leasing.Lease, error) 
 	case "tokens fall":
 		e.token = 1_000_000 - s.given
 	}
-	s.held[r.Resource] = e
+	s.leases[r.Resource] = e
 	return leasing.Lease{Grant: fence.Grant{Resource: r.Resource, Token: e.token}, Owner: e.owner, Deadline: s.clock.Now().Add(r.TTL)}, nil
 }
 
@@ -173,7 +173,7 @@ func (s toy) Extend(_ context.Context, ref leasing.Ref, ttl time.Duration) (cloc
 		return clock.Instant{}, leasing.ErrLost
 	}
 	e.until = time.Now().Add(ttl)
-	s.held[ref.Resource] = e
+	s.leases[ref.Resource] = e
 	if s.broken == "extends beyond the TTL" {
 		ttl += ttl / 5
 	}
@@ -188,7 +188,7 @@ func (s toy) Release(_ context.Context, ref leasing.Ref) error {
 		return leasing.ErrLost
 	}
 	if s.broken != "releases nothing" {
-		delete(s.held, ref.Resource)
+		delete(s.leases, ref.Resource)
 	}
 	return nil
 }

@@ -44,9 +44,9 @@ func TestTheServersTimeFollowsTheClock(t *testing.T) {
 	clock, cl := setup(t)
 	for _, offset := range []time.Duration{0, 3 * time.Hour, -5 * time.Hour, 0} {
 		must(t, clock.Set(offset))
-		told, err := cl.Time(t.Context()).Result()
+		now, err := cl.Time(t.Context()).Result()
 		must(t, err)
-		if off := time.Until(told) - offset; off.Abs() > about {
+		if off := time.Until(now) - offset; off.Abs() > about {
 			t.Errorf("shifted by %v the server is %v off", offset, off)
 		}
 	}

@@ -15,7 +15,7 @@
 --   SELECT fence.arm('orders/1001', 35, <seal hash>, 'worker-b');   -- a transaction of its own, committed; false: raise and drain
 --
 -- Before the row is changed, fence.arm locks the superseded grants' keys exclusively, if they are free, and keeps them until the
--- COMMIT is through. So every writer that passed the check under those grants has ended before. A writer that arrives meanwhile
+-- COMMIT is through. So every writer that passed the check under those grants has ended before. A writer that arrives later
 -- waits for the COMMIT and then reads the new token: nothing is left to drain. (PostgreSQL releases the keys after the COMMIT is
 -- visible.) If a key is not free, raising must come first and waiting after it: fence.raise, fence.drain. A writer of the
 -- superseded grant waits as long as the COMMIT takes; so nothing else belongs in this transaction.
@@ -80,7 +80,7 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
 
-  -- A superseded key that is free now is drained for good: a writer that locks it later reads this or a newer token. UPDATE,
+  -- A superseded key that is free now is drained permanently: a writer that locks it later reads this or a newer token. UPDATE,
   -- else INSERT, because ON CONFLICT DO UPDATE locks first and so leaves xmax <> 0 in the new version.
   UPDATE fence.resources
      SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = now(), ended_at = NULL,
@@ -109,20 +109,21 @@ EXCEPTION WHEN invalid_parameter_value THEN   -- in the future: so the version i
 END $$;
 REVOKE ALL ON FUNCTION fence.is_uncommitted(xid) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Ends the other sessions that hold one superseded key. Returns in `told` how many were signalled, and in `held_by` which could
+-- Ends the other sessions that hold one superseded key. Returns in `signalled` how many got the signal, and in `held_by` which could
 -- not be, and why. Waits for a holder that has just ended, such as a prepared transaction that is being committed.
-CREATE OR REPLACE FUNCTION fence.end_holders(p_key bigint, OUT told int, OUT held_by text) LANGUAGE plpgsql VOLATILE
+DROP FUNCTION IF EXISTS fence.end_holders(bigint);   -- an older revision has other names in its result
+CREATE FUNCTION fence.end_holders(p_key bigint, OUT signalled int, OUT held_by text) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   h record;
 BEGIN
-  told := 0;
+  signalled := 0;
   FOR h IN SELECT * FROM fence.holders(p_key) x WHERE x.writer AND (x.pid IS NOT NULL OR x.gid IS NOT NULL) AND x.pid IS DISTINCT FROM pg_backend_pid() LOOP
     IF h.pid IS NULL THEN
       held_by := format('prepared transaction %L; ROLLBACK PREPARED or COMMIT PREPARED it', h.gid);
     ELSE
       BEGIN
-        told := told + pg_terminate_backend(h.pid)::int;
+        signalled := signalled + pg_terminate_backend(h.pid)::int;
       EXCEPTION WHEN insufficient_privilege THEN
         held_by := format('process %s, which %I may not end (%s)', h.pid, current_user, sqlerrm)
           || CASE WHEN pg_has_role(current_user, 'pg_signal_backend', 'USAGE') THEN ''
@@ -176,9 +177,9 @@ BEGIN
       EXIT WHEN fence.lock_within(k, true, patience);
       waited := waited + patience;
       e := fence.end_holders(k);
-      ended := ended + e.told;
+      ended := ended + e.signalled;
       held_by := coalesce(e.held_by, CASE WHEN waited > most THEN
-        (SELECT string_agg(format('process %s', h.pid), ', ') || ', told to end and still there' FROM fence.holders(k) h WHERE h.writer AND h.pid IS NOT NULL) END);
+        (SELECT string_agg(format('process %s', h.pid), ', ') || ', signalled and still there' FROM fence.holders(k) h WHERE h.writer AND h.pid IS NOT NULL) END);
     END LOOP;
     IF held_by IS NOT NULL THEN
       v := fence.refusal('ZF005', format('fence of "%s" is raised to %s, but stale transactions still hold it: %s', p_resource, p_token, held_by),

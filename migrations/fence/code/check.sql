@@ -242,7 +242,7 @@ BEGIN
     ELSIF p_kind = 'sealed' AND f.seal IS DISTINCT FROM p_seal_hash
        OR p_kind = 'unsealed' AND (f.seal IS NOT NULL OR NOT open) THEN
       RETURN fence.refusal('ZF003', format(never, p_token, fence.shown(p_resource)), p_resource, p_token, f.token, NULL, advice);
-    ELSIF f.ended_at IS NOT NULL THEN   -- for good: this grant is never current again
+    ELSIF f.ended_at IS NOT NULL THEN   -- permanently: this grant is never current again
       RETURN fence.refusal_of_ended(p_resource, f.token);
     END IF;
 

@@ -256,8 +256,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.make_event_triggers() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.make_event_triggers() TO PUBLIC;
 
--- Installs the event triggers. For a superuser, who runs this code now and its copy later. A repeated call succeeds, and creates
--- them anew.
+-- Installs the event triggers. For a superuser, who runs this code now and its copy later. A repeated call succeeds, and recreates
+-- them.
 CREATE OR REPLACE FUNCTION fence.install_event_triggers() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM fence.uninstall_event_triggers();

@@ -43,7 +43,7 @@ BEGIN
     END IF;
 
     -- CASE locks the keys only if the rest holds. The search goes backwards, as in fence.arm. A row that another session has
-    -- moved meanwhile, as an end does, is left alone.
+    -- moved by then, as an end does, is left alone.
     SELECT coalesce(array_agg(x.n), '{}'), coalesce(array_agg(f.place), '{}') INTO ready, places
       FROM unnest(turns) x(n)
       JOIN LATERAL (SELECT r.ctid AS place, r.* FROM fence.resources r

@@ -8,7 +8,7 @@
 -- needs.
 --
 -- The functions on a write's path have no SET clause. With one, the check would run under two search_paths in turn, before a
--- statement and after it, and PostgreSQL plans the statements anew each time the path changes: 1.2 ms for a row instead of 0.1.
+-- statement and after it, and PostgreSQL plans the statements again each time the path changes: 1.2 ms for a row instead of 0.1.
 -- So names are qualified.
 --
 -- fence.judge decides the common case, in which all rows of a statement belong to one resource. fence.judge_rows takes the names

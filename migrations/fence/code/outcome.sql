@@ -6,7 +6,7 @@
 -- pg_xact_status alone is wrong after a crash: the server reuses the number of a transaction that had not reached the disk, and
 -- then reports the outcome of the later one (tested). So the server's run is compared too. Every unclean start (a crash, a base
 -- backup, recovery to a point in time) resets the statistics and a clean one keeps them, so the time of their reset
--- distinguishes runs. A reset by hand makes an outcome unknown, never wrong.
+-- distinguishes runs. A reset by an operator makes an outcome unknown, never wrong.
 
 -- Returns the run of this server: system identifier, timeline, and, from PostgreSQL 15 on, the time when statistics were last
 -- reset. Before 15 the last part is missing, because reading it is slow there: a commit then stays unknown. Some managed
@@ -47,7 +47,7 @@ BEGIN
   IF pg_is_in_recovery() THEN
     RETURN 'unknown';
   END IF;
-  PERFORM set_config('fence.system', '', false);   -- read it anew: the caller may have set it
+  PERFORM set_config('fence.system', '', false);   -- read it again: the caller may have set it
   now_run := string_to_array(fence.server_run(), '/');
   IF then_run[1:2] IS DISTINCT FROM now_run[1:2] THEN
     RETURN 'unknown';   -- another cluster, or another history of it

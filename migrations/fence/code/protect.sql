@@ -350,7 +350,7 @@ BEGIN
    WHERE r.relation = protect.relation
      AND (r.resource, r.under, r.per_row, r.stamp) IS DISTINCT FROM (protect.resource, protect.under, protect.per_row, protect.stamp);
   IF FOUND THEN
-    RAISE NOTICE 'fence.protect: % was protected with %; the new rule replaces that one, and the counts of refusals begin anew', relation,
+    RAISE NOTICE 'fence.protect: % was protected with %; the new rule replaces that one, and the counts of refusals restart at 0', relation,
       concat_ws(', ', 'resource => ' || quote_literal(before.resource), 'under => ' || quote_literal(before.under),
                 'per_row => ' || quote_literal(before.per_row), 'stamp => ' || quote_literal(before.stamp));
   END IF;

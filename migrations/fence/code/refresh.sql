@@ -1,4 +1,4 @@
--- Making the guards of a table anew, with functions of the present generation.
+-- Recreating the guards of a table, with functions of the present generation.
 
 -- Tables whose guards call functions of an older generation, which still work. A partition or child is listed if its functions
 -- are not those of the table above it.
@@ -13,7 +13,7 @@ GRANT SELECT ON fence.outdated TO PUBLIC;
 
 -- Recreates the guards of a table, its partitions and children, so that they call functions of this generation. For the table's
 -- owner, as fence.protect. Locks the table, and waits at most `patience` for each lock. Raises 55P03 after that. The
--- counts of fence.protected begin anew.
+-- counts of fence.protected restart at 0.
 CREATE OR REPLACE FUNCTION fence.refresh(relation regclass, patience interval DEFAULT '3 s') RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,7 +1,7 @@
 -- Repeated requests. A client whose answer was lost sends its request again, as another attempt with the same invocation id; the
 -- gateway does so to PostgreSQL. An attempt first looks for the effect of an earlier one, and returns that one's answer, even if
 -- the grant is stale or ended by then: "refused" means that nothing was done. The attempts of one request run one at a time: an
--- earlier one that has passed the check commits although the grant is superseded meanwhile.
+-- earlier one that has passed the check commits although the grant was superseded after the check.
 --
 -- An upload, a deletion, a restoration or a change of tags shows its effect in its own row. The others leave a row in
 -- objects.attempts.

@@ -27,7 +27,7 @@ REVOKE ALL ON FUNCTION objects.prefix_end(text) FROM PUBLIC, fence_writer, fence
 --
 -- The keys of a small folder (a common prefix) are read and skipped one by one, which costs less than a look-up of what follows
 -- the folder; only the rest of a large folder is jumped over, unless its last character has no successor (prefix_end). No statement is compiled (jit): from some 25 million keys on each
--- exceeds jit's cost limit, though it reads a few rows, and would be compiled anew each time.
+-- exceeds jit's cost limit, though it reads a few rows, and would be compiled again each time.
 CREATE OR REPLACE FUNCTION objects.list(p_bucket text, p_prefix text, p_delimiter text, p_after text, p_limit integer)
 RETURNS TABLE (entry text, is_prefix boolean, size bigint, etag text, modified_at timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp

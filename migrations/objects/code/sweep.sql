@@ -7,7 +7,7 @@
 
 -- Returns the time from which ages count in this history. After a promotion or a restore, rows are as old as what was restored,
 -- and the operator may find that it was not enough, and restore something newer: then what is pending or superseded now is live.
--- So in a new history every age begins anew, with the first sweep that sees it.
+-- So in a new history every age restarts at 0 with the first sweep that sees it.
 CREATE OR REPLACE FUNCTION objects.ages_since(p_dry boolean) RETURNS timestamptz
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -45,7 +45,7 @@ BEGIN
   IF p_shorten THEN
     RETURN p_given;
   END IF;
-  RETURN greatest(p_given, (SELECT i.grace FROM objects.installation i));   -- a longer one may have been recorded meanwhile
+  RETURN greatest(p_given, (SELECT i.grace FROM objects.installation i));   -- another gateway may have recorded a longer one
 END $$;
 REVOKE ALL ON FUNCTION objects.grace_for(interval, boolean, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.grace_for(interval, boolean, boolean) TO fence_gateway;

@@ -195,8 +195,8 @@ REVOKE ALL ON FUNCTION objects.remove_version(text, text, uuid, text, bigint, by
 GRANT EXECUTE ON FUNCTION objects.remove_version(text, text, uuid, text, bigint, bytea) TO fence_gateway;
 
 -- objects.remove_version with conditions on the version, once. Removing a version that this grant has removed already succeeds,
--- too: a request without an id gets that answer. A caller with a superseded seal can't be told from another caller: root, which
--- may ask anyhow.
+-- too: a request without an id gets that answer. Nothing distinguishes a caller with a superseded seal from another caller, except root,
+-- which may ask anyhow.
 CREATE OR REPLACE FUNCTION objects.remove_version_if(
   p_bucket text, p_key text, p_version uuid, p_resource text, p_token bigint, p_seal bytea, p_invocation text,
   p_if_match text, p_size bigint, p_modified timestamptz

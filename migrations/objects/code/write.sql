@@ -14,7 +14,7 @@
 --
 -- Repeated requests: see attempts.sql.
 --
--- The helpers of a write are PL/pgSQL: PostgreSQL 15 plans the statements of a SQL function anew with each call that it can't
+-- The helpers of a write are PL/pgSQL: PostgreSQL 15 plans the statements of a SQL function again with each call that it can't
 -- inline, and it inlines none with a search_path of its own.
 
 -- Announces a blob, so that its bytes can be found and removed, whatever becomes of the upload. Refuses at once what the commit

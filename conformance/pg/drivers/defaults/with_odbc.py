@@ -14,7 +14,7 @@ class Refused(Exception):
     pass
 
 
-def told():
+def refusal():
     try:
         write()
     except pyodbc.Error as e:
@@ -23,4 +23,4 @@ def told():
         raise refused
 
 
-ways("psqlODBC", os.popen("dpkg-query -W -f '${Version}' odbc-postgresql").read(), "sqlstate", variables=told)
+ways("psqlODBC", os.popen("dpkg-query -W -f '${Version}' odbc-postgresql").read(), "sqlstate", variables=refusal)

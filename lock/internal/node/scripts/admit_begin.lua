@@ -12,7 +12,7 @@
 -- ARGV[4]  the admission that the caller found void, because the node has lost its
 --          run since: it can neither end nor shorten its quarantine; '' for none
 -- ARGV[5]  at a first start, the longest ttl that this caller's admission will grant,
---          ms: the nodes that another caller admits at the same time know of it; 0 otherwise
+--          ms: nodes that another caller admits at the same time know of it; 0 otherwise
 --
 -- {1}        begun: @pending is the nonce, Q runs
 -- {0}        race: the node has another incarnation than the caller found

@@ -1,6 +1,6 @@
 -- Shortens a quarantine, once, to the longest time that a lock of a lost node may
--- still count: N/2+1 other nodes reported it, each in its present run, no earlier than
--- a round's time after this admission began. A durable node has lost none.
+-- still count: N/2+1 other nodes reported it, each in its present run, no earlier
+-- than a round's time after this admission began. A durable node has lost none.
 --
 -- KEYS[1]  H: hash of this node's marker, base and counters
 -- KEYS[2]  Q: quarantine

@@ -23,8 +23,8 @@ var effectMutations = []mutation{
 		next.Overwrote = e.Overwrote
 		return true
 	})},
-	{"told as refused", RefusedButDone, toldAs(history.Refused)},
-	{"told as failed", FailedButDone, toldAs(history.Failed)},
+	{"reported as refused", RefusedButDone, toldAs(history.Refused)},
+	{"reported as failed", FailedButDone, toldAs(history.Failed)},
 	{"a second effect", DoneTwice, ofEffect(func(m *tampered, i int, e *Effect) bool {
 		m.insert(i, m.op(e.Value))
 		if next := m.next(i); next != nil {

@@ -31,7 +31,7 @@ func waitFor(t *testing.T, pg testenv.PG, what, sql string) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("waited in vain until %s", what)
+			t.Fatalf("timed out waiting until %s", what)
 		}
 	}
 }

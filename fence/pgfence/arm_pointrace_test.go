@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// points are the progress of a transaction when the arm begins: what it has done by then, and what it does
+// points are the progress of a transaction when the arm begins: its statements until then, and those that run
 // concurrently.
 var points = []struct {
 	name         string

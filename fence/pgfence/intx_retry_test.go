@@ -19,7 +19,7 @@ func (w world) raceLost(t *testing.T, newer fence.Token) {
 	w.exec(t, `SELECT fence.raise($1, $2, $3, 'next')`, orders, newer, fence.NewSeal().Hash())
 }
 
-// An error with 40001 is retried. The retry sees the newer token and is refused for good, so the loop ends.
+// An error with 40001 is retried. The retry sees the newer token and its refusal is permanent, so the loop ends.
 func TestARetryAfterASerializationFailureIsRefusedAsStale(t *testing.T) {
 	t.Parallel()
 	const lateUpdate = `UPDATE unguarded SET n = n + 1`

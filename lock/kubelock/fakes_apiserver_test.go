@@ -74,14 +74,14 @@ type network struct {
 	next http.RoundTripper
 
 	mu    sync.Mutex
-	held  chan struct{}              // requests wait until it is closed; nil: none waits
+	gate  chan struct{}              // requests wait until it is closed; nil: none waits
 	lose  func(r *http.Request) bool // before each answer: it is lost
 	count int                        // of requests
 }
 
 func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 	n.mu.Lock()
-	held, lose := n.held, n.lose
+	held, lose := n.gate, n.lose
 	n.count++
 	n.mu.Unlock()
 	if held != nil {
@@ -100,16 +100,16 @@ func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// cut holds every request until mend is called.
-func (n *network) cut() (mend func()) {
+// cut holds every request until restore is called.
+func (n *network) cut() (restore func()) {
 	held := make(chan struct{})
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.held = held
+	n.gate = held
 	return sync.OnceFunc(func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.held = nil
+		n.gate = nil
 		close(held)
 	})
 }

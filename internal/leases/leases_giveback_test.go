@@ -19,7 +19,7 @@ func (higher) Arm(_ context.Context, all ...fence.Arming) error {
 	return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: a.Token + 1}
 }
 
-// The service is away when a failed acquisition gives back what it has taken.
+// The service is away when a failed acquisition gives back the resources that it took.
 func TestWhatIsNotGivenBackAtOnceIsGivenBackAfterAHiccup(t *testing.T) {
 	t.Parallel()
 	for name, acquire := range map[string]struct {

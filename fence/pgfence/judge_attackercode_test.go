@@ -333,8 +333,8 @@ func TestAnExpressionsTextNamesNothingOfItsAuthors(t *testing.T) {
 	a.exec(t, `CREATE SCHEMA "€pg_catalog"; GRANT ALL ON SCHEMA "€pg_catalog" TO PUBLIC`)
 	const body = ` RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM own.trap(); RETURN 'x'; END $$`
 	run(t, a.conn, `CREATE TABLE papers (id int)`, `CREATE FUNCTION "€pg_catalog".f(int)`+body,
-		`CREATE TYPE pg_temp.evt AS (a int)`, `CREATE FUNCTION told(pg_temp.evt)`+body, `CREATE CAST (pg_temp.evt AS text) WITH FUNCTION told(pg_temp.evt)`,
-		`CREATE TYPE pg_temp."e""t" AS (a int)`, `CREATE FUNCTION told(pg_temp."e""t")`+body, `CREATE CAST (pg_temp."e""t" AS text) WITH FUNCTION told(pg_temp."e""t")`)
+		`CREATE TYPE pg_temp.evt AS (a int)`, `CREATE FUNCTION report(pg_temp.evt)`+body, `CREATE CAST (pg_temp.evt AS text) WITH FUNCTION report(pg_temp.evt)`,
+		`CREATE TYPE pg_temp."e""t" AS (a int)`, `CREATE FUNCTION report(pg_temp."e""t")`+body, `CREATE CAST (pg_temp."e""t" AS text) WITH FUNCTION report(pg_temp."e""t")`)
 	for _, expression := range []string{
 		`€pg_catalog.f(id)`, `"€pg_catalog".f(id)`, `'(1)'::evt`, `'(1)'::EVT`, `'(1)'::"evt"`, `('{"(1)"}'::evt[])[id]`, `CAST('(1)' AS evt)::text || id`, `'(1)'::"e""t"`,
 		`quote_ident('docs/' || id)`, // its result depends on a setting

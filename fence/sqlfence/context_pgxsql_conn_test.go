@@ -288,10 +288,10 @@ func TestRowsOfAStatementAndItsCommit(t *testing.T) {
 		// database/sql closes the rows of a QueryRow, and ignores the error of Close if the context has ended.
 		var token int
 		if err := w.db.QueryRowContext(ctx, small, 2).Scan(&token); err == nil {
-			t.Error("a COMMIT that fails is told with the rows")
+			t.Error("the error of a failed COMMIT comes with the rows")
 		}
-		if err := readRows(ctx, w.db, small, 2, func(*sql.Rows) { t.Error("a COMMIT that fails is told after the rows") }); err == nil {
-			t.Error("a COMMIT that failed is not told")
+		if err := readRows(ctx, w.db, small, 2, func(*sql.Rows) { t.Error("the error of a failed COMMIT comes after the rows") }); err == nil {
+			t.Error("a failed COMMIT returns no error")
 		}
 		for name, read := range map[string]func(*sql.Rows){
 			"to the end": func(rows *sql.Rows) {

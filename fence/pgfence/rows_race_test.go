@@ -14,7 +14,7 @@ func perRowRace(t *testing.T, opts ...pgfence.Option) world {
 	return w
 }
 
-// The rule of race_test.go holds for tables with a resource per row. The guard before the statement is removed, to
+// The rule of arm_race_test.go holds for tables with a resource per row. The guard before the statement is removed, to
 // show that the triggers after the statement are sufficient at every point.
 func TestNoRowLandsAfterArmReturned(t *testing.T) {
 	t.Parallel()

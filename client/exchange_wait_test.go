@@ -40,7 +40,7 @@ func (w *waiting) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 const (
-	held = `{"code":"held","title":"Held by another"}`
+	busy = `{"code":"held","title":"Held by another"}`
 	over = `{"code":"lease_lost","title":"The lease is over"}`
 )
 
@@ -82,7 +82,7 @@ func TestARepeatWaitsForTheRestOfTheWait(t *testing.T) {
 		if wait > time.Minute {
 			return time.Minute, http.StatusGatewayTimeout, "<html>504"
 		}
-		return wait, http.StatusConflict, held
+		return wait, http.StatusConflict, busy
 	}
 	for name, test := range map[string]repeating{
 		"a balancer ends the first": {2 * time.Minute, balancer, []string{"2m0s", "59.95s"}, 2 * time.Minute, 1},
@@ -90,13 +90,13 @@ func TestARepeatWaitsForTheRestOfTheWait(t *testing.T) {
 			if n == 1 {
 				return time.Minute, http.StatusGatewayTimeout, "<html>504"
 			}
-			return 0, http.StatusConflict, held
+			return 0, http.StatusConflict, busy
 		}, []string{"1m0s", ""}, time.Minute + 50*time.Millisecond, 1},
 		"the lease of the first key is over": {time.Minute, func(n int, wait time.Duration) (time.Duration, int, string) {
 			if n == 1 {
 				return 20 * time.Second, http.StatusGone, over
 			}
-			return wait, http.StatusConflict, held
+			return wait, http.StatusConflict, busy
 		}, []string{"1m0s", "40s"}, time.Minute, 2},
 	} {
 		for call, ask := range map[string]func(context.Context, *client.Client) error{

@@ -13,8 +13,8 @@ import (
 const blocked = `SELECT count(*) = $1 FROM pg_stat_activity
 	WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`
 
-// looked begins a transaction whose snapshot is taken now.
-func looked(t testing.TB, conn *pgx.Conn, level pgx.TxIsoLevel) pgx.Tx {
+// snapshotTx begins a transaction whose snapshot is taken now.
+func snapshotTx(t testing.TB, conn *pgx.Conn, level pgx.TxIsoLevel) pgx.Tx {
 	t.Helper()
 	tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 	if err != nil {
@@ -35,7 +35,7 @@ func TestPatternsChangeAtReadCommittedAlone(t *testing.T) {
 			w := setup(t)
 			w.exec(t, `SELECT fence.allow_unsealed('jobs/*')`)
 			for _, sql := range []string{`SELECT fence.allow_unsealed('orders/*')`, `SELECT fence.disallow_unsealed('jobs/*')`} {
-				tx := looked(t, connect(t, w.pg.URL), level)
+				tx := snapshotTx(t, connect(t, w.pg.URL), level)
 				_, err := tx.Exec(t.Context(), sql)
 				wantCode(t, err, "25000")
 			}
@@ -54,8 +54,8 @@ func TestAnOldSnapshotOfAPatternRaisesNothing(t *testing.T) {
 			t.Parallel()
 			w := setup(t)
 			w.exec(t, `SELECT fence.allow_unsealed('orders/*')`)
-			without := looked(t, w.session(t), level)
-			below := looked(t, w.session(t), level)
+			without := snapshotTx(t, w.session(t), level)
+			below := snapshotTx(t, w.session(t), level)
 			w.exec(t, `SELECT fence.disallow_unsealed('orders/*')`)
 			set(t, without, orders, "7")
 			wantCode(t, write(t.Context(), without, 7), "40001")

@@ -146,7 +146,7 @@ func TestTheOutcomeWaitsForATransactionThatStillRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-found; err != nil {
-		t.Errorf("committed meanwhile: %v", err)
+		t.Errorf("committed in between: %v", err)
 	}
 	for name, run := range map[string]string{
 		"another system": "1" + unknown.Run, "another timeline": strings.Replace(unknown.Run, "/00000001/", "/00000002/", 1),

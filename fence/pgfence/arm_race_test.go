@@ -208,7 +208,7 @@ func (w world) renew(t testing.TB) fence.Grant {
 }
 
 // race runs writers at every level against arms, and returns how many writes landed after the arm that superseded
-// them had returned. Others arm different resources meanwhile, so that the arms are grouped.
+// them had returned. Others arm different resources at the same time, so that the arms are grouped.
 func race(t *testing.T, w world, arms, writers, beside int) (late int) {
 	t.Helper()
 	var current atomic.Pointer[fence.Grant]

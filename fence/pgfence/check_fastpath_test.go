@@ -169,7 +169,7 @@ func TestTheCheckOfRowsUnderSeveralGrantsHasNoCliffs(t *testing.T) {
 	}
 }
 
-// The rule of race_test.go holds for each way to present a grant.
+// The rule of arm_race_test.go holds for each way to present a grant.
 func TestNoWriteLandsAfterArmReturnedHoweverItPresentsItsGrant(t *testing.T) {
 	t.Parallel()
 	nothingLandsLate(t, func(t *testing.T) world { return setup(t) }, []place{

@@ -295,7 +295,7 @@ func TestDrainEndsNobodyElse(t *testing.T) {
 }
 
 // A drain reports its duration and the number of ended sessions.
-func TestADrainIsTold(t *testing.T) {
+func TestADrainIsReported(t *testing.T) {
 	t.Parallel()
 	type drain struct {
 		took     time.Duration
@@ -310,16 +310,16 @@ func TestADrainIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(drains) != 1 {
-		t.Fatalf("%d drains were told; want 1", len(drains))
+		t.Fatalf("%d drains were reported; want 1", len(drains))
 	}
-	if told := <-drains; told.sessions != 1 || told.took < 150*time.Millisecond {
-		t.Errorf("%+v; want one session, ended after the grace", told)
+	if d := <-drains; d.sessions != 1 || d.took < 150*time.Millisecond {
+		t.Errorf("%+v; want one session, ended after the grace", d)
 	}
 	if err := f.Arm(t.Context(), fence.Arming{Resource: orders, Token: 36, SealHash: bytes.Repeat([]byte{2}, 32), Holder: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	if len(drains) != 0 {
-		t.Errorf("nobody was in the way, and a drain was told: %+v", <-drains)
+		t.Errorf("nobody was in the way, and a drain was reported: %+v", <-drains)
 	}
 }
 

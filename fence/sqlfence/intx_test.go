@@ -224,7 +224,7 @@ func TestTheSealIsNeverALiteral(t *testing.T) {
 			if err := tx.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
 				t.Fatal(err)
 			}
-			// The check waits in its statement, whose text is visible meanwhile.
+			// The check waits in its statement, whose text is visible during the wait.
 			const lock = `LOCK TABLE fence.resources IN ACCESS EXCLUSIVE MODE`
 			blocker, err := w.admin.Begin(t.Context())
 			if err != nil {

@@ -100,8 +100,8 @@ func redisFaults(t *testing.T, w *world) {
 	}
 	must(t, n.Thaw())
 	must(t, n.SetClock(time.Hour))
-	if told := direct.Time(ctx).Val(); time.Until(told) < 59*time.Minute {
-		t.Errorf("its time is %v", told)
+	if now := direct.Time(ctx).Val(); time.Until(now) < 59*time.Minute {
+		t.Errorf("its time is %v", now)
 	}
 	must(t, w.Nodes[1].Flush(ctx, cluster.Hash))
 	must(t, w.Nodes[1].Flush(ctx, cluster.Scripts))
@@ -154,7 +154,7 @@ func clientFaults(t *testing.T, w *world) {
 	order := func(do string, patience time.Duration) error {
 		report, err := k.Order(t.Context(), client.Order{Do: do}, patience)
 		if err == nil && report.Done != do {
-			err = fmt.Errorf("told %q it answers %q", do, report.Done)
+			err = fmt.Errorf("to %q it answers %q", do, report.Done)
 		}
 		return err
 	}

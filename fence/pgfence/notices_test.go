@@ -48,7 +48,7 @@ func cancelWaits[T any](t *testing.T, w world, done <-chan T) T {
 		case <-tick.C:
 			w.exec(t, `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
 		case <-ctx.Done():
-			t.Fatal("waited in vain")
+			t.Fatal("the wait timed out")
 		}
 	}
 }

@@ -30,7 +30,7 @@ func TestARefusalForAHeldResourceNamesTheTokenOfItsLease(t *testing.T) {
 			p.tokens["holder"] = h.token()
 			_, err = p.surfaces[name].acquire(bounded(t), ask{id: "other", resource: resource, ttl: time.Second, try: true})
 			var op history.Op
-			w.told(&op, err)
+			w.setOutcome(&op, err)
 			if op.Outcome != history.Refused || op.Code != "held" || op.HeldBy != h.token() {
 				t.Errorf("held by %d: %+v", h.token(), op)
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-var updateSchema = flag.Bool("update", false, "write migrations/schema.sql anew")
+var updateSchema = flag.Bool("update", false, "rewrite migrations/schema.sql")
 
 const (
 	schemaFile   = "../migrations/schema.sql"

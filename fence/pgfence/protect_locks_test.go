@@ -51,8 +51,8 @@ CREATE TABLE leaf PARTITION OF parted FOR VALUES FROM (0) TO (10); GRANT ALL ON 
 	}
 }
 
-// Where a guard has to go, all readers are waited for, and no weaker lock is held meanwhile: a transaction that has
-// read the table may write to it, without a deadlock.
+// To drop a guard, fence waits for all readers and holds no weaker lock during the wait: a transaction that has read the
+// table may write to it, without a deadlock.
 func TestDroppedGuardsTakeTheStrongestLockFirst(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]string{

@@ -76,8 +76,8 @@ func TestEventTriggersRunNothingOfTheOwnersWithASuperusersRights(t *testing.T) {
 			w, _ := events(t)
 			w.exec(t, `SELECT fence.protect_schema('own', under => 'own/')`)
 			w.exec(t, `ALTER SCHEMA own OWNER TO CURRENT_USER`)
-			// The attack may come at a moment without fence_keep. The others, which would run what it has replaced so far, stand
-			// aside until it is complete.
+			// The attack may come at a moment without fence_keep. The other triggers, which would run the functions replaced so
+			// far, are disabled until the attack is complete.
 			triggers := value[[]string](t, w, `SELECT array_agg(evtname::text) FROM pg_event_trigger WHERE evtname LIKE 'fence%'`)
 			for _, trigger := range triggers {
 				w.exec(t, `ALTER EVENT TRIGGER `+trigger+` DISABLE`)

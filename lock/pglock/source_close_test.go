@@ -24,7 +24,7 @@ func (w world) isLocked(t *testing.T, resource string) bool {
 	return ins.Locked
 }
 
-// closing is a process whose Close gives back what it has, however busy the machine is.
+// closing is a process whose Close gives back its leases, however busy the machine is.
 func (w world) closing(t *testing.T, onAccepted func(context.Context, func() error) error) *pglock.Source {
 	t.Helper()
 	return source(t, pglock.Config{Pool: pool(t, w.locker), MaxTTL: hour, OnAccepted: onAccepted}.CloseInTime())

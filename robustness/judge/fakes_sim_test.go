@@ -151,12 +151,12 @@ func (s *sim) call(op history.Op, effect func(op *history.Op), then func(op hist
 		})
 		s.after(at+30*ms, func() { then(op) })
 	default:
-		told := op
-		told.Outcome = history.Unknown
+		answer := op
+		answer.Outcome = history.Unknown
 		s.after(s.upTo(8*ms), func() {
-			told.End = s.now
-			s.ops = append(s.ops, told)
-			then(told)
+			answer.End = s.now
+			s.ops = append(s.ops, answer)
+			then(answer)
 		})
 	}
 }

@@ -26,7 +26,7 @@ type board struct {
 
 	mu     sync.Mutex
 	tokens map[string]fence.Token
-	held   map[string]entry
+	leases map[string]entry
 	queues map[string][]chan struct{}
 	seal   fence.Seal // the only seal, if broken says so
 }
@@ -39,16 +39,16 @@ type entry struct {
 
 func newBoard(broken string) *board {
 	return &board{
-		broken: broken, clock: clock.New(), seal: fence.NewSeal(), tokens: make(map[string]fence.Token), held: make(map[string]entry),
+		broken: broken, clock: clock.New(), seal: fence.NewSeal(), tokens: make(map[string]fence.Token), leases: make(map[string]entry),
 		queues: make(map[string][]chan struct{}),
 	}
 }
 
 // current is the holder of a resource; the caller has locked mu.
 func (b *board) current(resource string) (entry, bool) {
-	e, ok := b.held[resource]
+	e, ok := b.leases[resource]
 	if ok && e.until.Passed() && b.broken != "leases never end" {
-		delete(b.held, resource)
+		delete(b.leases, resource)
 		return entry{}, false
 	}
 	return e, ok
@@ -158,7 +158,7 @@ func (s toy) grant(r leasing.Request, floor fence.Token) (leasing.Lease, error) 
 	}
 	b.tokens[r.Resource] = token
 	e := entry{owner: rand.Text(), holder: r.Holder, token: token, until: b.clock.Now().Add(r.TTL)}
-	b.held[r.Resource] = e
+	b.leases[r.Resource] = e
 	lease := leasing.Lease{Grant: fence.Grant{Resource: r.Resource, Token: token, Seal: fence.NewSeal()}, Owner: e.owner, Deadline: e.until}
 	switch b.broken {
 	case "one seal for all":
@@ -167,7 +167,7 @@ func (s toy) grant(r leasing.Request, floor fence.Token) (leasing.Lease, error) 
 		lease.Deadline = e.until.Add(time.Second)
 	case "ends before its deadline":
 		e.until = e.until.Add(-r.TTL / 2)
-		b.held[r.Resource] = e
+		b.leases[r.Resource] = e
 	}
 	return lease, nil
 }
@@ -288,7 +288,7 @@ func (s toy) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (cl
 		return clock.Instant{}, leasing.ErrLost
 	}
 	e.until = s.b.clock.Now().Add(ttl)
-	s.b.held[ref.Resource] = e
+	s.b.leases[ref.Resource] = e
 	return e.until, nil
 }
 
@@ -310,7 +310,7 @@ func (s toy) Release(ctx context.Context, ref leasing.Ref) error {
 	if !ok || e.owner != ref.Owner && s.b.broken != "anybody's release" {
 		return leasing.ErrLost
 	}
-	delete(s.b.held, ref.Resource)
+	delete(s.b.leases, ref.Resource)
 	s.b.wake(ref.Resource)
 	return nil
 }
@@ -360,7 +360,7 @@ func (s toy) Close() error {
 	if s.b.broken == "leases end with their source" {
 		s.b.mu.Lock()
 		defer s.b.mu.Unlock()
-		clear(s.b.held)
+		clear(s.b.leases)
 	}
 	return nil
 }
