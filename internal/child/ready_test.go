@@ -30,7 +30,7 @@ func shell(t *testing.T, script string) *child.Process {
 func TestReadyReturnsOnceTheProcessAnswers(t *testing.T) {
 	t.Parallel()
 	looks := 0
-	err := shell(t, "sleep 1000").Ready(t.Context(), func(context.Context) error {
+	err := shell(t, "exec sleep 1000").Ready(t.Context(), func(context.Context) error {
 		if looks++; looks < 3 {
 			return errNotYet
 		}
@@ -57,7 +57,7 @@ func TestReadySaysHowTheProcessEnded(t *testing.T) {
 func TestReadyEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	err := shell(t, "sleep 1000").Ready(ctx, func(context.Context) error {
+	err := shell(t, "exec sleep 1000").Ready(ctx, func(context.Context) error {
 		cancel()
 		return errNotYet
 	})
