@@ -9,7 +9,7 @@ import (
 
 func TestGrantIsFoundWherePostgreSQLFindsIt(t *testing.T) {
 	t.Parallel()
-	for body, want := range map[string][]claim{
+	for body, want := range map[string]claims{
 		"options\x00-c fence.resource=orders/1 -c fence.token=34.ab\x00":                           {{"orders/1", 34}},
 		"options\x00-cfence.resource=orders/1 --fence.token=34.ab\x00":                             {{"orders/1", 34}},
 		"options\x00-c\tFENCE.Resource=a%2Fb   -c fence.token=0.ab\x00":                            {{"a/b", 0}},

@@ -2,6 +2,8 @@ package pgwire
 
 import (
 	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/fencegate/fencegate/fence"
@@ -104,11 +106,34 @@ func CheckRules(rules []Rule, database string) error {
 // String returns the user and database of the rule.
 func (r Rule) String() string { return r.User + "@" + r.Database }
 
+func (r Rule) text() string {
+	for name, policy := range policyNames {
+		if policy == r.Policy {
+			return r.String() + "=" + name
+		}
+	}
+	return r.String()
+}
+
+// differ describes what has changed in a list whose order matters.
+func differ(before, after []Rule) slog.Value {
+	lacking := func(in []Rule) func(Rule) bool { return func(one Rule) bool { return !slices.Contains(in, one) } }
+	texts := func(all []Rule, keep func(Rule) bool) (some []string) {
+		for _, one := range all {
+			if keep(one) {
+				some = append(some, one.text())
+			}
+		}
+		return some
+	}
+	added, removed := texts(after, lacking(before)), texts(before, lacking(after))
+	switch {
+	case slices.Equal(before, after):
+		return slog.StringValue("as before")
+	case len(added)+len(removed) == 0:
+		return slog.StringValue("in another order")
+	}
+	return slog.GroupValue(slog.Any("added", added), slog.Any("removed", removed))
+}
+
 func fits(pattern, name string) bool { return pattern == "*" || truncated(pattern) == name }
-
-// truncated returns the name that PostgreSQL looks up: it uses the first 63 bytes of a client's name, so two spellings
-// may be one role.
-func truncated(name string) string { return name[:min(len(name), maxNameBytes)] }
-
-// maxNameBytes is PostgreSQL's limit for names.
-const maxNameBytes = 63

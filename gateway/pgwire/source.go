@@ -85,6 +85,28 @@ func (r *source) read() ([]byte, error) {
 	return r.buf[:r.n], r.err
 }
 
+// tryRead does what net.Conn's Read does between two waits, but waits without a buffer. It returns false if there is
+// nothing to read yet.
+func (r *source) tryRead(fd uintptr) (done bool) {
+	if r.full && len(r.buf) == bufferBytes {
+		r.free()
+	}
+	if r.buf == nil {
+		r.buf = takeBuffer(r.full)
+	}
+	n, wait, err := readNow(fd, r.buf)
+	if n > 0 {
+		r.n, r.full = n, n == len(r.buf)
+		return true
+	}
+	if wait {
+		r.full = false
+	}
+	r.err = err
+	r.free()
+	return !wait
+}
+
 // readThrough reads into the small buffer until a read fills it.
 func (r *source) readThrough() ([]byte, error) {
 	if !r.busy {

@@ -158,8 +158,8 @@ func TestBothPeersAreProbedSoThatHalfOpenConnectionsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	client, _ := tcpPair(t)
-	newSession(srv, client)
-	upstream, _, err := srv.dial(t.Context())
+	newHandler(&srv.services, client, new(place))
+	upstream, _, err := srv.upstreams.dial(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
