@@ -45,7 +45,7 @@ func (a *admission) admit(ready []byte) ([]byte, error) {
 
 func (a *admission) decide(ready []byte) ([]byte, error) {
 	who := a.client.who
-	if !a.place.logIn(truncated(who.user)) {
+	if !a.place.logIn(truncate(who.user)) {
 		return nil, &fatalError{
 			code: codeTooManyConnections, message: "too many connections for role " + quote(who.user),
 			hint: "The gateway's limit of connections for one user is reached. Try again when others have ended.",
@@ -67,7 +67,7 @@ func noGrant(who startup) error {
 		detail: jsonOf(struct {
 			User     string `json:"user"`
 			Database string `json:"database"`
-		}{printable(who.user), printable(who.database)}),
+		}{printableName(who.user), printableName(who.database)}),
 		hint: code.Hint + " It comes with the connection: options=-c fence.resource=… -c fence.token=….",
 	}
 }
@@ -96,13 +96,13 @@ func (a *admission) check(ready []byte) ([]byte, error) {
 				return nil, err
 			}
 		case typ == typeReadyForQuery:
-			return framed(typ, body), refusal
+			return encodeMessage(typ, body), refusal
 		case typ == typeError:
 			refusal = a.refusalOf(body)
 		case typ == typeDataRow:
 			refusal = a.learn(body, judge)
 		case typ == typeParameterStatus, typ == typeNotice:
-			if _, err := a.client.conn.Write(framed(typ, body)); err != nil {
+			if _, err := a.client.conn.Write(encodeMessage(typ, body)); err != nil {
 				return nil, errClientGone
 			}
 		}

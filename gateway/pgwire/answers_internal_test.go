@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A client may answer before the write of the question returns. What the client has sent by then counts, and what the relay
-// notes after the write does not undo it.
+// A client may answer before the write of the question returns. What the client has sent by then counts, and what the
+// relay notes after the write does not undo it.
 func TestWhatAClientSendsAtOnceIsCounted(t *testing.T) {
 	t.Parallel()
 	const (
@@ -33,7 +33,7 @@ func TestWhatAClientSendsAtOnceIsCounted(t *testing.T) {
 		var sent clientStream
 		sends := func(b string) {
 			sent.scan([]byte(b))
-			if !s.forwarding(&sent) {
+			if !s.startForward(&sent) {
 				t.Fatalf("%s: the session has ended", name)
 			}
 		}

@@ -21,16 +21,16 @@ var (
 // loginRefusal identifies the error with which PostgreSQL refused a login; its text may be in any language.
 type loginRefusal struct{ code, file string }
 
-// ofSCRAM is the source file of PostgreSQL's SCRAM exchange, which compares channel bindings.
-const ofSCRAM = "auth-scram.c"
+// scramSource is the source file of PostgreSQL's SCRAM exchange, which compares channel bindings.
+const scramSource = "auth-scram.c"
 
 // authentication finds out why logins fail, or prove nothing, that would be right without a relay.
 type authentication struct {
-	clientTLS    *tls.Config // nil: no TLS
-	encrypts     bool        // the connections to PostgreSQL
-	upstreams    *upstreams
-	log          *slog.Logger
-	warnUnproved sync.Once
+	clientTLS *tls.Config // nil: no TLS
+	encrypts  bool        // the connections to PostgreSQL
+	upstreams *upstreams
+	log       *slog.Logger
+	once      sync.Once
 }
 
 // checkChannelBinding is [Server.CheckChannelBinding].
@@ -67,10 +67,10 @@ func (a *authentication) compareCertificates(secure *tls.Conn) error {
 	return nil
 }
 
-// notProved logs, once, that PostgreSQL did not ask a client for a proof: pg_hba.conf matches connections, and all
+// warnUnproved logs, once, that PostgreSQL did not ask a client for a proof: pg_hba.conf matches connections, and all
 // clients of a relay share the relay's address.
-func (a *authentication) notProved(log *slog.Logger) {
-	a.warnUnproved.Do(func() {
+func (a *authentication) warnUnproved(log *slog.Logger) {
+	a.once.Do(func() {
 		log.Warn("PostgreSQL accepted a client of the gateway without authentication: " +
 			"if pg_hba.conf has trust, peer or ident for connections from the gateway, everybody who reaches the gateway's port can log in")
 	})
@@ -90,9 +90,9 @@ func (a *authentication) explain(refusal loginRefusal, client *client, upstream 
 	_, encrypted := client.conn.(*tls.Conn)
 	secure, encryptedUpstream := upstream.(*tls.Conn)
 	switch {
-	case refusal.file != ofSCRAM && a.upstreams.askedForCertificate.Load():
+	case refusal.file != scramSource && a.upstreams.askedForCertificate.Load():
 		why = errClientCertificate
-	case refusal.file == ofSCRAM && encrypted && encryptedUpstream:
+	case refusal.file == scramSource && encrypted && encryptedUpstream:
 		why = a.compareCertificates(secure)
 	}
 	if why != nil {

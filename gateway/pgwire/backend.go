@@ -20,10 +20,10 @@ const (
 
 // backend is a session's connection to PostgreSQL.
 type backend struct {
-	conn net.Conn
-	way  Upstream // to its server
-	key  []byte   // its process id and cancel key; set after the login
-	of   *upstreams
+	conn      net.Conn
+	way       Upstream // to its server
+	key       []byte   // its process id and cancel key; set after the login
+	upstreams *upstreams
 }
 
 // pid returns the backend's process id, as reported by PostgreSQL or a pooler; 0: not known.
@@ -34,9 +34,9 @@ func (b *backend) pid() uint32 {
 	return binary.BigEndian.Uint32(b.key)
 }
 
-// strayed reports whether the only server for sessions is now another one.
-func (b *backend) strayed() bool {
-	home := b.of.home.Load()
+// isElsewhere reports whether the only server for sessions is now another one.
+func (b *backend) isElsewhere() bool {
+	home := b.upstreams.home.Load()
 	return home != nil && b.way.elsewhere(*home)
 }
 
@@ -59,25 +59,25 @@ func (b *backend) halt(running bool, log *slog.Logger) {
 			defer close(cancelled)
 			defer func() { _ = b.endWrites() }() // after the cancel: a pooler that sees the end forgets the key
 			if p := cancelRequest(b.key); p != nil {
-				if err := b.of.cancelAt(ctx, b.way, p); err != nil {
+				if err := b.upstreams.cancelAt(ctx, b.way, p); err != nil {
 					log.Warn("failed to cancel a statement", "error", err)
 				}
 			}
 		}()
 	}
-	if b.endsWithin(cancelPatience) {
+	if b.waitForEnd(cancelPatience) {
 		return
 	}
 	local, ok := b.conn.LocalAddr().(*net.TCPAddr)
-	if !ok || len(b.key) < keyPidBytes || b.of.endBackend == nil || b.strayed() {
+	if !ok || len(b.key) < keyPidBytes || b.upstreams.endBackend == nil || b.isElsewhere() {
 		return
 	}
-	ended, err := b.of.endBackend(ctx, b.pid(), local.Port)
+	ended, err := b.upstreams.endBackend(ctx, b.pid(), local.Port)
 	switch {
 	case err != nil:
 		log.Warn("failed to terminate a backend that ignored its cancel request", "error", err)
 	case ended:
-		b.endsWithin(exitPatience)
+		b.waitForEnd(exitPatience)
 	}
 }
 
@@ -90,8 +90,8 @@ func (b *backend) endWrites() error {
 	return closeWrite(b.conn)
 }
 
-// endsWithin reads what PostgreSQL still sends, and reports whether PostgreSQL closed the connection in time.
-func (b *backend) endsWithin(patience time.Duration) bool {
+// waitForEnd reads what PostgreSQL still sends, and reports whether PostgreSQL closed the connection in time.
+func (b *backend) waitForEnd(patience time.Duration) bool {
 	_ = b.conn.SetReadDeadline(time.Now().Add(patience))
 	_, err := io.Copy(io.Discard, b.conn)
 	return !errors.Is(err, os.ErrDeadlineExceeded)

@@ -89,11 +89,11 @@ func TestAddedSettingsFollowTheClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := rewritten(p, "x.y", "z")
+	got, err := withSettings(p, "x.y", "z")
 	if want := startupPacket(version30, body+"x.y\x00z\x00\x00"); err != nil || string(got) != string(want) {
 		t.Errorf("%q became %q, %v; want %q", p, got, err, want)
 	}
-	if _, err := rewritten(p, "x.y", strings.Repeat("z", maxStartupBytes-len(p))); err == nil {
+	if _, err := withSettings(p, "x.y", strings.Repeat("z", maxStartupBytes-len(p))); err == nil {
 		t.Error("a packet over PostgreSQL's limit is sent")
 	}
 }

@@ -27,10 +27,10 @@ type client struct {
 	began  time.Time
 	logger *slog.Logger
 
-	raw     net.Conn       // as accepted; deadlines and closing use it
-	conn    net.Conn       // raw, or TLS over it; owned by the connection's goroutine until relaying starts
-	proxied netip.AddrPort // the client's address, from a proxy
-	who     startup        // once the startup packet is read
+	raw         net.Conn       // as accepted; deadlines and closing use it
+	conn        net.Conn       // raw, or TLS over it; owned by the connection's goroutine until relaying starts
+	proxiedAddr netip.AddrPort // the client's address, from a proxy
+	who         startup        // once the startup packet is read
 }
 
 func newClient(conn net.Conn, keepAlive time.Duration, logger *slog.Logger) *client {
@@ -44,8 +44,8 @@ func newClient(conn net.Conn, keepAlive time.Duration, logger *slog.Logger) *cli
 func (c *client) address() string {
 	addr := c.raw.RemoteAddr()
 	switch {
-	case c.proxied.IsValid():
-		return c.proxied.String()
+	case c.proxiedAddr.IsValid():
+		return c.proxiedAddr.String()
 	case addr.Network() != "unix":
 		return addr.String()
 	}
@@ -130,8 +130,8 @@ func (c *client) checkCertificate(cfg *tls.Config) error {
 	return errNoCertificate
 }
 
-// sendFatal sends the client the error that ends its session, and lingers. The caller ensures that the stream is between
-// two messages, and closes the connection afterwards.
+// sendFatal sends the client the error that ends its session, and lingers. The caller ensures that the stream is
+// between two messages, and closes the connection afterwards.
 func (c *client) sendFatal(why *fatalError, patience time.Duration) {
 	e := pgproto3.ErrorResponse{
 		Severity: "FATAL", SeverityUnlocalized: "FATAL",

@@ -25,7 +25,7 @@ func (e *events) refused(sqlState, detail string) {
 	if e.report == nil || !strings.HasPrefix(sqlState, "ZF0") {
 		return
 	}
-	if event, ok := activity.RefusedByPostgres(sqlState, detail, e.blank()); ok {
+	if event, ok := activity.RefusedByPostgres(sqlState, detail, e.newEvent()); ok {
 		if event.Presented == 0 {
 			event.Presented = e.session.tokenOf(event.Resource)
 		}
@@ -39,9 +39,9 @@ func (e *events) ended(why *fatalError, busy bool) {
 	if e.report == nil {
 		return
 	}
-	event, refused := activity.RefusedByPostgres(why.code, why.detail, e.blank())
+	event, refused := activity.RefusedByPostgres(why.code, why.detail, e.newEvent())
 	if !refused {
-		event = activity.Cleaned(e.blank())
+		event = activity.Cleaned(e.newEvent())
 	}
 	if !refused || !busy {
 		event.Kind, event.Code = wire.EventEnded, why.code
@@ -49,7 +49,7 @@ func (e *events) ended(why *fatalError, busy bool) {
 	e.report(event)
 }
 
-// blank returns an event with what is known of the session.
-func (e *events) blank() activity.Event {
+// newEvent returns an event with what is known of the session.
+func (e *events) newEvent() activity.Event {
 	return activity.Event{Surface: wire.SurfacePG, Login: e.client.who.user, Client: e.client.address(), App: e.client.who.application}
 }

@@ -53,8 +53,8 @@ func (e *fatalError) LogValue() slog.Value { return slog.StringValue(e.Error()) 
 // mayBeCommitted is the hint for clients that wait for an answer.
 const mayBeCommitted = "A COMMIT that was not acknowledged may or may not have taken effect."
 
-// advised returns the error with one more sentence in its hint.
-func (e *fatalError) advised(more string) *fatalError {
+// withHint returns the error with one more sentence in its hint.
+func (e *fatalError) withHint(more string) *fatalError {
 	with := *e
 	with.hint = strings.TrimSpace(e.hint + " " + more)
 	return &with

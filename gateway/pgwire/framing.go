@@ -100,10 +100,10 @@ func (s *serverStream) scan(b []byte) {
 	s.ready, s.copies, s.fails = 0, false, false
 	if s.cut && len(b) > 0 {
 		s.cut = false
-		s.completed(b[0])
+		s.setStatus(b[0])
 	}
 	if s.typ == typeError && s.skip > 0 {
-		s.errors.goesOn(b, s.skip)
+		s.errors.proceed(b, s.skip)
 	}
 	for {
 		var typ byte
@@ -117,18 +117,18 @@ func (s *serverStream) scan(b []byte) {
 			case len(b) == 0:
 				s.cut = true
 			default:
-				s.completed(b[0])
+				s.setStatus(b[0])
 			}
 		case typeCopyInResponse:
 			s.copyIn, s.copies = true, true
 		case typeError:
 			s.fails = true
-			s.errors.begins(b, s.skip)
+			s.errors.start(b, s.skip)
 		}
 	}
 }
 
-func (s *serverStream) completed(status byte) {
+func (s *serverStream) setStatus(status byte) {
 	s.status = status
 	s.ready++
 	s.copyIn = false
@@ -187,30 +187,30 @@ type errorWatch struct {
 	cut     []byte
 }
 
-// begins takes the beginning of an ErrorResponse's body of size bytes.
-func (w *errorWatch) begins(b []byte, size uint32) {
+// start takes the beginning of an ErrorResponse's body of size bytes.
+func (w *errorWatch) start(b []byte, size uint32) {
 	switch {
 	case w.refused == nil:
 	case uint32(len(b)) >= size:
-		w.ends(b[:size])
+		w.finish(b[:size])
 	default:
 		w.cut = append(w.cut[:0], b[:min(len(b), maxErrorBytes)]...)
 	}
 }
 
-// goesOn takes more of a split body, of which left bytes remain.
-func (w *errorWatch) goesOn(b []byte, left uint32) {
+// proceed takes more of a split body, of which left bytes remain.
+func (w *errorWatch) proceed(b []byte, left uint32) {
 	if w.refused == nil {
 		return
 	}
 	n := min(len(b), int(left))
 	w.cut = append(w.cut, b[:min(n, maxErrorBytes-len(w.cut))]...)
 	if n == int(left) {
-		w.ends(w.cut)
+		w.finish(w.cut)
 	}
 }
 
-func (w *errorWatch) ends(body []byte) {
+func (w *errorWatch) finish(body []byte) {
 	if bytes.HasPrefix(responseField(body, 'C'), []byte("ZF0")) {
 		w.refused(body)
 	}
@@ -271,7 +271,7 @@ func (c *clientStream) scan(b []byte) {
 func (c *clientStream) untilStatement(b []byte) int {
 	rest := b
 	for {
-		if !c.lost && c.have == 0 && uint32(len(rest)) > c.skip && !ofLogin(rest[c.skip]) {
+		if !c.lost && c.have == 0 && uint32(len(rest)) > c.skip && !isLogin(rest[c.skip]) {
 			at := len(b) - len(rest) + int(c.skip)
 			c.skip = 0
 			return at
@@ -285,7 +285,7 @@ func (c *clientStream) untilStatement(b []byte) int {
 	}
 }
 
-func ofLogin(typ byte) bool { return typ == typePassword || typ == typeTerminate }
+func isLogin(typ byte) bool { return typ == typePassword || typ == typeTerminate }
 
 // maxAnswerBytes bounds one message in the answer to sqlCheck.
 const maxAnswerBytes = 64 << 10
@@ -305,7 +305,7 @@ func readMessage(r io.Reader) (typ byte, body []byte, err error) {
 	return head[0], body, err
 }
 
-func framed(typ byte, body []byte) []byte {
+func encodeMessage(typ byte, body []byte) []byte {
 	b := binary.BigEndian.AppendUint32([]byte{typ}, uint32(len(body)+4))
 	return append(b, body...)
 }

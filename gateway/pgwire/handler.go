@@ -79,16 +79,17 @@ func (h *handler) readOpening(ctx context.Context) (packet, error) {
 		if err != nil {
 			return nil, err
 		}
-		if h.client.proxied = addr; addr.IsValid() {
-			if err := h.place.comesFrom(addr.Addr()); err != nil {
+		if h.client.proxiedAddr = addr; addr.IsValid() {
+			if err := h.place.setAddr(addr.Addr()); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return h.client.negotiate(ctx, h.cfg.TLS, h.session.begins)
+	return h.client.negotiate(ctx, h.cfg.TLS, h.session.extendDeadline)
 }
 
-// cancel passes a cancel request on. The client's connection is closed as soon as the session's server has processed it.
+// cancel passes a cancel request on. The client's connection is closed as soon as the session's server has processed
+// it.
 func (h *handler) cancel(ctx context.Context, p packet) error {
 	if !validCancel(p) {
 		return errors.New("malformed cancel request")
@@ -116,12 +117,12 @@ func (h *handler) serveSession(ctx context.Context, opening packet) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	r := h.relayTo(&backend{conn: conn, way: way, of: &h.upstreams}, policy)
+	r := h.relayTo(&backend{conn: conn, way: way, upstreams: &h.upstreams}, policy)
 	if why := h.session.logIn(r.upstream); why != nil {
 		return why
 	}
 	if _, err := conn.Write(opening); err != nil {
-		return unreachable(h.upstreams.ways, err)
+		return unreachableError(h.upstreams.ways, err)
 	}
 	r.carry()
 	return nil
@@ -156,14 +157,14 @@ func (h *handler) startupPacket(opening packet, policy Policy) (packet, error) {
 	}
 	if h.cfg.NamesClients && !who.replicates {
 		name := applicationFrom(who.application, h.client.address())
-		if p, err := rewritten(opening, append(add, settingApplication, name)...); err == nil {
+		if p, err := withSettings(opening, append(add, settingApplication, name)...); err == nil {
 			return p, nil
 		} // the packet is full: omit the name, which serves people only
 	}
 	if len(add) == 0 {
 		return opening, nil
 	}
-	return rewritten(opening, add...)
+	return withSettings(opening, add...)
 }
 
 // relayTo returns the relay between the client and a backend.

@@ -22,8 +22,8 @@ var errSlowClient = &fatalError{
 // idleTimeouts bound how long nothing may pass in an open session; 0: not bounded.
 type idleTimeouts struct{ outside, inTransaction, slowClient time.Duration }
 
-// looksPerTimeout is how many checks fall into an idle timeout: a session ends late by at most that fraction.
-const looksPerTimeout = 16
+// checksPerTimeout is how many checks fall into an idle timeout: a session ends late by at most that fraction.
+const checksPerTimeout = 16
 
 // pause returns the time between two checks; 0: no checks are needed.
 func (t idleTimeouts) pause() time.Duration {
@@ -36,7 +36,7 @@ func (t idleTimeouts) pause() time.Duration {
 	if shortest == 0 {
 		return 0
 	}
-	return max(shortest/looksPerTimeout, time.Millisecond)
+	return max(shortest/checksPerTimeout, time.Millisecond)
 }
 
 // exceeded returns why a session must end in which nothing has passed for a while; nil: it need not. status is that of

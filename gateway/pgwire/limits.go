@@ -40,7 +40,7 @@ type limits struct {
 
 // place is what one connection occupies. Only the goroutine that serves the connection uses it.
 type place struct {
-	of      *limits
+	limits  *limits
 	surplus bool // over a limit; will be refused
 
 	leaveClass, leaveLogin, leaveUser func()
@@ -49,7 +49,7 @@ type place struct {
 // take takes a place for a new connection. false: there is none, not even for a connection that will be refused.
 func (l *limits) take(conn net.Conn) (p *place, ok bool) {
 	none := func() {}
-	p = &place{of: l, leaveClass: none, leaveLogin: none, leaveUser: none}
+	p = &place{limits: l, leaveClass: none, leaveLogin: none, leaveUser: none}
 	if leave, ok := l.connections.Take(served, l.maxConnections); ok {
 		p.leaveClass = leave
 		if p.countLogin(l.loginAddrOf(conn)) {
@@ -75,7 +75,7 @@ func (p *place) countLogin(addr netip.Addr) bool {
 	if !addr.IsValid() {
 		return true
 	}
-	leave, ok := p.of.logins.Take(addr, p.of.maxAddressLogins)
+	leave, ok := p.limits.logins.Take(addr, p.limits.maxAddressLogins)
 	if ok {
 		p.leaveLogin = leave
 	}
@@ -85,16 +85,16 @@ func (p *place) countLogin(addr netip.Addr) bool {
 func (p *place) becomeSurplus() bool {
 	p.leaveClass()
 	p.surplus = true
-	leave, ok := p.of.connections.Take(surplus, refusers)
+	leave, ok := p.limits.connections.Take(surplus, refusers)
 	if ok {
 		p.leaveClass = leave
 	}
 	return ok
 }
 
-// comesFrom is countLogin for a client whose address was not known when its connection took its place. The place of a
+// setAddr is countLogin for a client whose address was not known when its connection took its place. The place of a
 // refused one serves another.
-func (p *place) comesFrom(addr netip.Addr) error {
+func (p *place) setAddr(addr netip.Addr) error {
 	switch {
 	case p.countLogin(addr):
 		return nil
@@ -108,7 +108,7 @@ func (p *place) comesFrom(addr netip.Addr) error {
 // would let strangers lock out a user.
 func (p *place) logIn(user string) bool {
 	p.leaveLogin()
-	leave, ok := p.of.users.Take(user, p.of.maxUserConnections)
+	leave, ok := p.limits.users.Take(user, p.limits.maxUserConnections)
 	if ok {
 		p.leaveUser = leave
 	}

@@ -75,12 +75,12 @@ func cutLast(s, sep string) (before, after string, found bool) {
 
 // policyFor returns the policy of the first rule that matches; without one, open.
 func policyFor(rules []Rule, who startup) Policy {
-	database := truncated(who.database)
+	database := truncate(who.database)
 	if who.physical {
 		database = physicalDatabase
 	}
 	for _, r := range rules {
-		if fits(r.User, truncated(who.user)) && fits(r.Database, database) {
+		if matches(r.User, truncate(who.user)) && matches(r.Database, database) {
 			return r.Policy
 		}
 	}
@@ -136,4 +136,4 @@ func differ(before, after []Rule) slog.Value {
 	return slog.GroupValue(slog.Any("added", added), slog.Any("removed", removed))
 }
 
-func fits(pattern, name string) bool { return pattern == "*" || truncated(pattern) == name }
+func matches(pattern, name string) bool { return pattern == "*" || truncate(pattern) == name }

@@ -16,8 +16,8 @@ type progress struct {
 	active   time.Time // when the running statement was passed on
 }
 
-// passes notes n bytes of the client that are about to be passed on.
-func (p *progress) passes(n int64) {
+// addFromClient notes n bytes of the client that are about to be passed on.
+func (p *progress) addFromClient(n int64) {
 	if p.asked.IsZero() {
 		p.asked = time.Now()
 	}
@@ -25,9 +25,9 @@ func (p *progress) passes(n int64) {
 	p.moves++
 }
 
-// receives notes n bytes that the client has received. It returns the time since the first statement if they are the
+// addToClient notes n bytes that the client has received. It returns the time since the first statement if they are the
 // first of its answer; otherwise 0.
-func (p *progress) receives(n int64) (firstByte time.Duration) {
+func (p *progress) addToClient(n int64) (firstByte time.Duration) {
 	if !p.answered && !p.asked.IsZero() && p.toClient > 0 { // the first bytes are the login's ReadyForQuery
 		p.answered = true
 		firstByte = max(time.Since(p.asked), time.Nanosecond)

@@ -29,12 +29,12 @@ type relay struct {
 func (r *relay) carry() {
 	var fromClient sync.WaitGroup
 	fromClient.Go(func() {
-		defer r.session.recovered()
+		defer r.session.recoverPanic()
 		r.clientToServer()
 	})
 	var err error
 	func() {
-		defer r.session.recovered()
+		defer r.session.recoverPanic()
 		err = r.serverToClient()
 	}()
 	if r.session.isOpen() {
@@ -65,11 +65,11 @@ func (r *relay) clientToServer() {
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF):
-			r.session.hangsUp()
+			r.session.noteHangUp()
 			_ = closeWrite(r.upstream.conn) // as the client did: PostgreSQL ends the session after its answer
 			return
 		case isTimeout(err):
-			if r.session.deadlinePassed() {
+			if r.session.noteTimeout() {
 				continue
 			}
 			return // the other direction has the same deadline, and ends the session
@@ -87,7 +87,7 @@ func (r *relay) clientLogin(from *source, stream *clientStream) ([]byte, error) 
 		b, err := from.read()
 		at := stream.untilStatement(b)
 		if stream.terminated {
-			r.session.leaves()
+			r.session.noteTerminate()
 		}
 		if stream.proved {
 			r.session.proved.Store(true)
@@ -101,7 +101,7 @@ func (r *relay) clientLogin(from *source, stream *clientStream) ([]byte, error) 
 		case at < len(b):
 			<-r.session.opening.Done()
 			return b[at:], err
-		case err == nil, isTimeout(err) && r.session.deadlinePassed():
+		case err == nil, isTimeout(err) && r.session.noteTimeout():
 		default:
 			r.session.endLogin()
 			return nil, err
@@ -113,7 +113,7 @@ func (r *relay) clientLogin(from *source, stream *clientStream) ([]byte, error) 
 func (r *relay) passOn(b []byte, stream *clientStream) (passed bool, err error) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	if !r.session.forwarding(stream) {
+	if !r.session.startForward(stream) {
 		return false, nil
 	}
 	_, err = r.upstream.conn.Write(b)
@@ -180,7 +180,7 @@ func (r *relay) opens() bool {
 		return false
 	}
 	if !r.session.proved.Load() {
-		r.authentication.notProved(r.client.log())
+		r.authentication.warnUnproved(r.client.log())
 	}
 	r.counters.sessions.Add(1)
 	r.counters.active.Add(1)
@@ -197,7 +197,7 @@ func (r *relay) pump(from *source, b []byte, stream *serverStream) error {
 		if len(b) > 0 {
 			stream.scan(b)
 			if stream.ready > 0 || stream.copies || stream.fails {
-				r.session.arrived(stream)
+				r.session.noteAnswer(stream)
 			}
 			r.session.toClientBusy.Store(true)
 			_, err := r.client.conn.Write(b)
@@ -205,11 +205,11 @@ func (r *relay) pump(from *source, b []byte, stream *serverStream) error {
 			if err != nil {
 				return errClientGone
 			}
-			if r.session.delivered(stream) {
+			if r.session.noteDelivery(stream) {
 				return errEnded
 			}
 			if stream.ready > 0 && stream.boundary() {
-				from.rests()
+				from.expectPause()
 			}
 		}
 		var err error
@@ -217,7 +217,7 @@ func (r *relay) pump(from *source, b []byte, stream *serverStream) error {
 		switch {
 		case err == nil || len(b) > 0: // an error that came with bytes is returned again
 		case isTimeout(err):
-			if r.session.woken(stream) {
+			if r.session.onWakeUp(stream) {
 				return errEnded
 			}
 		default:
@@ -226,8 +226,8 @@ func (r *relay) pump(from *source, b []byte, stream *serverStream) error {
 	}
 }
 
-// lookAtEnd bounds the query for the fences of a session that PostgreSQL has ended.
-const lookAtEnd = 500 * time.Millisecond
+// endLookTimeout bounds the query for the fences of a session that PostgreSQL has ended.
+const endLookTimeout = 500 * time.Millisecond
 
 // isSuperseded reports whether PostgreSQL ends the session, FATAL 57P01, because of a newer grant; the client then gets
 // ZF001 instead. Arming ends the backends that wait behind an older grant before the gateway is notified.
@@ -236,7 +236,7 @@ func (r *relay) isSuperseded(stream *serverStream, b []byte) bool {
 		return false
 	}
 	if resources := r.session.resources(); len(resources) > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), lookAtEnd)
+		ctx, cancel := context.WithTimeout(context.Background(), endLookTimeout)
 		_ = r.fences.look(ctx, resources...) // on an error PostgreSQL's own message is passed on
 		cancel()
 	}
@@ -305,13 +305,13 @@ var errLoginTooLong = &fatalError{code: codeConnectionFailure, message: "the log
 // due, the open statement may be a COMMIT, which PostgreSQL may still complete.
 func (r *relay) sendReason(end outcome, boundary bool) {
 	why := cmp.Or(end.why, errStopping)
-	if end.why != nil && r.session.isOpen() {
+	if end.why != nil && end.open {
 		r.counters.Ended(why.code)
-		r.events.ended(why, end.unanswered || r.session.inside())
+		r.events.ended(why, end.unanswered || !end.idle)
 		r.client.log().Info("a PostgreSQL session was ended", "sqlstate", why.code, "error", why, "detail", why.detail)
 	}
 	if end.unanswered {
-		why = why.advised(mayBeCommitted)
+		why = why.withHint(mayBeCommitted)
 	}
 	if boundary {
 		r.client.sendFatal(why, shortLinger)

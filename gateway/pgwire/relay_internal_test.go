@@ -30,7 +30,7 @@ func aRelay(t *testing.T, client, upstream net.Conn) *relay {
 		t.Fatal(err)
 	}
 	p, _ := srv.limits.take(client)
-	return newHandler(&srv.services, client, p).relayTo(&backend{conn: upstream, of: &srv.upstreams}, PolicyOpen)
+	return newHandler(&srv.services, client, p).relayTo(&backend{conn: upstream, upstreams: &srv.upstreams}, PolicyOpen)
 }
 
 // anOpenRelay is one whose session has been opened.

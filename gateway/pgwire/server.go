@@ -137,7 +137,7 @@ func (s *Server) accept(ctx context.Context, ln net.Listener, running *sync.Wait
 		}
 		running.Go(func() {
 			defer s.sessions.remove(h.session)
-			defer h.session.recovered()
+			defer h.session.recoverPanic()
 			h.serve(ctx)
 		})
 	}
@@ -221,5 +221,5 @@ func (s *Server) Look(ctx context.Context, only ...string) error { return s.fenc
 // Moved ends the sessions that are on a server other than to, and lets no session open elsewhere from now on.
 func (s *Server) Moved(to Upstream) {
 	s.upstreams.home.Store(&to)
-	s.sessions.each((*session).endIfStrayed)
+	s.sessions.each((*session).endIfElsewhere)
 }

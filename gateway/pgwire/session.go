@@ -30,14 +30,14 @@ type session struct {
 	phase    phase
 	answers
 	progress
-	claims  claims // from the startup options
-	left    bool   // the client has sent Terminate, or disconnected
-	hungUp  bool   // the client will send no more
-	expired bool   // the client's direction exceeded the login's deadline
-	closing closing
-	why     *fatalError // why it ends; nil: the gateway stops
-	policy  Policy      // from the rules at its login
-	judged  bool        // policy is set
+	claims    claims // from the startup options
+	left      bool   // the client has sent Terminate, or disconnected
+	hungUp    bool   // the client will send no more
+	expired   bool   // the client's direction exceeded the login's deadline
+	closing   closing
+	why       *fatalError // why it ends; nil: the gateway stops
+	policy    Policy      // from the rules at its login
+	hasPolicy bool        // policy is set
 }
 
 type phase int
@@ -93,8 +93,8 @@ func newSession(client *client, counters *counters, loginEnds time.Time) *sessio
 	return s
 }
 
-// recovered, when deferred, confines a panic to its session, which it ends.
-func (s *session) recovered() {
+// recoverPanic, when deferred, confines a panic to its session, which it ends.
+func (s *session) recoverPanic() {
 	if cause := recover(); cause != nil {
 		s.client.logger.Error("a PostgreSQL session panicked and is ended", "client", s.client.address(), "panic", cause, "stack", string(debug.Stack()))
 		_ = s.client.raw.Close()
@@ -106,8 +106,8 @@ func (s *session) recovered() {
 	}
 }
 
-// begins extends the deadline to that of a login once the client has sent something.
-func (s *session) begins() {
+// extendDeadline extends the deadline to that of a login once the client has sent something.
+func (s *session) extendDeadline() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing == notClosing {
@@ -120,7 +120,7 @@ func (s *session) begins() {
 func (s *session) setPolicy(rules *atomic.Pointer[[]Rule]) Policy {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.policy, s.judged = policyFor(*rules.Load(), s.client.who), true
+	s.policy, s.hasPolicy = policyFor(*rules.Load(), s.client.who), true
 	return s.policy
 }
 
@@ -137,12 +137,12 @@ func (s *session) logIn(upstream *backend) *fatalError {
 	return cmp.Or(s.why, errShuttingDown)
 }
 
-// finishLogin opens the session: from now on there is no deadline. It returns false if the client's direction exceeded its
-// deadline before, or if the gateway ends the session. No statement has been sent yet.
+// finishLogin opens the session: from now on there is no deadline. It returns false if the client's direction exceeded
+// its deadline before, or if the gateway ends the session. No statement has been sent yet.
 func (s *session) finishLogin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.upstream.strayed() {
+	if s.upstream.isElsewhere() {
 		s.cutLocked(errMoved)
 	}
 	if s.expired || s.closing != notClosing {
@@ -162,42 +162,42 @@ func (s *session) isOpen() bool {
 	return s.phase == open
 }
 
-// deadlinePassed notes that a deadline has ended a read of the client, and reports whether to continue reading: it was
+// noteTimeout notes that a deadline has ended a read of the client, and reports whether to continue reading: it was
 // the login's, and the login has just succeeded.
-func (s *session) deadlinePassed() (readOn bool) {
+func (s *session) noteTimeout() (readOn bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expired = s.phase != open
 	return !s.expired && s.closing == notClosing
 }
 
-// leaves notes that the client has sent Terminate.
-func (s *session) leaves() {
+// noteTerminate notes that the client has sent Terminate.
+func (s *session) noteTerminate() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.left = true
 }
 
-// hangsUp notes that the client will send no more. Once no answer is due, that ends the session; until then the client
-// may still read.
-func (s *session) hangsUp() {
+// noteHangUp notes that the client will send no more. Once no answer is due, that ends the session; until then the
+// client may still read.
+func (s *session) noteHangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hungUp = true
 	s.left = s.left || s.phase != open
 }
 
-// forwarding notes, before the client's bytes are passed on, what they ask for and that a write is in progress. It
+// startForward notes, before the client's bytes are passed on, what they ask for and that a write is in progress. It
 // returns false if the session has been ended, or given up before it opened; then the bytes must not be passed on.
-func (s *session) forwarding(stream *clientStream) bool {
+func (s *session) startForward(stream *clientStream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing == cutting || s.phase != open {
 		return false
 	}
-	s.passes(stream.bytes)
+	s.addFromClient(stream.bytes)
 	rested := s.quiet != 0 || s.active.IsZero()
-	if s.sent(stream); rested && s.quiet == 0 {
+	if s.clientSent(stream); rested && s.quiet == 0 {
 		s.active = time.Now()
 	}
 	s.left = s.left || stream.terminated
@@ -208,26 +208,26 @@ func (s *session) forwarding(stream *clientStream) bool {
 	return true
 }
 
-// arrived notes what PostgreSQL has sent, before it is passed on.
-func (s *session) arrived(stream *serverStream) {
+// noteAnswer notes what PostgreSQL has sent, before it is passed on.
+func (s *session) noteAnswer(stream *serverStream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.comes(stream)
+	s.serverSent(stream)
 }
 
-// delivered notes what the client has received, and reports whether the session must end now.
-func (s *session) delivered(stream *serverStream) bool {
+// noteDelivery notes what the client has received, and reports whether the session must end now.
+func (s *session) noteDelivery(stream *serverStream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if took := s.receives(stream.bytes); took > 0 {
+	if took := s.addToClient(stream.bytes); took > 0 {
 		s.counters.Answered(took)
 	}
-	s.came(stream)
+	s.clientReceived(stream)
 	return s.endsNow(stream)
 }
 
-// woken handles the drain's wake-up: it reports whether the session must end now; otherwise reading continues.
-func (s *session) woken(stream *serverStream) bool {
+// onWakeUp handles the drain's wake-up: it reports whether the session must end now; otherwise reading continues.
+func (s *session) onWakeUp(stream *serverStream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.endsNow(stream) {
@@ -255,13 +255,6 @@ func (s *session) ending() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closing != notClosing
-}
-
-// inside reports whether a transaction is open, or a statement is running.
-func (s *session) inside() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.idle
 }
 
 // end asks the session to end: draining, at its next idle moment; cutting, now, also inside a transaction.
@@ -317,8 +310,9 @@ func (s *session) isCut() bool {
 
 // outcome is how a session stands when one of its directions has ended.
 type outcome struct {
+	open       bool
 	left       bool // the client expects no more
-	idle       bool
+	idle       bool // outside a transaction and a statement
 	unanswered bool // an answer is due
 	cut        bool
 	why        *fatalError // why the gateway ends it; nil: the gateway stops
@@ -328,6 +322,7 @@ func (s *session) outcome() outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return outcome{
+		open:       s.phase == open,
 		left:       s.left || s.hungUp && (s.pending == 0 || s.quiet != 0),
 		idle:       s.idle,
 		unanswered: s.phase == open && (s.quiet == 0 || s.pending > 0),
@@ -353,7 +348,7 @@ func (s *session) endIfIdle(now time.Time, timeouts idleTimeouts) {
 func (s *session) endIfStricter(rules []Rule) (ends bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.judged || s.closing != notClosing || policyFor(rules, s.client.who) <= s.policy { // before judged is set, who belongs to another goroutine
+	if !s.hasPolicy || s.closing != notClosing || policyFor(rules, s.client.who) <= s.policy { // before hasPolicy is set, who belongs to another goroutine
 		return false
 	}
 	if s.client.who.physical {
@@ -365,11 +360,11 @@ func (s *session) endIfStricter(rules []Rule) (ends bool) {
 	return true
 }
 
-// endIfStrayed ends an open session that is on a server other than the one for sessions.
-func (s *session) endIfStrayed() {
+// endIfElsewhere ends an open session that is on a server other than the one for sessions.
+func (s *session) endIfElsewhere() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.phase == open && s.upstream.strayed() {
+	if s.phase == open && s.upstream.isElsewhere() {
 		s.cutLocked(errMoved)
 	}
 }
@@ -426,8 +421,8 @@ func (s *session) learn(token fence.Token) {
 	s.claims.learn(token)
 }
 
-// tally adds the bytes since its last call to a total, unless the session has not opened. It returns the resource of the
-// session's grant.
+// tally adds the bytes since its last call to a total, unless the session has not opened. It returns the resource of
+// the session's grant.
 func (s *session) tally(all *Traffic) (resource string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -452,7 +447,7 @@ func (s *session) describe() (Session, bool) {
 	states := map[byte]string{'I': "idle", 'T': "idle in transaction", 'E': "idle in transaction"}
 	c, grant := s.client, s.claims.only()
 	return Session{
-		ID: c.id, Client: c.address(), User: c.who.user, Database: c.who.database, PID: s.upstream.pid(), Application: truncated(c.who.application),
+		ID: c.id, Client: c.address(), User: c.who.user, Database: c.who.database, PID: s.upstream.pid(), Application: truncate(c.who.application),
 		Resource: grant.resource, Token: grant.token, State: cmp.Or(states[s.quiet], "active"), Since: c.began, StatementAge: age,
 		FromClient: s.fromClient, ToClient: s.toClient,
 	}, true

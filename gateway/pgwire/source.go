@@ -123,8 +123,8 @@ func (r *source) readThrough() ([]byte, error) {
 	return r.buf[:n], err
 }
 
-// rests notes that no data is expected soon.
-func (r *source) rests() { r.busy = false }
+// expectPause notes that no data is expected soon.
+func (r *source) expectPause() { r.busy = false }
 
 // free returns the buffer. The bytes from read are no longer valid.
 func (r *source) free() {

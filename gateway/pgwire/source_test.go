@@ -71,7 +71,7 @@ func TestAnEncryptedDirectionRestsWithASmallBuffer(t *testing.T) {
 			t.Errorf("read %d: of %d bytes, want %d", i, wanted, step.wants)
 		}
 	}
-	r.rests() // an answer has ended with a full buffer
+	r.expectPause() // an answer has ended with a full buffer
 	if wanted := gives(10); wanted != smallBytes || r.buf != nil {
 		t.Errorf("after a rest: %d bytes, and the buffer is kept: %v", wanted, r.buf != nil)
 	}

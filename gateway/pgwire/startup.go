@@ -131,9 +131,9 @@ func parseStartup(p packet) (startup, error) {
 	return s, nil
 }
 
-// rewritten returns a StartupMessage with these settings (name, value, …), which override the client's. The error is a
-// [*fatalError]: the packet has become too long.
-func rewritten(p packet, add ...string) (packet, error) {
+// withSettings returns a StartupMessage with these settings (name, value, …), which override the client's. The error is
+// a [*fatalError]: the packet has become too long.
+func withSettings(p packet, add ...string) (packet, error) {
 	out := slices.Clone(p[:len(p)-1]) // without the terminator
 	for _, s := range add {
 		out = append(append(out, s...), 0)
@@ -205,9 +205,9 @@ func validCancel(p packet) bool {
 // maxNameBytes is PostgreSQL's limit for names.
 const maxNameBytes = 63
 
-// truncated returns the name that PostgreSQL looks up: it uses the first 63 bytes of a client's name, so two spellings
+// truncate returns the name that PostgreSQL looks up: it uses the first 63 bytes of a client's name, so two spellings
 // may be one role.
-func truncated(name string) string { return name[:min(len(name), maxNameBytes)] }
+func truncate(name string) string { return name[:min(len(name), maxNameBytes)] }
 
 // quote quotes a client's text for an error, bounded and on one line.
 func quote(name string) string {
@@ -217,11 +217,11 @@ func quote(name string) string {
 	return strconv.Quote(name)
 }
 
-// maxPrintable bounds a name in a DETAIL, in bytes.
-const maxPrintable = 100
+// maxPrintableBytes bounds a name in a DETAIL, in bytes.
+const maxPrintableBytes = 100
 
-// printable returns a name without control characters and invalid UTF-8.
-func printable(name string) string {
-	quoted := strconv.QuoteToASCII(truncated(name))
-	return quoted[1:min(len(quoted)-1, maxPrintable)]
+// printableName returns a name without control characters and invalid UTF-8.
+func printableName(name string) string {
+	quoted := strconv.QuoteToASCII(truncate(name))
+	return quoted[1:min(len(quoted)-1, maxPrintableBytes)]
 }

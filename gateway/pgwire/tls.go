@@ -48,8 +48,8 @@ func isGone(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// withoutCertificates returns a configuration that shows PostgreSQL no certificate: the gateway's own would let every client log in
-// as the role that it names. asked is called if PostgreSQL requests one.
+// withoutCertificates returns a configuration that shows PostgreSQL no certificate: the gateway's own would let every
+// client log in as the role that it names. asked is called if PostgreSQL requests one.
 func withoutCertificates(cfg *tls.Config, asked func()) *tls.Config {
 	cfg = cfg.Clone()
 	cfg.Certificates = nil

@@ -53,7 +53,7 @@ func (u *upstreams) dial(ctx context.Context) (net.Conn, Upstream, error) {
 		suitable, err := u.suitable(bounded)
 		cancel()
 		if err != nil {
-			return nil, Upstream{}, unreachable(ways, err)
+			return nil, Upstream{}, unreachableError(ways, err)
 		}
 		ways = suitable
 	}
@@ -68,7 +68,7 @@ func (u *upstreams) dial(ctx context.Context) (net.Conn, Upstream, error) {
 		}
 		failures = append(failures, err)
 	}
-	return nil, Upstream{}, unreachable(ways, errors.Join(failures...))
+	return nil, Upstream{}, unreachableError(ways, errors.Join(failures...))
 }
 
 func (u *upstreams) dialOne(ctx context.Context, way Upstream) (net.Conn, error) {
@@ -124,8 +124,8 @@ func askForTLS(conn net.Conn) error {
 	return nil
 }
 
-// unreachable returns the error for a client: PostgreSQL is away, and at which address. Only the log gets the cause.
-func unreachable(ways []Upstream, cause error) error {
+// unreachableError returns the error for a client: PostgreSQL is away, and at which address. Only the log gets the cause.
+func unreachableError(ways []Upstream, cause error) error {
 	return &fatalError{
 		code:    codeConnectionFailure,
 		message: "the gateway cannot reach PostgreSQL at " + addresses(ways),
@@ -144,13 +144,13 @@ func addresses(ways []Upstream) string {
 	return strings.Join(names, ", ")
 }
 
-// cancelGrace is the time for the other upstreams once one has processed a cancel request for an unknown server: a client
-// whose request is still on its way would have its next statement cancelled.
+// cancelGrace is the time for the other upstreams once one has processed a cancel request for an unknown server: a
+// client whose request is still on its way would have its next statement cancelled.
 const cancelGrace = 250 * time.Millisecond
 
 // cancel passes a cancel request on and waits until every upstream has processed it, which PostgreSQL shows by closing
-// the connection. PostgreSQL's own keys identify the session, so any replica of the gateway can pass the request on, and
-// every upstream may get it: a server that does not know the key ignores it. cancel calls processed as soon as the
+// the connection. PostgreSQL's own keys identify the session, so any replica of the gateway can pass the request on,
+// and every upstream may get it: a server that does not know the key ignores it. cancel calls processed as soon as the
 // request is over at the session's server, at, because another host may hang; if that server is not known (nil),
 // cancelGrace after one upstream has processed it.
 func (u *upstreams) cancel(ctx context.Context, p packet, at *Upstream, processed func()) error {
