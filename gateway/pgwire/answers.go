@@ -4,8 +4,8 @@ package pgwire
 // it does not skip. The last ReadyForQuery alone does not suffice: a client that sent two statements at once receives
 // one while the second runs. PostgreSQL skips a Query or FunctionCall between a failed message of the extended protocol
 // and the next Sync, and a Sync among the data of a COPY by Execute. The count may then stay too high, so a
-// ReadyForQuery after which the client has sent nothing makes the session quiet. If the client had sent more ahead, that
-// is too early, by the statements that still run. The session's mu guards it.
+// ReadyForQuery after which the client has sent nothing makes the session quiet. If the client had sent more ahead,
+// that is too early, by the statements that still run. The session's mu guards it.
 type answers struct {
 	pending   int  // ReadyForQuery messages that PostgreSQL owes; may be too high
 	extended  bool // messages of the extended protocol were sent since the session was quiet
@@ -18,9 +18,9 @@ type answers struct {
 	idle      bool // quiet, outside a transaction, and between two messages of the client
 }
 
-// sent notes what is about to be passed on to PostgreSQL. Messages that have no answer, such as the rest of a failed
-// COPY, leave a quiet session quiet.
-func (a *answers) sent(c *clientStream) {
+// clientSent notes what is about to be passed on to PostgreSQL. Messages that have no answer, such as the rest of a
+// failed COPY, leave a quiet session quiet.
+func (a *answers) clientSent(c *clientStream) {
 	if c.asks {
 		if a.quiet != 0 {
 			a.pending, a.extended, a.skippable, a.guessed = 0, false, false, false
@@ -33,14 +33,14 @@ func (a *answers) sent(c *clientStream) {
 	a.settle()
 }
 
-// comes notes what PostgreSQL has sent, before the client receives it and can answer.
-func (a *answers) comes(s *serverStream) {
+// serverSent notes what PostgreSQL has sent, before the client receives it and can answer.
+func (a *answers) serverSent(s *serverStream) {
 	a.pending, a.more = max(0, a.pending-s.ready), false
 	a.guessed = a.guessed || a.extended && s.copies || a.skippable && s.fails
 }
 
-// came notes that the client has received what PostgreSQL sent.
-func (a *answers) came(s *serverStream) {
+// clientReceived notes that the client has received what PostgreSQL sent.
+func (a *answers) clientReceived(s *serverStream) {
 	if s.ready > 0 && !s.copyIn && !a.unsynced && (a.pending == 0 || a.guessed && !a.more) {
 		a.quiet = s.status
 	}

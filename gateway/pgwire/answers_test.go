@@ -205,7 +205,7 @@ func TestNoTerminateFallsIntoAMessage(t *testing.T) {
 		if rest, _ := io.ReadAll(d.server); len(rest) > 0 {
 			t.Errorf("%s: PostgreSQL got %q behind it", name, rest)
 		}
-		if code, text := farewell(t, d.client); code != "57P01" {
+		if code, text := finalError(t, d.client); code != "57P01" {
 			t.Errorf("%s: %s %s", name, code, text)
 		}
 		d.stop()
@@ -232,7 +232,7 @@ func TestAStopEndsASessionWhenTheRestOfItsCopyHasPassed(t *testing.T) {
 	if _, err := d.client.Write(row[500:]); err != nil {
 		t.Fatal(err)
 	}
-	code, text := farewell(t, d.client)
+	code, text := finalError(t, d.client)
 	if code != "57P01" {
 		t.Errorf("%s %s", code, text)
 	}

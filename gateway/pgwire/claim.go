@@ -13,6 +13,57 @@ type claim struct {
 	token    fence.Token // 0: not known yet, if the seal came without it
 }
 
+// claims are the grants of one session. The session's mu guards their tokens.
+type claims []claim
+
+// only returns the only grant of a session; none if there are several.
+func (all claims) only() claim {
+	if len(all) == 1 {
+		return all[0]
+	}
+	return claim{}
+}
+
+// resources returns the resources of the grants.
+func (all claims) resources() (names []string) {
+	for _, c := range all {
+		names = append(names, c.resource)
+	}
+	return names
+}
+
+// tokenOf returns the token of the grant for a resource; 0: not known.
+func (all claims) tokenOf(resource string) fence.Token {
+	for _, c := range all {
+		if c.resource == resource {
+			return c.token
+		}
+	}
+	return 0
+}
+
+// learn sets the token of the only grant if it was presented without it.
+func (all claims) learn(token fence.Token) {
+	if len(all) == 1 && all[0].token == 0 {
+		all[0].token = token
+	}
+}
+
+// compare returns the first grant that a recorded token supersedes; nil: none. It learns tokens that are not known yet.
+func (all claims) compare(recorded map[string]fence.Token) (stale *fence.StaleError) {
+	for i := range all {
+		c := &all[i]
+		switch token, known := recorded[c.resource]; {
+		case !known:
+		case c.token == 0: // a seal without its token: any higher token from now on is newer
+			c.token = token
+		case c.token < token && stale == nil:
+			stale = &fence.StaleError{Resource: c.resource, Presented: c.token, Recorded: token}
+		}
+	}
+	return stale
+}
+
 // settings are the fence's settings in a StartupMessage. PostgreSQL applies the command line in options before the
 // others.
 type settings struct {
@@ -126,7 +177,7 @@ func (f fenceSettings) presents() bool { return f.resource != "" && f.token != "
 const maxClaims = 64
 
 // claims returns the first well-formed grants; PostgreSQL's fence reports a malformed one when it matters.
-func (f fenceSettings) claims() (all []claim) {
+func (f fenceSettings) claims() (all claims) {
 	add := func(resource, token string) {
 		if c, ok := claimOf(resource, token); ok {
 			all = append(all, c)

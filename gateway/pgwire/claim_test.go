@@ -9,7 +9,7 @@ import (
 
 func TestGrantIsFoundWherePostgreSQLFindsIt(t *testing.T) {
 	t.Parallel()
-	for body, want := range map[string][]claim{
+	for body, want := range map[string]claims{
 		"options\x00-c fence.resource=orders/1 -c fence.token=34.ab\x00":                           {{"orders/1", 34}},
 		"options\x00-cfence.resource=orders/1 --fence.token=34.ab\x00":                             {{"orders/1", 34}},
 		"options\x00-c\tFENCE.Resource=a%2Fb   -c fence.token=0.ab\x00":                            {{"a/b", 0}},
@@ -89,11 +89,11 @@ func TestAddedSettingsFollowTheClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := rewritten(p, "x.y", "z")
+	got, err := withSettings(p, "x.y", "z")
 	if want := startupPacket(version30, body+"x.y\x00z\x00\x00"); err != nil || string(got) != string(want) {
 		t.Errorf("%q became %q, %v; want %q", p, got, err, want)
 	}
-	if _, err := rewritten(p, "x.y", strings.Repeat("z", maxStartupBytes-len(p))); err == nil {
+	if _, err := withSettings(p, "x.y", strings.Repeat("z", maxStartupBytes-len(p))); err == nil {
 		t.Error("a packet over PostgreSQL's limit is sent")
 	}
 }

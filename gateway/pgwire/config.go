@@ -170,8 +170,14 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// ways returns all ways to PostgreSQL in order.
+func (c Config) ways() []Upstream {
+	first := Upstream{Network: c.Network, Addr: c.Addr, TLS: c.UpstreamTLS, DirectTLS: c.UpstreamDirectTLS}
+	return append([]Upstream{first}, c.Fallbacks...)
+}
+
 func (c Config) validate() error {
-	for _, u := range c.upstreams() {
+	for _, u := range c.ways() {
 		switch {
 		case u.Addr == "":
 			return &fence.InvalidError{Field: "Addr", Reason: "is empty; it names the upstream PostgreSQL"}

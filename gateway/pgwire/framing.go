@@ -3,9 +3,14 @@ package pgwire
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
+	"io"
 )
 
-const headerBytes = 5 // type, length
+const (
+	headerBytes   = 5 // type, length
+	maxBackendKey = keyPidBytes + maxCancelKeyBytes
+)
 
 // framer follows the 5-byte headers of a stream of messages through reads of any size. It buffers nothing except a
 // header split between two reads.
@@ -95,10 +100,10 @@ func (s *serverStream) scan(b []byte) {
 	s.ready, s.copies, s.fails = 0, false, false
 	if s.cut && len(b) > 0 {
 		s.cut = false
-		s.completed(b[0])
+		s.setStatus(b[0])
 	}
 	if s.typ == typeError && s.skip > 0 {
-		s.errors.goesOn(b, s.skip)
+		s.errors.proceed(b, s.skip)
 	}
 	for {
 		var typ byte
@@ -112,18 +117,18 @@ func (s *serverStream) scan(b []byte) {
 			case len(b) == 0:
 				s.cut = true
 			default:
-				s.completed(b[0])
+				s.setStatus(b[0])
 			}
 		case typeCopyInResponse:
 			s.copyIn, s.copies = true, true
 		case typeError:
 			s.fails = true
-			s.errors.begins(b, s.skip)
+			s.errors.start(b, s.skip)
 		}
 	}
 }
 
-func (s *serverStream) completed(status byte) {
+func (s *serverStream) setStatus(status byte) {
 	s.status = status
 	s.ready++
 	s.copyIn = false
@@ -152,6 +157,13 @@ func (s *serverStream) untilReady(b []byte) int {
 	}
 }
 
+// takeKey collects the body of BackendKeyData; rest begins with its first or next part.
+func (s *serverStream) takeKey(rest []byte) {
+	if s.skip <= maxBackendKey {
+		s.key = append(s.key, rest[:min(int(s.skip), len(rest))]...)
+	}
+}
+
 // boundaryAfter reports whether the next message begins inside b and is a ReadyForQuery.
 func (s *serverStream) boundaryAfter(b []byte) bool {
 	return !s.lost && s.have == 0 && uint32(len(b)) > s.skip && b[s.skip] == typeReadyForQuery
@@ -163,6 +175,57 @@ func errorField(b []byte, field byte) string {
 	_, value, _ := bytes.Cut(fields, []byte{0, field})
 	value, _, _ = bytes.Cut(value, []byte{0})
 	return string(value)
+}
+
+// maxErrorBytes bounds the buffer for an ErrorResponse that spans reads.
+const maxErrorBytes = 16 << 10
+
+// errorWatch finds the fence's refusals among the errors that pass. It buffers only an ErrorResponse that continues in
+// the next read.
+type errorWatch struct {
+	refused func(body []byte) // receives the body of a refusal; nil: refusals are not watched
+	cut     []byte
+}
+
+// start takes the beginning of an ErrorResponse's body of size bytes.
+func (w *errorWatch) start(b []byte, size uint32) {
+	switch {
+	case w.refused == nil:
+	case uint32(len(b)) >= size:
+		w.finish(b[:size])
+	default:
+		w.cut = append(w.cut[:0], b[:min(len(b), maxErrorBytes)]...)
+	}
+}
+
+// proceed takes more of a split body, of which left bytes remain.
+func (w *errorWatch) proceed(b []byte, left uint32) {
+	if w.refused == nil {
+		return
+	}
+	n := min(len(b), int(left))
+	w.cut = append(w.cut, b[:min(n, maxErrorBytes-len(w.cut))]...)
+	if n == int(left) {
+		w.finish(w.cut)
+	}
+}
+
+func (w *errorWatch) finish(body []byte) {
+	if bytes.HasPrefix(responseField(body, 'C'), []byte("ZF0")) {
+		w.refused(body)
+	}
+}
+
+// responseField returns a field of an ErrorResponse's body; nil if it has none.
+func responseField(body []byte, field byte) []byte {
+	for len(body) > 0 && body[0] != 0 {
+		value, rest, whole := bytes.Cut(body[1:], []byte{0})
+		if body[0] == field && whole {
+			return value
+		}
+		body = rest
+	}
+	return nil
 }
 
 // clientStream follows what a client sends, to count the ReadyForQuery messages that are due.
@@ -201,4 +264,48 @@ func (c *clientStream) scan(b []byte) {
 			c.asks, c.unsynced, c.extended = true, true, true
 		}
 	}
+}
+
+// untilStatement scans b up to the first message that does not belong to a login, and returns how many bytes precede
+// it: len(b) if there is none.
+func (c *clientStream) untilStatement(b []byte) int {
+	rest := b
+	for {
+		if !c.lost && c.have == 0 && uint32(len(rest)) > c.skip && !isLogin(rest[c.skip]) {
+			at := len(b) - len(rest) + int(c.skip)
+			c.skip = 0
+			return at
+		}
+		var typ byte
+		if typ, rest = c.next(rest); typ == 0 {
+			return len(b)
+		}
+		c.terminated = c.terminated || typ == typeTerminate
+		c.proved = c.proved || typ == typePassword
+	}
+}
+
+func isLogin(typ byte) bool { return typ == typePassword || typ == typeTerminate }
+
+// maxAnswerBytes bounds one message in the answer to sqlCheck.
+const maxAnswerBytes = 64 << 10
+
+// readMessage reads exactly one message.
+func readMessage(r io.Reader) (typ byte, body []byte, err error) {
+	var head [headerBytes]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return 0, nil, err
+	}
+	n := binary.BigEndian.Uint32(head[1:])
+	if n < 4 || n > maxAnswerBytes {
+		return 0, nil, fmt.Errorf("PostgreSQL sent a message %q of %d bytes", head[0], n)
+	}
+	body = make([]byte, n-4)
+	_, err = io.ReadFull(r, body)
+	return head[0], body, err
+}
+
+func encodeMessage(typ byte, body []byte) []byte {
+	b := binary.BigEndian.AppendUint32([]byte{typ}, uint32(len(body)+4))
+	return append(b, body...)
 }

@@ -2,6 +2,8 @@ package pgwire
 
 import (
 	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/fencegate/fencegate/fence"
@@ -73,12 +75,12 @@ func cutLast(s, sep string) (before, after string, found bool) {
 
 // policyFor returns the policy of the first rule that matches; without one, open.
 func policyFor(rules []Rule, who startup) Policy {
-	database := truncated(who.database)
+	database := truncate(who.database)
 	if who.physical {
 		database = physicalDatabase
 	}
 	for _, r := range rules {
-		if fits(r.User, truncated(who.user)) && fits(r.Database, database) {
+		if matches(r.User, truncate(who.user)) && matches(r.Database, database) {
 			return r.Policy
 		}
 	}
@@ -104,11 +106,34 @@ func CheckRules(rules []Rule, database string) error {
 // String returns the user and database of the rule.
 func (r Rule) String() string { return r.User + "@" + r.Database }
 
-func fits(pattern, name string) bool { return pattern == "*" || truncated(pattern) == name }
+func (r Rule) text() string {
+	for name, policy := range policyNames {
+		if policy == r.Policy {
+			return r.String() + "=" + name
+		}
+	}
+	return r.String()
+}
 
-// truncated returns the name that PostgreSQL looks up: it uses the first 63 bytes of a client's name, so two spellings
-// may be one role.
-func truncated(name string) string { return name[:min(len(name), maxNameBytes)] }
+// differ describes what has changed in a list whose order matters.
+func differ(before, after []Rule) slog.Value {
+	lacking := func(in []Rule) func(Rule) bool { return func(one Rule) bool { return !slices.Contains(in, one) } }
+	texts := func(all []Rule, keep func(Rule) bool) (some []string) {
+		for _, one := range all {
+			if keep(one) {
+				some = append(some, one.text())
+			}
+		}
+		return some
+	}
+	added, removed := texts(after, lacking(before)), texts(before, lacking(after))
+	switch {
+	case slices.Equal(before, after):
+		return slog.StringValue("as before")
+	case len(added)+len(removed) == 0:
+		return slog.StringValue("in another order")
+	}
+	return slog.GroupValue(slog.Any("added", added), slog.Any("removed", removed))
+}
 
-// maxNameBytes is PostgreSQL's limit for names.
-const maxNameBytes = 63
+func matches(pattern, name string) bool { return pattern == "*" || truncate(pattern) == name }

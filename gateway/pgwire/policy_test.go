@@ -165,7 +165,7 @@ func TestRefusedSessionsStatementsReachNobody(t *testing.T) {
 	conn := r.dial()
 	// A client that does not wait for its login; PostgreSQL would run this.
 	send(t, conn, startup, password, &pgproto3.Query{String: "DROP TABLE orders"})
-	if code, message := farewell(t, conn); code != "ZF002" {
+	if code, message := finalError(t, conn); code != "ZF002" {
 		t.Errorf("%s %s; want ZF002", code, message)
 	}
 	want, _ := password.Encode(nil)

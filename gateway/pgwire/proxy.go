@@ -22,53 +22,19 @@ const (
 
 var errNoProxyHeader = errors.New("a connection from a network of proxies does not begin with a header of the PROXY protocol, version 2")
 
-// behindProxy reports whether a connection comes from a balancer that sends the client's address.
-func (c *Config) behindProxy(conn net.Conn) bool {
+// behindProxy reports whether a connection comes from a balancer, in one of these networks, that sends the client's
+// address.
+func behindProxy(conn net.Conn, proxies []netip.Prefix) bool {
 	addr, ok := conn.RemoteAddr().(*net.TCPAddr)
 	if !ok {
 		return false
 	}
 	from := addr.AddrPort().Addr().Unmap().WithZone("")
-	for _, network := range c.ProxyNetworks {
+	for _, network := range proxies {
 		if network.Contains(from) {
 			return true
 		}
 	}
-	return false
-}
-
-var errNoAnswer = errors.New("too many connections are being refused at once")
-
-// introduced reads the client's address from a proxy's header.
-func (s *session) introduced() error {
-	if !s.srv.cfg.behindProxy(s.raw) {
-		return nil
-	}
-	client, err := readProxyHeader(s.raw)
-	if err != nil {
-		return err
-	}
-	if s.proxied = client; client.IsValid() && !s.srv.admits(s, client.Addr()) {
-		if s.silent {
-			return errNoAnswer
-		}
-		return errTooMany
-	}
-	return nil
-}
-
-// admits is countLogin for a connection whose address was not known before. A refused one gives up its place.
-func (s *Server) admits(ss *session, addr netip.Addr) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.countLogin(ss, addr) {
-		return true
-	}
-	if !ss.surplus {
-		ss.surplus = true
-		s.places--
-	}
-	ss.silent = len(s.sessions)-s.places > refusers
 	return false
 }
 

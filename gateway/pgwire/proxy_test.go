@@ -86,7 +86,7 @@ func TestAProxyThatSaysNothingIsNotBelieved(t *testing.T) {
 	r := start(t, "tcp", letsIn(t), "shop")
 	conn := r.dial()
 	_, _ = io.WriteString(conn, proxyHeader(0x21, 0x11, "\xc0\x00\x02\x07\x7f\x00\x00\x01\x30\x39\x1b\x58")+string(plain))
-	if code, message := farewell(t, conn); code != "08P01" {
+	if code, message := finalError(t, conn); code != "08P01" {
 		t.Errorf("a header from anywhere: %s %s; want 08P01", code, message)
 	}
 }
@@ -114,7 +114,7 @@ func TestTheLimitPerAddressIsThatOfTheClientBehindTheProxy(t *testing.T) {
 	}
 	conn := r.dial()
 	_, _ = io.WriteString(conn, from("\x07"))
-	if code, _ := farewell(t, conn); code != "53300" {
+	if code, _ := finalError(t, conn); code != "53300" {
 		t.Errorf("the second of an address: %q; want 53300", code)
 	}
 }

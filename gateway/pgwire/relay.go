@@ -1,199 +1,164 @@
 package pgwire
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"sync"
 	"time"
 )
 
-// relay carries the session: one goroutine per direction, one write per read.
-// It returns when both directions have ended.
-func (s *session) relay(upstream net.Conn) {
+// relay carries the bytes of one session: one goroutine per direction, one write per read.
+type relay struct {
+	client         *client
+	upstream       *backend
+	session        *session
+	admission      *admission
+	authentication *authentication
+	events         *events
+	fences         *fences
+	counters       *counters
+
+	refusal loginRefusal // with which PostgreSQL refused the login; used by the goroutine that reads PostgreSQL
+	writing sync.Mutex   // of writes to PostgreSQL once the session is open; locked before the session's mu
+}
+
+// carry returns when both directions have ended.
+func (r *relay) carry() {
 	var fromClient sync.WaitGroup
 	fromClient.Go(func() {
-		defer s.recovered()
-		s.clientToServer(upstream)
+		defer r.session.recoverPanic()
+		r.clientToServer()
 	})
 	var err error
 	func() {
-		defer s.recovered()
-		err = s.serverToClient(upstream)
+		defer r.session.recoverPanic()
+		err = r.serverToClient()
 	}()
-	if s.isOpen() {
-		s.srv.counters.active.Add(-1)
+	if r.session.isOpen() {
+		r.counters.active.Add(-1)
 	}
 	if err != nil {
-		s.log().Warn("a PostgreSQL session ended early", "error", err)
+		r.client.log().Warn("a PostgreSQL session ended early", "error", err)
 	}
-	_ = s.raw.Close()
-	_ = upstream.Close()
-	s.endLogin()
+	_ = r.client.raw.Close()
+	_ = r.upstream.conn.Close()
+	r.session.endLogin()
 	fromClient.Wait()
 }
 
-// clientToServer ends when the client does, or when s.raw or upstream is closed.
-func (s *session) clientToServer(upstream net.Conn) {
-	from := newSource(s.client)
+// clientToServer ends when the client does, or when either connection is closed.
+func (r *relay) clientToServer() {
+	from := newSource(r.client.conn)
 	defer from.free()
 	var stream clientStream
-	b, err := s.clientLogin(upstream, from, &stream)
+	b, err := r.clientLogin(from, &stream)
 	for ; ; b, err = from.read() {
 		if len(b) > 0 {
 			stream.scan(b)
-			if passed, werr := s.passOn(upstream, b, &stream); !passed || werr != nil {
+			if passed, werr := r.passOn(b, &stream); !passed || werr != nil {
 				return // or PostgreSQL has gone; the other direction still reads its last messages
 			}
 		}
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF):
-			s.hangsUp()
-			_ = closeWrite(upstream) // as the client did: PostgreSQL ends the session after its answer
+			r.session.noteHangUp()
+			_ = closeWrite(r.upstream.conn) // as the client did: PostgreSQL ends the session after its answer
 			return
 		case isTimeout(err):
-			if s.deadlinePassed() {
+			if r.session.noteTimeout() {
 				continue
 			}
 			return // the other direction has the same deadline, and ends the session
 		default:
-			_ = upstream.Close() // the client is lost: its transaction rolls back
+			_ = r.upstream.conn.Close() // the client is lost: its transaction rolls back
 			return
+		}
+	}
+}
+
+// clientLogin passes on the messages of the login and nothing else until the session is open; a statement that a client
+// sends ahead waits. It returns the bytes that it has withheld, as a read would.
+func (r *relay) clientLogin(from *source, stream *clientStream) ([]byte, error) {
+	for {
+		b, err := from.read()
+		at := stream.untilStatement(b)
+		if stream.terminated {
+			r.session.noteTerminate()
+		}
+		if stream.proved {
+			r.session.proved.Store(true)
+		}
+		if at > 0 {
+			if _, werr := r.upstream.conn.Write(b[:at]); werr != nil {
+				return nil, nil //nolint:nilerr // the next write fails as well
+			}
+		}
+		switch {
+		case at < len(b):
+			<-r.session.opening.Done()
+			return b[at:], err
+		case err == nil, isTimeout(err) && r.session.noteTimeout():
+		default:
+			r.session.endLogin()
+			return nil, err
 		}
 	}
 }
 
 // passOn writes what the client has sent. It returns false if the session has been ended.
-func (s *session) passOn(upstream net.Conn, b []byte, stream *clientStream) (passed bool, err error) {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	if !s.forwarding(stream) {
+func (r *relay) passOn(b []byte, stream *clientStream) (passed bool, err error) {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	if !r.session.startForward(stream) {
 		return false, nil
 	}
-	_, err = upstream.Write(b)
-	s.toServerBusy.Store(false)
+	_, err = r.upstream.conn.Write(b)
+	r.session.toServerBusy.Store(false)
 	return true, err
-}
-
-// hangsUp notes that the client will send no more. Once no answer is due, that ends the session; until then the client
-// may still read.
-func (s *session) hangsUp() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.hungUp = true
-	s.left = s.left || s.phase != open
-}
-
-// forwarding notes, before the client's bytes are passed on, what they ask for and that a write is in progress. It
-// returns false if the session has been ended, or given up before it opened; then the bytes must not be passed on.
-func (s *session) forwarding(stream *clientStream) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing == cutting || s.phase != open {
-		return false
-	}
-	if s.asked.IsZero() {
-		s.asked = time.Now()
-	}
-	s.fromClient += stream.bytes
-	s.moves++
-	rested := s.quiet != 0 || s.active.IsZero()
-	if s.sent(stream); rested && s.quiet == 0 {
-		s.active = time.Now()
-	}
-	s.left = s.left || stream.terminated
-	if s.idle && s.closing == draining { // no answer will come after which the drain would be noticed
-		_ = s.upstream.SetReadDeadline(time.Now())
-	}
-	s.toServerBusy.Store(true)
-	return true
-}
-
-// arrived notes what PostgreSQL has sent, before it is passed on.
-func (s *session) arrived(stream *serverStream) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.comes(stream)
-}
-
-// delivered notes what the client has received, and reports whether the session must end now.
-func (s *session) delivered(stream *serverStream) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.answered && !s.asked.IsZero() && s.toClient > 0 { // the first bytes are the login's ReadyForQuery
-		s.answered = true
-		s.srv.cfg.Metrics.Answered(time.Since(s.asked))
-	}
-	s.toClient += stream.bytes
-	s.moves++
-	s.came(stream)
-	return s.endsNow(stream)
-}
-
-// woken handles the drain's wake-up: it reports whether the session must end now; otherwise reading continues.
-func (s *session) woken(stream *serverStream, upstream net.Conn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.endsNow(stream) {
-		return true
-	}
-	deadline := time.Time{}
-	if s.phase == loggingIn {
-		deadline = s.loginEnds
-	}
-	_ = upstream.SetReadDeadline(deadline)
-	return false
-}
-
-// endsNow reports whether the session must end. Once it returns true for an idle session, no more of the client's bytes
-// are passed on. The caller holds s.mu.
-func (s *session) endsNow(stream *serverStream) bool {
-	if s.closing == draining && s.phase == open && s.idle && stream.boundary() {
-		s.closing = cutting
-	}
-	return s.closing == cutting
 }
 
 // serverToClient does all writes to the client, so that a FATAL never falls into a message. It returns an error if
 // PostgreSQL broke off.
-func (s *session) serverToClient(upstream net.Conn) error {
-	from := newSource(upstream)
+func (r *relay) serverToClient() error {
+	from := newSource(r.upstream.conn)
 	defer from.free()
 	var stream serverStream
-	if s.srv.cfg.Tell != nil {
-		stream.errors.refused = s.tellRefusal
+	if r.events.report != nil {
+		stream.errors.refused = r.events.refusal
 	}
-	held, err := s.login(from, &stream)
+	ready, err := r.serverLogin(from, &stream)
 	if err == nil {
-		s.backend = stream.key
-		held, err = s.admit(upstream, held)
+		r.upstream.key = stream.key
+		ready, err = r.admission.admit(ready)
 	}
 	if err == nil {
 		switch {
-		case s.opened():
-			err = s.pump(from, held, &stream)
-		case s.ending():
+		case r.opens():
+			err = r.pump(from, ready, &stream)
+		case r.session.ending():
 			err = errEnded
 		default:
 			err = os.ErrDeadlineExceeded
 		}
 	}
-	return s.farewell(upstream, &stream, err)
+	return r.shutDown(&stream, err)
 }
 
-// login relays the server's side of the login, with any method, up to the first ReadyForQuery. It returns the first
-// bytes of that message, which it withholds.
-func (s *session) login(from *source, stream *serverStream) (held []byte, err error) {
+// serverLogin relays the server's side of the login, with any method, up to the first ReadyForQuery. It returns the
+// first bytes of that message, which it withholds.
+func (r *relay) serverLogin(from *source, stream *serverStream) (ready []byte, err error) {
 	for {
 		b, err := from.read()
 		at := stream.untilReady(b)
 		if at > 0 {
 			if stream.typ == typeError {
-				s.refusal = loginRefusal{errorField(b[:at], 'C'), errorField(b[:at], 'F')}
+				r.refusal = loginRefusal{errorField(b[:at], 'C'), errorField(b[:at], 'F')}
 			}
-			if _, werr := s.client.Write(b[:at]); werr != nil {
+			if _, werr := r.client.conn.Write(b[:at]); werr != nil {
 				return nil, errClientGone
 			}
 		}
@@ -201,47 +166,58 @@ func (s *session) login(from *source, stream *serverStream) (held []byte, err er
 		case at < len(b):
 			return b[at:], nil
 		case err == nil:
-		case isTimeout(err):
-			if s.ending() {
-				return nil, errEnded
-			}
-			return nil, err
+		case isTimeout(err) && r.session.ending():
+			return nil, errEnded
 		default:
 			return nil, err
 		}
 	}
 }
 
-// pump is the data path: no allocation, no copy, one write per read.
-func (s *session) pump(from *source, held []byte, stream *serverStream) error {
+// opens opens the session, unless it must end.
+func (r *relay) opens() bool {
+	if !r.session.finishLogin() {
+		return false
+	}
+	if !r.session.proved.Load() {
+		r.authentication.warnUnproved(r.client.log())
+	}
+	r.counters.sessions.Add(1)
+	r.counters.active.Add(1)
+	r.counters.LoggedIn(time.Since(r.client.began))
+	return true
+}
+
+// pump is the data path: no allocation, no copy, one write per read. It begins with b, which has been read already.
+func (r *relay) pump(from *source, b []byte, stream *serverStream) error {
 	for {
-		if s.outlived(stream, held) {
+		if r.isSuperseded(stream, b) {
 			return errEnded
 		}
-		if len(held) > 0 {
-			stream.scan(held)
+		if len(b) > 0 {
+			stream.scan(b)
 			if stream.ready > 0 || stream.copies || stream.fails {
-				s.arrived(stream)
+				r.session.noteAnswer(stream)
 			}
-			s.toClientBusy.Store(true)
-			_, err := s.client.Write(held)
-			s.toClientBusy.Store(false)
+			r.session.toClientBusy.Store(true)
+			_, err := r.client.conn.Write(b)
+			r.session.toClientBusy.Store(false)
 			if err != nil {
 				return errClientGone
 			}
-			if s.delivered(stream) {
+			if r.session.noteDelivery(stream) {
 				return errEnded
 			}
 			if stream.ready > 0 && stream.boundary() {
-				from.rests()
+				from.expectPause()
 			}
 		}
 		var err error
-		held, err = from.read()
+		b, err = from.read()
 		switch {
-		case err == nil || len(held) > 0: // an error that came with bytes is returned again
+		case err == nil || len(b) > 0: // an error that came with bytes is returned again
 		case isTimeout(err):
-			if s.woken(stream, from.conn) {
+			if r.session.onWakeUp(stream) {
 				return errEnded
 			}
 		default:
@@ -250,64 +226,94 @@ func (s *session) pump(from *source, held []byte, stream *serverStream) error {
 	}
 }
 
-var (
-	errClientGone = errors.New("the client is gone")
-	errEnded      = errors.New("ended by the gateway")
-)
+// endLookTimeout bounds the query for the fences of a session that PostgreSQL has ended.
+const endLookTimeout = 500 * time.Millisecond
 
-// farewell closes both sides as cleanly as the state of the streams allows. cause is why the pump ended. The error that
+// isSuperseded reports whether PostgreSQL ends the session, FATAL 57P01, because of a newer grant; the client then gets
+// ZF001 instead. Arming ends the backends that wait behind an older grant before the gateway is notified.
+func (r *relay) isSuperseded(stream *serverStream, b []byte) bool {
+	if len(b) == 0 || b[0] != typeError || !stream.boundary() || errorField(b, 'C') != codeAdminShutdown {
+		return false
+	}
+	if resources := r.session.resources(); len(resources) > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), endLookTimeout)
+		_ = r.fences.look(ctx, resources...) // on an error PostgreSQL's own message is passed on
+		cancel()
+	}
+	return r.session.isCut()
+}
+
+// shutDown closes both sides as cleanly as the state of the streams allows. cause is why the pump ended. The error that
 // it returns should be logged.
-func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error) error {
-	s.explain() // also if the client has disconnected after PostgreSQL's refusal
-	s.mu.Lock()
-	left, idle, why, unanswered := s.left || s.hungUp && (s.pending == 0 || s.quiet != 0), s.idle, s.why, s.phase == open && (s.quiet == 0 || s.pending > 0)
-	cut := s.closing == cutting
-	s.mu.Unlock()
+func (r *relay) shutDown(stream *serverStream, cause error) error {
+	r.authentication.explain(r.refusal, r.client, r.upstream.conn) // also if the client has disconnected after PostgreSQL's refusal
+	end := r.session.outcome()
 	switch {
 	case errors.Is(cause, errClientGone):
-		if cut {
-			s.halt(upstream, unanswered)
+		if end.cut {
+			r.upstream.halt(end.unanswered, r.client.log())
 		}
-		if cut && why != nil && !left {
-			s.tell(why, unanswered, false) // it was cut while it did not read
+		if end.cut && end.why != nil && !end.left {
+			r.sendReason(end, false) // it was cut while it did not read
 		}
 		return nil
 	case errors.Is(cause, errEnded):
-		if idle && !unanswered { // otherwise a statement that was sent ahead may run
-			_ = upstream.SetWriteDeadline(time.Now().Add(farewellTimeout))
-			s.writing.Lock() // never inside a message of the client
-			_, _ = upstream.Write(terminate)
-			s.writing.Unlock()
+		if end.idle && !end.unanswered { // otherwise a statement that was sent ahead may run
+			r.terminate()
 		} else {
-			s.halt(upstream, unanswered)
+			r.upstream.halt(end.unanswered, r.client.log())
 		}
-		_ = upstream.Close() // others wait for its locks
-		if left {            // a client that has disconnected needs no error
-			return nil
+		_ = r.upstream.conn.Close() // others wait for its locks
+		if !end.left {              // a client that has disconnected needs no error
+			r.sendReason(end, stream.boundary())
 		}
-		s.tell(why, unanswered, stream.boundary())
 		return nil
 	case isTimeout(cause):
 		if stream.boundary() {
-			sendFatal(s.client, errLoginTooLong)
-			linger(s.client, shortLinger)
+			r.client.sendFatal(errLoginTooLong, shortLinger)
 		}
 		return nil
-	case left:
+	case end.left:
 		return nil
 	case stream.typ == typeError && stream.boundary(): // PostgreSQL has sent its own reason
-		linger(s.client, shortLinger)
+		r.client.linger(shortLinger)
 		return nil
 	}
 	if stream.boundary() {
-		sendFatal(s.client, &fatalError{
-			code: codeConnectionFailure, message: "the gateway has lost its connection to PostgreSQL at " + upstream.RemoteAddr().String(),
+		r.client.sendFatal(&fatalError{
+			code: codeConnectionFailure, message: "the gateway has lost its connection to PostgreSQL at " + r.upstream.conn.RemoteAddr().String(),
 			hint: mayBeCommitted,
-		})
-		linger(s.client, shortLinger)
+		}, shortLinger)
 	}
 	if errors.Is(cause, io.EOF) {
 		return errors.New("PostgreSQL closed the connection")
 	}
 	return cause
+}
+
+// terminate ends the session in PostgreSQL.
+func (r *relay) terminate() {
+	_ = r.upstream.conn.SetWriteDeadline(time.Now().Add(goodbyeTimeout))
+	r.writing.Lock() // never inside a message of the client
+	defer r.writing.Unlock()
+	_, _ = r.upstream.conn.Write([]byte{typeTerminate, 0, 0, 0, 4})
+}
+
+var errLoginTooLong = &fatalError{code: codeConnectionFailure, message: "the login took too long"}
+
+// sendReason tells the client why the gateway ends its session, unless the stream is inside a message. If an answer is
+// due, the open statement may be a COMMIT, which PostgreSQL may still complete.
+func (r *relay) sendReason(end outcome, boundary bool) {
+	why := cmp.Or(end.why, errStopping)
+	if end.why != nil && end.open {
+		r.counters.Ended(why.code)
+		r.events.ended(why, end.unanswered || !end.idle)
+		r.client.log().Info("a PostgreSQL session was ended", "sqlstate", why.code, "error", why, "detail", why.detail)
+	}
+	if end.unanswered {
+		why = why.withHint(mayBeCommitted)
+	}
+	if boundary {
+		r.client.sendFatal(why, shortLinger)
+	}
 }

@@ -3,39 +3,20 @@ package pgwire
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net"
-	"net/netip"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/fencegate/fencegate/fence"
 )
 
 // Server relays PostgreSQL sessions. It is safe for concurrent use.
 type Server struct {
-	cfg Config
-	log *slog.Logger
+	services
 
-	mu       sync.Mutex
-	sessions map[*session]struct{}
-	places   int                // sessions that are not surplus
-	ofUser   map[string]int     // sessions that have logged in
-	ofAddr   map[netip.Addr]int // connections that have not logged in
-	passed   Traffic            // in bytes
-	stopping bool
-
-	rules   atomic.Pointer[[]Rule]
 	aborted chan struct{} // closed by Abort
 	abort   func()
-
-	askedForCertificate atomic.Bool              // PostgreSQL has asked for a client certificate
-	home                atomic.Pointer[Upstream] // the only server for sessions, set by Moved; nil: any
-	unproved            sync.Once                // logs once that PostgreSQL did not authenticate a client
-
-	counters struct {
-		connections, sessions, refused, cancels atomic.Int64
-		active, superseded                      atomic.Int64
-	}
 }
 
 // Stats counts since the server was created, unless stated otherwise.
@@ -54,11 +35,21 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{
-		cfg: cfg, log: cfg.Logger, sessions: make(map[*session]struct{}),
-		ofUser: make(map[string]int), ofAddr: make(map[netip.Addr]int), aborted: make(chan struct{}),
-	}
+	s := &Server{aborted: make(chan struct{}), services: services{
+		cfg: cfg, log: cfg.Logger,
+		counters: counters{Metrics: cfg.Metrics},
+		limits: limits{
+			maxConnections: cfg.MaxConnections, maxAddressLogins: cfg.MaxAddressLogins, maxUserConnections: cfg.MaxUserConnections,
+			proxies: cfg.ProxyNetworks,
+		},
+		upstreams: upstreams{
+			ways: cfg.ways(), suitable: cfg.Suitable, endBackend: cfg.EndBackend, timeout: cfg.DialTimeout, keepAlive: cfg.KeepAlive,
+		},
+		fences:         fences{recorded: cfg.Fences, timeout: cfg.DialTimeout, every: cfg.FencesEvery, log: cfg.Logger},
+		authentication: authentication{clientTLS: cfg.TLS, encrypts: cfg.UpstreamTLS != nil, log: cfg.Logger},
+	}}
 	s.rules.Store(&cfg.Rules)
+	s.upstreams.cancels, s.authentication.upstreams, s.fences.sessions = &s.counters.cancels, &s.upstreams, &s.sessions
 	s.abort = sync.OnceFunc(func() { close(s.aborted) })
 	return s, nil
 }
@@ -86,28 +77,30 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 			_ = ln.Close()
 		}
 	})
-	var sessions, watching sync.WaitGroup
+	var running, watching sync.WaitGroup
 	watched, stopWatching := context.WithCancel(context.WithoutCancel(ctx)) // also while sessions are drained
 	defer watching.Wait()
 	defer stopWatching()
 	if s.cfg.Fences != nil {
-		watching.Go(func() { s.watch(watched) })
+		watching.Go(func() { s.fences.watch(watched) })
 	}
-	watching.Go(func() { s.watchIdle(watched) })
+	watching.Go(func() {
+		s.sessions.watchIdle(watched, idleTimeouts{s.cfg.IdleTimeout, s.cfg.IdleInTransactionTimeout, s.cfg.SlowClientTimeout})
+	})
 	errs := make([]error, len(listeners))
 	var listening sync.WaitGroup
 	for i, ln := range listeners {
 		listening.Go(func() {
 			defer stopAccepting() // one failed listener stops all
-			errs[i] = s.accept(accepting, ln, &sessions)
+			errs[i] = s.accept(accepting, ln, &running)
 		})
 	}
 	listening.Wait()
-	s.drain(&sessions)
+	s.drain(&running)
 	return errors.Join(errs...)
 }
 
-func (s *Server) accept(ctx context.Context, ln net.Listener, sessions *sync.WaitGroup) error {
+func (s *Server) accept(ctx context.Context, ln net.Listener, running *sync.WaitGroup) error {
 	var pause time.Duration
 	for {
 		conn, err := ln.Accept()
@@ -131,54 +124,22 @@ func (s *Server) accept(ctx context.Context, ln net.Listener, sessions *sync.Wai
 		}
 		pause = 0
 		s.counters.connections.Add(1)
-		ss := newSession(s, conn)
-		if !s.add(ss) {
+		place, ok := s.limits.take(conn)
+		if !ok {
 			_ = conn.Close()
 			continue
 		}
-		sessions.Go(func() {
-			defer s.remove(ss)
-			defer ss.recovered()
-			ss.run(ctx)
+		h := newHandler(&s.services, conn, place)
+		if !s.sessions.add(h.session) {
+			place.leave()
+			_ = conn.Close()
+			continue
+		}
+		running.Go(func() {
+			defer s.sessions.remove(h.session)
+			defer h.session.recoverPanic()
+			h.serve(ctx)
 		})
-	}
-}
-
-// refusers is how many connections beyond the limit may finish their startup, to receive an error, or to have their
-// cancel request passed on.
-const refusers = 16
-
-func (s *Server) add(ss *session) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	full := s.places >= s.cfg.MaxConnections || !s.countLogin(ss, s.loginAddrOf(ss.raw))
-	if s.stopping || full && len(s.sessions)-s.places >= refusers {
-		return false
-	}
-	ss.surplus = full
-	if !full {
-		s.places++
-	}
-	s.sessions[ss] = struct{}{}
-	return true
-}
-
-func (s *Server) remove(ss *session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.sessions, ss)
-	s.uncountLogin(ss)
-	if !ss.surplus {
-		s.places--
-	}
-}
-
-// each calls f for the current sessions.
-func (s *Server) each(f func(*session)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for ss := range s.sessions {
-		f(ss)
 	}
 }
 
@@ -186,16 +147,14 @@ func (s *Server) each(f func(*session)) {
 func (s *Server) Abort() { s.abort() }
 
 // drain ends the sessions and returns when none is left.
-func (s *Server) drain(sessions *sync.WaitGroup) {
-	s.mu.Lock()
-	s.stopping = true
-	s.mu.Unlock()
+func (s *Server) drain(running *sync.WaitGroup) {
+	s.sessions.stop()
 	gone := make(chan struct{})
 	go func() {
-		sessions.Wait()
+		running.Wait()
 		close(gone)
 	}()
-	s.each((*session).drain)
+	s.sessions.end(draining)
 	timeout := time.NewTimer(s.cfg.DrainTimeout)
 	defer timeout.Stop()
 	select {
@@ -204,6 +163,63 @@ func (s *Server) drain(sessions *sync.WaitGroup) {
 	case <-timeout.C:
 	case <-s.aborted:
 	}
-	s.each((*session).cut)
-	<-gone // bounded: after cut a session only sends its last error
+	s.sessions.end(cutting)
+	<-gone // bounded: once cut, a session only sends its last error
+}
+
+// CheckChannelBinding reports why clients will not be able to log in by SCRAM with channel binding, which libpq uses
+// whenever it can: its proof covers the certificate of the connection, and a relay has two connections. It returns nil
+// if that works or needs no TLS, or if PostgreSQL's certificate cannot be read now. If only clients that require
+// channel binding fail, it logs that instead.
+func (s *Server) CheckChannelBinding(ctx context.Context) error {
+	return s.authentication.checkChannelBinding(ctx)
+}
+
+// Permit replaces the rules. New sessions follow the new ones at once. An open session ends at its next idle moment
+// outside a transaction, FATAL 57P01, if its policy has become stricter. Physical replication, which has no such
+// moment, ends at once. An error is a [*fence.InvalidError], and nothing has changed.
+func (s *Server) Permit(rules []Rule) error {
+	if err := CheckRules(rules, s.cfg.Database); err != nil {
+		return err
+	}
+	rules = slices.Clone(rules)
+	before := s.rules.Swap(&rules)
+	ends := 0
+	s.sessions.each(func(ss *session) {
+		if ss.endIfStricter(rules) {
+			ends++
+		}
+	})
+	s.log.Info("the rules of the PostgreSQL port were replaced", "policies", differ(*before, rules), "sessions_ending", ends)
+	return nil
+}
+
+// Sessions returns the open sessions, the oldest first.
+func (s *Server) Sessions() []Session { return s.sessions.list() }
+
+// Traffic returns the sum over all sessions.
+func (s *Server) Traffic() Traffic { return s.sessions.traffic() }
+
+// End ends an open session, FATAL 57P01, also inside a transaction. It returns false if the server has no session with
+// this id.
+func (s *Server) End(id string) (ended bool) {
+	s.sessions.each(func(ss *session) { ended = ss.endIfNamed(id) || ended })
+	return ended
+}
+
+// Superseded ends the sessions that carry an older grant of the resource than token. A caller that has just armed it
+// calls this, so that locks of a stale holder are free. The next [Server.Look] finds a session that is still logging
+// in.
+func (s *Server) Superseded(resource string, token fence.Token) {
+	s.fences.superseded(map[string]fence.Token{resource: token})
+}
+
+// Look asks the fence now for the grants that sessions carry, and ends superseded sessions: those of these resources,
+// or of all if none is named.
+func (s *Server) Look(ctx context.Context, only ...string) error { return s.fences.look(ctx, only...) }
+
+// Moved ends the sessions that are on a server other than to, and lets no session open elsewhere from now on.
+func (s *Server) Moved(to Upstream) {
+	s.upstreams.home.Store(&to)
+	s.sessions.each((*session).endIfElsewhere)
 }

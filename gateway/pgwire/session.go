@@ -3,66 +3,41 @@ package pgwire
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
-	"io"
-	"log/slog"
-	"net"
-	"net/netip"
 	"os"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fencegate/fencegate/fence"
 )
 
-// session is a client's connection and its one upstream.
+// session is what the goroutines of a session's two directions and the server know together: how far it is, what has
+// passed, and whether it must end.
 type session struct {
-	srv    *Server
-	raw    net.Conn // as accepted; deadlines and closing use it
-	client net.Conn // raw, or TLS over it; owned by run's goroutine until relaying starts
-
-	loginEnds time.Time    // the deadline of both directions until the session is open
-	surplus   bool         // over the limit of connections; will be refused
-	silent    bool         // and closed without an error, because enough others get one
-	loginAddr netip.Addr   // counted among the logins of this address; the server's mu guards it
-	refusal   loginRefusal // with which PostgreSQL refused the login; used by the goroutine that reads PostgreSQL
-
-	id       string
-	proxied  netip.AddrPort // the client's address, from a proxy
-	began    time.Time
-	who      startup         // once the startup packet is read
-	way      Upstream        // to its server; set before relaying
-	backend  []byte          // its process id and cancel key; set after the login
-	reserved bool            // counted among its user's sessions
-	opening  context.Context // ends when the session opens, or is given up before
-	endLogin context.CancelFunc
+	client    *client
+	counters  *counters
+	loginEnds time.Time       // the deadline of both directions until the session is open
+	opening   context.Context // ends when the session opens, or is given up before
+	endLogin  context.CancelFunc
 
 	proved                     atomic.Bool // the client has answered an authentication request
 	toClientBusy, toServerBusy atomic.Bool // a write is in progress
-	writing                    sync.Mutex  // of writes to PostgreSQL once the session is open; locked before mu
 
 	mu       sync.Mutex // guards the fields below; held briefly
-	upstream net.Conn
+	upstream *backend
 	phase    phase
 	answers
-	left    bool // the client has sent Terminate, or disconnected
-	hungUp  bool // the client will send no more
-	expired bool // the client's direction exceeded the login's deadline
-	closing closing
-	claims  []claim     // from the startup options
-	why     *fatalError // why it ends; nil: the gateway stops
-	policy  Policy      // from the rules at its login
-	judged  bool        // policy is set
-	moves   uint64      // how often bytes passed in either direction
-
-	fromClient, toClient int64 // bytes since it opened
-	tallied              struct{ fromClient, toClient int64 }
-	movesSeen            uint64    // moves at the last idle check
-	still                time.Time // since when moves has not changed
-	asked                time.Time // when the first statement was passed on
-	active               time.Time // when the running statement was passed on
-	answered             bool
+	progress
+	claims    claims // from the startup options
+	left      bool   // the client has sent Terminate, or disconnected
+	hungUp    bool   // the client will send no more
+	expired   bool   // the client's direction exceeded the login's deadline
+	closing   closing
+	why       *fatalError // why it ends; nil: the gateway stops
+	policy    Policy      // from the rules at its login
+	hasPolicy bool        // policy is set
 }
 
 type phase int
@@ -81,190 +56,80 @@ const (
 	cutting            // ends now
 )
 
-// surplusTimeout is the time for connections that will be refused.
-const surplusTimeout = 2 * time.Second
+// writeGrace is the time for a write in progress to a client whose session is cut.
+const writeGrace = 200 * time.Millisecond
 
-func newSession(srv *Server, conn net.Conn) *session {
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: srv.cfg.KeepAlive})
+// Why one direction of a session ends.
+var (
+	errClientGone = errors.New("the client is gone")
+	errEnded      = errors.New("ended by the gateway")
+)
+
+func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
+// Why the gateway ends an open session, besides the limits of idle ones and newer grants.
+var (
+	errStopping = &fatalError{
+		code: codeAdminShutdown, message: "terminating connection due to shutdown of the gateway",
+		hint: "Connect again: another gateway, or this one after its restart, will serve you.",
 	}
-	s := &session{srv: srv, raw: conn, client: conn, id: rand.Text(), began: time.Now()}
-	s.loginEnds = s.began.Add(srv.cfg.LoginTimeout)
+	errMoved = &fatalError{
+		code: codeAdminShutdown, message: "terminating connection: the gateway now uses another PostgreSQL server",
+		hint: "Connect again, and check the outcome of the last transaction.",
+	}
+	errPolicies = &fatalError{
+		code: codeAdminShutdown, message: "terminating connection: the gateway's policies have changed",
+		hint: "Connect again: the new policies apply.",
+	}
+	errEndedByOperator = &fatalError{
+		code: codeAdminShutdown, message: "terminating connection due to administrator command at the gateway",
+		hint: "An open transaction is rolled back.",
+	}
+)
+
+func newSession(client *client, counters *counters, loginEnds time.Time) *session {
+	s := &session{client: client, counters: counters, loginEnds: loginEnds}
 	s.opening, s.endLogin = context.WithCancel(context.Background())
 	return s
 }
 
-// run serves the connection to its end.
-func (s *session) run(ctx context.Context) {
-	defer func() { _ = s.raw.Close() }()
-	defer s.srv.forget(s)
-	defer s.endLogin()
-	if s.surplus {
-		s.loginEnds = time.Now().Add(min(surplusTimeout, s.srv.cfg.LoginTimeout))
-	}
-	_ = s.raw.SetDeadline(s.began.Add(min(s.srv.cfg.FirstByteTimeout, s.loginEnds.Sub(s.began))))
-	if err := s.introduced(); err != nil {
-		s.refuse(err)
-		return
-	}
-	opening, err := s.negotiate(ctx)
-	if err != nil {
-		s.refuse(err)
-		return
-	}
-	if opening.code() == codeCancel {
-		// PostgreSQL's answer to a cancel request is the end of the connection.
-		if err := s.srv.cancel(ctx, opening, func() { _ = s.raw.Close() }); err != nil {
-			s.srv.log.Warn("failed to pass on a cancel request", "client", s.from(), "error", err)
-		}
-		return
-	}
-	who, err := s.checkStartup(opening)
-	if err == nil && s.surplus {
-		err = errTooMany
-	}
-	if err != nil {
-		s.refuse(err)
-		return
-	}
-	s.who = who
-	if opening, err = s.dressed(opening); err != nil {
-		s.refuse(err)
-		return
-	}
-	upstream, way, err := s.srv.dial(ctx)
-	if err != nil {
-		s.refuse(err)
-		return
-	}
-	defer func() { _ = upstream.Close() }()
-	s.way = way
-	if why := s.loggingIn(upstream); why != nil {
-		s.refuse(why)
-		return
-	}
-	if _, err := upstream.Write(opening); err != nil {
-		s.refuse(s.srv.unreachable(s.srv.cfg.upstreams(), err))
-		return
-	}
-	s.relay(upstream)
-}
-
-// log returns the logger for the session. Never log SQL or a startup option.
-func (s *session) log() *slog.Logger {
-	return s.srv.log.With("session", s.id, "client", s.from(), "user", s.who.user, "database", s.who.database)
-}
-
-// recovered, when deferred, confines a panic to its session, which it ends.
-func (s *session) recovered() {
+// recoverPanic, when deferred, confines a panic to its session, which it ends.
+func (s *session) recoverPanic() {
 	if cause := recover(); cause != nil {
-		s.srv.log.Error("a PostgreSQL session panicked and is ended", "client", s.from(), "panic", cause, "stack", string(debug.Stack()))
-		_ = s.raw.Close()
+		s.client.logger.Error("a PostgreSQL session panicked and is ended", "client", s.client.address(), "panic", cause, "stack", string(debug.Stack()))
+		_ = s.client.raw.Close()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.upstream != nil {
-			_ = s.upstream.Close()
+			_ = s.upstream.conn.Close()
 		}
 	}
 }
 
-// negotiate answers what may precede the startup packet, and returns that packet or a cancel request.
-func (s *session) negotiate(ctx context.Context) (packet, error) {
-	for secured, gss := false, false; ; {
-		var first [1]byte
-		if _, err := io.ReadFull(s.client, first[:]); err != nil {
-			return nil, err
-		}
-		s.begins()
-		if first[0] == tlsHandshake && !secured && s.srv.cfg.TLS != nil {
-			// A client with sslnegotiation=direct does not ask first.
-			if err := s.startTLS(ctx, &prefixConn{Conn: s.raw, prefix: first[:]}, true); err != nil {
-				return nil, err
-			}
-			secured = true
-			continue
-		}
-		p, err := readPacket(s.client, first[0])
-		if err != nil {
-			return nil, err
-		}
-		switch code := p.code(); {
-		case code == codeSSL && len(p) == minPacketBytes && !secured:
-			if s.srv.cfg.TLS == nil {
-				_, err = s.client.Write([]byte{'N'})
-			} else if _, err = s.client.Write([]byte{'S'}); err == nil {
-				err = s.startTLS(ctx, s.raw, false)
-			}
-			secured = true
-		case code == codeGSSEnc && len(p) == minPacketBytes && !gss:
-			_, err = s.client.Write([]byte{'N'})
-			gss = true
-		default:
-			return p, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-}
-
-// begins extends the deadline to that of a login once the client has sent something.
-func (s *session) begins() {
+// extendDeadline extends the deadline to that of a login once the client has sent something.
+func (s *session) extendDeadline() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing == notClosing {
-		_ = s.raw.SetDeadline(s.loginEnds)
+		_ = s.client.raw.SetDeadline(s.loginEnds)
 	}
 }
 
-func (s *session) checkStartup(opening packet) (startup, error) {
-	who, err := parseStartup(opening)
-	if err == nil {
-		err = s.checkCertificate()
-	}
-	if err != nil {
-		return who, err
-	}
-	if want := s.srv.cfg.Database; want != "" && who.database != want && !who.physical {
-		return who, &fatalError{
-			code:    codeUnknownDatabase,
-			message: "database " + quote(who.database) + " is not served here",
-			hint:    "A gateway serves one database; the gateway's own settings name it.",
-		}
-	}
-	return who, nil
-}
-
-// refuse ends a connection that has not become a session.
-func (s *session) refuse(err error) {
-	refusal, ok := asFatalError(err)
-	log := s.srv.log.With("client", s.from())
-	switch {
-	case !ok && isTimeout(err):
-		log.Debug("a client did not finish its login in time", "error", err)
-		return
-	case !ok && isHandshake(err):
-		log.Warn("a TLS handshake failed", "error", err)
-		return
-	case errors.Is(err, errNoProxyHeader):
-		log.Warn("a connection from a network of proxies was refused", "error", err)
-		return
-	case !ok:
-		log.Debug("a client left before its login", "error", err)
-		return
-	}
-	s.srv.refused(refusal)
-	log.Warn("a connection was refused", "sqlstate", refusal.code, "error", refusal)
-	sendFatal(s.client, refusal)
-	linger(s.client, longLinger)
-}
-
-// loggingIn records the upstream. It returns why the session must end already; nil: it need not.
-func (s *session) loggingIn(upstream net.Conn) *fatalError {
+// setPolicy sets the policy for the session's login. It reads the rules under the session's lock, so that a concurrent
+// change of the rules is either seen here, or sees the policy.
+func (s *session) setPolicy(rules *atomic.Pointer[[]Rule]) Policy {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.upstream, s.phase, s.claims = upstream, loggingIn, s.who.claims
-	_ = upstream.SetReadDeadline(s.loginEnds)
+	s.policy, s.hasPolicy = policyFor(*rules.Load(), s.client.who), true
+	return s.policy
+}
+
+// logIn records the upstream. It returns why the session must end already; nil: it need not.
+func (s *session) logIn(upstream *backend) *fatalError {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.upstream, s.phase, s.claims = upstream, loggingIn, s.client.who.claims
+	_ = upstream.conn.SetReadDeadline(s.loginEnds)
 	s.pending = 1 // a ReadyForQuery also answers the startup packet
 	if s.closing == notClosing {
 		return nil
@@ -272,12 +137,12 @@ func (s *session) loggingIn(upstream net.Conn) *fatalError {
 	return cmp.Or(s.why, errShuttingDown)
 }
 
-// opened ends the login: from now on there is no deadline. It returns false if the client's direction exceeded its
-// deadline before, or if the gateway ends the session. No statement has been sent yet.
-func (s *session) opened() bool {
+// finishLogin opens the session: from now on there is no deadline. It returns false if the client's direction exceeded
+// its deadline before, or if the gateway ends the session. No statement has been sent yet.
+func (s *session) finishLogin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if home := s.srv.home.Load(); home != nil && s.way.elsewhere(*home) {
+	if s.upstream.isElsewhere() {
 		s.cutLocked(errMoved)
 	}
 	if s.expired || s.closing != notClosing {
@@ -285,24 +150,104 @@ func (s *session) opened() bool {
 	}
 	s.phase = open
 	s.endLogin()
-	_ = s.raw.SetDeadline(time.Time{})
-	_ = s.upstream.SetReadDeadline(time.Time{})
-	if !s.proved.Load() {
-		s.srv.unproved.Do(func() { s.log().Warn(unproved) })
-	}
-	s.srv.counters.sessions.Add(1)
-	s.srv.counters.active.Add(1)
-	s.srv.cfg.Metrics.LoggedIn(time.Since(s.began))
+	_ = s.client.raw.SetDeadline(time.Time{})
+	_ = s.upstream.conn.SetReadDeadline(time.Time{})
 	return true
 }
 
-// deadlinePassed notes that a deadline has ended a read of the client, and reports whether to continue reading: it was
+// isOpen reports whether the session has opened; it stays true to the end.
+func (s *session) isOpen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.phase == open
+}
+
+// noteTimeout notes that a deadline has ended a read of the client, and reports whether to continue reading: it was
 // the login's, and the login has just succeeded.
-func (s *session) deadlinePassed() (readOn bool) {
+func (s *session) noteTimeout() (readOn bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expired = s.phase != open
 	return !s.expired && s.closing == notClosing
+}
+
+// noteTerminate notes that the client has sent Terminate.
+func (s *session) noteTerminate() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left = true
+}
+
+// noteHangUp notes that the client will send no more. Once no answer is due, that ends the session; until then the
+// client may still read.
+func (s *session) noteHangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hungUp = true
+	s.left = s.left || s.phase != open
+}
+
+// startForward notes, before the client's bytes are passed on, what they ask for and that a write is in progress. It
+// returns false if the session has been ended, or given up before it opened; then the bytes must not be passed on.
+func (s *session) startForward(stream *clientStream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing == cutting || s.phase != open {
+		return false
+	}
+	s.addFromClient(stream.bytes)
+	rested := s.quiet != 0 || s.active.IsZero()
+	if s.clientSent(stream); rested && s.quiet == 0 {
+		s.active = time.Now()
+	}
+	s.left = s.left || stream.terminated
+	if s.idle && s.closing == draining { // no answer will come after which the drain would be noticed
+		_ = s.upstream.conn.SetReadDeadline(time.Now())
+	}
+	s.toServerBusy.Store(true)
+	return true
+}
+
+// noteAnswer notes what PostgreSQL has sent, before it is passed on.
+func (s *session) noteAnswer(stream *serverStream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.serverSent(stream)
+}
+
+// noteDelivery notes what the client has received, and reports whether the session must end now.
+func (s *session) noteDelivery(stream *serverStream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if took := s.addToClient(stream.bytes); took > 0 {
+		s.counters.Answered(took)
+	}
+	s.clientReceived(stream)
+	return s.endsNow(stream)
+}
+
+// onWakeUp handles the drain's wake-up: it reports whether the session must end now; otherwise reading continues.
+func (s *session) onWakeUp(stream *serverStream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.endsNow(stream) {
+		return true
+	}
+	deadline := time.Time{}
+	if s.phase == loggingIn {
+		deadline = s.loginEnds
+	}
+	_ = s.upstream.conn.SetReadDeadline(deadline)
+	return false
+}
+
+// endsNow reports whether the session must end. Once it returns true for an idle session, no more of the client's bytes
+// are passed on. The caller holds s.mu.
+func (s *session) endsNow(stream *serverStream) bool {
+	if s.closing == draining && s.phase == open && s.idle && stream.boundary() {
+		s.closing = cutting
+	}
+	return s.closing == cutting
 }
 
 // ending reports whether the gateway is ending the session.
@@ -312,25 +257,7 @@ func (s *session) ending() bool {
 	return s.closing != notClosing
 }
 
-func (s *session) isOpen() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.phase == open
-}
-
-// inside reports whether a transaction is open, or a statement is running.
-func (s *session) inside() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.idle
-}
-
-// drain asks the session to end at its next idle moment.
-func (s *session) drain() { s.end(draining) }
-
-// cut asks the session to end now, also inside a transaction.
-func (s *session) cut() { s.end(cutting) }
-
+// end asks the session to end: draining, at its next idle moment; cutting, now, also inside a transaction.
 func (s *session) end(how closing) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -348,20 +275,25 @@ func (s *session) endLocked(how closing) {
 	}
 	switch {
 	case how == cutting, s.phase == negotiating:
-		_ = s.raw.SetReadDeadline(time.Now()) // ends the goroutine that reads the client
+		_ = s.client.raw.SetReadDeadline(time.Now()) // ends the goroutine that reads the client
 		// A client that reads gets the answer in transit and then the reason. A client that does not read is given up.
-		_ = s.raw.SetWriteDeadline(time.Now().Add(writeGrace))
+		_ = s.client.raw.SetWriteDeadline(time.Now().Add(writeGrace))
 		fallthrough
 	default:
 		if s.upstream != nil {
-			_ = s.upstream.SetReadDeadline(time.Now()) // wakes the goroutine that reads PostgreSQL, which decides
+			_ = s.upstream.conn.SetReadDeadline(time.Now()) // wakes the goroutine that reads PostgreSQL, which decides
 		}
 	}
 }
 
-func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+// cut ends the session now with an error for its client.
+func (s *session) cut(why *fatalError) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cutLocked(why)
+}
 
-// cutLocked ends the session now with an error for its client. The caller holds s.mu.
+// cutLocked is cut. The caller holds s.mu.
 func (s *session) cutLocked(why *fatalError) {
 	if s.closing < cutting {
 		s.why = why
@@ -369,20 +301,170 @@ func (s *session) cutLocked(why *fatalError) {
 	}
 }
 
-// tell ends a session with an error for its client, unless the stream is inside a message. why nil: the gateway stops.
-// If an answer is due, the open statement may be a COMMIT, which PostgreSQL may still complete.
-func (s *session) tell(why *fatalError, unanswered, boundary bool) {
-	if why != nil && s.isOpen() {
-		s.srv.cfg.Metrics.Ended(why.code)
-		s.tellEnd(why, unanswered || s.inside())
-		s.log().Info("a PostgreSQL session was ended", "sqlstate", why.code, "error", why, "detail", why.detail)
+// isCut reports whether the gateway ends the session now, with an error for its client.
+func (s *session) isCut() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing == cutting && s.why != nil
+}
+
+// outcome is how a session stands when one of its directions has ended.
+type outcome struct {
+	open       bool
+	left       bool // the client expects no more
+	idle       bool // outside a transaction and a statement
+	unanswered bool // an answer is due
+	cut        bool
+	why        *fatalError // why the gateway ends it; nil: the gateway stops
+}
+
+func (s *session) outcome() outcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return outcome{
+		open:       s.phase == open,
+		left:       s.left || s.hungUp && (s.pending == 0 || s.quiet != 0),
+		idle:       s.idle,
+		unanswered: s.phase == open && (s.quiet == 0 || s.pending > 0),
+		cut:        s.closing == cutting,
+		why:        s.why,
 	}
-	why = cmp.Or(why, errStopping)
-	if unanswered {
-		why = why.advised(mayBeCommitted)
+}
+
+// endIfIdle ends the session if nothing has passed within its limit.
+func (s *session) endIfIdle(now time.Time, timeouts idleTimeouts) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase != open {
+		return
 	}
-	if boundary {
-		sendFatal(s.client, why)
-		linger(s.client, shortLinger)
+	waitsForClient := s.toClientBusy.Load() || s.inMessage && !s.toServerBusy.Load()
+	if why := timeouts.exceeded(s.stillFor(now), waitsForClient, s.quiet); why != nil {
+		s.cutLocked(why)
 	}
+}
+
+// endIfStricter ends the session between two transactions if the new rules would not admit it as it is.
+func (s *session) endIfStricter(rules []Rule) (ends bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.hasPolicy || s.closing != notClosing || policyFor(rules, s.client.who) <= s.policy { // before hasPolicy is set, who belongs to another goroutine
+		return false
+	}
+	if s.client.who.physical {
+		s.cutLocked(errPolicies)
+	} else {
+		s.why = errPolicies
+		s.endLocked(draining)
+	}
+	return true
+}
+
+// endIfElsewhere ends an open session that is on a server other than the one for sessions.
+func (s *session) endIfElsewhere() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase == open && s.upstream.isElsewhere() {
+		s.cutLocked(errMoved)
+	}
+}
+
+// endIfNamed ends an open session with this id.
+func (s *session) endIfNamed(id string) (ends bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ends = s.client.id == id && s.isRunning()
+	if ends {
+		s.cutLocked(errEndedByOperator)
+	}
+	return ends
+}
+
+// endIfSuperseded ends the session if a recorded token supersedes a grant that it carries and the session is open: a
+// client that has not logged in must learn nothing about fences.
+func (s *session) endIfSuperseded(recorded map[string]fence.Token) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.isRunning() {
+		return
+	}
+	if stale := s.claims.compare(recorded); stale != nil {
+		s.counters.superseded.Add(1)
+		s.cutLocked(staleError(stale))
+	}
+}
+
+// isRunning reports whether the session is open and need not end now. The caller holds s.mu.
+func (s *session) isRunning() bool { return s.phase == open && s.closing != cutting }
+
+// resources returns the resources of the grants on which the session depends.
+func (s *session) resources() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.isRunning() {
+		return nil
+	}
+	return s.claims.resources()
+}
+
+// tokenOf returns the token of the session's grant for a resource; 0: not known.
+func (s *session) tokenOf(resource string) fence.Token {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claims.tokenOf(resource)
+}
+
+// learn sets the token of a grant that was presented by its seal alone.
+func (s *session) learn(token fence.Token) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.claims.learn(token)
+}
+
+// tally adds the bytes since its last call to a total, unless the session has not opened. It returns the resource of
+// the session's grant.
+func (s *session) tally(all *Traffic) (resource string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase != open {
+		return "", false
+	}
+	s.progress.tally(all)
+	return s.claims.only().resource, true
+}
+
+// describe returns the session for people. false: it is not open.
+func (s *session) describe() (Session, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.isRunning() {
+		return Session{}, false
+	}
+	var age time.Duration
+	if s.quiet == 0 && !s.active.IsZero() {
+		age = max(time.Since(s.active), time.Nanosecond)
+	}
+	states := map[byte]string{'I': "idle", 'T': "idle in transaction", 'E': "idle in transaction"}
+	c, grant := s.client, s.claims.only()
+	return Session{
+		ID: c.id, Client: c.address(), User: c.who.user, Database: c.who.database, PID: s.upstream.pid(), Application: truncate(c.who.application),
+		Resource: grant.resource, Token: grant.token, State: cmp.Or(states[s.quiet], "active"), Since: c.began, StatementAge: age,
+		FromClient: s.fromClient, ToClient: s.toClient,
+	}, true
+}
+
+// Session is an open session, for people. It holds no secret.
+type Session struct {
+	ID             string
+	Client         string // address
+	User, Database string
+	PID            uint32        // of its backend, as reported by PostgreSQL or a pooler; 0: not known
+	Application    string        // application_name of its startup packet
+	Resource       string        // of the grant in the startup options; "": none, or several
+	Token          fence.Token   // 0: not known
+	State          string        // "active", "idle" or "idle in transaction"
+	Since          time.Time     // when the connection was accepted
+	StatementAge   time.Duration // how long the statement has been running; 0: none is
+	FromClient     int64         // bytes since it opened
+	ToClient       int64
 }

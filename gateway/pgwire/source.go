@@ -85,6 +85,28 @@ func (r *source) read() ([]byte, error) {
 	return r.buf[:r.n], r.err
 }
 
+// tryRead does what net.Conn's Read does between two waits, but waits without a buffer. It returns false if there is
+// nothing to read yet.
+func (r *source) tryRead(fd uintptr) (done bool) {
+	if r.full && len(r.buf) == bufferBytes {
+		r.free()
+	}
+	if r.buf == nil {
+		r.buf = takeBuffer(r.full)
+	}
+	n, wait, err := readNow(fd, r.buf)
+	if n > 0 {
+		r.n, r.full = n, n == len(r.buf)
+		return true
+	}
+	if wait {
+		r.full = false
+	}
+	r.err = err
+	r.free()
+	return !wait
+}
+
 // readThrough reads into the small buffer until a read fills it.
 func (r *source) readThrough() ([]byte, error) {
 	if !r.busy {
@@ -101,8 +123,8 @@ func (r *source) readThrough() ([]byte, error) {
 	return r.buf[:n], err
 }
 
-// rests notes that no data is expected soon.
-func (r *source) rests() { r.busy = false }
+// expectPause notes that no data is expected soon.
+func (r *source) expectPause() { r.busy = false }
 
 // free returns the buffer. The bytes from read are no longer valid.
 func (r *source) free() {

@@ -71,7 +71,7 @@ func TestAnEncryptedDirectionRestsWithASmallBuffer(t *testing.T) {
 			t.Errorf("read %d: of %d bytes, want %d", i, wanted, step.wants)
 		}
 	}
-	r.rests() // an answer has ended with a full buffer
+	r.expectPause() // an answer has ended with a full buffer
 	if wanted := gives(10); wanted != smallBytes || r.buf != nil {
 		t.Errorf("after a rest: %d bytes, and the buffer is kept: %v", wanted, r.buf != nil)
 	}
@@ -158,8 +158,8 @@ func TestBothPeersAreProbedSoThatHalfOpenConnectionsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	client, _ := tcpPair(t)
-	newSession(srv, client)
-	upstream, _, err := srv.dial(t.Context())
+	newHandler(&srv.services, client, new(place))
+	upstream, _, err := srv.upstreams.dial(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,33 +19,20 @@ func rawConn(conn net.Conn) syscall.RawConn {
 	return nil
 }
 
-// tryRead does what net.Conn's Read does between two waits, but waits without a buffer. It returns false if there is
-// nothing to read yet.
-func (r *source) tryRead(fd uintptr) bool {
-	if r.full && len(r.buf) == bufferBytes {
-		r.free()
-	}
-	if r.buf == nil {
-		r.buf = takeBuffer(r.full)
-	}
+// readNow reads once without waiting: at least one byte, or an error, or nothing if it would have to wait.
+func readNow(fd uintptr, b []byte) (n int, wait bool, err error) {
 	for {
-		n, err := syscall.Read(int(fd), r.buf)
+		n, err := syscall.Read(int(fd), b)
 		switch {
 		case err == nil && n > 0:
-			r.n, r.full = n, n == len(r.buf)
-			return true
+			return n, false, nil
 		case err == nil:
-			r.err = io.EOF
+			return 0, false, io.EOF
 		case errors.Is(err, syscall.EINTR):
 			continue
 		case errors.Is(err, syscall.EAGAIN):
-			r.full = false
-			r.free()
-			return false
-		default:
-			r.err = os.NewSyscallError("read", err)
+			return 0, true, nil
 		}
-		r.free()
-		return true
+		return 0, false, os.NewSyscallError("read", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -22,6 +23,8 @@ const (
 	maxStartupBytes = 10000
 	// maxCancelKeyBytes is protocol 3.2's limit; keys of 3.0 have 4 bytes.
 	maxCancelKeyBytes = 256
+	// keyPidBytes is the size of the process id before a cancel key.
+	keyPidBytes = 4
 	// minPacketBytes is the size of the length and the code.
 	minPacketBytes = 8
 	// tlsHandshake is the first byte of a TLS record that opens a handshake.
@@ -62,7 +65,7 @@ type startup struct {
 	application    string // the client's application_name
 	physical       bool   // physical replication, which has no database
 	replicates     bool   // physical or logical replication
-	claims         []claim
+	claims         claims
 	presents       bool // a grant, well-formed or not
 }
 
@@ -128,9 +131,9 @@ func parseStartup(p packet) (startup, error) {
 	return s, nil
 }
 
-// rewritten returns a StartupMessage with these settings (name, value, …), which override the client's. The error is a
-// [*fatalError]: the packet has become too long.
-func rewritten(p packet, add ...string) (packet, error) {
+// withSettings returns a StartupMessage with these settings (name, value, …), which override the client's. The error is
+// a [*fatalError]: the packet has become too long.
+func withSettings(p packet, add ...string) (packet, error) {
 	out := slices.Clone(p[:len(p)-1]) // without the terminator
 	for _, s := range add {
 		out = append(append(out, s...), 0)
@@ -182,9 +185,43 @@ func isTrue(value string) bool {
 	return false
 }
 
+// cancelRequest returns the packet that cancels the backend with this process id and key; nil without a key.
+func cancelRequest(key []byte) packet {
+	if len(key) <= keyPidBytes {
+		return nil
+	}
+	p := binary.BigEndian.AppendUint32(nil, uint32(minPacketBytes+len(key)))
+	p = binary.BigEndian.AppendUint32(p, codeCancel)
+	return append(p, key...)
+}
+
 // validCancel reports whether p is a CancelRequest of protocol 3.0 or 3.2:
 // a process id and a key of 4 to 256 bytes.
 func validCancel(p packet) bool {
-	const beforeKey = minPacketBytes + 4
+	const beforeKey = minPacketBytes + keyPidBytes
 	return len(p) >= beforeKey+4 && len(p) <= beforeKey+maxCancelKeyBytes
+}
+
+// maxNameBytes is PostgreSQL's limit for names.
+const maxNameBytes = 63
+
+// truncate returns the name that PostgreSQL looks up: it uses the first 63 bytes of a client's name, so two spellings
+// may be one role.
+func truncate(name string) string { return name[:min(len(name), maxNameBytes)] }
+
+// quote quotes a client's text for an error, bounded and on one line.
+func quote(name string) string {
+	if len(name) > maxNameBytes {
+		name = name[:maxNameBytes] + "…"
+	}
+	return strconv.Quote(name)
+}
+
+// maxPrintableBytes bounds a name in a DETAIL, in bytes.
+const maxPrintableBytes = 100
+
+// printableName returns a name without control characters and invalid UTF-8.
+func printableName(name string) string {
+	quoted := strconv.QuoteToASCII(truncate(name))
+	return quoted[1:min(len(quoted)-1, maxPrintableBytes)]
 }

@@ -36,7 +36,7 @@ func TestStartupIsReadFromACopy(t *testing.T) {
 		"user and database":      {"user\x00ada\x00database\x00shop\x00\x00", startup{user: "ada", database: "shop"}},
 		"database defaults":      {"user\x00ada\x00\x00", startup{user: "ada", database: "ada"}},
 		"empty value":            {"user\x00ada\x00options\x00\x00database\x00shop\x00\x00", startup{user: "ada", database: "shop"}},
-		"grant in options":       {"user\x00ada\x00options\x00-c fence.resource=a -c fence.token=1\x00\x00", startup{user: "ada", database: "ada", claims: []claim{{"a", 1}}, presents: true}},
+		"grant in options":       {"user\x00ada\x00options\x00-c fence.resource=a -c fence.token=1\x00\x00", startup{user: "ada", database: "ada", claims: claims{{"a", 1}}, presents: true}},
 		"physical replication":   {"user\x00ada\x00replication\x00true\x00\x00", startup{user: "ada", database: "ada", physical: true, replicates: true}},
 		"logical replication":    {"user\x00ada\x00replication\x00database\x00database\x00shop\x00\x00", startup{user: "ada", database: "shop", replicates: true}},
 		"logical stays logical":  {"user\x00ada\x00replication\x00database\x00replication\x00true\x00database\x00shop\x00\x00", startup{user: "ada", database: "shop", replicates: true}},
@@ -102,6 +102,29 @@ func TestCancelKeysMayBeAsLongAsProtocol32Allows(t *testing.T) {
 		p := packet(startupPacket(codeCancel, "\x00\x00\x00\x01"+strings.Repeat("k", keyBytes)))
 		if got := validCancel(p); got != want {
 			t.Errorf("a key of %d bytes: valid = %v, want %v", keyBytes, got, want)
+		}
+	}
+}
+
+// Physical replication has its own policies. If the gateway parsed the parameter differently than PostgreSQL, another
+// policy would apply.
+func TestReplicationIsReadAsPostgreSQLReadsIt(t *testing.T) {
+	t.Parallel()
+	for value, physical := range map[string]bool{
+		"true": true, "TRUE": true, "tr": true, "T": true, "yes": true, "Ye": true, "y": true, "on": true, "ON": true, "1": true,
+		"": false, "o": false, "onn": false, "trues": false, "10": false, "off": false, "false": false, "0": false, "no": false, "database": false,
+	} {
+		p, err := read(startupPacket(version30, "user\x00ada\x00replication\x00"+value+"\x00\x00"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		who, err := parseStartup(p)
+		if err != nil || who.physical != physical {
+			t.Errorf("replication=%s: physical %v, %v; want %v", value, who.physical, err, physical)
+		}
+		rules := []Rule{{"*", "replication", PolicyGrantRequired}, {"*", "*", PolicyOpen}}
+		if got := policyFor(rules, who); (got == PolicyGrantRequired) != physical {
+			t.Errorf("replication=%s: policy %v", value, got)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package pgwire
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -29,21 +28,6 @@ func (f TLSFiles) Load(log *slog.Logger) (*tls.Config, error) {
 	}, log)
 }
 
-func (s *session) startTLS(ctx context.Context, conn net.Conn, direct bool) error {
-	secure := tls.Server(conn, s.srv.cfg.TLS)
-	err := secure.HandshakeContext(ctx)
-	switch {
-	case err != nil && (ctx.Err() != nil || isGone(err)):
-		return err
-	case err != nil:
-		return &handshakeError{err}
-	case direct && secure.ConnectionState().NegotiatedProtocol != alpn:
-		return &handshakeError{errors.New("TLS began without being asked for, and without ALPN postgresql")}
-	}
-	s.client = secure
-	return nil
-}
-
 // handshakeError is a failed TLS handshake. The client learns hardly anything of the reason.
 type handshakeError struct{ cause error }
 
@@ -64,31 +48,9 @@ func isGone(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// errNoCertificate is the error for a client without the required certificate.
-var errNoCertificate = &fatalError{
-	code: codeInvalidAuthorization, message: "connection requires a valid client certificate",
-	hint: "Connect with TLS and a certificate of an authority that this gateway knows (sslmode=require, sslcert, sslkey).",
-}
-
-// checkCertificate refuses a client without a certificate if one is required, also on a plain connection.
-func (s *session) checkCertificate() error {
-	if s.srv.cfg.TLS == nil || s.srv.cfg.TLS.ClientAuth == tls.NoClientCert {
-		return nil
-	}
-	if secure, ok := s.client.(*tls.Conn); ok && len(secure.ConnectionState().PeerCertificates) > 0 {
-		return nil
-	}
-	return errNoCertificate
-}
-
-// Why PostgreSQL refuses, with 28000, logins that would work without a relay.
-var errClientCertificate = errors.New("PostgreSQL asks for clients' certificates, and they can't pass a relay: " +
-	"where pg_hba.conf has the method cert or the option clientcert, give connections from the gateway another method, " +
-	"and let the gateway ask for the certificates")
-
-// notOurs returns a configuration that shows PostgreSQL no certificate: the gateway's own would let every client log in
-// as the role that it names. asked is called if PostgreSQL requests one.
-func notOurs(cfg *tls.Config, asked func()) *tls.Config {
+// withoutCertificates returns a configuration that shows PostgreSQL no certificate: the gateway's own would let every
+// client log in as the role that it names. asked is called if PostgreSQL requests one.
+func withoutCertificates(cfg *tls.Config, asked func()) *tls.Config {
 	cfg = cfg.Clone()
 	cfg.Certificates = nil
 	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {

@@ -1,7 +1,6 @@
 package pgwire
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -10,9 +9,9 @@ import (
 	"io"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -34,54 +33,60 @@ func (u Upstream) elsewhere(v Upstream) bool {
 	return u.Addr != v.Addr || u.Server != "" && v.Server != "" && u.Server != v.Server
 }
 
-// upstreams returns all ways to PostgreSQL in order.
-func (c *Config) upstreams() []Upstream {
-	first := Upstream{Network: c.Network, Addr: c.Addr, TLS: c.UpstreamTLS, DirectTLS: c.UpstreamDirectTLS}
-	return append([]Upstream{first}, c.Fallbacks...)
+// upstreams are the ways to PostgreSQL.
+type upstreams struct {
+	ways               []Upstream
+	suitable           func(context.Context) ([]Upstream, error)                     // as in [Config]
+	endBackend         func(ctx context.Context, pid uint32, port int) (bool, error) // as in [Config]
+	timeout, keepAlive time.Duration
+	cancels            *atomic.Int64 // cancel requests passed on
+
+	askedForCertificate atomic.Bool              // PostgreSQL has asked for a client certificate
+	home                atomic.Pointer[Upstream] // the only server for sessions, set by [Server.Moved]; nil: any
 }
 
 // dial connects to PostgreSQL: to the first suitable upstream that answers. The error is a [*fatalError].
-func (s *Server) dial(ctx context.Context) (net.Conn, Upstream, error) {
-	ways := s.cfg.upstreams()
-	if s.cfg.Suitable != nil {
-		bounded, cancel := context.WithTimeout(ctx, s.cfg.DialTimeout)
-		suitable, err := s.cfg.Suitable(bounded)
+func (u *upstreams) dial(ctx context.Context) (net.Conn, Upstream, error) {
+	ways := u.ways
+	if u.suitable != nil {
+		bounded, cancel := context.WithTimeout(ctx, u.timeout)
+		suitable, err := u.suitable(bounded)
 		cancel()
 		if err != nil {
-			return nil, Upstream{}, s.unreachable(ways, err)
+			return nil, Upstream{}, unreachableError(ways, err)
 		}
 		ways = suitable
 	}
 	var failures []error
-	for _, u := range ways {
-		conn, err := s.dialOne(ctx, u)
+	for _, way := range ways {
+		conn, err := u.dialOne(ctx, way)
 		switch {
 		case err == nil:
-			return conn, u, nil
+			return conn, way, nil
 		case errors.Is(err, context.Canceled):
 			return nil, Upstream{}, errShuttingDown
 		}
 		failures = append(failures, err)
 	}
-	return nil, Upstream{}, s.unreachable(ways, errors.Join(failures...))
+	return nil, Upstream{}, unreachableError(ways, errors.Join(failures...))
 }
 
-func (s *Server) dialOne(ctx context.Context, u Upstream) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.DialTimeout)
+func (u *upstreams) dialOne(ctx context.Context, way Upstream) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, u.timeout)
 	defer cancel()
-	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: s.cfg.KeepAlive}}
-	conn, err := dialer.DialContext(ctx, u.Network, u.Addr)
-	if err != nil || u.TLS == nil {
+	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: u.keepAlive}}
+	conn, err := dialer.DialContext(ctx, way.Network, way.Addr)
+	if err != nil || way.TLS == nil {
 		return conn, err
 	}
 	giveUp := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	secure, err := upgrade(ctx, conn, notOurs(u.TLS, func() { s.askedForCertificate.Store(true) }), u.DirectTLS)
+	secure, err := upgrade(ctx, conn, withoutCertificates(way.TLS, func() { u.askedForCertificate.Store(true) }), way.DirectTLS)
 	if !giveUp() {
 		err = ctx.Err()
 	}
 	if err != nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("TLS with %s: %w", u.Addr, err)
+		return nil, fmt.Errorf("TLS with %s: %w", way.Addr, err)
 	}
 	return secure, nil
 }
@@ -119,25 +124,8 @@ func askForTLS(conn net.Conn) error {
 	return nil
 }
 
-// errShuttingDown is the error for a client that connects too late.
-var errShuttingDown = &fatalError{code: codeCannotConnectNow, message: "the gateway is shutting down"}
-
-// errTooMany is the error for a client over a limit of connections.
-var errTooMany = &fatalError{
-	code: codeTooManyConnections, message: "sorry, too many clients already",
-	hint: "The gateway's limit of connections, or of logins of one address at a time, is reached. Try again when others have ended.",
-}
-
-var (
-	errLoginTooLong = &fatalError{code: codeConnectionFailure, message: "the login took too long"}
-	errStopping     = &fatalError{
-		code: codeAdminShutdown, message: "terminating connection due to shutdown of the gateway",
-		hint: "Connect again: another gateway, or this one after its restart, will serve you.",
-	}
-)
-
-// unreachable returns the error for a client: PostgreSQL is away, and at which address. Only the log gets the cause.
-func (s *Server) unreachable(ways []Upstream, cause error) error {
+// unreachableError returns the error for a client: PostgreSQL is away, and at which address. Only the log gets the cause.
+func unreachableError(ways []Upstream, cause error) error {
 	return &fatalError{
 		code:    codeConnectionFailure,
 		message: "the gateway cannot reach PostgreSQL at " + addresses(ways),
@@ -156,35 +144,30 @@ func addresses(ways []Upstream) string {
 	return strings.Join(names, ", ")
 }
 
-// cancelGrace is the time for the other upstreams once one has processed a cancel request for an unknown server: a client
-// whose request is still on its way would have its next statement cancelled.
+// cancelGrace is the time for the other upstreams once one has processed a cancel request for an unknown server: a
+// client whose request is still on its way would have its next statement cancelled.
 const cancelGrace = 250 * time.Millisecond
 
 // cancel passes a cancel request on and waits until every upstream has processed it, which PostgreSQL shows by closing
-// the connection. PostgreSQL's own keys identify the session, so any replica of the gateway can pass the request on, and
-// every upstream may get it: a server that does not know the key ignores it. cancel calls processed as soon as the
-// request is over at the session's server, because another host may hang; if that server is not known, cancelGrace after
-// one upstream has processed it.
-func (s *Server) cancel(ctx context.Context, p packet, processed func()) error {
-	if !validCancel(p) {
-		return errors.New("malformed cancel request")
-	}
-	at := s.serverOf(p)
+// the connection. PostgreSQL's own keys identify the session, so any replica of the gateway can pass the request on,
+// and every upstream may get it: a server that does not know the key ignores it. cancel calls processed as soon as the
+// request is over at the session's server, at, because another host may hang; if that server is not known (nil),
+// cancelGrace after one upstream has processed it.
+func (u *upstreams) cancel(ctx context.Context, p packet, at *Upstream, processed func()) error {
 	var sent sync.WaitGroup
-	ways := s.cfg.upstreams()
-	failures := make([]error, len(ways))
-	for i, u := range ways {
-		if slices.ContainsFunc(ways[:i], func(before Upstream) bool { return before.Addr == u.Addr }) {
+	failures := make([]error, len(u.ways))
+	for i, way := range u.ways {
+		if slices.ContainsFunc(u.ways[:i], func(before Upstream) bool { return before.Addr == way.Addr }) {
 			continue
 		}
 		sent.Go(func() {
-			if failures[i] = s.cancelAt(ctx, u, p); failures[i] == nil {
-				s.counters.cancels.Add(1)
+			if failures[i] = u.cancelAt(ctx, way, p); failures[i] == nil {
+				u.cancels.Add(1)
 			}
 			switch {
 			case at == nil && failures[i] == nil:
 				time.AfterFunc(cancelGrace, processed)
-			case at != nil && !u.elsewhere(*at):
+			case at != nil && !way.elsewhere(*at):
 				processed()
 			}
 		})
@@ -193,39 +176,18 @@ func (s *Server) cancel(ctx context.Context, p packet, processed func()) error {
 	return errors.Join(failures...)
 }
 
-// serverOf returns where the session is that a cancel request names: as recorded for an open session, otherwise the only
-// server for sessions; nil: not known.
-func (s *Server) serverOf(p packet) (at *Upstream) {
-	at = s.home.Load()
-	s.each(func(ss *session) {
-		if ss.isOpen() && bytes.Equal(ss.backend, p[minPacketBytes:]) {
-			at = &ss.way
-		}
-	})
-	return at
-}
-
 // cancelAt sends a cancel request to one upstream.
-func (s *Server) cancelAt(ctx context.Context, u Upstream, p packet) error {
-	conn, err := s.dialOne(ctx, u)
+func (u *upstreams) cancelAt(ctx context.Context, way Upstream, p packet) error {
+	conn, err := u.dialOne(ctx, way)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(s.cfg.DialTimeout))
+	_ = conn.SetDeadline(time.Now().Add(u.timeout))
 	if _, err := conn.Write(p); err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // a stop does not wait for the answer
 	_, _ = io.CopyN(io.Discard, conn, 1)
 	return nil
-}
-
-// quote quotes a client's text for an error, bounded and on one line.
-func quote(name string) string {
-	const longest = 63 // PostgreSQL's limit for names
-	if len(name) > longest {
-		name = name[:longest] + "…"
-	}
-	return strconv.Quote(name)
 }

@@ -106,9 +106,9 @@ func size(messages ...pgproto3.FrontendMessage) int {
 	return len(b)
 }
 
-// farewell reads messages up to an error, whose code and text it returns, and checks that the connection is closed
+// finalError reads messages up to an error, whose code and text it returns, and checks that the connection is closed
 // afterwards.
-func farewell(t *testing.T, conn net.Conn) (code, message string) {
+func finalError(t *testing.T, conn net.Conn) (code, message string) {
 	t.Helper()
 	frontend := pgproto3.NewFrontend(conn, conn)
 	for {
@@ -200,7 +200,7 @@ func TestBadOpeningsAreToldWhy(t *testing.T) {
 				t.Errorf("SSLRequest without TLS: %q, %v; want N", one, err)
 			}
 		}
-		if code, message := farewell(t, conn); code != c.code || !strings.Contains(message, c.says) {
+		if code, message := finalError(t, conn); code != c.code || !strings.Contains(message, c.says) {
 			t.Errorf("%s: %s %s; want %s … %s", name, code, message, c.code, c.says)
 		} else if strings.Contains(message, "shop") {
 			t.Errorf("%s: a stranger learns the database's name: %s", name, message)
@@ -268,7 +268,7 @@ func TestUpstreamThatDies(t *testing.T) {
 		}), "shop")
 		conn := r.dial()
 		send(t, conn, startup)
-		code, message := farewell(t, conn)
+		code, message := finalError(t, conn)
 		if code != c.code || !strings.Contains(message, c.says) {
 			t.Errorf("%s: %q %q; want %q … %q", name, code, message, c.code, c.says)
 		}
@@ -298,7 +298,7 @@ func TestLoginIsBounded(t *testing.T) {
 	// Within this time PostgreSQL must be reached, also on a busy machine.
 	conn := start(t, "tcp", addr, "shop", func(c *pgwire.Config) { c.LoginTimeout = 6 * time.Second }).dial()
 	send(t, conn, startup)
-	if code, message := farewell(t, conn); code != "08006" || !strings.Contains(message, "login took too long") {
+	if code, message := finalError(t, conn); code != "08006" || !strings.Contains(message, "login took too long") {
 		t.Errorf("a login without an end: %s %s", code, message)
 	}
 	if len(asked) == 0 {

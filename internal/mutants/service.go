@@ -65,7 +65,7 @@ var service = []mutant{
 	},
 	{
 		name: "audit-no-rules", what: "a change of the PostgreSQL port's rules is not written down",
-		file: "gateway/pgwire/permits.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
+		file: "gateway/pgwire/server.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
 		old: "s.log.Info(\"the rules of the PostgreSQL port were replaced\", \"policies\", differ(*before, rules), \"sessions_ending\", ends)",
 		new: "_, _ = before, ends",
 	},

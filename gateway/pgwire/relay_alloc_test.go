@@ -68,7 +68,7 @@ func exchange() (query, answer []byte) {
 func TestMessagesPassWithoutAllocation(t *testing.T) {
 	// Not parallel: other tests' allocations would count.
 	query, answer := exchange()
-	r := start(t, "tcp", upstream(t, echoes(len(query), answer)), "shop", told(nil))
+	r := start(t, "tcp", upstream(t, echoes(len(query), answer)), "shop", reports(nil))
 	once := roundTrips(t, r.addr, query, len(answer))
 	once()
 	const messages = 1003

@@ -30,7 +30,7 @@ func TestAStopLetsNoStatementPassThatWasSentAhead(t *testing.T) {
 	}}, &pgproto3.Query{String: "INSERT INTO notes VALUES (1)"})
 	<-checked
 	r.ask()
-	if code, text := farewell(t, conn); code != "57P01" || strings.Contains(text, "may or may not") {
+	if code, text := finalError(t, conn); code != "57P01" || strings.Contains(text, "may or may not") {
 		t.Errorf("%s %s; want 57P01, and nothing was done", code, text)
 	}
 	if got := <-all; strings.Contains(got, "INSERT") {

@@ -47,8 +47,8 @@ func TestAnApplicationsNameHasItsClientsAddress(t *testing.T) {
 			return conn, err
 		}
 		conn := w.connect(cfg)
-		if told := conn.PgConn().ParameterStatus("application_name"); told != c.want {
-			t.Errorf("%s: the client is told %q; want %q", name, told, c.want)
+		if got := conn.PgConn().ParameterStatus("application_name"); got != c.want {
+			t.Errorf("%s: the client gets %q; want %q", name, got, c.want)
 		}
 		if _, err := conn.Exec(t.Context(), "RESET ALL; DISCARD ALL", pgx.QueryExecModeSimpleProtocol); err != nil && !strings.Contains(err.Error(), "DISCARD ALL") {
 			t.Fatal(err)

@@ -20,7 +20,7 @@ var refusal = &pgproto3.ErrorResponse{
 	Detail: `{"resource": "orders/1001", "presented": "34", "recorded": "35", "relation": "public.orders", "operation": "UPDATE"}`,
 }
 
-func told(into chan<- activity.Event) option {
+func reports(into chan<- activity.Event) option {
 	return func(c *pgwire.Config) { c.Tell = func(e activity.Event) { into <- e } }
 }
 
@@ -43,7 +43,7 @@ func TestEachRefusalThatPassesIsToldOnce(t *testing.T) {
 				_, _ = conn.Write(answer[at:min(at+cut, len(answer))])
 			}
 			_, _ = io.Copy(io.Discard, conn)
-		}), "shop", told(events))
+		}), "shop", reports(events))
 		conn := r.dial()
 		send(t, conn, startup)
 		login := encode(authOK, ready)
@@ -77,7 +77,7 @@ func TestErrorsPassWithoutAllocation(t *testing.T) {
 	// Not parallel: other tests' allocations would count.
 	query, _ := (&pgproto3.Query{String: "SELECT 1"}).Encode(nil)
 	answer := encode(&pgproto3.ErrorResponse{Severity: "ERROR", Code: "23505", Message: "duplicate key", Detail: strings.Repeat("Key (id)=(1) already exists. ", 4)}, ready)
-	r := start(t, "tcp", upstream(t, echoes(len(query), answer)), "shop", told(nil))
+	r := start(t, "tcp", upstream(t, echoes(len(query), answer)), "shop", reports(nil))
 	once := roundTrips(t, r.addr, query, len(answer))
 	once()
 	if got := testing.AllocsPerRun(200, once); got != 0 {

@@ -18,12 +18,14 @@ func TestARefusalTellsTheTokenOfTheSessionsGrant(t *testing.T) {
 		`{"resource": "orders/1", "presented": "5", "recorded": "9"}`: 5,
 		`{"resource": "orders/2", "presented": "0", "recorded": "9"}`: 0,
 	} {
-		var told activity.Event
-		s := &session{srv: &Server{cfg: Config{Tell: func(e activity.Event) { told = e }}}, raw: raw}
-		s.claims = []claim{{resource: "orders/1", token: 7}}
-		s.tellOf("ZF001", detail)
-		if told.Presented != want || told.Recorded != 9 {
-			t.Errorf("%s: presented %d, recorded %d; want %d", detail, told.Presented, told.Recorded, want)
+		var got activity.Event
+		e := &events{
+			report: func(e activity.Event) { got = e }, client: &client{raw: raw},
+			session: &session{claims: claims{{resource: "orders/1", token: 7}}},
+		}
+		e.refused("ZF001", detail)
+		if got.Presented != want || got.Recorded != 9 {
+			t.Errorf("%s: presented %d, recorded %d; want %d", detail, got.Presented, got.Recorded, want)
 		}
 	}
 }

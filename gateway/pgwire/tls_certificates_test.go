@@ -296,7 +296,7 @@ func TestNoUpstreamAnswers(t *testing.T) {
 	})
 	conn := r.dial()
 	send(t, conn, startup)
-	if code, message := farewell(t, conn); code != "08006" || !strings.Contains(message, first) || !strings.Contains(message, second) {
+	if code, message := finalError(t, conn); code != "08006" || !strings.Contains(message, first) || !strings.Contains(message, second) {
 		t.Errorf("%s %s", code, message)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// A session that is ended while its COMMIT is unanswered must not be told that nothing was done: the cancel request may
+// A session that is ended while its COMMIT is unanswered must not hear that nothing was done: the cancel request may
 // come too late for the COMMIT.
 func TestSessionEndedDuringItsCommitIsToldThatItMayHaveTakenEffect(t *testing.T) {
 	t.Parallel()
@@ -57,7 +57,7 @@ func TestSessionEndedDuringItsCommitIsToldThatItMayHaveTakenEffect(t *testing.T)
 	var waits bool
 	err = pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))").Scan(&waits)
 	if err != nil || waits {
-		t.Errorf("the client is told, and its COMMIT waits on: %v, %v", waits, err)
+		t.Errorf("the client has its error, and its COMMIT waits on: %v, %v", waits, err)
 	}
 	if err := holder.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

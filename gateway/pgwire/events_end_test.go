@@ -33,7 +33,7 @@ func TestTheEndOfASessionIsTold(t *testing.T) {
 	} {
 		events := make(chan activity.Event, 10)
 		f := &fences{tokens: map[string]fence.Token{"a b": 34}}
-		r := setup(t, told(events), func(c *pgwire.Config) { c.Fences, c.FencesEvery = f.read, 5*time.Millisecond })
+		r := setup(t, reports(events), func(c *pgwire.Config) { c.Fences, c.FencesEvery = f.read, 5*time.Millisecond })
 		conn := r.carrying("-c fence.resource=a%20b -c fence.token=34." + someSeal)
 		if sql := map[string]string{"active": "SELECT pg_sleep(600)", "idle in transaction": "BEGIN"}[c.state]; sql != "" {
 			conn.PgConn().Frontend().Send(&pgproto3.Query{String: sql})
@@ -83,7 +83,7 @@ func TestAClientIsToldOfTheNewerGrantForWhichPostgreSQLEndsIt(t *testing.T) {
 		if _, err := w.pg.Pool(t).Exec(t.Context(), "SELECT pg_terminate_backend($1)", conn.PgConn().PID()); err != nil {
 			t.Fatal(err)
 		}
-		if code, text := farewell(t, conn.PgConn().Conn()); code != c.code {
+		if code, text := finalError(t, conn.PgConn().Conn()); code != c.code {
 			t.Errorf("%+v: %s %s", c, code, text)
 		}
 	}

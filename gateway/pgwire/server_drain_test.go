@@ -95,7 +95,7 @@ func TestStopWaitsForEverythingThatWasSent(t *testing.T) {
 				t.Fatalf("%s: %s came before the answer", name, e.Code)
 			}
 		}
-		if e, is := nextMessage(t, frontend, name+": farewell").(*pgproto3.ErrorResponse); !is || e.Code != "57P01" {
+		if e, is := nextMessage(t, frontend, name+": the end").(*pgproto3.ErrorResponse); !is || e.Code != "57P01" {
 			t.Errorf("%s: no 57P01", name)
 		}
 		<-stopped

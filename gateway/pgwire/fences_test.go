@@ -46,8 +46,8 @@ func (f *fences) set(resource string, token fence.Token, err error) (asked int) 
 	return f.asked
 }
 
-// looked waits until the fences have been queried after now, with an answer.
-func (f *fences) looked(t *testing.T) {
+// awaitLook waits until the fences have been queried after now, with an answer.
+func (f *fences) awaitLook(t *testing.T) {
 	t.Helper()
 	f.mu.Lock()
 	before := f.asked
@@ -83,7 +83,7 @@ func TestSupersededSessionLetsGoOfWhatItLocked(t *testing.T) {
 	if _, err := old.Exec(t.Context(), "BEGIN; SELECT * FROM t FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
-	f.looked(t)
+	f.awaitLook(t)
 	if _, err := old.Exec(t.Context(), "SELECT 1"); err != nil {
 		t.Fatalf("under the current grant: %v", err)
 	}
@@ -119,9 +119,9 @@ func TestOtherSessionsGoOn(t *testing.T) {
 		"a seal's own":      w.carrying("-c fence.resource=a%20b -c fence.token=0." + someSeal),
 		"while fences fail": w.carrying("-c fence.resource=c -c fence.token=1." + someSeal),
 	}
-	f.looked(t)
+	f.awaitLook(t)
 	f.set("c", 0, errors.New("away"))
-	f.looked(t)
+	f.awaitLook(t)
 	for name, conn := range conns {
 		if _, err := conn.Exec(t.Context(), "SELECT 1"); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A client may answer before the write of the question returns. What it has sent by then counts, and what the relay
-// notes after the write does not undo it.
+// A client may answer before the write of the question returns. What the client has sent by then counts, and what the
+// relay notes after the write does not undo it.
 func TestWhatAClientSendsAtOnceIsCounted(t *testing.T) {
 	t.Parallel()
 	const (
@@ -27,13 +27,13 @@ func TestWhatAClientSendsAtOnceIsCounted(t *testing.T) {
 		"the end of a COPY that failed": {query, copyIn + ready, copyDone, true},
 	} {
 		client := new(answering)
-		s := aSession(t, client)
 		upstream, server := net.Pipe()
-		s.upstream, s.phase = upstream, open
+		r := anOpenRelay(t, client, upstream)
+		s := r.session
 		var sent clientStream
 		sends := func(b string) {
 			sent.scan([]byte(b))
-			if !s.forwarding(&sent) {
+			if !s.startForward(&sent) {
 				t.Fatalf("%s: the session has ended", name)
 			}
 		}
@@ -43,7 +43,7 @@ func TestWhatAClientSendsAtOnceIsCounted(t *testing.T) {
 			_, _ = io.WriteString(server, c.answer)
 			_ = server.Close()
 		}()
-		if err := s.pump(newSource(upstream), nil, new(serverStream)); !errors.Is(err, io.EOF) {
+		if err := r.pump(newSource(upstream), nil, new(serverStream)); !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
 		if s.idle != c.idle {

@@ -12,10 +12,10 @@ import (
 type firstBytes struct {
 	noMetrics
 
-	told atomic.Int64
+	answers atomic.Int64
 }
 
-func (f *firstBytes) Answered(time.Duration) { f.told.Add(1) }
+func (f *firstBytes) Answered(time.Duration) { f.answers.Add(1) }
 
 // A fast client's first statement may be passed on before the relay notes that the client received the login's
 // ReadyForQuery. That message is not the statement's answer.
@@ -31,11 +31,9 @@ func TestTheFirstByteIsThatOfTheFirstStatement(t *testing.T) {
 		}
 		return 0, io.EOF
 	}}, func() {}}
-	s := aSession(t, client)
-	s.srv.cfg.Metrics = &m
-	s.upstream, s.phase = upstream, open
-	s.endLogin()
-	s.pending = 1
+	r := anOpenRelay(t, client, upstream)
+	r.counters.Metrics = &m
+	r.session.pending = 1
 	client.wrote = func() { // the login's ReadyForQuery
 		client.wrote = func() {}
 		says <- query
@@ -46,12 +44,12 @@ func TestTheFirstByteIsThatOfTheFirstStatement(t *testing.T) {
 		close(heard) // it gets no answer
 		_ = server.Close()
 	}()
-	go s.clientToServer(upstream)
+	go r.clientToServer()
 	defer close(says)
-	if err := s.pump(newSource(upstream), []byte(ready), new(serverStream)); !errors.Is(err, io.EOF) {
+	if err := r.pump(newSource(upstream), []byte(ready), new(serverStream)); !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
-	if n := m.told.Load(); n != 0 {
-		t.Errorf("%d answers are told of a statement that got none", n)
+	if n := m.answers.Load(); n != 0 {
+		t.Errorf("%d answers are reported of a statement that got none", n)
 	}
 }

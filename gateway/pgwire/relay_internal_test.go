@@ -23,13 +23,23 @@ type scripted struct {
 
 func (c *scripted) Read(b []byte) (int, error) { return c.read(b) }
 
-func aSession(t *testing.T, client net.Conn) *session {
+func aRelay(t *testing.T, client, upstream net.Conn) *relay {
 	t.Helper()
 	srv, err := New(Config{Addr: "127.0.0.1:1", Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newSession(srv, client)
+	p, _ := srv.limits.take(client)
+	return newHandler(&srv.services, client, p).relayTo(&backend{conn: upstream, upstreams: &srv.upstreams}, PolicyOpen)
+}
+
+// anOpenRelay is one whose session has been opened.
+func anOpenRelay(t *testing.T, client, upstream net.Conn) *relay {
+	t.Helper()
+	r := aRelay(t, client, upstream)
+	r.session.upstream, r.session.phase = r.upstream, open
+	r.session.endLogin()
+	return r
 }
 
 func TestClientsDirectionOutlivesTheDeadlineOfALoginThatSucceeded(t *testing.T) {
@@ -37,7 +47,7 @@ func TestClientsDirectionOutlivesTheDeadlineOfALoginThatSucceeded(t *testing.T) 
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		reads := 0
-		s := aSession(t, &scripted{Conn: near, read: func(b []byte) (int, error) {
+		r := anOpenRelay(t, &scripted{Conn: near, read: func(b []byte) (int, error) {
 			switch reads++; reads {
 			case 1:
 				return 0, os.ErrDeadlineExceeded // the deadline passes just when the session opens
@@ -45,15 +55,13 @@ func TestClientsDirectionOutlivesTheDeadlineOfALoginThatSucceeded(t *testing.T) 
 				return copy(b, "Q\x00\x00\x00\x05\x00"), nil
 			}
 			return 0, io.EOF
-		}})
-		s.upstream, s.phase = far, open
-		s.endLogin()
+		}}, far)
 		passed := make(chan string, 1)
 		go func() {
 			b, _ := io.ReadAll(near)
 			passed <- string(b)
 		}()
-		s.clientToServer(far)
+		r.clientToServer()
 		_ = far.Close()
 		if got := <-passed; got != "Q\x00\x00\x00\x05\x00" {
 			t.Errorf("passed on %q", got)
@@ -65,12 +73,12 @@ func TestDeadlineThatRunsOutBeforeTheSessionOpensEndsIt(t *testing.T) {
 	t.Parallel()
 	near, far := net.Pipe()
 	defer func() { _, _ = near.Close(), far.Close() }()
-	s := aSession(t, &scripted{Conn: near, read: func([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }})
-	if s.loggingIn(far) != nil {
+	r := aRelay(t, &scripted{Conn: near, read: func([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }}, far)
+	if r.session.logIn(r.upstream) != nil {
 		t.Fatal("the session may not log in")
 	}
-	s.clientToServer(far)
-	if s.opened() {
+	r.clientToServer()
+	if r.opens() {
 		t.Error("a session opened whose client is not read any more")
 	}
 }
@@ -92,13 +100,9 @@ func TestASessionThatIsCutBetweenAReadAndItsWriteIsTold(t *testing.T) {
 	upstream, server := net.Pipe()
 	defer func() { _, _ = client.Close(), server.Close() }()
 	go func() { _, _ = io.Copy(io.Discard, server) }()
-	var s *session
-	s = aSession(t, &slow{Conn: there, first: func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.cutLocked(&fatalError{code: "ZF001", message: "stale"})
-	}})
-	if s.loggingIn(upstream) != nil || !s.opened() {
+	var r *relay
+	r = aRelay(t, &slow{Conn: there, first: func() { r.session.cut(&fatalError{code: "ZF001", message: "stale"}) }}, upstream)
+	if r.session.logIn(r.upstream) != nil || !r.opens() {
 		t.Fatal("the session may not log in")
 	}
 	got := make(chan string, 1)
@@ -108,7 +112,7 @@ func TestASessionThatIsCutBetweenAReadAndItsWriteIsTold(t *testing.T) {
 	}()
 	ready := "Z\x00\x00\x00\x05I"
 	var stream serverStream
-	_ = s.farewell(upstream, &stream, s.pump(newSource(upstream), []byte(ready), &stream))
+	_ = r.shutDown(&stream, r.pump(newSource(upstream), []byte(ready), &stream))
 	_ = there.Close()
 	if text, found := strings.CutPrefix(<-got, ready); !found || !strings.Contains(text, "FATAL") || !strings.Contains(text, "ZF001") {
 		t.Errorf("the client got %q; want the answer, and then why its session ends", text)
@@ -123,19 +127,17 @@ func TestASessionThatIsOverAnywayIsNotToldAsRefused(t *testing.T) {
 		upstream, server := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, server) }()
 		go func() { _, _ = io.Copy(io.Discard, client) }()
-		s := aSession(t, there)
-		told := 0
-		s.srv.cfg.Tell = func(activity.Event) { told++ }
-		if s.loggingIn(upstream) != nil || !s.opened() {
+		r := aRelay(t, there, upstream)
+		events := 0
+		r.events.report = func(activity.Event) { events++ }
+		if r.session.logIn(r.upstream) != nil || !r.opens() {
 			t.Fatal("the session may not log in")
 		}
-		s.mu.Lock()
-		s.left = left
-		s.cutLocked(&fatalError{code: "ZF001", message: "stale"})
-		s.mu.Unlock()
-		_ = s.farewell(upstream, &serverStream{}, errEnded)
-		if told != want {
-			t.Errorf("taken leave %v: %d events, want %d", left, told, want)
+		r.session.left = left
+		r.session.cut(&fatalError{code: "ZF001", message: "stale"})
+		_ = r.shutDown(&serverStream{}, errEnded)
+		if events != want {
+			t.Errorf("taken leave %v: %d events, want %d", left, events, want)
 		}
 		_, _ = client.Close(), server.Close()
 	}
@@ -146,34 +148,19 @@ func TestPanicOfOneDirectionEndsBoth(t *testing.T) {
 	client, _ := net.Pipe()
 	upstream, server := net.Pipe() // sends nothing
 	defer func() { _ = server.Close() }()
-	s := aSession(t, &scripted{Conn: client, read: func([]byte) (int, error) { panic("of the test") }})
-	if s.loggingIn(upstream) != nil {
+	r := aRelay(t, &scripted{Conn: client, read: func([]byte) (int, error) { panic("of the test") }}, upstream)
+	if r.session.logIn(r.upstream) != nil {
 		t.Fatal("the session may not log in")
 	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.relay(upstream)
+		r.carry()
 	}()
 	select {
 	case <-ended:
 	case <-time.After(10 * time.Second):
 		t.Error("the other direction goes on")
-	}
-}
-
-func TestConnectionsThatSayNothingAreLimitedToo(t *testing.T) {
-	t.Parallel()
-	srv, err := New(Config{Addr: "127.0.0.1:1", Options: Options{MaxConnections: 3}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := range 3 + refusers + 2 {
-		ss := newSession(srv, nil)
-		added := srv.add(ss)
-		if added != (n < 3+refusers) || ss.surplus != (added && n >= 3) {
-			t.Errorf("connection %d: added %v, surplus %v", n, added, ss.surplus)
-		}
 	}
 }
 
@@ -201,9 +188,7 @@ func TestAClientMayAnswerBeforeTheWriteThatItAnswersIsOver(t *testing.T) {
 		}
 		return 0, io.EOF
 	}}, func() {}}
-	s := aSession(t, client)
-	s.upstream, s.phase = upstream, open
-	s.endLogin()
+	r := anOpenRelay(t, client, upstream)
 	client.wrote = func() {
 		client.wrote = func() {}
 		says <- copyDone + sync
@@ -219,12 +204,12 @@ func TestAClientMayAnswerBeforeTheWriteThatItAnswersIsOver(t *testing.T) {
 		_ = server.Close()
 	}()
 	says <- sync
-	go s.clientToServer(upstream)
+	go r.clientToServer()
 	defer close(says)
-	if err := s.pump(newSource(upstream), nil, new(serverStream)); !errors.Is(err, io.EOF) {
+	if err := r.pump(newSource(upstream), nil, new(serverStream)); !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
-	if !s.idle || s.quiet != 'I' {
+	if s := r.session; !s.idle || s.quiet != 'I' {
 		t.Errorf("%d answers are awaited behind the last one", s.pending)
 	}
 }
@@ -232,14 +217,14 @@ func TestAClientMayAnswerBeforeTheWriteThatItAnswersIsOver(t *testing.T) {
 // slowReturn is a connection whose first write returns only on demand.
 type slowReturn struct {
 	net.Conn
-	told  chan struct{}
+	may   chan struct{}
 	later atomic.Bool
 }
 
 func (c *slowReturn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if !c.later.Swap(true) {
-		<-c.told
+		<-c.may
 	}
 	return n, err
 }
@@ -249,7 +234,7 @@ func TestPostgreSQLMayAnswerBeforeTheWriteThatAsksIsOver(t *testing.T) {
 	t.Parallel()
 	const query, ready, terminate = "Q\x00\x00\x00\x05\x00", "Z\x00\x00\x00\x05I", "X\x00\x00\x00\x04"
 	near, server := net.Pipe()
-	upstream := &slowReturn{Conn: near, told: make(chan struct{})}
+	upstream := &slowReturn{Conn: near, may: make(chan struct{})}
 	says := make(chan string, 1)
 	quiet, _ := net.Pipe()
 	client := &answering{scripted{Conn: quiet, read: func(b []byte) (int, error) {
@@ -258,9 +243,8 @@ func TestPostgreSQLMayAnswerBeforeTheWriteThatAsksIsOver(t *testing.T) {
 		}
 		return 0, io.EOF
 	}}, func() {}}
-	s := aSession(t, client)
-	s.upstream, s.phase, s.closing = upstream, open, draining
-	s.endLogin()
+	r := anOpenRelay(t, client, upstream)
+	r.session.closing = draining
 	rest := make(chan string, 1)
 	go func() {
 		_, _ = io.ReadFull(server, make([]byte, len(query)))
@@ -272,20 +256,20 @@ func TestPostgreSQLMayAnswerBeforeTheWriteThatAsksIsOver(t *testing.T) {
 	asked := make(chan struct{})
 	go func() {
 		defer close(asked)
-		s.clientToServer(upstream)
+		r.clientToServer()
 	}()
 	var stream serverStream
-	err := s.pump(newSource(upstream), nil, &stream)
+	err := r.pump(newSource(upstream), nil, &stream)
 	if !errors.Is(err, errEnded) {
 		t.Fatal(err)
 	}
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
-		_ = s.farewell(upstream, &stream, err)
+		_ = r.shutDown(&stream, err)
 	}()
 	<-time.After(200 * time.Millisecond) // time for a Terminate that does not wait for the write
-	close(upstream.told)
+	close(upstream.may)
 	if got := <-rest; got != terminate {
 		t.Errorf("PostgreSQL got %q at the end; want Terminate", got)
 	}

@@ -142,11 +142,11 @@ func TestAStatementSentAheadOfACopyIsStoppedWithItsSession(t *testing.T) {
 	if all := w.srv.Sessions(); len(all) != 1 || !w.srv.End(all[0].ID) {
 		t.Fatalf("sessions: %+v", all)
 	}
-	if code, text := farewell(t, conn.Conn()); code != "57P01" {
+	if code, text := finalError(t, conn.Conn()); code != "57P01" {
 		t.Errorf("%s %s", code, text)
 	}
 	if waits() {
-		t.Error("the client is told of the end, but its statement still runs")
+		t.Error("the client knows of the end, but its statement still runs")
 	}
 	if err := holder.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
