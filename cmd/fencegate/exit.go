@@ -230,3 +230,8 @@ func problemExit(p *client.Problem) int {
 func speaksNoHTTP(err error) bool {
 	return strings.Contains(err.Error(), "malformed HTTP") || strings.Contains(err.Error(), "readLoopPeekFailLocked: %!w(<nil>)")
 }
+
+func exitOf(err error) int {
+	code, _ := classify(err)
+	return code
+}

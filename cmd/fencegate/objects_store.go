@@ -272,8 +272,3 @@ func runVerify(cmd *cobra.Command, k *maintenance.Keeper, o maintenance.Verify, 
 	}
 	return objectsError(err)
 }
-
-func exitOf(err error) int {
-	code, _ := classify(err)
-	return code
-}

@@ -227,29 +227,6 @@ func lockedOut(err error) bool {
 	return ok && (refused.Code == "55P03" || refused.Code == "40P01")
 }
 
-// change runs a statement about what args[0] names. On success it prints now, the new state. PostgreSQL's notices go to
-// standard error.
-func (d *database) change(cmd *cobra.Command, now, sql string, args ...any) error {
-	d.notices = cmd.ErrOrStderr()
-	err := d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-		_, err := pool.Exec(cmd.Context(), sql, args...)
-		return broken(err)
-	})
-	if err != nil {
-		return err
-	}
-	return d.changed(cmd, now, args[0])
-}
-
-// changed prints the new state of what a command changed.
-func (d *database) changed(cmd *cobra.Command, now string, name any) error {
-	if d.json {
-		return printJSON(cmd.OutOrStdout(), map[string]any{"name": name, "state": now})
-	}
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", oneLine(fmt.Sprint(name)), now)
-	return err
-}
-
 func orNull(s string) *string {
 	if s == "" {
 		return nil

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -128,81 +125,4 @@ func (l listed) print(w, out io.Writer, one wire.Listed) error {
 	}
 	_, err := fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", oneLine(one.Resource), one.State, one.Token, leftOf(one), one.Waiters, oneLine(one.Holder))
 	return err
-}
-
-// leftOf returns how long a lease lasts without renewal.
-func leftOf(one wire.Listed) string {
-	switch {
-	case one.State != wire.StateLive:
-		return "-"
-	case one.LeftMS == nil:
-		return "never ends"
-	}
-	return (time.Duration(*one.LeftMS) * time.Millisecond).Round(100 * time.Millisecond).String()
-}
-
-func newLeaseShow(e env) *cobra.Command {
-	var g gatewayFlags
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "show RESOURCE",
-		Short: "Show whether somebody holds a resource, whether its lease is over, or that it has no fence",
-		Example: `  fencegate lease show orders/1001
-  fencegate lease show orders/1001 --json | jq -r .state`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := g.client(cmd.Context(), e)
-			if err != nil {
-				return err
-			}
-			one, err := leaseOf(cmd.Context(), c, args[0])
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(cmd.OutOrStdout(), one)
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), leaseLine(one))
-			return err
-		},
-	}
-	g.register(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
-}
-
-// leaseOf returns a resource's list entry, also if it has no fence.
-func leaseOf(ctx context.Context, c *client.Client, resource string) (wire.Listed, error) {
-	known, err := c.Inspect(ctx, resource)
-	if problem, ok := errors.AsType[*client.Problem](err); ok && problem.Status == http.StatusNotFound && problem.Code == wire.CodeNotFound {
-		one := wire.Listed{State: wire.StateNever}
-		one.Resource = resource
-		return one, nil
-	}
-	if err != nil {
-		return wire.Listed{}, err
-	}
-	one := wire.Listed{Record: known.Record, State: wire.StateOf(known.Record, known.Locked)}
-	if known.Lock != nil {
-		one.LeftMS, one.Waiters = known.Lock.TTLMS, known.Lock.Waiters
-	}
-	return one, nil
-}
-
-// leaseLine describes the entry in a sentence.
-func leaseLine(one wire.Listed) string {
-	name, holder := oneLine(one.Resource), oneLine(one.Holder)
-	switch one.State {
-	case wire.StateNever:
-		return name + ": no fence is recorded: it was never held, or its fence was retired"
-	case wire.StateLive:
-		return fmt.Sprintf("%s: held by %s with token %s, for another %s unless it is renewed; %d waiting", name, holder, one.Token, leftOf(one), one.Waiters)
-	case wire.StateReleased:
-		return fmt.Sprintf("%s: released by %s, token %s, at %s", name, holder, one.Token, one.EndedAt.UTC().Format(time.RFC3339))
-	case wire.StateRevoked:
-		return fmt.Sprintf("%s: %s at %s; the fence is at token %s, which has no holder", name, holder, one.ArmedAt.UTC().Format(time.RFC3339), one.Token)
-	case wire.StateExpired:
-		return fmt.Sprintf("%s: expired; the fence stands at token %s, armed by %s at %s", name, one.Token, holder, one.ArmedAt.UTC().Format(time.RFC3339))
-	}
-	return fmt.Sprintf("%s: the lock does not say; the fence stands at token %s, armed by %s at %s", name, one.Token, holder, one.ArmedAt.UTC().Format(time.RFC3339))
 }

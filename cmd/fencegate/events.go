@@ -165,3 +165,39 @@ func (s *stream) follow(ctx context.Context, follow, retry bool, note io.Writer,
 		}
 	}
 }
+
+// printEvent prints an event as a line.
+func printEvent(out io.Writer, e wire.Event) error {
+	words := []string{e.Time.UTC().Format(time.RFC3339), e.Kind}
+	add := func(when bool, format string, a ...any) {
+		if when {
+			words = append(words, fmt.Sprintf(format, a...))
+		}
+	}
+	add(e.Code != "", "%s", e.Code)
+	add(e.Kind == wire.EventMissed && e.Missed > 0, "%d events: the reader was too slow", e.Missed)
+	add(e.Kind == wire.EventMissed && e.Missed == 0, "some events: the reader was too slow, the gateway restarted, or another gateway answered")
+	add(e.Node != "", "node=%s", oneLine(e.Node))
+	add(e.Kind == wire.EventSwept, "deleted=%d", e.Deleted)
+	add(e.Surface != "", "%s", e.Surface)
+	add(e.Statement != "", "%s", e.Statement)
+	add(e.Table != "", "%s", oneLine(e.Table))
+	add(e.Resource != "", "resource=%s", oneLine(e.Resource))
+	add(e.Needed != "", "needs=%s", oneLine(e.Needed))
+	add(e.Presented != 0, "token=%s", e.Presented)
+	add(e.Recorded != 0, "fence=%s", e.Recorded)
+	add(e.Holder != "", "by=%s", oneLine(e.Holder))
+	add(e.Login != "", "login=%s", oneLine(e.Login))
+	add(e.Client != "", "client=%s", e.Client)
+	add(e.App != "", "app=%s", oneLine(e.ShortApp()))
+	_, err := fmt.Fprintln(out, strings.Join(words, " "))
+	return unread(err)
+}
+
+// endOf returns nil if the output has no reader.
+func endOf(err error) error {
+	if errors.Is(unread(err), errUnread) {
+		return nil
+	}
+	return err
+}
