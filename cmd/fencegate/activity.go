@@ -53,10 +53,10 @@ PostgreSQL counts refused writes per table, also those that bypass the gateways:
 			if err != nil {
 				return err
 			}
-			ctx, stop := untilUnread(cmd.Context(), cmd.OutOrStdout())
+			ctx, stop := withReader(cmd.Context(), cmd.OutOrStdout())
 			defer stop()
 			if table {
-				w := &watching{client: c, out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), rows: maxRows}
+				w := &activityTable{client: c, out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), rows: maxRows}
 				if len(args) == 1 {
 					w.prefix = args[0]
 				}
@@ -66,7 +66,7 @@ PostgreSQL counts refused writes per table, also those that bypass the gateways:
 			if asJSON {
 				show = func(out io.Writer, e wire.Event) error { return printLine(out, e) }
 			}
-			return follows(ctx, streamsOf(c, refused), follow, cmd.ErrOrStderr(), func(e wire.Event) error { return show(cmd.OutOrStdout(), e) })
+			return showEvents(ctx, streamsOf(c, refused), follow, cmd.ErrOrStderr(), func(e wire.Event) error { return show(cmd.OutOrStdout(), e) })
 		},
 	}
 	g.register(cmd)
@@ -84,8 +84,8 @@ const (
 	maxFeed   = 100
 )
 
-// watching shows the held resources and the events.
-type watching struct {
+// activityTable shows the held resources and the events.
+type activityTable struct {
 	client    *client.Client
 	out, note io.Writer
 	prefix    string
@@ -95,8 +95,8 @@ type watching struct {
 	latest []wire.Event // refusals and ends of leases, newest last
 }
 
-// held returns the held resources, up to rows; more reports that there are others.
-func (w *watching) held(ctx context.Context) (held []wire.Listed, more bool, err error) {
+// heldResources returns the held resources, up to rows; more reports that there are others.
+func (w *activityTable) heldResources(ctx context.Context) (held []wire.Listed, more bool, err error) {
 	ask := client.ResourcesRequest{Prefix: w.prefix, Held: true, Limit: w.rows}
 	for range maxPages {
 		page, err := w.client.Resources(ctx, ask)
@@ -115,12 +115,12 @@ func (w *watching) held(ctx context.Context) (held []wire.Listed, more bool, err
 }
 
 // about reports whether an event concerns the watched prefix.
-func (w *watching) about(e wire.Event) bool {
+func (w *activityTable) about(e wire.Event) bool {
 	return w.prefix == "" || strings.HasPrefix(e.Resource, w.prefix) || strings.HasPrefix(e.Needed, w.prefix)
 }
 
-// run shows a table if the output is a terminal, else lines.
-func (w *watching) run(ctx context.Context, follow bool) error {
+// processOf shows a table if the output is a terminal, else lines.
+func (w *activityTable) run(ctx context.Context, follow bool) error {
 	file, ok := w.out.(*os.File)
 	if !ok || !follow || !term.IsTerminal(int(file.Fd())) {
 		return w.lines(ctx, follow)
@@ -135,8 +135,8 @@ func (w *watching) run(ctx context.Context, follow bool) error {
 }
 
 // lines prints the held resources, and then the events.
-func (w *watching) lines(ctx context.Context, follow bool) error {
-	held, more, err := w.held(ctx)
+func (w *activityTable) lines(ctx context.Context, follow bool) error {
+	held, more, err := w.heldResources(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // interrupted, or nobody reads
@@ -145,13 +145,13 @@ func (w *watching) lines(ctx context.Context, follow bool) error {
 	}
 	for _, one := range held {
 		if _, err := fmt.Fprintf(w.out, "held %s token=%s by=%s left=%s waiters=%d\n", oneLine(one.Resource), one.Token, oneLine(one.Holder), leftOf(one), one.Waiters); err != nil {
-			return endOf(err)
+			return ignoreNoReader(err)
 		}
 	}
 	if more {
 		_, _ = fmt.Fprintf(w.note, "fencegate activity: more are held; name a prefix\n")
 	}
-	return follows(ctx, streamsOf(w.client, false), follow, w.note, func(e wire.Event) error {
+	return showEvents(ctx, streamsOf(w.client, false), follow, w.note, func(e wire.Event) error {
 		if !w.about(e) {
 			return nil
 		}
@@ -160,7 +160,7 @@ func (w *watching) lines(ctx context.Context, follow bool) error {
 }
 
 // table redraws until ctx ends.
-func (w *watching) table(ctx context.Context, size func() (width, height int)) error {
+func (w *activityTable) table(ctx context.Context, size func() (width, height int)) error {
 	reading, cancel := context.WithCancel(ctx)
 	var feed sync.WaitGroup
 	ended := make(chan error, 1)
@@ -175,17 +175,17 @@ func (w *watching) table(ctx context.Context, size func() (width, height int)) e
 		var held []wire.Listed
 		more := false
 		if err == nil {
-			held, more, err = w.held(ctx)
+			held, more, err = w.heldResources(ctx)
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
-		if problem, ok := errors.AsType[*client.Problem](err); ok && !passes(problem) {
+		if problem, ok := errors.AsType[*client.Problem](err); ok && !retryable(problem) {
 			return err // for example a missing right: retrying does not help
 		}
 		width, height := size()
 		if _, err := w.out.Write(w.draw(status, held, more, err, width, height)); err != nil {
-			return endOf(err)
+			return ignoreNoReader(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -198,10 +198,10 @@ func (w *watching) table(ctx context.Context, size func() (width, height int)) e
 }
 
 // feed collects events until ctx ends, or until they are refused, for example for want of a right.
-func (w *watching) feed(ctx context.Context) error {
+func (w *activityTable) feed(ctx context.Context) error {
 	streams := streamsOf(w.client, false)
 	for {
-		err := follows(ctx, streams, true, io.Discard, func(e wire.Event) error {
+		err := showEvents(ctx, streams, true, io.Discard, func(e wire.Event) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if w.about(e) {
@@ -210,7 +210,7 @@ func (w *watching) feed(ctx context.Context) error {
 			}
 			return nil
 		})
-		if ctx.Err() != nil || !passes(err) {
+		if ctx.Err() != nil || !retryable(err) {
 			return err
 		}
 		select {
@@ -222,7 +222,7 @@ func (w *watching) feed(ctx context.Context) error {
 }
 
 // draw renders one screen: the held resources above, the events below.
-func (w *watching) draw(status wire.Status, held []wire.Listed, more bool, failed error, width, height int) []byte {
+func (w *activityTable) draw(status wire.Status, held []wire.Listed, more bool, failed error, width, height int) []byte {
 	if width < 1 || height < 1 { // the terminal does not report its size
 		width, height = 80, 24
 	}
@@ -255,14 +255,14 @@ func (w *watching) draw(status wire.Status, held []wire.Listed, more bool, faile
 		if i > 0 {
 			picture.WriteString("\r\n")
 		}
-		picture.WriteString(cut(line, width) + "\x1b[K")
+		picture.WriteString(truncated(line, width) + "\x1b[K")
 	}
 	picture.WriteString("\x1b[J")
 	return picture.Bytes()
 }
 
-// cut shortens a line to the terminal's width.
-func cut(line string, width int) string {
+// truncated shortens a line to the terminal's width.
+func truncated(line string, width int) string {
 	runes := []rune(line)
 	return string(runes[:min(len(runes), max(1, width))])
 }

@@ -23,7 +23,7 @@ func TestATableIsLinesWhereNoTerminalIs(t *testing.T) {
 // Text that others chose stays in its line and is escaped, and the screen is no larger than the terminal.
 func TestThePictureFitsTheTerminal(t *testing.T) {
 	t.Parallel()
-	w := &watching{latest: []wire.Event{{Kind: wire.EventRefused, Resource: "r\x1b[2J"}, {Kind: wire.EventAcquired, Resource: "last"}}}
+	w := &activityTable{latest: []wire.Event{{Kind: wire.EventRefused, Resource: "r\x1b[2J"}, {Kind: wire.EventAcquired, Resource: "last"}}}
 	var held []wire.Listed
 	for range 50 {
 		one := wire.Listed{State: wire.StateLive}

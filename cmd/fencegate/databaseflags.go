@@ -16,15 +16,15 @@ import (
 	"github.com/fencegate/fencegate/internal/pgtext"
 )
 
-// database connects the commands below `fence` to PostgreSQL, and prints their answers.
-type database struct {
+// databaseFlags connects the commands below `fence` to PostgreSQL, and prints their answers.
+type databaseFlags struct {
 	url     string
 	json    bool
 	notices io.Writer     // receives PostgreSQL's notices about a change; nil: discarded
 	limit   time.Duration // of what changes nothing; 0: readLimit
 }
 
-func (d *database) register(cmd *cobra.Command, login string) {
+func (d *databaseFlags) register(cmd *cobra.Command, login string) {
 	cmd.Flags().StringVar(&d.url, "postgres-url", "", "the database, as "+login+" (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
 	cmd.Flags().BoolVar(&d.json, "json", false, "print JSON")
 }
@@ -50,7 +50,7 @@ const (
 
 // read calls f with a pool for the database. f must end with its context, which bounds what changes nothing: a server that
 // stands still would hold a cron job without end.
-func (d *database) read(ctx context.Context, f func(context.Context, *pgxpool.Pool) error) error {
+func (d *databaseFlags) read(ctx context.Context, f func(context.Context, *pgxpool.Pool) error) error {
 	limit := cmp.Or(d.limit, readLimit)
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -64,7 +64,7 @@ func (d *database) read(ctx context.Context, f func(context.Context, *pgxpool.Po
 var errNoAnswer = errors.New("PostgreSQL has not answered")
 
 // with calls f with a pool for the database.
-func (d *database) with(ctx context.Context, f func(*pgxpool.Pool) error) error {
+func (d *databaseFlags) with(ctx context.Context, f func(*pgxpool.Pool) error) error {
 	if d.url == "" {
 		return usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)"))
 	}
@@ -90,11 +90,11 @@ func (d *database) with(ctx context.Context, f func(*pgxpool.Pool) error) error 
 
 // change runs a statement about what args[0] names. On success it prints now, the new state. PostgreSQL's notices go to
 // standard error.
-func (d *database) change(cmd *cobra.Command, now, sql string, args ...any) error {
+func (d *databaseFlags) change(cmd *cobra.Command, now, sql string, args ...any) error {
 	d.notices = cmd.ErrOrStderr()
 	err := d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
 		_, err := pool.Exec(cmd.Context(), sql, args...)
-		return broken(err)
+		return unknownIfBroken(err)
 	})
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (d *database) change(cmd *cobra.Command, now, sql string, args ...any) erro
 }
 
 // changed prints the new state of what a command changed.
-func (d *database) changed(cmd *cobra.Command, now string, name any) error {
+func (d *databaseFlags) changed(cmd *cobra.Command, now string, name any) error {
 	if d.json {
 		return printJSON(cmd.OutOrStdout(), map[string]any{"name": name, "state": now})
 	}

@@ -97,13 +97,13 @@ func demoOn(ctx context.Context, e env, cfg demo.Config, g gatewayFlags, adminUR
 	if err := checkPassfile(adminURL); err != nil {
 		return err
 	}
-	if err := workers(&cfg, g.url, token, adminURL); err != nil {
+	if err := configureWorkers(&cfg, g.url, token, adminURL); err != nil {
 		return err
 	}
-	return tell(ctx, cfg)
+	return runDemo(ctx, cfg)
 }
 
-func tell(ctx context.Context, cfg demo.Config) error {
+func runDemo(ctx context.Context, cfg demo.Config) error {
 	if err := demo.Run(ctx, cfg); err != nil {
 		return err
 	}
@@ -111,9 +111,9 @@ func tell(ctx context.Context, cfg demo.Config) error {
 	return err
 }
 
-// workers configures how the workers are started. Their parameters
+// configureWorkers configures how the workers are started. Their parameters
 // are passed in the environment, which process lists do not show.
-func workers(cfg *demo.Config, gatewayURL, token, login string) error {
+func configureWorkers(cfg *demo.Config, gatewayURL, token, login string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err

@@ -32,8 +32,8 @@ func demoAlone(ctx context.Context, cmd *cobra.Command, cfg demo.Config, postgre
 		return err
 	}
 	cfg.AdminURL = stack.AdminURL()
-	if err := workers(&cfg, stack.GatewayURL(), "", stack.DatabaseURL()); err != nil {
+	if err := configureWorkers(&cfg, stack.GatewayURL(), "", stack.DatabaseURL()); err != nil {
 		return err
 	}
-	return tell(ctx, cfg)
+	return runDemo(ctx, cfg)
 }

@@ -41,11 +41,11 @@ func execute(ctx context.Context, e env) int {
 			ends = withoutHangup(endings)
 			signal.Ignore(syscall.SIGHUP) // until the command listens for it
 		}
-		if _, ok := cmd.Annotations[heeds]; ok {
+		if _, ok := cmd.Annotations[handlesSignals]; ok {
 			ends = nil
 		}
-		if _, ok := cmd.Annotations[queues]; ok {
-			queue := newMessages(e.stderr)
+		if _, ok := cmd.Annotations[queuesMessages]; ok {
+			queue := newMessageQueue(e.stderr)
 			defer queue.close()
 			stderr = queue
 		}
@@ -60,24 +60,24 @@ func execute(ctx context.Context, e env) int {
 	root.SetOut(e.stdout)
 	root.SetErr(stderr)
 	ran, err := root.ExecuteContextC(ctx)
-	return report(stderr, ran.CommandPath(), named(ran, endedBy(ctx, err)))
+	return report(stderr, ran.CommandPath(), withVariables(ran, endedBy(ctx, err)))
 }
 
-// interrupted is the error of a command that a signal ended.
-type interrupted struct{}
+// interruptedError is the error of a command that a signal ended.
+type interruptedError struct{}
 
-func (interrupted) Error() string { return "interrupted" }
-func (interrupted) Unwrap() error { return context.Canceled }
+func (interruptedError) Error() string { return "interrupted" }
+func (interruptedError) Unwrap() error { return context.Canceled }
 
 // endedBy replaces an error that follows from the interrupt that ended ctx.
 func endedBy(ctx context.Context, err error) error {
 	var said *exitError
-	var told *toldError
+	var told *printedError
 	var passed *childExit
 	if err == nil || ctx.Err() == nil || errors.As(err, &said) || errors.As(err, &told) || errors.As(err, &passed) {
 		return err
 	}
-	return interrupted{}
+	return interruptedError{}
 }
 
 // report prints one line with the command's error, and one with a hint if there is one.
@@ -89,7 +89,7 @@ func report(w io.Writer, command string, err error) int {
 		return passed.code
 	}
 	code, hint := classify(err)
-	if code == exitUnread || errors.As(err, new(*toldError)) {
+	if code == exitNoReader || errors.As(err, new(*printedError)) {
 		return code
 	}
 	text := oneLine(pgtext.Of(err))

@@ -31,7 +31,7 @@ const (
 	exitForbidden   = 77 // refused: not authorized, or the fence's ZF002 to ZF004
 	exitLost        = 79 // the lease was lost before the command ended
 	exitInterrupted = 130
-	exitUnread      = 141 // standard output has lost its reader; as SIGPIPE ends a process
+	exitNoReader    = 141 // standard output has lost its reader; as SIGPIPE ends a process
 )
 
 // exitError carries an exit code and a hint to main.
@@ -44,10 +44,10 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-// toldError is an error that was already printed as JSON.
-type toldError struct{ error }
+// printedError is an error that was already printed as JSON.
+type printedError struct{ error }
 
-func (e *toldError) Unwrap() error { return e.error }
+func (e *printedError) Unwrap() error { return e.error }
 
 // childExit passes on the exit code of the command that `run` ran. Nothing is printed.
 type childExit struct{ code int }
@@ -80,8 +80,8 @@ func classify(err error) (code int, hint string) {
 	}
 	var unreachable *client.UnreachableError
 	switch {
-	case stdoutUnread(err):
-		return exitUnread, ""
+	case stdoutHasNoReader(err):
+		return exitNoReader, ""
 	case errors.Is(err, context.Canceled):
 		return exitInterrupted, ""
 	case errors.As(err, &unreachable) && errors.Is(err, http.ErrSchemeMismatch):
@@ -141,9 +141,9 @@ func untrusted(err error) string {
 	return "name the file with the authority of the gateway's certificate with --ca or FENCEGATE_CA"
 }
 
-// broken wraps an error that ended the PostgreSQL connection, or that is not one of its answers: whether the statement
+// unknownIfBroken wraps an error that ended the PostgreSQL connection, or that is not one of its answers: whether the statement
 // took effect is unknown.
-func broken(err error) error {
+func unknownIfBroken(err error) error {
 	if err == nil {
 		return nil
 	}

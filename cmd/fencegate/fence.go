@@ -16,7 +16,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-const sqlHowManyProtected = `SELECT count(*) FROM fence.protected`
+const sqlCountProtected = `SELECT count(*) FROM fence.protected`
 
 const sqlUncovered = `SELECT relation::text, reason FROM fence.uncovered ORDER BY 1, 2`
 
@@ -33,7 +33,7 @@ func newFence(_ env) *cobra.Command {
 	return cmd
 }
 
-func (d *database) printFences(cmd *cobra.Command, records []fence.Record) error {
+func (d *databaseFlags) printFences(cmd *cobra.Command, records []fence.Record) error {
 	if d.json {
 		list := make([]fence.Record, len(records))
 		for i, r := range records {
@@ -58,7 +58,7 @@ func endedAt(r fence.Record) string {
 }
 
 func newFenceList() *cobra.Command {
-	var d database
+	var d databaseFlags
 	var after string
 	var limit int
 	cmd := &cobra.Command{
@@ -91,7 +91,7 @@ func newFenceList() *cobra.Command {
 }
 
 func newFenceShow() *cobra.Command {
-	var d database
+	var d databaseFlags
 	cmd := &cobra.Command{
 		Use:     "show RESOURCE",
 		Short:   "Show the fence of one resource",
@@ -114,13 +114,13 @@ func newFenceShow() *cobra.Command {
 	return cmd
 }
 
-type uncovered struct {
+type coverageGap struct {
 	Relation string `json:"relation"`
 	Reason   string `json:"reason"`
 }
 
 func newFenceUncovered() *cobra.Command {
-	var d database
+	var d databaseFlags
 	cmd := &cobra.Command{
 		Use:     "uncovered",
 		Short:   "List gaps in what is protected; the exit code is 1 if there is one",
@@ -129,7 +129,7 @@ func newFenceUncovered() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return d.read(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
 				rows, _ := pool.Query(ctx, sqlUncovered) // rows returns the error again
-				list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[uncovered])
+				list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[coverageGap])
 				if err != nil {
 					return err
 				}
@@ -144,7 +144,7 @@ func newFenceUncovered() *cobra.Command {
 				case err != nil || d.json && len(list) == 0:
 				case len(list) == 0:
 					var tables int
-					err = pool.QueryRow(cmd.Context(), sqlHowManyProtected).Scan(&tables)
+					err = pool.QueryRow(cmd.Context(), sqlCountProtected).Scan(&tables)
 					fmt.Fprintf(cmd.ErrOrStderr(), "no gap; %d table(s) are protected, and a table that never was is not looked at\n", tables)
 				default:
 					err = withHint(fmt.Errorf("%d finding(s): what they name can be written without a grant", len(list)), exitFailed,
@@ -175,7 +175,7 @@ type protectedTable struct {
 }
 
 func newFenceTables() *cobra.Command {
-	var d database
+	var d databaseFlags
 	cmd := &cobra.Command{
 		Use:   "tables",
 		Short: "List protected tables, and how many writes each has refused",
@@ -198,7 +198,7 @@ connection; those that refuse most come first. In report mode: how many it would
 	return cmd
 }
 
-func (d *database) printTables(cmd *cobra.Command, tables []protectedTable) error {
+func (d *databaseFlags) printTables(cmd *cobra.Command, tables []protectedTable) error {
 	if d.json {
 		return printJSON(cmd.OutOrStdout(), append([]protectedTable{}, tables...))
 	}
@@ -225,7 +225,7 @@ const (
 )
 
 func newFenceAllow() *cobra.Command {
-	var d database
+	var d databaseFlags
 	var unsealed bool
 	cmd := &cobra.Command{
 		Use:   "allow PATTERN --unsealed",
@@ -251,7 +251,7 @@ with a seal needs no pattern: CALL fence.take(...), see docs/own-lock.md.`,
 }
 
 func newFenceDisallow() *cobra.Command {
-	var d database
+	var d databaseFlags
 	cmd := &cobra.Command{
 		Use:     "disallow PATTERN",
 		Short:   "Take such a pattern away: bare tokens of its resources are refused",
@@ -266,7 +266,7 @@ func newFenceDisallow() *cobra.Command {
 }
 
 func newFenceAllowed() *cobra.Command {
-	var d database
+	var d databaseFlags
 	cmd := &cobra.Command{
 		Use:     "allowed",
 		Short:   "List the patterns whose resources take bare tokens",
@@ -302,12 +302,12 @@ const (
 // leaseSource is a database's lease source, and how many of PostgreSQL's leases are held or were ended.
 type leaseSource struct {
 	Source string `json:"source"`
-	Held   int64  `json:"held"`
+	Live   int64  `json:"held"`
 	Ended  int64  `json:"ended"`
 }
 
 func newFenceSource() *cobra.Command {
-	var d database
+	var d databaseFlags
 	var yes, end bool
 	cmd := &cobra.Command{
 		Use:   "source [redis|postgres|etcd|zookeeper|kubernetes|other]",
@@ -334,10 +334,10 @@ have ended; then confirm with --yes. Leases of PostgreSQL that are still held re
 				var s leaseSource
 				if len(args) == 1 {
 					if err := pool.QueryRow(cmd.Context(), sqlChangeSource, args[0], end).Scan(&s.Ended); err != nil {
-						return broken(err)
+						return unknownIfBroken(err)
 					}
 				}
-				if err := pool.QueryRow(cmd.Context(), sqlShowSource).Scan(&s.Source, &s.Held); err != nil {
+				if err := pool.QueryRow(cmd.Context(), sqlShowSource).Scan(&s.Source, &s.Live); err != nil {
 					return err
 				}
 				if d.json {
@@ -361,8 +361,8 @@ func (s leaseSource) text() string {
 	if s.Source == "" {
 		text = "nobody has taken a lease yet: the first gateway or lease decides where they come from"
 	}
-	if s.Held > 0 {
-		text += fmt.Sprintf("; %d of PostgreSQL's are held", s.Held)
+	if s.Live > 0 {
+		text += fmt.Sprintf("; %d of PostgreSQL's are held", s.Live)
 	}
 	if s.Ended > 0 {
 		text += fmt.Sprintf("; %d were ended", s.Ended)
@@ -371,7 +371,7 @@ func (s leaseSource) text() string {
 }
 
 func newFenceRetire() *cobra.Command {
-	var d database
+	var d databaseFlags
 	var unused time.Duration
 	cmd := &cobra.Command{
 		Use:   "retire --unused DURATION",

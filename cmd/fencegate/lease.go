@@ -56,7 +56,7 @@ func newLeaseAcquire(e env) *cobra.Command {
 					holder = user + "@" + holder
 				}
 			}
-			surviveUnread()
+			catchSIGPIPE()
 			lease, err := c.Acquire(cmd.Context(), client.AcquireRequest{Resource: args[0], TTL: ttl, Wait: wait, Holder: holder})
 			if err != nil {
 				return err

@@ -30,19 +30,19 @@ FENCEGATE_POSTGRES_URL) names the database; with --redis-prefix PostgreSQL is no
 	return cmd
 }
 
-// group holds the flags for the nodes and the key prefix.
-type group struct {
+// nodeFlags holds the flags for the nodes and the key prefix.
+type nodeFlags struct {
 	redis redisFlags
 	url   string
 }
 
-func (g *group) register(cmd *cobra.Command) {
+func (g *nodeFlags) register(cmd *cobra.Command) {
 	g.redis.register(cmd.Flags(), "")
 	cmd.Flags().StringVar(&g.url, "postgres-url", "", "the database whose Redis keys to use, as "+asGateway+" (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
 }
 
 // with calls f with a Locker on the nodes.
-func (g *group) with(ctx context.Context, e env, cfg lock.Config, f func(*lock.Locker) error) error {
+func (g *nodeFlags) with(ctx context.Context, e env, cfg lock.Config, f func(*lock.Locker) error) error {
 	var err error
 	if cfg.Nodes, err = g.redis.nodes(e); err != nil {
 		return err
@@ -67,11 +67,11 @@ func (g *group) with(ctx context.Context, e env, cfg lock.Config, f func(*lock.L
 }
 
 // withEpochs is with, for commands that may start a new epoch: the database keeps it, if one is named.
-func (g *group) withEpochs(ctx context.Context, e env, cfg lock.Config, f func(*lock.Locker) error) error {
+func (g *nodeFlags) withEpochs(ctx context.Context, e env, cfg lock.Config, f func(*lock.Locker) error) error {
 	if g.url == "" {
 		return g.with(ctx, e, cfg, f)
 	}
-	return (&database{url: g.url}).with(ctx, func(pool *pgxpool.Pool) error {
+	return (&databaseFlags{url: g.url}).with(ctx, func(pool *pgxpool.Pool) error {
 		cfg.Epochs = pgfence.New(pool)
 		return g.with(ctx, e, cfg, f)
 	})
@@ -92,7 +92,7 @@ type shownNode struct {
 }
 
 func newNodesStatus(e env) *cobra.Command {
-	var g group
+	var g nodeFlags
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Print each node's state as JSON; exit code 69 if no lease can be acquired",
@@ -141,7 +141,7 @@ go unnoticed.`,
 }
 
 func newNodesAdmit(e env) *cobra.Command {
-	var g group
+	var g nodeFlags
 	cmd := &cobra.Command{
 		Use:   "admit NODE",
 		Short: "Admit a node that restarted or lost its data, after its quarantine",
@@ -184,7 +184,7 @@ func admitNode(cmd *cobra.Command, l *lock.Locker, name string) error {
 }
 
 func newNodesLeaks(e env) *cobra.Command {
-	var g group
+	var g nodeFlags
 	cmd := &cobra.Command{
 		Use:   "leaks",
 		Short: "Print locks that never end as JSON; exit code 1 where there are any",
@@ -218,7 +218,7 @@ of somebody else can. Take such a resource from its holder with
 }
 
 func newNodesSweep(e env) *cobra.Command {
-	var g group
+	var g nodeFlags
 	cmd := &cobra.Command{
 		Use:   "sweep",
 		Short: "Delete the counters of resources from the nodes' memory; tokens go on rising",
@@ -246,7 +246,7 @@ func sweep(cmd *cobra.Command, l *lock.Locker) error {
 }
 
 func newNodesInit(e env) *cobra.Command {
-	var g group
+	var g nodeFlags
 	var above int64
 	var maxTTL time.Duration
 	cmd := &cobra.Command{
@@ -282,7 +282,7 @@ enough: take that one as TOKEN, if nobody was given a higher one.
 			case len(opts) > 0:
 				return usage(errors.New("--above is for a group without PostgreSQL, and --postgres-url (or FENCEGATE_POSTGRES_URL) names one: see `fencegate nodes admit`"))
 			}
-			return (&database{url: g.url}).with(cmd.Context(), func(pool *pgxpool.Pool) error {
+			return (&databaseFlags{url: g.url}).with(cmd.Context(), func(pool *pgxpool.Pool) error {
 				f := pgfence.New(pool)
 				cfg.Armer, cfg.Epochs = f, f // it knows whether a lease was ever acquired
 				return g.with(cmd.Context(), e, cfg, func(l *lock.Locker) error { return initNodes(cmd, l) })
@@ -332,7 +332,7 @@ func nodesError(err error) error {
 }
 
 func newNodesMaxTTL(e env) *cobra.Command {
-	var g group
+	var g nodeFlags
 	cmd := &cobra.Command{
 		Use:   "max-ttl DURATION",
 		Short: "Change the longest TTL that the nodes of a group grant",
@@ -380,7 +380,7 @@ const (
 )
 
 func newNodesMode(e env) *cobra.Command {
-	var g group
+	var g nodeFlags
 	cmd := &cobra.Command{
 		Use:   "mode strict|best-effort",
 		Short: "Mark the nodes of a group in use as strict, or for best effort",

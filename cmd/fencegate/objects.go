@@ -69,7 +69,7 @@ func shownRecord(r objects.Record) shownObject {
 }
 
 // printObjects prints the list as JSON, or as a table with the header's columns.
-func (d *database) printObjects(cmd *cobra.Command, list []shownObject, header string, row func(shownObject) string) error {
+func (d *databaseFlags) printObjects(cmd *cobra.Command, list []shownObject, header string, row func(shownObject) string) error {
 	if d.json {
 		return printJSON(cmd.OutOrStdout(), list)
 	}
@@ -114,7 +114,7 @@ func prefixOf(args []string) string {
 }
 
 func newObjectsList() *cobra.Command {
-	var d database
+	var d databaseFlags
 	var after string
 	var limit int
 	cmd := &cobra.Command{
@@ -148,7 +148,7 @@ func newObjectsList() *cobra.Command {
 }
 
 func newObjectsVersions() *cobra.Command {
-	var d database
+	var d databaseFlags
 	var afterKey, afterVersion string
 	var limit int
 	cmd := &cobra.Command{
@@ -183,7 +183,7 @@ func newObjectsVersions() *cobra.Command {
 }
 
 func newObjectsAudit() *cobra.Command {
-	var d database
+	var d databaseFlags
 	var limit int
 	cmd := &cobra.Command{
 		Use:     "audit BUCKET KEY",
@@ -218,7 +218,7 @@ func newObjectsAudit() *cobra.Command {
 }
 
 func newObjectsRestore(e env) *cobra.Command {
-	var d database
+	var d databaseFlags
 	cmd := &cobra.Command{
 		Use:   "restore BUCKET KEY VERSION",
 		Short: "Make an older version of a key current again, under the grant in FENCE_RESOURCE and FENCE_TOKEN",
@@ -255,7 +255,7 @@ the resource that a write of the key needs. A stale one changes nothing.`,
 }
 
 func newObjectsStaged() *cobra.Command {
-	var d database
+	var d databaseFlags
 	var after string
 	var limit int
 	cmd := &cobra.Command{

@@ -16,20 +16,20 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
-// stored connects a command to PostgreSQL and the blob store.
-type stored struct {
-	database
+// storeFlags connects a command to PostgreSQL and the blob store.
+type storeFlags struct {
+	databaseFlags
 
 	blobs string
 }
 
-func (s *stored) register(cmd *cobra.Command) {
-	s.database.register(cmd, asGateway)
+func (s *storeFlags) register(cmd *cobra.Command) {
+	s.databaseFlags.register(cmd, asGateway)
 	cmd.Flags().StringVar(&s.blobs, "blobs", "", "where the blobs are: what the gateways have as --blobs (required)")
 }
 
 // with calls f with a Keeper for both.
-func (s *stored) with(ctx context.Context, f func(*maintenance.Keeper) error) error {
+func (s *storeFlags) with(ctx context.Context, f func(*maintenance.Keeper) error) error {
 	if s.blobs == "" {
 		return usage(errors.New("--blobs is missing (or FENCEGATE_BLOBS)"))
 	}
@@ -37,7 +37,7 @@ func (s *stored) with(ctx context.Context, f func(*maintenance.Keeper) error) er
 	if err != nil {
 		return usage(fmt.Errorf("--blobs: %w", err))
 	}
-	return s.database.with(ctx, func(pool *pgxpool.Pool) error {
+	return s.databaseFlags.with(ctx, func(pool *pgxpool.Pool) error {
 		err := f(maintenance.New(objects.NewDatabase(pool, 0), store))
 		_, explained := errors.AsType[*exitError](err)
 		if _, foreign := errors.AsType[*maintenance.StoreOwnerError](err); foreign && !explained {
@@ -48,7 +48,7 @@ func (s *stored) with(ctx context.Context, f func(*maintenance.Keeper) error) er
 }
 
 func newObjectsClaim() *cobra.Command {
-	var s stored
+	var s storeFlags
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "claim",
@@ -80,7 +80,7 @@ tests.`,
 }
 
 func newObjectsSweep() *cobra.Command {
-	var s stored
+	var s storeFlags
 	var o maintenance.Sweep
 	cmd := &cobra.Command{
 		Use:   "sweep",
@@ -182,7 +182,7 @@ func printSwept(w io.Writer, swept maintenance.Swept, dry, asJSON bool) error {
 }
 
 func newObjectsVerify() *cobra.Command {
-	var s stored
+	var s storeFlags
 	var o maintenance.Verify
 	var rate int64
 	cmd := &cobra.Command{

@@ -249,7 +249,7 @@ func TestDoctorWaitsForATimeThatPasses(t *testing.T) {
 
 func TestALookThatIsNotAnsweredEnds(t *testing.T) {
 	t.Parallel()
-	d := database{url: testenv.PostgresEmpty(t).URL, limit: 300 * time.Millisecond}
+	d := databaseFlags{url: testenv.PostgresEmpty(t).URL, limit: 300 * time.Millisecond}
 	err := d.read(t.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
 		_, err := pool.Exec(ctx, "SELECT pg_sleep(60)")
 		return err

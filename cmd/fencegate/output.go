@@ -26,4 +26,4 @@ func printJSON(w io.Writer, v any) error {
 }
 
 // printLine prints a line of JSON.
-func printLine(out io.Writer, v any) error { return unread(json.NewEncoder(out).Encode(v)) }
+func printLine(out io.Writer, v any) error { return outputError(json.NewEncoder(out).Encode(v)) }

@@ -57,16 +57,16 @@ var acquired = regexp.MustCompile(`acquired orders/1001: token (\d)\b`)
 
 func TestTheDemoGoesAsToldAndLeavesNothing(t *testing.T) {
 	t.Parallel()
-	demoGoesAsTold(t, "demo")
+	demoSucceeds(t, "demo")
 }
 
 // The pauses for the explanations together exceed the TTL of B's lease. B must keep it.
 func TestTheSlowDemoGoesAsTold(t *testing.T) {
 	t.Parallel()
-	demoGoesAsTold(t, "demo", "--watch")
+	demoSucceeds(t, "demo", "--watch")
 }
 
-func demoGoesAsTold(t *testing.T, args ...string) {
+func demoSucceeds(t *testing.T, args ...string) {
 	t.Helper()
 	tmp := openTempDir(t)
 	cmd := command(t, tmp, args...)

@@ -42,8 +42,8 @@ func newResources(e env) *cobra.Command {
 	return cmd
 }
 
-// listed holds the flags of a resource list.
-type listed struct {
+// listFlags holds the flags of a resource list.
+type listFlags struct {
 	after      string
 	limit      int
 	held, json bool
@@ -51,7 +51,7 @@ type listed struct {
 
 func newResourcesLs(e env) *cobra.Command {
 	var g gatewayFlags
-	var l listed
+	var l listFlags
 	cmd := &cobra.Command{
 		Use:   "ls [PREFIX]",
 		Short: "List resources and who holds them, in the order of their names",
@@ -88,7 +88,7 @@ acquired, or whose fence was retired, is not listed; "fencegate lease show" desc
 // pageSize is how many resources one request returns.
 const pageSize = 500
 
-func (l listed) list(cmd *cobra.Command, c *client.Client, prefix string) error {
+func (l listFlags) list(cmd *cobra.Command, c *client.Client, prefix string) error {
 	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 	header := !l.json
 	after := l.after
@@ -119,7 +119,7 @@ func (l listed) list(cmd *cobra.Command, c *client.Client, prefix string) error 
 	return w.Flush()
 }
 
-func (l listed) print(w, out io.Writer, one wire.Listed) error {
+func (l listFlags) print(w, out io.Writer, one wire.Listed) error {
 	if l.json {
 		return printLine(out, one)
 	}

@@ -32,7 +32,7 @@ type runFlags struct {
 	access               runner.S3Access
 	pgURLs               []string
 	forever, json        bool
-	told                 bool           // report the outcome as JSON
+	reported             bool           // report the outcome as JSON
 	own                  *pflag.FlagSet // the flags of these options
 }
 
@@ -44,7 +44,7 @@ func newRun(e env) *cobra.Command {
 		Short:       "Run a command under a lease; its writes are refused once the lease is over",
 		Long:        runLong,
 		Example:     runExample,
-		Annotations: map[string]string{says: "", heeds: "", queues: ""},
+		Annotations: map[string]string{says: "", handlesSignals: "", queuesMessages: ""},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("the command is missing; it comes after the flags")
@@ -56,10 +56,10 @@ func newRun(e env) *cobra.Command {
 			if !o.json || err == nil {
 				return err
 			}
-			if !o.told {
-				o.tell(cmd.ErrOrStderr(), runner.Result{}, err)
+			if !o.reported {
+				o.report(cmd.ErrOrStderr(), runner.Result{}, err)
 			}
-			return &toldError{err}
+			return &printedError{err}
 		},
 	}
 	g.register(cmd)
@@ -67,9 +67,9 @@ func newRun(e env) *cobra.Command {
 	return cmd
 }
 
-// run runs the command, and returns the error to report.
+// processOf runs the command, and returns the error to report.
 func (o *runFlags) run(cmd *cobra.Command, e env, g *gatewayFlags, args []string) error {
-	surviveUnread() // the reader of our messages may close its end
+	catchSIGPIPE() // the reader of our messages may close its end
 	cfg, err := o.config(cmd)
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (o *runFlags) run(cmd *cobra.Command, e env, g *gatewayFlags, args []string
 	if !o.forever { // which would start the command again that a typed INT has ended
 		cfg.Shared = new(terminal.Shared)
 	}
-	ctx, heard, stop := heed(cmd.Context(), cfg.Stdin, cfg.Shared)
+	ctx, heard, stop := untilSignal(cmd.Context(), cfg.Stdin, cfg.Shared)
 	defer stop()
 	cfg.Signals = heard
 	if o.forever {
@@ -163,11 +163,11 @@ func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
 		return cfg, err
 	}
 	cfg.Stdin, cfg.Stdout = cmd.InOrStdin(), cmd.OutOrStdout()
-	message := said
+	message := runMessage
 	if o.json {
 		message = func(text string) []byte { return o.line(map[string]any{"message": text}) }
 	}
-	if queue, ok := stderr.(*messages); ok {
+	if queue, ok := stderr.(*messageQueue); ok {
 		queue.format(message)
 	}
 	cfg.Say = func(format string, a ...any) { _, _ = stderr.Write(message(fmt.Sprintf(format, a...))) }
@@ -247,7 +247,7 @@ func (o *runFlags) once(ctx context.Context, cfg runner.Config, stderr io.Writer
 	if !errors.Is(err, runner.ErrSkipped) && !errors.Is(err, runner.ErrLate) {
 		err = endedBy(ctx, err)
 	}
-	o.tell(stderr, result, err)
+	o.report(stderr, result, err)
 	switch {
 	case errors.Is(err, runner.ErrSkipped):
 		if !o.json {
@@ -289,12 +289,12 @@ func lostLease(result runner.Result) error {
 	return withHint(&lostError{result}, exitLost, runner.Refused(result.Lost)+"; check what it wrote, then run it again")
 }
 
-// tell writes the outcome if JSON was requested.
-func (o *runFlags) tell(w io.Writer, result runner.Result, err error) {
+// runDemo writes the outcome if JSON was requested.
+func (o *runFlags) report(w io.Writer, result runner.Result, err error) {
 	if !o.json {
 		return
 	}
-	o.told = true
+	o.reported = true
 	facts := map[string]any{"outcome": "done"}
 	if _, hint := classify(err); err != nil && hint != "" && hint != seeHelp {
 		facts["hint"] = hint
@@ -348,7 +348,7 @@ func (o *runFlags) again(ctx context.Context, cfg runner.Config, stderr io.Write
 		cfg.Say("%s; acquiring %s again in %s", strings.TrimSuffix(why, "."), strings.Join(o.resources, ", "), rest)
 		select {
 		case <-ctx.Done():
-			return interrupted{} // the outcome of the run before was said
+			return interruptedError{} // the outcome of the run before was said
 		case <-time.After(rest):
 		}
 		rest = min(2*rest, longestRest)

@@ -9,13 +9,13 @@ import (
 	"github.com/fencegate/fencegate/internal/terminal"
 )
 
-// heeds annotates commands that end their context at signals themselves, by [heed].
-const heeds = "heeds"
+// handlesSignals annotates commands that end their context at signals themselves, by [untilSignal].
+const handlesSignals = "handles signals"
 
-// heed returns a context that ends with ctx, or at the first signal that is to end this process, and the signals.
+// untilSignal returns a context that ends with ctx, or at the first signal that is to end this process, and the signals.
 // An INT that is typed at the terminal stdin is left to a command with which it is shared; nil: there is none. stop must
 // be called.
-func heed(ctx context.Context, stdin io.Reader, shared *terminal.Shared) (until context.Context, heard <-chan os.Signal, stop func()) {
+func untilSignal(ctx context.Context, stdin io.Reader, shared *terminal.Shared) (until context.Context, heard <-chan os.Signal, stop func()) {
 	until, cancel := context.WithCancel(ctx)
 	received, passed := make(chan os.Signal, 2), make(chan os.Signal, 2)
 	signal.Notify(received, endings...)

@@ -33,8 +33,8 @@ func TestALeaseIsReleasedWhenNobodyReadsTheOutput(t *testing.T) {
 	cmd.Stdout, cmd.Stderr = w, &stderr
 	_ = cmd.Run()
 	_ = w.Close()
-	if cmd.ProcessState.ExitCode() != exitUnread || stderr.String() != "" {
-		t.Errorf("it ended with %v, want %d, and said %q", cmd.ProcessState, exitUnread, stderr.String())
+	if cmd.ProcessState.ExitCode() != exitNoReader || stderr.String() != "" {
+		t.Errorf("it ended with %v, want %d, and said %q", cmd.ProcessState, exitNoReader, stderr.String())
 	}
 	if len(released) != 1 {
 		t.Errorf("%d releases, want 1", len(released))
