@@ -56,10 +56,7 @@ PostgreSQL counts refused writes per table, also those that bypass the gateways:
 			ctx, stop := withReader(cmd.Context(), cmd.OutOrStdout())
 			defer stop()
 			if table {
-				w := &activityTable{client: c, out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), rows: maxRows}
-				if len(args) == 1 {
-					w.prefix = args[0]
-				}
+				w := &activityTable{client: c, out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), rows: maxRows, prefix: argument(args, 0)}
 				return w.run(ctx, follow)
 			}
 			show := printEvent

@@ -156,3 +156,8 @@ Try, in another terminal:
 		a.API, user, password, a.PG, database, a.S3, s.PostgreSQL(), s.Dir(),
 		user, password, a.PG, database, user, password, a.API)
 }
+
+// startDemoStack starts a stack of demo's own, which keeps nothing.
+func startDemoStack(ctx context.Context, postgres bool, progress func(line string)) (*devstack.Stack, error) {
+	return devstack.Start(ctx, devstack.Config{Ephemeral: true, PostgresLeases: postgres, Progress: progress})
+}

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/wire"
 )
 
@@ -42,6 +45,7 @@ type exitError struct {
 }
 
 func (e *exitError) Error() string { return e.err.Error() }
+
 func (e *exitError) Unwrap() error { return e.err }
 
 // printedError is an error that was already printed as JSON.
@@ -54,6 +58,13 @@ type childExit struct{ code int }
 
 func (e *childExit) Error() string { return fmt.Sprintf("the command ended with %d", e.code) }
 
+// interruptedError is the error of a command that a signal ended.
+type interruptedError struct{}
+
+func (interruptedError) Error() string { return "interrupted" }
+
+func (interruptedError) Unwrap() error { return context.Canceled }
+
 // seeHelp stands for a hint at the command's help.
 const seeHelp = "see --help"
 
@@ -65,9 +76,55 @@ func withHint(err error, code int, hint string) error {
 	return &exitError{code: code, hint: hint, err: err}
 }
 
+// endedBy replaces an error that follows from the interrupt that ended ctx.
+func endedBy(ctx context.Context, err error) error {
+	var explicit *exitError
+	var printed *printedError
+	var passed *childExit
+	if err == nil || ctx.Err() == nil || errors.As(err, &explicit) || errors.As(err, &printed) || errors.As(err, &passed) {
+		return err
+	}
+	return interruptedError{}
+}
+
+// report prints one line with the command's error, and one with a hint if there is one.
+func report(w io.Writer, command string, err error) int {
+	if err == nil {
+		return exitOK
+	}
+	if passed, ok := errors.AsType[*childExit](err); ok {
+		return passed.code
+	}
+	code, hint := classify(err)
+	if code == exitNoReader || errors.As(err, new(*printedError)) {
+		return code
+	}
+	text := oneLine(pgtext.Of(err))
+	if code == exitInterrupted {
+		text = "interrupted"
+	}
+	if _, malformed := errors.AsType[*pgconn.ParseConfigError](err); malformed {
+		text = "the database's address is not a PostgreSQL address" // err contains the address, sometimes with its password
+	}
+	_, _ = fmt.Fprintf(w, "fencegate: %s\n", text)
+	if hint == seeHelp {
+		hint = "see " + command + " --help"
+	}
+	if hint != "" && !strings.Contains(text, oneLine(hint)) {
+		_, _ = fmt.Fprintf(w, "hint: %s\n", oneLine(hint))
+	}
+	return code
+}
+
 func classify(err error) (code int, hint string) {
 	if explicit, ok := errors.AsType[*exitError](err); ok {
 		return explicit.code, explicit.hint
+	}
+	switch {
+	case errors.Is(err, objects.ErrNoBucket):
+		return exitFailed, "see fencegate buckets ls"
+	case errors.Is(err, objects.ErrNoVersion):
+		return exitFailed, "see fencegate objects versions BUCKET KEY"
 	}
 	if problem, ok := errors.AsType[*client.Problem](err); ok {
 		return problemExit(problem), hintOf(problem)
@@ -102,6 +159,11 @@ func classify(err error) (code int, hint string) {
 		return exitUsage, ""
 	}
 	return exitFailed, ""
+}
+
+func exitOf(err error) int {
+	code, _ := classify(err)
+	return code
 }
 
 // hintOf returns a problem's hint in terms of the command line.
@@ -229,9 +291,4 @@ func problemExit(p *client.Problem) int {
 // is of an answer, the second of a server that speaks before it is asked, as SSH does.
 func speaksNoHTTP(err error) bool {
 	return strings.Contains(err.Error(), "malformed HTTP") || strings.Contains(err.Error(), "readLoopPeekFailLocked: %!w(<nil>)")
-}
-
-func exitOf(err error) int {
-	code, _ := classify(err)
-	return code
 }

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -33,20 +33,13 @@ func newFence(_ env) *cobra.Command {
 	return cmd
 }
 
-func (d *databaseFlags) printFences(cmd *cobra.Command, records []fence.Record) error {
-	if d.json {
-		list := make([]fence.Record, len(records))
-		for i, r := range records {
-			list[i] = r.UTC()
-		}
-		return printJSON(cmd.OutOrStdout(), list)
+func printFences(w io.Writer, asJSON bool, records []fence.Record) error {
+	for i, r := range records {
+		records[i] = r.UTC()
 	}
-	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "RESOURCE\tTOKEN\tHOLDER\tARMED AT\tSEALED\tENDED AT")
-	for _, r := range records {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%t\t%s\n", r.Resource, r.Token, oneLine(r.Holder), r.ArmedAt.UTC().Format(time.RFC3339), r.Sealed, endedAt(r))
-	}
-	return w.Flush()
+	return printList(w, asJSON, records, "RESOURCE\tTOKEN\tHOLDER\tARMED AT\tSEALED\tENDED AT", func(r fence.Record) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%t\t%s", r.Resource, r.Token, oneLine(r.Holder), r.ArmedAt.Format(time.RFC3339), r.Sealed, endedAt(r))
+	})
 }
 
 // endedAt returns when a grant ended, or a dash.
@@ -54,7 +47,7 @@ func endedAt(r fence.Record) string {
 	if r.EndedAt == nil {
 		return "-"
 	}
-	return r.EndedAt.UTC().Format(time.RFC3339)
+	return r.EndedAt.Format(time.RFC3339)
 }
 
 func newFenceList() *cobra.Command {
@@ -68,19 +61,15 @@ func newFenceList() *cobra.Command {
   fencegate fence ls orders/ --after orders/1999 --limit 100 --json`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			prefix := ""
-			if len(args) == 1 {
-				prefix = args[0]
-			}
 			if limit < 1 {
 				return usage(fmt.Errorf("--limit %d: it must be 1 or more", limit))
 			}
 			return d.read(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
-				records, err := pgfence.New(pool).List(ctx, prefix, after, limit)
+				records, err := pgfence.New(pool).List(ctx, argument(args, 0), after, limit)
 				if err != nil {
 					return err
 				}
-				return d.printFences(cmd, records)
+				return printFences(cmd.OutOrStdout(), d.json, records)
 			})
 		},
 	}
@@ -106,7 +95,7 @@ func newFenceShow() *cobra.Command {
 				if d.json {
 					return printJSON(cmd.OutOrStdout(), record.UTC())
 				}
-				return d.printFences(cmd, []fence.Record{record})
+				return printFences(cmd.OutOrStdout(), d.json, []fence.Record{record})
 			})
 		},
 	}
@@ -190,24 +179,14 @@ connection; those that refuse most come first. In report mode: how many it would
 				if err != nil {
 					return err
 				}
-				return d.printTables(cmd, tables)
+				return printList(cmd.OutOrStdout(), d.json, tables, "TABLE\tNEEDS\tMODE\tCOMPLETE\tREFUSED\tWOULD REFUSE", func(t protectedTable) string {
+					return fmt.Sprintf("%s\t%s\t%s\t%t\t%s\t%s", oneLine(t.Table), oneLine(t.Needs), t.Mode, t.Complete, countOr(t.Refused), countOr(t.WouldRefuse))
+				})
 			})
 		},
 	}
 	d.register(cmd, "any login of it")
 	return cmd
-}
-
-func (d *databaseFlags) printTables(cmd *cobra.Command, tables []protectedTable) error {
-	if d.json {
-		return printJSON(cmd.OutOrStdout(), append([]protectedTable{}, tables...))
-	}
-	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "TABLE\tNEEDS\tMODE\tCOMPLETE\tREFUSED\tWOULD REFUSE")
-	for _, t := range tables {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%t\t%s\t%s\n", oneLine(t.Table), oneLine(t.Needs), t.Mode, t.Complete, countOr(t.Refused), countOr(t.WouldRefuse))
-	}
-	return w.Flush()
 }
 
 // countOr returns a count, or a dash if it is unknown.

@@ -77,3 +77,11 @@ func readKeys(path string) (string, error) {
 	}
 	return string(text), nil
 }
+
+// argument returns the argument at i, or "".
+func argument(args []string, i int) string {
+	if i < len(args) {
+		return args[i]
+	}
+	return ""
+}

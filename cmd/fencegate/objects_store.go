@@ -197,7 +197,7 @@ Progress goes to standard error; --after continues after the key that it names.`
 		Args: cobra.MaximumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				o.Bucket, o.Prefix = args[0], prefixOf(args)
+				o.Bucket, o.Prefix = args[0], argument(args, 1)
 			}
 			switch {
 			case o.Sample <= 0 || o.Sample > 1:
@@ -250,7 +250,7 @@ func runVerify(cmd *cobra.Command, k *maintenance.Keeper, o maintenance.Verify, 
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\t%s\t%q\tversion %s\t%s\n", strings.ToUpper(f.Problem), f.Bucket, f.Key, f.Version, oneLine(f.Detail))
 	})
 	if err != nil && done == (maintenance.Verified{}) { // nothing was examined
-		return objectsError(err)
+		return err
 	}
 	if asJSON {
 		if printed := printJSON(cmd.OutOrStdout(), map[string]any{"versions": done.Versions, "bytes": done.Bytes, "bucket": done.Bucket, "key": done.Key, "findings": found}); err == nil {
@@ -270,5 +270,5 @@ func runVerify(cmd *cobra.Command, k *maintenance.Keeper, o maintenance.Verify, 
 		return withHint(fmt.Errorf("%d of %d versions are not what was written", done.Bad, done.Versions), exitFailed,
 			"bring the blobs back from a backup by their ids, or an older version with fencegate objects restore")
 	}
-	return objectsError(err)
+	return err
 }

@@ -70,11 +70,7 @@ acquired, or whose fence was retired, is not listed; "fencegate lease show" desc
 			if err != nil {
 				return err
 			}
-			prefix := ""
-			if len(args) == 1 {
-				prefix = args[0]
-			}
-			return l.list(cmd, c, prefix)
+			return l.list(cmd, c, argument(args, 0))
 		},
 	}
 	g.register(cmd)

@@ -1,8 +1,43 @@
 package main
 
 import (
+	"context"
+	"os/signal"
+	"syscall"
+
 	"github.com/spf13/cobra"
 )
+
+// execute runs one command line and returns its exit code. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the command's
+// context; commands stop in order and clean up. A command that reloads handles SIGHUP itself, and some commands handle all of them.
+func execute(ctx context.Context, e env) int {
+	root, ends, stderr := newRoot(e), endings, e.stderr
+	if cmd, _, err := root.Find(e.args); err == nil {
+		if _, ok := cmd.Annotations[reloads]; ok {
+			ends = withoutHangup(endings)
+			signal.Ignore(syscall.SIGHUP) // until the command listens for it
+		}
+		if _, ok := cmd.Annotations[handlesSignals]; ok {
+			ends = nil
+		}
+		if _, ok := cmd.Annotations[queuesMessages]; ok {
+			queue := newMessageQueue(e.stderr)
+			defer queue.close()
+			stderr = queue
+		}
+	}
+	if len(ends) > 0 {
+		var stop context.CancelFunc
+		ctx, stop = signal.NotifyContext(ctx, ends...)
+		defer stop()
+	}
+	root.SetArgs(e.args)
+	root.SetIn(e.stdin)
+	root.SetOut(e.stdout)
+	root.SetErr(stderr)
+	ran, err := root.ExecuteContextC(ctx)
+	return report(stderr, ran.CommandPath(), withVariables(ran, endedBy(ctx, err)))
+}
 
 func newRoot(e env) *cobra.Command {
 	root := &cobra.Command{

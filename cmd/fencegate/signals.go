@@ -5,9 +5,15 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"syscall"
 
 	"github.com/fencegate/fencegate/internal/terminal"
 )
+
+// endings are the signals that end a command, without those that this process was started to ignore, as by nohup. That
+// can only be determined before the first [signal.Notify].
+var endings = slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}, signal.Ignored)
 
 // handlesSignals annotates commands that end their context at signals themselves, by [untilSignal].
 const handlesSignals = "handles signals"
