@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -17,6 +18,13 @@ type env struct {
 	stdout, stderr io.Writer
 	lookup         func(name string) (string, bool)
 	environ        func() []string // NAME=VALUE each
+}
+
+func programVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "development"
 }
 
 const envPrefix = "FENCEGATE_"

@@ -227,14 +227,14 @@ was ever used. Gateways do it by themselves when there are over 100,000; tokens 
 		Example: `  fencegate nodes sweep --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return g.withEpochs(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error { return sweep(cmd, l) })
+			return g.withEpochs(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error { return sweepNodes(cmd, l) })
 		},
 	}
 	g.register(cmd)
 	return cmd
 }
 
-func sweep(cmd *cobra.Command, l *lock.Locker) error {
+func sweepNodes(cmd *cobra.Command, l *lock.Locker) error {
 	n, failed := l.Sweep(cmd.Context())
 	if err := printJSON(cmd.OutOrStdout(), map[string]int{"deleted": n}); err != nil {
 		return err

@@ -3,15 +3,14 @@ package main
 import (
 	"fmt"
 	"runtime"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// versions are the versions of the program, and of a gateway.
-type versions struct {
+// versionInfo are the versions of the program, and of a gateway.
+type versionInfo struct {
 	Version string `json:"version"`
 	Program int    `json:"program"` // its generation: a database's schema may require one
 	Go      string `json:"go"`
@@ -28,7 +27,7 @@ func newVersion(e env) *cobra.Command {
   fencegate version --of-gateway --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := versions{Version: version(), Program: migrations.Program, Go: runtime.Version()}
+			v := versionInfo{Version: programVersion(), Program: migrations.Program, Go: runtime.Version()}
 			if ask {
 				c, err := g.client(cmd.Context(), e)
 				if err != nil {
@@ -54,11 +53,4 @@ func newVersion(e env) *cobra.Command {
 	cmd.Flags().BoolVar(&ask, "of-gateway", false, "ask the gateway for its version, too")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
-		return info.Main.Version
-	}
-	return "development"
 }
