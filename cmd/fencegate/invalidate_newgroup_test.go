@@ -42,7 +42,7 @@ func TestANewGroupHasItsOwnKeysAndRefusesTheGrantsOfTheOldOne(t *testing.T) {
 		t.Errorf("%v %+v", err, done)
 	}
 	if is, err := pgfence.KeyPrefix(pool)(t.Context()); err != nil || is != done.KeyPrefix || is == before {
-		t.Errorf("the prefix is %s, was %s, and %s was told: %v", is, before, done.KeyPrefix, err)
+		t.Errorf("the prefix is %s, was %s, and the output says %s: %v", is, before, done.KeyPrefix, err)
 	}
 	err = pgfence.InTx(t.Context(), testenv.PoolOf(t, pg.URL), g, func(pgx.Tx) error { return nil })
 	if code, ok := fence.CodeOf(err); !ok || code.SQLState != "ZF001" {

@@ -20,8 +20,8 @@ import (
 func newLease(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lease",
-		Short: "Acquire, renew and release leases by hand or from scripts",
-		Long: `Acquire, renew and release leases by hand or from scripts.
+		Short: "Acquire, renew and release leases from a shell or a script",
+		Long: `Acquire, renew and release leases from a shell or a script.
 
 The JSON that "acquire" prints holds secrets: the grant and the handle. Keep it in a
 variable or a private file; "renew" and "release" read the handle from standard input, so

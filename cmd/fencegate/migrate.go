@@ -63,7 +63,7 @@ func newMigrateDown() *cobra.Command {
 		Use:   "down",
 		Short: "Remove the schema; with fences in it only with --force",
 		Long: `Remove the schema. Without --force it refuses a database that holds fences: without them every
-stale writer could write again, and tokens would start anew.`,
+stale writer could write again, and tokens would start from the beginning.`,
 		Example: `  fencegate migrate down --force --postgres-url postgres://admin@db/app`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -254,7 +254,7 @@ func newNodesInit(e env) *cobra.Command {
 		Short: "Admit the nodes of a new group at once, or go on without PostgreSQL after the loss of a majority",
 		Long: `Admit the nodes of a new group at once, as "fencegate serve --init" does. They have to be empty, and
 keep --max-ttl as the longest TTL of the group. Without PostgreSQL (--redis-prefix names the group then)
-a new group can't be told from one that lost all its data: run this once.
+a new group can't be distinguished from one that lost all its data: run this once.
 
 With --above it goes on with a group without PostgreSQL, after so many nodes were lost at once that
 the others can't tell how far tokens were counted. TOKEN must be no lower than any token issued, as

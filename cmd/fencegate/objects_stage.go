@@ -30,7 +30,7 @@ provides them. The transaction, under the same grant:
   SELECT * FROM fence.publish('ID');
   COMMIT;
 
-A file whose size or time changes meanwhile is refused. The gateway's sweep deletes unpublished files after
+A file whose size or time changes during the upload is refused. The gateway's sweep deletes unpublished files after
 a day.`,
 		Example: `  fencegate run --resource reports/2026-11.csv -- sh -c 'id=$(fencegate objects stage reports 2026-11.csv out.csv) && psql -c "…"'`,
 		Args:    cobra.ExactArgs(3),

@@ -215,7 +215,7 @@ Progress goes to standard error; --after continues after the key that it names.`
 	}
 	s.register(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.After, "after", "", "begin after this key: the last one that was told")
+	f.StringVar(&o.After, "after", "", "begin after this key: the last one that was reported")
 	f.BoolVar(&o.Kept, "kept", false, "also the older versions that are kept")
 	f.Float64Var(&o.Sample, "sample", 1, "read only this share, chosen at random: 0.01 is one in a hundred")
 	f.Int64Var(&rate, "rate", 0, "read at most this many MiB per second (default: as many as the store can)")
@@ -225,9 +225,9 @@ Progress goes to standard error; --after continues after the key that it names.`
 const progressEvery = 5 * time.Second
 
 func runVerify(cmd *cobra.Command, k *maintenance.Keeper, o maintenance.Verify, asJSON bool) error {
-	told := time.Now()
-	tell := func(v maintenance.Verified) {
-		told = time.Now()
+	reported := time.Now()
+	report := func(v maintenance.Verified) {
+		reported = time.Now()
 		last := ""
 		if v.Key != "" {
 			last = fmt.Sprintf("; the last was %q in %s", v.Key, v.Bucket)
@@ -235,8 +235,8 @@ func runVerify(cmd *cobra.Command, k *maintenance.Keeper, o maintenance.Verify, 
 		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "verified %d versions, %d MiB, %d wrong%s\n", v.Versions, v.Bytes>>20, v.Bad, last)
 	}
 	o.Progress = func(v maintenance.Verified) {
-		if time.Since(told) >= progressEvery {
-			tell(v)
+		if time.Since(reported) >= progressEvery {
+			report(v)
 		}
 	}
 	found := []map[string]string{}
@@ -257,7 +257,7 @@ func runVerify(cmd *cobra.Command, k *maintenance.Keeper, o maintenance.Verify, 
 			err = printed
 		}
 	} else {
-		tell(done)
+		report(done)
 	}
 	switch {
 	case err != nil && done.Key != "" && o.Bucket != "":

@@ -122,8 +122,8 @@ func newRefresh() *cobra.Command {
 	var d guardFlags
 	cmd := &cobra.Command{
 		Use:   "refresh TABLE",
-		Short: "Make a table's guards anew, with the functions of the schema's version; doctor lists the tables",
-		Long: `Make a table's guards anew, with the same options and the functions of the schema's version. Older
+		Short: "Make a table's guards again, with the functions of the schema's version; doctor lists the tables",
+		Long: `Make a table's guards again, with the same options and the functions of the schema's version. Older
 guards go on working, so this is never urgent. It waits for the table's writers, not for its readers.` + triesHelp,
 		Example: `  fencegate fence refresh public.orders --lock-timeout 1s`,
 		Args:    cobra.ExactArgs(1),

@@ -327,7 +327,7 @@ const (
 	longestRest = 30 * time.Second
 )
 
-// again runs the command each time the lease is available, until ctx ends or an error that no retry mends.
+// again runs the command each time the lease is available, until ctx ends or an error that no retry helps.
 func (o *runFlags) again(ctx context.Context, cfg runner.Config, stderr io.Writer) error {
 	rest := firstRest
 	for {

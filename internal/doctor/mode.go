@@ -47,7 +47,7 @@ func durability(check string, node lock.Node, st lock.NodeStatus) []Finding {
 		return []Finding{warn(check, name+" is declared durable, and was not when it was admitted: after its next restart it is quarantined for the longest TTL",
 			"Restart its server once, when no lease is needed: after that quarantine it is durable.")}
 	}
-	return []Finding{ok(check, "durable: after a restart %s is admitted at once, with the locks that it kept. Its settings are looked at with each admission. "+
+	return []Finding{ok(check, "durable: after a restart %s is admitted at once, with the locks that it kept. Its settings are checked with each admission. "+
 		"Other settings, an epoch that was raised in between, or a fence above its counter cost the longest TTL. "+
 		"Nothing shows that it was restored from a copy made since its last admission, unless a fence has risen: never restore it", name)}
 }

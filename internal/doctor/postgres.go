@@ -248,7 +248,7 @@ func checkSchema(ctx context.Context, conn *pgx.Conn, url string) (f Finding, mi
 	case state.Other() != nil:
 		return fail(check, state.String(), "Make the database again, or use the program that made it."), true
 	case state.Gone():
-		return fail(check, state.String(), "Restore the database from a backup. To begin anew: fencegate migrate down, then migrate up, and protect the tables again."), true
+		return fail(check, state.String(), "Restore the database from a backup. To start again: fencegate migrate down, then migrate up, and protect the tables again."), true
 	case !state.Installed() && !there:
 		return fail(check, "the database has no fence", up), false
 	case state.NeedsNewerProgram(), state.Newer():

@@ -58,7 +58,7 @@ func examineParts(ctx context.Context, parts []part, patience time.Duration) []F
 	return all
 }
 
-// afterDeadline is how long a part whose time is over may take to report what it has found.
+// afterDeadline is how long a part whose time is over may take to report its findings.
 const afterDeadline = time.Second
 
 // within examines the part, and leaves it behind if it does not return: a system call on a file system that is away

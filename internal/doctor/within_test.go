@@ -39,7 +39,7 @@ func hang(t *testing.T, stop, took time.Duration, words string) {
 	begun := time.Now()
 	findings := examineParts(ctx, []part{
 		{"hangs", "look at it", func(context.Context) []Finding { <-answers; return nil }},
-		{"late", "look at it", func(ctx context.Context) []Finding { <-ctx.Done(); return []Finding{ok("late", "told at the end")} }},
+		{"late", "look at it", func(ctx context.Context) []Finding { <-ctx.Done(); return []Finding{ok("late", "reported at the end")} }},
 		{"answers", "look at it", func(context.Context) []Finding { return []Finding{ok("answers", "all well")} }},
 	}, 10*time.Second)
 	if d := time.Since(begun); d != took {

@@ -92,7 +92,7 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 		"wait without end":               {first: []answer{held, away, held, held}, hold: runner.Wait, asked: "0s 5m0s 5m0s 5m0s 5m0s", took: 10*time.Minute + 250*time.Millisecond},
 		"a TTL that ran out on the way":  {first: []answer{problem(410, "lease_lost", "the TTL ran out")}, wait: time.Minute, asked: "0s 0s"},
 		"no endpoints at first":          {asked: "0s", ports: []answer{away, cut}, took: 300 * time.Millisecond},
-		"what no wait mends":             {first: []answer{refused}, hold: runner.Wait, asked: "0s", want: errAny},
+		"what no wait helps":             {first: []answer{refused}, hold: runner.Wait, asked: "0s", want: errAny},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -57,7 +57,7 @@ type Config struct {
 	Environ   []string // the variables that the command inherits; the grants are added
 	OnLost    OnLost
 	// OnHeld is what to do if another holds the resource after Acquire.Wait. That may exceed a gateway's longest wait;
-	// an unavailable gateway is retried meanwhile.
+	// an unavailable gateway is retried until then.
 	OnHeld OnHeld
 	S3     S3Access
 	// PGURLs names variables that hold the database's address, as a URL. The command finds the gateway's address there,

@@ -314,7 +314,7 @@ func (h *held) timeUp() error {
 }
 
 // untilKill is the time until the command must be gone: until shortly before the deadline, or for the grace period if
-// the lease is known to be lost. Its writes meanwhile harm no other holder, because the fence refuses them.
+// the lease is known to be lost. Its writes until then harm no other holder, because the fence refuses them.
 func (w *watch) untilKill() time.Duration {
 	left := w.remaining() - KillMargin
 	if w.gone {

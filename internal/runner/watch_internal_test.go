@@ -344,7 +344,7 @@ func TestSignalsThatComeTogetherAreOne(t *testing.T) {
 	}
 }
 
-// This process was stopped meanwhile, or the machine slept.
+// This process was stopped during the renewal, or the machine slept.
 func TestACommandThatEndedByItselfWasNotEnded(t *testing.T) {
 	t.Parallel()
 	for range 50 { // select picks any ready channel
