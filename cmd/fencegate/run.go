@@ -309,13 +309,13 @@ func (o *runFlags) report(w io.Writer, result runner.Result, err error) {
 	}
 	switch {
 	case err != nil:
-	case len(result.Held) > 1:
-		facts["leases"], facts["exit_code"] = result.Held, result.ExitCode
+	case len(result.Leases) > 1:
+		facts["leases"], facts["exit_code"] = result.Leases, result.ExitCode
 		if result.Lost != nil {
 			facts["lost"] = result.LostOf.Resource
 		}
 	default:
-		facts["token"], facts["exit_code"] = result.Held[0].Token, result.ExitCode
+		facts["token"], facts["exit_code"] = result.Leases[0].Token, result.ExitCode
 	}
 	_, _ = w.Write(o.line(facts))
 }
@@ -335,7 +335,7 @@ func (o *runFlags) again(ctx context.Context, cfg runner.Config, stderr io.Write
 		err := o.once(ctx, cfg, stderr)
 		_, ended := errors.AsType[*childExit](err)
 		lost, _ := errors.AsType[*exitError](err)
-		if ctx.Err() != nil || err != nil && !ended && !runner.Passes(err) && (lost == nil || lost.code != exitLost) {
+		if ctx.Err() != nil || err != nil && !ended && !runner.Retryable(err) && (lost == nil || lost.code != exitLost) {
 			return err
 		}
 		if time.Since(began) >= shortRun {

@@ -22,16 +22,16 @@ type answer func(w http.ResponseWriter, wait time.Duration)
 // answers is a gateway with special answers to the first acquisitions.
 type answers struct {
 	gateway
-	first  []answer
-	ports  []answer // the first answers about endpoints
-	looked int
-	waits  []string // that the acquisitions asked for; the requests are sequential
+	first       []answer
+	ports       []answer // the first answers about endpoints
+	portAnswers int
+	waits       []string // that the acquisitions asked for; the requests are sequential
 }
 
 func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if a.looked < len(a.ports) && r.URL.Path == "/v1/endpoints" {
-		a.looked++
-		a.ports[a.looked-1](w, 0)
+	if a.portAnswers < len(a.ports) && r.URL.Path == "/v1/endpoints" {
+		a.portAnswers++
+		a.ports[a.portAnswers-1](w, 0)
 		return
 	}
 	if r.URL.Path == "/v1/leases" {
