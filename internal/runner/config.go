@@ -104,7 +104,7 @@ type Result struct {
 	Killed   bool    // the command, or a process of its group, was killed
 }
 
-// process is a [child], or a test's stand-in.
+// process is the command while it runs, or the stand-in of a test.
 type process interface {
 	done() <-chan int // receives the exit code once
 	signal(s syscall.Signal) error
