@@ -74,7 +74,7 @@ fences), and PGUSER, PGPASSWORD and PGDATABASE in its environment.`,
 func runDev(ctx context.Context, cmd *cobra.Command, cfg devstack.Config, command []string, shared *terminal.Shared) (err error) {
 	stderr := cmd.ErrOrStderr()
 	cfg.Progress = func(line string) { _, _ = fmt.Fprintln(stderr, "fencegate dev:", line) }
-	cfg.Version = programVersion()
+	cfg.Version = version()
 	cfg.Logger = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: readable}))
 	if len(command) > 0 {
 		cfg.Progress = nil

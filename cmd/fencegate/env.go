@@ -20,7 +20,7 @@ type env struct {
 	environ        func() []string // NAME=VALUE each
 }
 
-func programVersion() string {
+func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
 		return info.Main.Version
 	}

@@ -66,7 +66,7 @@ func (g *gatewayFlags) client(ctx context.Context, e env) (*client.Client, error
 	if info, err := os.Stat(g.tokenFile); err == nil && info.Mode().IsRegular() { // a pipe has its token once
 		now = tokenNow(g.tokenFile, token)
 	}
-	cfg := client.Config{URL: g.url, Token: token, TokenNow: now, UserAgent: "fencegate/" + programVersion()}
+	cfg := client.Config{URL: g.url, Token: token, TokenNow: now, UserAgent: "fencegate/" + version()}
 	if g.certified() {
 		if cfg.TLS, err = g.tls(ctx); err != nil {
 			return nil, err

@@ -51,7 +51,7 @@ Exit codes are listed in docs/cli.md.`,
 		Example: `  fencegate demo                                   watch a paused writer being refused
   fencegate dev                                    everything in one process, no set-up
   fencegate run --resource orders/1001 -- ./job    a job that cannot write once its lease is over`,
-		Version:       programVersion(),
+		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,

@@ -81,7 +81,7 @@ func (o *serveFlags) read(e env, log *slog.Logger) (gateway.Config, []error) {
 		}
 	}
 	cfg := o.cfg
-	cfg.Logger, cfg.Version, cfg.PostgresLeases = log, programVersion(), postgres
+	cfg.Logger, cfg.Version, cfg.PostgresLeases = log, version(), postgres
 	if cfg.API.MaxLease = o.maxLease; o.maxLease == 0 {
 		cfg.API.MaxLease = api.Unlimited
 	}

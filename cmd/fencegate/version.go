@@ -27,7 +27,7 @@ func newVersion(e env) *cobra.Command {
   fencegate version --of-gateway --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := versionInfo{Version: programVersion(), Program: migrations.Program, Go: runtime.Version()}
+			v := versionInfo{Version: version(), Program: migrations.Program, Go: runtime.Version()}
 			if ask {
 				c, err := g.client(cmd.Context(), e)
 				if err != nil {
