@@ -9,7 +9,8 @@ import (
 )
 
 // execute runs one command line and returns its exit code. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the command's
-// context; commands stop in order and clean up. A command that reloads handles SIGHUP itself, and some commands handle all of them.
+// context; commands stop in order and clean up. A command that reloads handles SIGHUP itself, and some commands handle
+// all of these signals.
 func execute(ctx context.Context, e env) int {
 	root, ends, stderr := newRoot(e), endings, e.stderr
 	if cmd, _, err := root.Find(e.args); err == nil {
