@@ -12,40 +12,34 @@ import (
 
 // readWithin reads in to its end, at most limit bytes. It returns when ctx is done, since a terminal may have no end.
 func readWithin(ctx context.Context, in io.Reader, limit int64) ([]byte, error) {
-	type result struct {
-		read []byte
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() {
-		b, err := io.ReadAll(io.LimitReader(in, limit))
-		done <- result{b, err}
-	}()
-	select {
-	case r := <-done:
-		return r.read, r.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	return interruptible(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(in, limit)) })
 }
 
 // readOnce reads a file that a command reads at its start. It may be a pipe, such as /dev/stdin: ctx ends the wait.
 func readOnce(ctx context.Context, flag, path string) ([]byte, error) {
+	return interruptible(ctx, func() ([]byte, error) {
+		text, err := os.ReadFile(path) // opening a pipe blocks, too
+		if err != nil {
+			return nil, usage(errors.New(flag + ": " + err.Error()))
+		}
+		return text, nil
+	})
+}
+
+// interruptible returns what read returns, or the cause of ctx's end, which read does not notice.
+func interruptible(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
 	type result struct {
 		text []byte
 		err  error
 	}
 	done := make(chan result, 1)
 	go func() {
-		text, err := os.ReadFile(path) // opening a pipe blocks, too
+		text, err := read()
 		done <- result{text, err}
 	}()
 	select {
 	case r := <-done:
-		if r.err != nil {
-			return nil, usage(errors.New(flag + ": " + r.err.Error()))
-		}
-		return r.text, nil
+		return r.text, r.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
