@@ -48,7 +48,7 @@ schema: ## Write migrations/schema.sql anew, from what the migrations make (Post
 	@scripts/need postgres
 	$(GO) test -count 1 -run TestTheCommittedSchema ./migrate -update
 
-reference: ## Write docs/reference from commands, options, the HTTP API, metrics, refusals and SQL
+reference: ## Write docs/reference anew, from commands, options, the HTTP API, metrics, refusals and SQL
 	$(GO) test -count 1 -run TestTheReferenceIsCurrent ./cmd/fencegate -args -update
 	$(GO) test -count 1 -run TestTheReferenceOfMetricsIsCurrent ./gateway -args -update
 
