@@ -1,15 +1,20 @@
 package main
 
 import (
-	"encoding/json"
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
+	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/wire"
 )
 
@@ -48,20 +53,17 @@ PostgreSQL counts refused writes per table, also those that bypass the gateways:
 			if err != nil {
 				return err
 			}
-			ctx, stop := untilUnread(cmd.Context(), cmd.OutOrStdout())
+			ctx, stop := withReader(cmd.Context(), cmd.OutOrStdout())
 			defer stop()
 			if table {
-				w := &watching{client: c, out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), rows: maxRows}
-				if len(args) == 1 {
-					w.prefix = args[0]
-				}
+				w := &activityTable{client: c, out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), rows: maxRows, prefix: argument(args, 0)}
 				return w.run(ctx, follow)
 			}
 			show := printEvent
 			if asJSON {
 				show = func(out io.Writer, e wire.Event) error { return printLine(out, e) }
 			}
-			return follows(ctx, streamsOf(c, refused), follow, cmd.ErrOrStderr(), func(e wire.Event) error { return show(cmd.OutOrStdout(), e) })
+			return showEvents(ctx, streamsOf(c, refused), follow, cmd.ErrOrStderr(), func(e wire.Event) error { return show(cmd.OutOrStdout(), e) })
 		},
 	}
 	g.register(cmd)
@@ -72,33 +74,213 @@ PostgreSQL counts refused writes per table, also those that bypass the gateways:
 	return cmd
 }
 
-// printEvent prints an event as a line.
-func printEvent(out io.Writer, e wire.Event) error {
-	words := []string{e.Time.UTC().Format(time.RFC3339), e.Kind}
-	add := func(when bool, format string, a ...any) {
-		if when {
-			words = append(words, fmt.Sprintf(format, a...))
-		}
-	}
-	add(e.Code != "", "%s", e.Code)
-	add(e.Kind == wire.EventMissed && e.Missed > 0, "%d events: the reader was too slow", e.Missed)
-	add(e.Kind == wire.EventMissed && e.Missed == 0, "some events: the reader was too slow, the gateway restarted, or another gateway answered")
-	add(e.Node != "", "node=%s", oneLine(e.Node))
-	add(e.Kind == wire.EventSwept, "deleted=%d", e.Deleted)
-	add(e.Surface != "", "%s", e.Surface)
-	add(e.Statement != "", "%s", e.Statement)
-	add(e.Table != "", "%s", oneLine(e.Table))
-	add(e.Resource != "", "resource=%s", oneLine(e.Resource))
-	add(e.Needed != "", "needs=%s", oneLine(e.Needed))
-	add(e.Presented != 0, "token=%s", e.Presented)
-	add(e.Recorded != 0, "fence=%s", e.Recorded)
-	add(e.Holder != "", "by=%s", oneLine(e.Holder))
-	add(e.Login != "", "login=%s", oneLine(e.Login))
-	add(e.Client != "", "client=%s", e.Client)
-	add(e.App != "", "app=%s", oneLine(e.ShortApp()))
-	_, err := fmt.Fprintln(out, strings.Join(words, " "))
-	return unread(err)
+const (
+	maxRows   = 1000 // most held resources that are shown
+	maxPages  = 20   // most requests for them
+	drawEvery = time.Second
+	maxFeed   = 100
+)
+
+// activityTable shows the held resources and the events.
+type activityTable struct {
+	client    *client.Client
+	out, note io.Writer
+	prefix    string
+	rows      int
+
+	mu     sync.Mutex
+	latest []wire.Event // refusals and ends of leases, newest last
 }
 
-// printLine prints a line of JSON.
-func printLine(out io.Writer, v any) error { return unread(json.NewEncoder(out).Encode(v)) }
+// heldResources returns the held resources, up to rows; more reports that there are others.
+func (w *activityTable) heldResources(ctx context.Context) (held []wire.Listed, more bool, err error) {
+	ask := client.ResourcesRequest{Prefix: w.prefix, Held: true, Limit: w.rows}
+	for range maxPages {
+		page, err := w.client.Resources(ctx, ask)
+		if err != nil {
+			return held, false, err
+		}
+		held = append(held, page.Resources...)
+		if page.Next == nil {
+			return held, false, nil
+		}
+		if ask.After, ask.Limit = *page.Next, w.rows-len(held); ask.Limit <= 0 {
+			break
+		}
+	}
+	return held, true, nil
+}
+
+// about reports whether an event concerns the watched prefix.
+func (w *activityTable) about(e wire.Event) bool {
+	return w.prefix == "" || strings.HasPrefix(e.Resource, w.prefix) || strings.HasPrefix(e.Needed, w.prefix)
+}
+
+// processOf shows a table if the output is a terminal, else lines.
+func (w *activityTable) run(ctx context.Context, follow bool) error {
+	file, ok := w.out.(*os.File)
+	if !ok || !follow || !term.IsTerminal(int(file.Fd())) {
+		return w.lines(ctx, follow)
+	}
+	return w.table(ctx, func() (width, height int) {
+		width, height, err := term.GetSize(int(file.Fd()))
+		if err != nil {
+			return 80, 24
+		}
+		return width, height
+	})
+}
+
+// lines prints the held resources, and then the events.
+func (w *activityTable) lines(ctx context.Context, follow bool) error {
+	held, more, err := w.heldResources(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // interrupted, or nobody reads
+		}
+		return err
+	}
+	for _, one := range held {
+		if _, err := fmt.Fprintf(w.out, "held %s token=%s by=%s left=%s waiters=%d\n", oneLine(one.Resource), one.Token, oneLine(one.Holder), leftOf(one), one.Waiters); err != nil {
+			return ignoreNoReader(err)
+		}
+	}
+	if more {
+		_, _ = fmt.Fprintf(w.note, "fencegate activity: more are held; name a prefix\n")
+	}
+	return showEvents(ctx, streamsOf(w.client, false), follow, w.note, func(e wire.Event) error {
+		if !w.about(e) {
+			return nil
+		}
+		return printEvent(w.out, e)
+	})
+}
+
+// table redraws until ctx ends.
+func (w *activityTable) table(ctx context.Context, size func() (width, height int)) error {
+	reading, cancel := context.WithCancel(ctx)
+	var feed sync.WaitGroup
+	ended := make(chan error, 1)
+	feed.Go(func() { ended <- w.feed(reading) })
+	defer feed.Wait()
+	defer cancel()
+	tick := time.NewTicker(drawEvery)
+	defer tick.Stop()
+	_, _ = io.WriteString(w.out, "\x1b[2J")
+	for {
+		status, err := w.client.Status(ctx)
+		var held []wire.Listed
+		more := false
+		if err == nil {
+			held, more, err = w.heldResources(ctx)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if problem, ok := errors.AsType[*client.Problem](err); ok && !retryable(problem) {
+			return err // for example a missing right: retrying does not help
+		}
+		width, height := size()
+		if _, err := w.out.Write(w.draw(status, held, more, err, width, height)); err != nil {
+			return ignoreNoReader(err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-ended:
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+// feed collects events until ctx ends, or until they are refused, for example for want of a right.
+func (w *activityTable) feed(ctx context.Context) error {
+	streams := streamsOf(w.client, false)
+	for {
+		err := showEvents(ctx, streams, true, io.Discard, func(e wire.Event) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.about(e) {
+				w.latest = append(w.latest, e)
+				w.latest = w.latest[max(0, len(w.latest)-maxFeed):]
+			}
+			return nil
+		})
+		if ctx.Err() != nil || !retryable(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(reconnect):
+		}
+	}
+}
+
+// draw renders one screen: the held resources above, the events below.
+func (w *activityTable) draw(status wire.Status, held []wire.Listed, more bool, failed error, width, height int) []byte {
+	if width < 1 || height < 1 { // the terminal does not report its size
+		width, height = 80, 24
+	}
+	lines := []string{summary(status)}
+	if failed != nil {
+		lines = []string{"fencegate activity: " + oneLine(failed.Error()) + "; trying again"}
+	}
+	w.mu.Lock()
+	events := w.latest
+	w.mu.Unlock()
+	room := max(2, height-len(lines)-4)
+	forHeld := min(len(held), max(room/2, room-len(events)))
+	title := "HELD NOW"
+	if hidden := len(held) - forHeld; hidden > 0 || more {
+		title += fmt.Sprintf(" (%d more%s)", hidden, map[bool]string{true: ", and others"}[more])
+	}
+	lines = append(lines, "", fmt.Sprintf("%-40s %12s %10s %3s  %s", title, "TOKEN", "LEFT", "W", "HOLDER"))
+	for _, one := range held[:forHeld] {
+		lines = append(lines, fmt.Sprintf("%-40s %12s %10s %3d  %s", oneLine(one.Resource), one.Token, leftOf(one), one.Waiters, oneLine(one.Holder)))
+	}
+	lines = append(lines, "")
+	for _, e := range events[max(0, len(events)-max(0, room-forHeld)):] {
+		var line bytes.Buffer
+		_ = printEvent(&line, e)
+		lines = append(lines, strings.TrimRight(line.String(), "\n"))
+	}
+	var picture bytes.Buffer
+	picture.WriteString("\x1b[H")
+	for i, line := range lines[:min(len(lines), height)] {
+		if i > 0 {
+			picture.WriteString("\r\n")
+		}
+		picture.WriteString(truncated(line, width) + "\x1b[K")
+	}
+	picture.WriteString("\x1b[J")
+	return picture.Bytes()
+}
+
+// truncated shortens a line to the terminal's width.
+func truncated(line string, width int) string {
+	runes := []rune(line)
+	return string(runes[:min(len(runes), max(1, width))])
+}
+
+// summary describes the gateway's state in a line.
+func summary(s wire.Status) string {
+	words := []string{"fencegate " + oneLine(s.Version), "up " + (time.Duration(s.UptimeMS) * time.Millisecond).Round(time.Second).String(), "postgresql " + s.Postgres.State, s.Lock.Kind + " " + s.Lock.State}
+	for _, n := range s.Lock.Nodes {
+		text := oneLine(n.Name) + " " + n.State
+		if n.QuarantineMS > 0 {
+			text += fmt.Sprintf(" %ds", (n.QuarantineMS+999)/1000)
+		}
+		words = append(words, text)
+	}
+	for _, count := range []struct {
+		name string
+		n    *int64
+	}{{"held here", s.HeldLeases}, {"waiting", s.Waiters}, {"sessions", s.Sessions}, {"objects", s.Objects}} {
+		if count.n != nil {
+			words = append(words, fmt.Sprintf("%s %d", count.name, *count.n))
+		}
+	}
+	return strings.Join(words, " | ")
+}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -89,17 +88,15 @@ func printBuckets(cmd *cobra.Command, answer json.RawMessage) error {
 	if err := json.Unmarshal(answer, &page); err != nil {
 		return fmt.Errorf("the gateway's list of buckets: %w", err)
 	}
-	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "BUCKET\tRULE\tKEEP\tWRITE ONCE\tCREATED\tRULES BELOW PREFIXES")
-	for _, b := range page.Buckets {
+	err := printList(cmd.OutOrStdout(), false, page.Buckets, "BUCKET\tRULE\tKEEP\tWRITE ONCE\tCREATED\tRULES BELOW PREFIXES", func(b wire.Bucket) string {
 		below := make([]string, len(b.Prefixes))
 		for i, p := range b.Prefixes {
 			below[i] = oneLine(p.Prefix) + "=" + oneLine(p.Rule)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", oneLine(b.Bucket), oneLine(b.Rule), oneLine(b.Keep), oneLine(b.WriteOnce),
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", oneLine(b.Bucket), oneLine(b.Rule), oneLine(b.Keep), oneLine(b.WriteOnce),
 			b.CreatedAt.UTC().Format(time.RFC3339), cmp.Or(strings.Join(below, " "), "-"))
-	}
-	if err := w.Flush(); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	if page.Next != nil {

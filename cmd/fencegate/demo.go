@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/internal/demo"
 	"github.com/fencegate/fencegate/internal/terminal"
 )
@@ -67,10 +68,10 @@ fencegate-demo, and the schema fencegate_demo, which it removes.`,
 			}
 			screen.Start("fencegate demo: a paused writer meets the fence")
 			if alone {
-				return demoAlone(ctx, cmd, cfg, postgres)
+				return demoOnOwnStack(ctx, cfg, postgres)
 			}
 			cfg.Bucket = "fencegate-demo"
-			return demoOn(ctx, e, cfg, g, adminURL)
+			return demoOnGateway(ctx, e, cfg, g, adminURL)
 		},
 	}
 	g.register(cmd)
@@ -81,8 +82,30 @@ fencegate-demo, and the schema fencegate_demo, which it removes.`,
 	return cmd
 }
 
-// demoOn runs the demo on a running gateway. The workers use the given login too.
-func demoOn(ctx context.Context, e env, cfg demo.Config, g gatewayFlags, adminURL string) error {
+// demoOnOwnStack runs the demo on a stack that ends with it.
+func demoOnOwnStack(ctx context.Context, cfg demo.Config, postgres bool) (err error) {
+	stack, err := startDemoStack(ctx, postgres, func(line string) { cfg.Screen.Step("set-up", line) })
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stack.Stop()) }()
+	leases := "3 Redis nodes"
+	if postgres {
+		leases = "no Redis"
+	}
+	cfg.Screen.Step("set-up", "ready: "+stack.PostgreSQL()+", "+leases+", gateway")
+	if cfg.Client, err = client.New(client.Config{URL: stack.GatewayURL()}); err != nil {
+		return err
+	}
+	cfg.AdminURL = stack.AdminURL()
+	if err := configureWorkers(&cfg, stack.GatewayURL(), "", stack.DatabaseURL()); err != nil {
+		return err
+	}
+	return runDemo(ctx, cfg)
+}
+
+// demoOnGateway runs the demo on a running gateway. The workers use the given login too.
+func demoOnGateway(ctx context.Context, e env, cfg demo.Config, g gatewayFlags, adminURL string) error {
 	var err error
 	if cfg.Client, err = g.client(ctx, e); err != nil {
 		return err
@@ -97,13 +120,13 @@ func demoOn(ctx context.Context, e env, cfg demo.Config, g gatewayFlags, adminUR
 	if err := checkPassfile(adminURL); err != nil {
 		return err
 	}
-	if err := workers(&cfg, g.url, token, adminURL); err != nil {
+	if err := configureWorkers(&cfg, g.url, token, adminURL); err != nil {
 		return err
 	}
-	return tell(ctx, cfg)
+	return runDemo(ctx, cfg)
 }
 
-func tell(ctx context.Context, cfg demo.Config) error {
+func runDemo(ctx context.Context, cfg demo.Config) error {
 	if err := demo.Run(ctx, cfg); err != nil {
 		return err
 	}
@@ -111,9 +134,9 @@ func tell(ctx context.Context, cfg demo.Config) error {
 	return err
 }
 
-// workers configures how the workers are started. Their parameters
+// configureWorkers configures how the workers are started. Their parameters
 // are passed in the environment, which process lists do not show.
-func workers(cfg *demo.Config, gatewayURL, token, login string) error {
+func configureWorkers(cfg *demo.Config, gatewayURL, token, login string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err

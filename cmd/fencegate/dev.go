@@ -41,7 +41,7 @@ FENCEGATE_REDIS_PASSWORD, DATABASE_URL (the database's owner), ARMING_DATABASE_U
 fences), and PGUSER, PGPASSWORD and PGDATABASE in its environment.`,
 		Example: `  fencegate dev
   fencegate dev --ephemeral -- go test ./...`,
-		Annotations: map[string]string{heeds: ""},
+		Annotations: map[string]string{handlesSignals: ""},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
 			if cfg.Buckets, err = parseBuckets(splitAll(buckets)); err != nil {
@@ -54,9 +54,9 @@ fences), and PGUSER, PGPASSWORD and PGDATABASE in its environment.`,
 				return err
 			}
 			var shared terminal.Shared
-			ctx, _, stop := heed(cmd.Context(), cmd.InOrStdin(), &shared)
+			ctx, _, stop := untilSignal(cmd.Context(), cmd.InOrStdin(), &shared)
 			defer stop()
-			return endedBy(ctx, dev(ctx, cmd, cfg, args, &shared))
+			return endedBy(ctx, runDev(ctx, cmd, cfg, args, &shared))
 		},
 	}
 	f := cmd.Flags()
@@ -71,7 +71,7 @@ fences), and PGUSER, PGPASSWORD and PGDATABASE in its environment.`,
 	return cmd
 }
 
-func dev(ctx context.Context, cmd *cobra.Command, cfg devstack.Config, command []string, shared *terminal.Shared) (err error) {
+func runDev(ctx context.Context, cmd *cobra.Command, cfg devstack.Config, command []string, shared *terminal.Shared) (err error) {
 	stderr := cmd.ErrOrStderr()
 	cfg.Progress = func(line string) { _, _ = fmt.Fprintln(stderr, "fencegate dev:", line) }
 	cfg.Version = version()
@@ -104,8 +104,8 @@ func dev(ctx context.Context, cmd *cobra.Command, cfg devstack.Config, command [
 	return err
 }
 
-// commandPatience is how long the command may take to exit after SIGTERM.
-const commandPatience = 10 * time.Second
+// commandStopTimeout is how long the command may take to exit after SIGTERM.
+const commandStopTimeout = 10 * time.Second
 
 // runBeside runs a command beside the running stack.
 func runBeside(ctx context.Context, cmd *cobra.Command, shared *terminal.Shared, stack *devstack.Stack, command []string) error {
@@ -113,7 +113,7 @@ func runBeside(ctx context.Context, cmd *cobra.Command, shared *terminal.Shared,
 	c.Env = append(os.Environ(), stack.Environ()...)
 	c.Stdin, c.Stdout, c.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
-	c.WaitDelay = commandPatience
+	c.WaitDelay = commandStopTimeout
 	if err := shared.Start(c); err != nil {
 		return fmt.Errorf("run %s: %w", command[0], err)
 	}
@@ -155,4 +155,9 @@ Try, in another terminal:
 `,
 		a.API, user, password, a.PG, database, a.S3, s.PostgreSQL(), s.Dir(),
 		user, password, a.PG, database, user, password, a.API)
+}
+
+// startDemoStack starts a stack of demo's own, which keeps nothing.
+func startDemoStack(ctx context.Context, postgres bool, progress func(line string)) (*devstack.Stack, error) {
+	return devstack.Start(ctx, devstack.Config{Ephemeral: true, PostgresLeases: postgres, Progress: progress})
 }

@@ -1,22 +1,14 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
+	"runtime/debug"
 	"slices"
 	"strings"
-	"syscall"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/fencegate/fencegate/internal/pgtext"
-	"github.com/fencegate/fencegate/internal/terminal"
 )
 
 // env is what a command takes from its process, so that tests can run commands in process.
@@ -28,88 +20,12 @@ type env struct {
 	environ        func() []string // NAME=VALUE each
 }
 
-// endings are the signals that end a command, without those that this process was started to ignore, as by nohup. That
-// can only be determined before the first [signal.Notify].
-var endings = slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}, signal.Ignored)
-
-// execute runs one command line and returns its exit code. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the command's
-// context; commands stop in order and clean up. A command that reloads handles SIGHUP itself, and one that heeds all of them.
-func execute(ctx context.Context, e env) int {
-	root, ends, stderr := newRoot(e), endings, e.stderr
-	if cmd, _, err := root.Find(e.args); err == nil {
-		if _, ok := cmd.Annotations[reloads]; ok {
-			ends = withoutHangup(endings)
-			signal.Ignore(syscall.SIGHUP) // until the command listens for it
-		}
-		if _, ok := cmd.Annotations[heeds]; ok {
-			ends = nil
-		}
-		if _, ok := cmd.Annotations[queues]; ok {
-			queue := newMessages(e.stderr)
-			defer queue.close()
-			stderr = queue
-		}
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
 	}
-	if len(ends) > 0 {
-		var stop context.CancelFunc
-		ctx, stop = signal.NotifyContext(ctx, ends...)
-		defer stop()
-	}
-	root.SetArgs(e.args)
-	root.SetIn(e.stdin)
-	root.SetOut(e.stdout)
-	root.SetErr(stderr)
-	ran, err := root.ExecuteContextC(ctx)
-	return report(stderr, ran.CommandPath(), named(ran, endedBy(ctx, err)))
+	return "development"
 }
-
-// interrupted is the error of a command that a signal ended.
-type interrupted struct{}
-
-func (interrupted) Error() string { return "interrupted" }
-func (interrupted) Unwrap() error { return context.Canceled }
-
-// endedBy replaces an error that follows from the interrupt that ended ctx.
-func endedBy(ctx context.Context, err error) error {
-	var said *exitError
-	var told *toldError
-	var passed *childExit
-	if err == nil || ctx.Err() == nil || errors.As(err, &said) || errors.As(err, &told) || errors.As(err, &passed) {
-		return err
-	}
-	return interrupted{}
-}
-
-// report prints one line with the command's error, and one with a hint if there is one.
-func report(w io.Writer, command string, err error) int {
-	if err == nil {
-		return exitOK
-	}
-	if passed, ok := errors.AsType[*childExit](err); ok {
-		return passed.code
-	}
-	code, hint := classify(err)
-	if code == exitUnread || errors.As(err, new(*toldError)) {
-		return code
-	}
-	text := oneLine(pgtext.Of(err))
-	if code == exitInterrupted {
-		text = "interrupted"
-	}
-	if _, malformed := errors.AsType[*pgconn.ParseConfigError](err); malformed {
-		text = "the database's address is not a PostgreSQL address" // err contains the address, sometimes with its password
-	}
-	_, _ = fmt.Fprintf(w, "fencegate: %s\n", text)
-	if hint == seeHelp {
-		hint = "see " + command + " --help"
-	}
-	if hint != "" && !strings.Contains(text, oneLine(hint)) {
-		_, _ = fmt.Fprintf(w, "hint: %s\n", oneLine(hint))
-	}
-	return code
-}
-
-func oneLine(s string) string { return terminal.Line(s) }
 
 const envPrefix = "FENCEGATE_"
 

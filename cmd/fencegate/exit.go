@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/wire"
 )
 
@@ -31,7 +34,7 @@ const (
 	exitForbidden   = 77 // refused: not authorized, or the fence's ZF002 to ZF004
 	exitLost        = 79 // the lease was lost before the command ended
 	exitInterrupted = 130
-	exitUnread      = 141 // standard output has lost its reader; as SIGPIPE ends a process
+	exitNoReader    = 141 // standard output has lost its reader; as SIGPIPE ends a process
 )
 
 // exitError carries an exit code and a hint to main.
@@ -42,17 +45,25 @@ type exitError struct {
 }
 
 func (e *exitError) Error() string { return e.err.Error() }
+
 func (e *exitError) Unwrap() error { return e.err }
 
-// toldError is an error that was already printed as JSON.
-type toldError struct{ error }
+// printedError is an error that was already printed as JSON.
+type printedError struct{ error }
 
-func (e *toldError) Unwrap() error { return e.error }
+func (e *printedError) Unwrap() error { return e.error }
 
 // childExit passes on the exit code of the command that `run` ran. Nothing is printed.
 type childExit struct{ code int }
 
 func (e *childExit) Error() string { return fmt.Sprintf("the command ended with %d", e.code) }
+
+// interruptedError is the error of a command that a signal ended.
+type interruptedError struct{}
+
+func (interruptedError) Error() string { return "interrupted" }
+
+func (interruptedError) Unwrap() error { return context.Canceled }
 
 // seeHelp stands for a hint at the command's help.
 const seeHelp = "see --help"
@@ -65,9 +76,55 @@ func withHint(err error, code int, hint string) error {
 	return &exitError{code: code, hint: hint, err: err}
 }
 
+// endedBy replaces an error that follows from the interrupt that ended ctx.
+func endedBy(ctx context.Context, err error) error {
+	var explicit *exitError
+	var printed *printedError
+	var passed *childExit
+	if err == nil || ctx.Err() == nil || errors.As(err, &explicit) || errors.As(err, &printed) || errors.As(err, &passed) {
+		return err
+	}
+	return interruptedError{}
+}
+
+// report prints one line with the command's error, and one with a hint if there is one.
+func report(w io.Writer, command string, err error) int {
+	if err == nil {
+		return exitOK
+	}
+	if passed, ok := errors.AsType[*childExit](err); ok {
+		return passed.code
+	}
+	code, hint := classify(err)
+	if code == exitNoReader || errors.As(err, new(*printedError)) {
+		return code
+	}
+	text := oneLine(pgtext.Of(err))
+	if code == exitInterrupted {
+		text = "interrupted"
+	}
+	if _, malformed := errors.AsType[*pgconn.ParseConfigError](err); malformed {
+		text = "the database's address is not a PostgreSQL address" // err contains the address, sometimes with its password
+	}
+	_, _ = fmt.Fprintf(w, "fencegate: %s\n", text)
+	if hint == seeHelp {
+		hint = "see " + command + " --help"
+	}
+	if hint != "" && !strings.Contains(text, oneLine(hint)) {
+		_, _ = fmt.Fprintf(w, "hint: %s\n", oneLine(hint))
+	}
+	return code
+}
+
 func classify(err error) (code int, hint string) {
 	if explicit, ok := errors.AsType[*exitError](err); ok {
 		return explicit.code, explicit.hint
+	}
+	switch {
+	case errors.Is(err, objects.ErrNoBucket):
+		return exitFailed, "see fencegate buckets ls"
+	case errors.Is(err, objects.ErrNoVersion):
+		return exitFailed, "see fencegate objects versions BUCKET KEY"
 	}
 	if problem, ok := errors.AsType[*client.Problem](err); ok {
 		return problemExit(problem), hintOf(problem)
@@ -80,8 +137,8 @@ func classify(err error) (code int, hint string) {
 	}
 	var unreachable *client.UnreachableError
 	switch {
-	case stdoutUnread(err):
-		return exitUnread, ""
+	case stdoutHasNoReader(err):
+		return exitNoReader, ""
 	case errors.Is(err, context.Canceled):
 		return exitInterrupted, ""
 	case errors.As(err, &unreachable) && errors.Is(err, http.ErrSchemeMismatch):
@@ -102,6 +159,11 @@ func classify(err error) (code int, hint string) {
 		return exitUsage, ""
 	}
 	return exitFailed, ""
+}
+
+func exitOf(err error) int {
+	code, _ := classify(err)
+	return code
 }
 
 // hintOf returns a problem's hint in terms of the command line.
@@ -141,9 +203,9 @@ func untrusted(err error) string {
 	return "name the file with the authority of the gateway's certificate with --ca or FENCEGATE_CA"
 }
 
-// broken wraps an error that ended the PostgreSQL connection, or that is not one of its answers: whether the statement
+// unknownIfBroken wraps an error that ended the PostgreSQL connection, or that is not one of its answers: whether the statement
 // took effect is unknown.
-func broken(err error) error {
+func unknownIfBroken(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -78,190 +78,6 @@ func TestFencesAreListedShownAndRevokedWithoutAGateway(t *testing.T) {
 	}
 }
 
-func TestTablesAndSchemasAreProtectedFromTheCommandLine(t *testing.T) {
-	t.Parallel()
-	pg := testenv.Postgres(t)
-	vars := map[string]string{"FENCEGATE_POSTGRES_URL": pg.URL}
-	runSQL(t, pg.URL, `CREATE TABLE orders (id bigint, token bigint)`, `CREATE SCHEMA app`, `CREATE TABLE app.a (id bigint)`)
-	refused := func(state string) {
-		t.Helper()
-		conn, err := pgx.Connect(t.Context(), pg.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close(t.Context()) }()
-		_, err = conn.Exec(t.Context(), `INSERT INTO orders VALUES (1)`)
-		if (err == nil) != (state == "") || err != nil && !strings.Contains(err.Error(), state) {
-			t.Errorf("an unfenced write: %v; want %q", err, state)
-		}
-	}
-	for _, step := range []struct {
-		args  []string
-		state string
-	}{
-		{[]string{"protect", "orders", "--under", "orders/"}, "ZF002"},
-		{[]string{"unprotect", "orders"}, ""},
-		{[]string{"protect", "orders", "--resource", "all"}, "ZF002"},
-		{[]string{"protect", "orders", "--per-row", "'orders/' || id", "--stamp", "token"}, "ZF002"},
-		{[]string{"protect", "orders", "--under", "orders/", "--report"}, ""},
-		{[]string{"fence", "enforce", "orders"}, "ZF002"},
-		{[]string{"unprotect", "orders"}, ""},
-		{[]string{"protect", "app", "--schema", "--under", "app/"}, ""},
-	} {
-		ok(t, vars, step.args...)
-		refused(step.state)
-	}
-	ok(t, vars, "protect", "orders", "--under", "orders/")
-	if _, _, stderr := cli(t, vars, "protect", "orders", "--under", "orders/"); stderr != "" {
-		t.Errorf("the same rule again: %q", stderr)
-	}
-	if _, _, stderr := cli(t, vars, "protect", "orders", "--resource", "all"); !strings.Contains(stderr, "orders was protected with under => 'orders/';") {
-		t.Errorf("another rule does not name the one before: %q", stderr)
-	}
-	ok(t, vars, "unprotect", "orders")
-	ok(t, vars, "fence", "uncovered")
-	runSQL(t, pg.URL, `CREATE TABLE app.b (id bigint)`)
-	code, stdout, _ := cli(t, vars, "fence", "uncovered")
-	if code != exitFailed || !strings.Contains(stdout, "app.b: ") {
-		t.Errorf("a table without a guard in a protected schema: %d %q", code, stdout)
-	}
-	ok(t, vars, "fence", "events", "install")
-	ok(t, vars, "protect", "app", "--schema", "--under", "app/")
-	runSQL(t, pg.URL, `CREATE TABLE app.c (id bigint)`)
-	if out := ok(t, vars, "fence", "uncovered", "--json"); strings.TrimSpace(out) != "[]" {
-		t.Errorf("with event triggers: %s", out)
-	}
-	ok(t, vars, "fence", "events", "uninstall")
-	ok(t, vars, "unprotect", "app", "--schema")
-}
-
-func TestInvalidateAllRefusesEveryGrantFromBefore(t *testing.T) {
-	t.Parallel()
-	pg := testenv.Postgres(t)
-	vars := map[string]string{"FENCEGATE_POSTGRES_URL": pg.URL, "FENCEGATE_YES": "true"}
-	runSQL(t, pg.URL, `CREATE TABLE orders (id bigint)`, `SELECT fence.protect('orders', under => 'orders/')`, `INSERT INTO fence.unsealed VALUES ('elsewhere/*')`,
-		`SELECT fence.raise('elsewhere/1', 70, NULL, '')`, `SELECT fence.raise('highest', 9223372036854775807, NULL, '')`)
-	g := grant(t, pg.GatewayURL, "orders/1", 5)
-	lost := fence.Grant{Resource: "orders/1", Token: 7, Seal: fence.NewSeal()} // issued, and lost by the server
-
-	if code, _, stderr := cli(t, vars, "fence", "invalidate-all"); code != exitUsage || !strings.Contains(stderr, "--yes") {
-		t.Errorf("without a confirmation that was typed: %d %s", code, stderr)
-	}
-	// A writer under the old grant, in the middle of its transaction.
-	conn, err := pgx.Connect(t.Context(), pg.WriterURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tx, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `SELECT fence.use($1, $2)`, g.Resource, g.Presented()); err != nil {
-		t.Fatal(err)
-	}
-
-	var done invalidation
-	if err := json.Unmarshal([]byte(ok(t, vars, "fence", "invalidate-all", "--yes", "--json")), &done); err != nil || done.Raised != 3 || done.Unsealed != 2 || done.Already || len(done.Undrained) != 0 {
-		t.Errorf("%v %+v", err, done)
-	}
-	if err := tx.Commit(t.Context()); err == nil {
-		t.Error("a writer that passed the check before committed after")
-	}
-	_ = conn.Close(t.Context())
-	for _, old := range []fence.Grant{g, lost} {
-		err := pgfence.InTx(t.Context(), testenv.PoolOf(t, pg.URL), old, func(pgx.Tx) error { return nil })
-		if code, ok := fence.CodeOf(err); !ok || code.SQLState != "ZF001" {
-			t.Errorf("grant %s: %v", old, err)
-		}
-	}
-	for resource, want := range map[string]string{"orders/1": "4294967301", "elsewhere/1": "71", "highest": "9223372036854775807"} {
-		var f fence.Record
-		if err := json.Unmarshal([]byte(ok(t, vars, "fence", "show", resource, "--json")), &f); err != nil || f.Token.String() != want || !f.Sealed {
-			t.Errorf("%s: %v %+v; want token %s", resource, err, f, want)
-		}
-	}
-
-	if out := ok(t, vars, "fence", "invalidate-all", "--yes"); !strings.Contains(out, "nothing to raise") {
-		t.Errorf("a second time under the same identity: %s", out)
-	}
-	if out := ok(t, vars, "fence", "invalidate-all", "--yes", "--again"); !strings.Contains(out, "3 fence(s) raised") {
-		t.Errorf("again: %s", out)
-	}
-	code, _, _ := cli(t, map[string]string{"FENCEGATE_POSTGRES_URL": pg.GatewayURL}, "fence", "invalidate-all", "--yes")
-	if code == exitOK {
-		t.Error("a gateway's login may invalidate everything")
-	}
-}
-
-func TestInvalidateAllNamesWhatItCannotDrainAndWhoIsInItsWay(t *testing.T) {
-	t.Parallel()
-	pg := testenv.Postgres(t)
-	vars := map[string]string{"FENCEGATE_POSTGRES_URL": pg.URL}
-	g := grant(t, pg.GatewayURL, "orders/1", 5)
-	conn, err := pgx.Connect(t.Context(), pg.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(t.Context()) }()
-	run := func(sql string, args ...any) {
-		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-	}
-	gid := "stale-" + pg.Database
-	run(`BEGIN`)
-	run(`SELECT fence.use($1, $2)`, g.Resource, g.Presented())
-	run(`PREPARE TRANSACTION '` + gid + `'`)
-	code, stdout, stderr := cli(t, vars, "fence", "invalidate-all", "--yes")
-	if code != exitUnavailable || !strings.Contains(stdout, gid) || !strings.Contains(stderr, "hint: ") {
-		t.Errorf("a prepared transaction: %d %q %q", code, stdout, stderr)
-	}
-	run(`ROLLBACK PREPARED '` + gid + `'`)
-	if out := ok(t, vars, "fence", "invalidate-all", "--yes"); !strings.Contains(out, "nothing to raise") {
-		t.Errorf("afterwards: %s", out)
-	}
-
-	run(`BEGIN`)
-	run(`SELECT fence.raise('orders/1', 9000000000, NULL, '')`) // it holds the resource's turn until it ends
-	code, _, stderr = cli(t, vars, "fence", "invalidate-all", "--yes", "--again")
-	if code != exitUnavailable || !strings.Contains(stderr, "process ") {
-		t.Errorf("behind a raise that does not end: %d %q", code, stderr)
-	}
-	run(`ROLLBACK`)
-}
-
-func TestDoctorFromTheCommandLine(t *testing.T) {
-	t.Parallel()
-	pg := testenv.Postgres(t)
-	vars := map[string]string{"FENCEGATE_POSTGRES_URL": pg.GatewayURL}
-	code, stdout, stderr := cli(t, vars, "doctor", "--blobs", t.TempDir()) // the tests' server runs without fsync
-	if code != exitFailed || !strings.Contains(stdout, "FAIL  postgresql.durability: fsync is off") || !strings.Contains(stdout, "OK    blobs.writable") || !strings.Contains(stdout, "→ ") {
-		t.Errorf("%d\n%s%s", code, stdout, stderr)
-	}
-	code, stdout, _ = cli(t, vars, "doctor", "--json")
-	var report struct {
-		Status   string
-		Findings []struct{ Check, Status, Found, Do string }
-	}
-	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != exitFailed || report.Status != "FAIL" || len(report.Findings) < 10 {
-		t.Errorf("%d %v %+v", code, err, report)
-	}
-	config, err := pgx.ParseConfig(pg.GatewayURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(stdout, config.Password) {
-		t.Error("the password was printed")
-	}
-	if code, _, _ := cli(t, vars, "doctor", "--postgres-url", "", "--blobs", t.TempDir()); code != exitOK {
-		t.Errorf("a blob folder alone: %d", code)
-	}
-	if code, _, _ := cli(t, nil, "doctor"); code != exitUsage {
-		t.Errorf("nothing to examine: %d", code)
-	}
-}
-
 func TestADatabaseWithoutFencegatesSchemaIsSaidWithWhatToDo(t *testing.T) {
 	t.Parallel()
 	vars := map[string]string{"FENCEGATE_POSTGRES_URL": testenv.PostgresEmpty(t).URL}
@@ -317,5 +133,54 @@ func TestServeSaysAMissingRightAtOnce(t *testing.T) {
 	code, _, stderr = cli(t, map[string]string{"FENCEGATE_POSTGRES_URL": pg.WriterURL}, "fence", "ls")
 	if code != exitForbidden || !strings.Contains(stderr, "permission denied for database") || !strings.Contains(stderr, "hint: use the login") {
 		t.Errorf("no right to connect: %d %s", code, stderr)
+	}
+}
+
+func TestTablesAreListedWithWhatTheyRefused(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	runSQL(t, pg.URL,
+		"CREATE TABLE calm (id int)", "CREATE TABLE orders (id int)", "CREATE TABLE drafts (id int)", "GRANT ALL ON calm, orders, drafts TO fence_writer",
+		"SELECT fence.protect('calm', under => 'calm/')", "SELECT fence.protect('orders', per_row => $$'orders/' || id$$)",
+		"SELECT fence.protect('drafts', resource => 'drafts', mode => 'report')")
+	conn, err := pgx.Connect(t.Context(), pg.WriterURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{"INSERT INTO orders VALUES (1)", "DELETE FROM orders WHERE id = 1", "INSERT INTO orders VALUES (2)"} {
+		if _, err := conn.Exec(t.Context(), sql); err == nil {
+			t.Errorf("%s is not refused", sql)
+		}
+	}
+	if _, err := conn.Exec(t.Context(), "INSERT INTO drafts VALUES (1)"); err != nil {
+		t.Error(err)
+	}
+	_ = conn.Close(t.Context())
+	for login, url := range map[string]string{"gateway": pg.GatewayURL, "writer": pg.WriterURL, "owner": pg.URL} {
+		vars := map[string]string{"FENCEGATE_POSTGRES_URL": url}
+		var tables []protectedTable
+		if err := json.Unmarshal([]byte(ok(t, vars, "fence", "tables", "--json")), &tables); err != nil || len(tables) != 3 {
+			t.Fatalf("%s: %v %+v", login, err, tables)
+		}
+		most, next, calm := tables[0], tables[1], tables[2]
+		if most.Table != "orders" || most.Refused == nil || *most.Refused != 3 || most.WouldRefuse != nil || most.Mode != "enforce" || !most.Complete || most.Needs != "'orders/' || id" {
+			t.Errorf("%s: first %+v", login, most)
+		}
+		if next.Table != "drafts" || next.Refused != nil || next.WouldRefuse == nil || *next.WouldRefuse != 1 || next.Needs != "drafts" {
+			t.Errorf("%s: second %+v", login, next)
+		}
+		if calm.Table != "calm" || calm.Refused == nil || *calm.Refused != 0 || calm.Needs != "calm/*" {
+			t.Errorf("%s: third %+v", login, calm)
+		}
+		if out := ok(t, vars, "fence", "tables"); !strings.Contains(out, "REFUSED") || strings.Count(out, "\n") != 4 {
+			t.Errorf("%s: %s", login, out)
+		}
+	}
+}
+
+func TestADatabaseWithoutProtectedTablesHasAnEmptyList(t *testing.T) {
+	t.Parallel()
+	if out := ok(t, map[string]string{"FENCEGATE_POSTGRES_URL": testenv.Postgres(t).GatewayURL}, "fence", "tables", "--json"); strings.TrimSpace(out) != "[]" {
+		t.Errorf("%s; want []", out)
 	}
 }

@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -14,13 +14,14 @@ import (
 
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/wire"
 )
 
 func newLease(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lease",
-		Short: "Acquire, renew and release leases by hand or from scripts",
-		Long: `Acquire, renew and release leases by hand or from scripts.
+		Short: "Acquire, renew and release leases from a shell or a script",
+		Long: `Acquire, renew and release leases from a shell or a script.
 
 The JSON that "acquire" prints holds secrets: the grant and the handle. Keep it in a
 variable or a private file; "renew" and "release" read the handle from standard input, so
@@ -55,7 +56,7 @@ func newLeaseAcquire(e env) *cobra.Command {
 					holder = user + "@" + holder
 				}
 			}
-			surviveUnread()
+			catchSIGPIPE()
 			lease, err := c.Acquire(cmd.Context(), client.AcquireRequest{Resource: args[0], TTL: ttl, Wait: wait, Holder: holder})
 			if err != nil {
 				return err
@@ -144,27 +145,68 @@ func clientAndHandle(ctx context.Context, e env, g *gatewayFlags, in io.Reader) 
 	return c, handle, nil
 }
 
-// readWithin reads in to its end, at most limit bytes. It returns when ctx is done, since a terminal may have no end.
-func readWithin(ctx context.Context, in io.Reader, limit int64) ([]byte, error) {
-	type result struct {
-		read []byte
-		err  error
+func newLeaseShow(e env) *cobra.Command {
+	var g gatewayFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "show RESOURCE",
+		Short: "Show whether somebody holds a resource, whether its lease is over, or that it has no fence",
+		Example: `  fencegate lease show orders/1001
+  fencegate lease show orders/1001 --json | jq -r .state`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := g.client(cmd.Context(), e)
+			if err != nil {
+				return err
+			}
+			one, err := leaseOf(cmd.Context(), c, args[0])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), one)
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), leaseLine(one))
+			return err
+		},
 	}
-	done := make(chan result, 1)
-	go func() {
-		b, err := io.ReadAll(io.LimitReader(in, limit))
-		done <- result{b, err}
-	}()
-	select {
-	case r := <-done:
-		return r.read, r.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	g.register(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
 }
 
-func printJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+// leaseOf returns a resource's list entry, also if it has no fence.
+func leaseOf(ctx context.Context, c *client.Client, resource string) (wire.Listed, error) {
+	known, err := c.Inspect(ctx, resource)
+	if problem, ok := errors.AsType[*client.Problem](err); ok && problem.Status == http.StatusNotFound && problem.Code == wire.CodeNotFound {
+		one := wire.Listed{State: wire.StateNever}
+		one.Resource = resource
+		return one, nil
+	}
+	if err != nil {
+		return wire.Listed{}, err
+	}
+	one := wire.Listed{Record: known.Record, State: wire.StateOf(known.Record, known.Locked)}
+	if known.Lock != nil {
+		one.LeftMS, one.Waiters = known.Lock.TTLMS, known.Lock.Waiters
+	}
+	return one, nil
+}
+
+// leaseLine describes the entry in a sentence.
+func leaseLine(one wire.Listed) string {
+	name, holder := oneLine(one.Resource), oneLine(one.Holder)
+	switch one.State {
+	case wire.StateNever:
+		return name + ": no fence is recorded: it was never held, or its fence was retired"
+	case wire.StateLive:
+		return fmt.Sprintf("%s: held by %s with token %s, for another %s unless it is renewed; %d waiting", name, holder, one.Token, leftOf(one), one.Waiters)
+	case wire.StateReleased:
+		return fmt.Sprintf("%s: released by %s, token %s, at %s", name, holder, one.Token, one.EndedAt.UTC().Format(time.RFC3339))
+	case wire.StateRevoked:
+		return fmt.Sprintf("%s: %s at %s; the fence is at token %s, which has no holder", name, holder, one.ArmedAt.UTC().Format(time.RFC3339), one.Token)
+	case wire.StateExpired:
+		return fmt.Sprintf("%s: expired; the fence stands at token %s, armed by %s at %s", name, one.Token, holder, one.ArmedAt.UTC().Format(time.RFC3339))
+	}
+	return fmt.Sprintf("%s: the lock does not say; the fence stands at token %s, armed by %s at %s", name, one.Token, holder, one.ArmedAt.UTC().Format(time.RFC3339))
 }

@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	maxUnwritten = 256         // messages that wait for their reader; of more, the oldest are dropped
-	endPatience  = time.Second // how long the end of the process waits for them to be written
+	maxQueuedMessages   = 256         // messages that wait for their reader; of more, the oldest are dropped
+	messageFlushTimeout = time.Second // how long the end of the process waits for them to be written
 )
 
-// queues annotates commands whose messages wait for their reader in [messages].
-const queues = "queues its messages"
+// queuesMessages annotates commands whose messages wait for their reader in [messageQueue].
+const queuesMessages = "queues its messages"
 
-// messages is a writer that does not wait for its reader, which may stand still: a stopped pager, a log collector that
+// messageQueue is a writer that does not wait for its reader, which may stand still: a stopped pager, a log collector that
 // hangs. Each Write is one message. If too many wait, the oldest are dropped, and a line in their place says how many.
 // close must be called.
-type messages struct {
+type messageQueue struct {
 	mu      sync.Mutex
 	more    sync.Cond
 	waiting [][]byte
@@ -28,8 +28,8 @@ type messages struct {
 	written chan struct{} // closed when all is written after close
 }
 
-func newMessages(w io.Writer) *messages {
-	m := &messages{notice: said, written: make(chan struct{})}
+func newMessageQueue(w io.Writer) *messageQueue {
+	m := &messageQueue{notice: runMessage, written: make(chan struct{})}
 	m.more.L = &m.mu
 	go func() {
 		defer close(m.written)
@@ -41,7 +41,7 @@ func newMessages(w io.Writer) *messages {
 }
 
 // next waits for the next text to write. ok is false after the last one.
-func (m *messages) next() (text []byte, ok bool) {
+func (m *messageQueue) next() (text []byte, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for len(m.waiting) == 0 && !m.closed {
@@ -58,10 +58,10 @@ func (m *messages) next() (text []byte, ok bool) {
 	return text, true
 }
 
-func (m *messages) Write(p []byte) (int, error) {
+func (m *messageQueue) Write(p []byte) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.waiting) == maxUnwritten {
+	if len(m.waiting) == maxQueuedMessages {
 		m.waiting = m.waiting[1:]
 		m.dropped++
 	}
@@ -71,22 +71,22 @@ func (m *messages) Write(p []byte) (int, error) {
 }
 
 // format sets how a line about dropped messages reads.
-func (m *messages) format(notice func(text string) []byte) {
+func (m *messageQueue) format(notice func(text string) []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.notice = notice
 }
 
-// said is a message of run.
-func said(text string) []byte { return []byte("fencegate run: " + text + "\n") }
+// runMessage is a message of run.
+func runMessage(text string) []byte { return []byte("fencegate run: " + text + "\n") }
 
 // close waits for what is to be written, but not long.
-func (m *messages) close() {
+func (m *messageQueue) close() {
 	m.mu.Lock()
 	m.closed = true
 	m.more.Signal()
 	m.mu.Unlock()
-	patience := time.NewTimer(endPatience)
+	patience := time.NewTimer(messageFlushTimeout)
 	defer patience.Stop()
 	select {
 	case <-m.written:

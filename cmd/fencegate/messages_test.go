@@ -24,17 +24,17 @@ func TestOfTooManyMessagesTheOldestAreDroppedAndCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		out := &halted{resume: make(chan struct{})}
-		m := newMessages(out)
+		m := newMessageQueue(out)
 		_, _ = io.WriteString(m, "first\n")
 		synctest.Wait() // it is being written
-		for i := range maxUnwritten + 3 {
+		for i := range maxQueuedMessages + 3 {
 			_, _ = fmt.Fprintln(m, i)
 		}
 		close(out.resume)
 		m.close()
 		got := strings.Split(out.read.String(), "\n")
-		counted, last := strings.Contains(got[1], "3 messages were dropped"), fmt.Sprint(maxUnwritten+2)
-		if len(got) != maxUnwritten+3 || got[0] != "first" || !counted || got[2] != "3" || got[maxUnwritten+1] != last {
+		counted, last := strings.Contains(got[1], "3 messages were dropped"), fmt.Sprint(maxQueuedMessages+2)
+		if len(got) != maxQueuedMessages+3 || got[0] != "first" || !counted || got[2] != "3" || got[maxQueuedMessages+1] != last {
 			t.Errorf("%d lines: %q", len(got), got)
 		}
 	})
@@ -44,12 +44,12 @@ func TestTheEndWaitsForItsMessagesButNotLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		out := &halted{resume: make(chan struct{})}
-		m := newMessages(out)
+		m := newMessageQueue(out)
 		_, _ = io.WriteString(m, "last\n")
 		began := time.Now()
 		m.close()
-		if took := time.Since(began); took != endPatience {
-			t.Errorf("it took %v, want %v", took, endPatience)
+		if took := time.Since(began); took != messageFlushTimeout {
+			t.Errorf("it took %v, want %v", took, messageFlushTimeout)
 		}
 		close(out.resume)
 	})

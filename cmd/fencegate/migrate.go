@@ -21,15 +21,15 @@ func newMigrate() *cobra.Command {
 	return cmd
 }
 
-// migrated is the database of a command, and which sets of migrations it means.
-type migrated struct{ url, only string }
+// migrationFlags is the database of a command, and which sets of migrations it means.
+type migrationFlags struct{ url, only string }
 
-func (m *migrated) register(cmd *cobra.Command) {
+func (m *migrationFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.url, "postgres-url", "", "the database, as a login that may create roles and schemas (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
 	cmd.Flags().StringVar(&m.only, "only", "", onlyUsage)
 }
 
-func (m *migrated) set() (migrate.Set, error) {
+func (m *migrationFlags) set() (migrate.Set, error) {
 	set, err := setOf(m.only)
 	if m.url == "" {
 		return set, errors.Join(err, usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)")))
@@ -38,7 +38,7 @@ func (m *migrated) set() (migrate.Set, error) {
 }
 
 func newMigrateUp() *cobra.Command {
-	var m migrated
+	var m migrationFlags
 	cmd := &cobra.Command{
 		Use:     "up",
 		Short:   "Bring the schema to this version; several processes may do so at once",
@@ -57,13 +57,13 @@ func newMigrateUp() *cobra.Command {
 }
 
 func newMigrateDown() *cobra.Command {
-	var m migrated
+	var m migrationFlags
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Remove the schema; with fences in it only with --force",
 		Long: `Remove the schema. Without --force it refuses a database that holds fences: without them every
-stale writer could write again, and tokens would start anew.`,
+stale writer could write again, and tokens would start from the beginning.`,
 		Example: `  fencegate migrate down --force --postgres-url postgres://admin@db/app`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -81,7 +81,7 @@ stale writer could write again, and tokens would start anew.`,
 }
 
 func newMigrateStatus() *cobra.Command {
-	var m migrated
+	var m migrationFlags
 	cmd := &cobra.Command{
 		Use:     "status",
 		Short:   "Print the schema's version and this binary's",

@@ -69,14 +69,14 @@ func TestMigrateUpSaysForWhomItWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stderr strings.Builder
-	told := writerFunc(func(p []byte) (int, error) {
+	releasing := writerFunc(func(p []byte) (int, error) {
 		if _, err := other.Exec(t.Context(), `SELECT pg_advisory_unlock_all()`); err != nil {
 			t.Error(err)
 		}
 		return stderr.Write(p)
 	})
 	code := execute(t.Context(), env{
-		args: []string{"migrate", "up", "--postgres-url", pg.URL}, stdin: strings.NewReader(""), stdout: io.Discard, stderr: told,
+		args: []string{"migrate", "up", "--postgres-url", pg.URL}, stdin: strings.NewReader(""), stdout: io.Discard, stderr: releasing,
 		lookup: func(string) (string, bool) { return "", false }, environ: func() []string { return nil },
 	})
 	want := fmt.Sprintf("waiting for the migration lock: the session with pid %d (psql) holds it\n", other.PgConn().PID())

@@ -7,8 +7,6 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
-
-	"github.com/fencegate/fencegate/internal/demo"
 )
 
 // The build tag noembedded leaves out the servers that dev embeds, for programs that only serve.
@@ -25,5 +23,13 @@ func newDev(env) *cobra.Command {
 	}
 }
 
-// demoAlone fails: this build has no stack. demo --gateway needs none.
-func demoAlone(context.Context, *cobra.Command, demo.Config, bool) error { return errNoEmbedded }
+// noStack is the stack that this build does not have. demo --gateway needs none.
+type noStack interface {
+	PostgreSQL() string
+	GatewayURL() string
+	AdminURL() string
+	DatabaseURL() string
+	Stop() error
+}
+
+func startDemoStack(context.Context, bool, func(string)) (noStack, error) { return nil, errNoEmbedded }

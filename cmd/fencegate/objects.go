@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -68,34 +67,11 @@ func shownRecord(r objects.Record) shownObject {
 	return o
 }
 
-// printObjects prints the list as JSON, or as a table with the header's columns.
-func (d *database) printObjects(cmd *cobra.Command, list []shownObject, header string, row func(shownObject) string) error {
-	if d.json {
-		return printJSON(cmd.OutOrStdout(), list)
-	}
-	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, header)
-	for _, o := range list {
-		fmt.Fprintln(w, row(o))
-	}
-	return w.Flush()
-}
-
 func (o shownObject) kind() string {
 	if o.Deletion {
 		return "deletion"
 	}
 	return fmt.Sprint(o.Size)
-}
-
-func objectsError(err error) error {
-	switch {
-	case errors.Is(err, objects.ErrNoBucket):
-		return withHint(err, exitFailed, "see fencegate buckets ls")
-	case errors.Is(err, objects.ErrNoVersion):
-		return withHint(err, exitFailed, "see fencegate objects versions BUCKET KEY")
-	}
-	return err
 }
 
 func wantLimit(limit int) error {
@@ -105,16 +81,8 @@ func wantLimit(limit int) error {
 	return nil
 }
 
-// prefixOf returns the argument after the bucket, or "".
-func prefixOf(args []string) string {
-	if len(args) > 1 {
-		return args[1]
-	}
-	return ""
-}
-
 func newObjectsList() *cobra.Command {
-	var d database
+	var d databaseFlags
 	var after string
 	var limit int
 	cmd := &cobra.Command{
@@ -127,15 +95,15 @@ func newObjectsList() *cobra.Command {
 				return err
 			}
 			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				found, err := objects.NewCatalog(objects.NewDatabase(pool, 0)).Objects(cmd.Context(), args[0], prefixOf(args), after, limit)
+				found, err := objects.NewCatalog(objects.NewDatabase(pool, 0)).Objects(cmd.Context(), args[0], argument(args, 1), after, limit)
 				if err != nil {
-					return objectsError(err)
+					return err
 				}
 				list := make([]shownObject, len(found))
 				for i, o := range found {
 					list[i] = shownObject{Key: o.Key, Size: o.Size, ETag: o.ETag, WrittenAt: o.Modified.UTC()}
 				}
-				return d.printObjects(cmd, list, "KEY\tSIZE\tWRITTEN AT", func(o shownObject) string {
+				return printList(cmd.OutOrStdout(), d.json, list, "KEY\tSIZE\tWRITTEN AT", func(o shownObject) string {
 					return fmt.Sprintf("%q\t%d\t%s", o.Key, o.Size, o.WrittenAt.Format(time.RFC3339))
 				})
 			})
@@ -148,7 +116,7 @@ func newObjectsList() *cobra.Command {
 }
 
 func newObjectsVersions() *cobra.Command {
-	var d database
+	var d databaseFlags
 	var afterKey, afterVersion string
 	var limit int
 	cmd := &cobra.Command{
@@ -161,15 +129,15 @@ func newObjectsVersions() *cobra.Command {
 				return err
 			}
 			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				found, err := objects.NewCatalog(objects.NewDatabase(pool, 0)).Versions(cmd.Context(), args[0], prefixOf(args), afterKey, afterVersion, limit)
+				found, err := objects.NewCatalog(objects.NewDatabase(pool, 0)).Versions(cmd.Context(), args[0], argument(args, 1), afterKey, afterVersion, limit)
 				if err != nil {
-					return objectsError(err)
+					return err
 				}
 				list := make([]shownObject, len(found))
 				for i, v := range found {
 					list[i] = shownVersion(v)
 				}
-				return d.printObjects(cmd, list, "KEY\tVERSION\tSTATE\tSIZE\tTOKEN\tHOLDER\tWRITTEN AT", func(o shownObject) string {
+				return printList(cmd.OutOrStdout(), d.json, list, "KEY\tVERSION\tSTATE\tSIZE\tTOKEN\tHOLDER\tWRITTEN AT", func(o shownObject) string {
 					return fmt.Sprintf("%q\t%s\t%s\t%s\t%s\t%s\t%s", o.Key, o.Version, o.State, o.kind(), o.Token, oneLine(o.Holder), o.WrittenAt.Format(time.RFC3339))
 				})
 			})
@@ -183,7 +151,7 @@ func newObjectsVersions() *cobra.Command {
 }
 
 func newObjectsAudit() *cobra.Command {
-	var d database
+	var d databaseFlags
 	var limit int
 	cmd := &cobra.Command{
 		Use:     "audit BUCKET KEY",
@@ -197,7 +165,7 @@ func newObjectsAudit() *cobra.Command {
 			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
 				found, err := objects.NewCatalog(objects.NewDatabase(pool, 0)).Audit(cmd.Context(), args[0], args[1], limit)
 				if err != nil {
-					return objectsError(err)
+					return err
 				}
 				list := make([]shownObject, len(found))
 				for i, r := range found {
@@ -206,7 +174,7 @@ func newObjectsAudit() *cobra.Command {
 				if len(found) == 0 {
 					fmt.Fprintf(cmd.ErrOrStderr(), "no write of %q in bucket %q is on record\n", args[1], args[0])
 				}
-				return d.printObjects(cmd, list, "WRITTEN AT\tVERSION\tSTATE\tSIZE\tRESOURCE\tTOKEN\tHOLDER", func(o shownObject) string {
+				return printList(cmd.OutOrStdout(), d.json, list, "WRITTEN AT\tVERSION\tSTATE\tSIZE\tRESOURCE\tTOKEN\tHOLDER", func(o shownObject) string {
 					return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s", o.WrittenAt.Format(time.RFC3339), o.Version, o.State, o.kind(), o.Resource, o.Token, oneLine(o.Holder))
 				})
 			})
@@ -218,7 +186,7 @@ func newObjectsAudit() *cobra.Command {
 }
 
 func newObjectsRestore(e env) *cobra.Command {
-	var d database
+	var d databaseFlags
 	cmd := &cobra.Command{
 		Use:   "restore BUCKET KEY VERSION",
 		Short: "Make an older version of a key current again, under the grant in FENCE_RESOURCE and FENCE_TOKEN",
@@ -240,7 +208,7 @@ the resource that a write of the key needs. A stale one changes nothing.`,
 			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
 				id, err := objects.NewCatalog(objects.NewDatabase(pool, 0)).Restore(cmd.Context(), args[0], args[1], args[2], grant)
 				if err != nil {
-					return objectsError(err)
+					return err
 				}
 				if d.json {
 					return printJSON(cmd.OutOrStdout(), map[string]string{"key": args[1], "version": id, "restored_from": args[2]})
@@ -251,5 +219,40 @@ the resource that a write of the key needs. A stale one changes nothing.`,
 		},
 	}
 	d.register(cmd, asGateway)
+	return cmd
+}
+
+func newObjectsStaged() *cobra.Command {
+	var d databaseFlags
+	var after string
+	var limit int
+	cmd := &cobra.Command{
+		Use:     "staged BUCKET [PREFIX]",
+		Short:   "List uploads that wait to be published together with rows, in the order of their staging",
+		Example: `  fencegate objects staged reports`,
+		Args:    cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := wantLimit(limit); err != nil {
+				return err
+			}
+			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
+				found, err := objects.NewCatalog(objects.NewDatabase(pool, 0)).Staged(cmd.Context(), args[0], argument(args, 1), after, limit)
+				if err != nil {
+					return err
+				}
+				list := make([]shownObject, len(found))
+				for i, s := range found {
+					list[i] = shownVersion(s.Version)
+					list[i].State = "staged"
+				}
+				return printList(cmd.OutOrStdout(), d.json, list, "KEY\tSTAGE\tSIZE\tRESOURCE\tTOKEN\tSTAGED AT", func(o shownObject) string {
+					return fmt.Sprintf("%q\t%s\t%d\t%s\t%s\t%s", o.Key, o.Version, o.Size, o.Resource, o.Token, o.WrittenAt.Format(time.RFC3339))
+				})
+			})
+		},
+	}
+	d.register(cmd, asGateway)
+	cmd.Flags().StringVar(&after, "after", "", "begin after this stage: the last one of the page before")
+	cmd.Flags().IntVar(&limit, "limit", 1000, "list at most that many")
 	return cmd
 }

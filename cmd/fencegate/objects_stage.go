@@ -8,14 +8,11 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/s3fence"
-	"github.com/fencegate/fencegate/gateway/objects"
 )
 
 func newObjectsStage(e env) *cobra.Command {
@@ -33,7 +30,7 @@ provides them. The transaction, under the same grant:
   SELECT * FROM fence.publish('ID');
   COMMIT;
 
-A file whose size or time changes meanwhile is refused. The gateway's sweep deletes unpublished files after
+A file whose size or time changes during the upload is refused. The gateway's sweep deletes unpublished files after
 a day.`,
 		Example: `  fencegate run --resource reports/2026-11.csv -- sh -c 'id=$(fencegate objects stage reports 2026-11.csv out.csv) && psql -c "…"'`,
 		Args:    cobra.ExactArgs(3),
@@ -126,39 +123,4 @@ func stageError(err error, bucket, key string) error {
 		return withHint(err, exitUnavailable, silentS3)
 	}
 	return err
-}
-
-func newObjectsStaged() *cobra.Command {
-	var d database
-	var after string
-	var limit int
-	cmd := &cobra.Command{
-		Use:     "staged BUCKET [PREFIX]",
-		Short:   "List uploads that wait to be published together with rows, in the order of their staging",
-		Example: `  fencegate objects staged reports`,
-		Args:    cobra.RangeArgs(1, 2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := wantLimit(limit); err != nil {
-				return err
-			}
-			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				found, err := objects.NewCatalog(objects.NewDatabase(pool, 0)).Staged(cmd.Context(), args[0], prefixOf(args), after, limit)
-				if err != nil {
-					return objectsError(err)
-				}
-				list := make([]shownObject, len(found))
-				for i, s := range found {
-					list[i] = shownVersion(s.Version)
-					list[i].State = "staged"
-				}
-				return d.printObjects(cmd, list, "KEY\tSTAGE\tSIZE\tRESOURCE\tTOKEN\tSTAGED AT", func(o shownObject) string {
-					return fmt.Sprintf("%q\t%s\t%d\t%s\t%s\t%s", o.Key, o.Version, o.Size, o.Resource, o.Token, o.WrittenAt.Format(time.RFC3339))
-				})
-			})
-		},
-	}
-	d.register(cmd, asGateway)
-	cmd.Flags().StringVar(&after, "after", "", "begin after this stage: the last one of the page before")
-	cmd.Flags().IntVar(&limit, "limit", 1000, "list at most that many")
-	return cmd
 }

@@ -16,20 +16,20 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
-// stored connects a command to PostgreSQL and the blob store.
-type stored struct {
-	database
+// storeFlags connects a command to PostgreSQL and the blob store.
+type storeFlags struct {
+	databaseFlags
 
 	blobs string
 }
 
-func (s *stored) register(cmd *cobra.Command) {
-	s.database.register(cmd, asGateway)
+func (s *storeFlags) register(cmd *cobra.Command) {
+	s.databaseFlags.register(cmd, asGateway)
 	cmd.Flags().StringVar(&s.blobs, "blobs", "", "where the blobs are: what the gateways have as --blobs (required)")
 }
 
 // with calls f with a Keeper for both.
-func (s *stored) with(ctx context.Context, f func(*maintenance.Keeper) error) error {
+func (s *storeFlags) with(ctx context.Context, f func(*maintenance.Keeper) error) error {
 	if s.blobs == "" {
 		return usage(errors.New("--blobs is missing (or FENCEGATE_BLOBS)"))
 	}
@@ -37,7 +37,7 @@ func (s *stored) with(ctx context.Context, f func(*maintenance.Keeper) error) er
 	if err != nil {
 		return usage(fmt.Errorf("--blobs: %w", err))
 	}
-	return s.database.with(ctx, func(pool *pgxpool.Pool) error {
+	return s.databaseFlags.with(ctx, func(pool *pgxpool.Pool) error {
 		err := f(maintenance.New(objects.NewDatabase(pool, 0), store))
 		_, explained := errors.AsType[*exitError](err)
 		if _, foreign := errors.AsType[*maintenance.StoreOwnerError](err); foreign && !explained {
@@ -48,7 +48,7 @@ func (s *stored) with(ctx context.Context, f func(*maintenance.Keeper) error) er
 }
 
 func newObjectsClaim() *cobra.Command {
-	var s stored
+	var s storeFlags
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "claim",
@@ -80,7 +80,7 @@ tests.`,
 }
 
 func newObjectsSweep() *cobra.Command {
-	var s stored
+	var s storeFlags
 	var o maintenance.Sweep
 	cmd := &cobra.Command{
 		Use:   "sweep",
@@ -182,7 +182,7 @@ func printSwept(w io.Writer, swept maintenance.Swept, dry, asJSON bool) error {
 }
 
 func newObjectsVerify() *cobra.Command {
-	var s stored
+	var s storeFlags
 	var o maintenance.Verify
 	var rate int64
 	cmd := &cobra.Command{
@@ -197,7 +197,7 @@ Progress goes to standard error; --after continues after the key that it names.`
 		Args: cobra.MaximumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				o.Bucket, o.Prefix = args[0], prefixOf(args)
+				o.Bucket, o.Prefix = args[0], argument(args, 1)
 			}
 			switch {
 			case o.Sample <= 0 || o.Sample > 1:
@@ -215,7 +215,7 @@ Progress goes to standard error; --after continues after the key that it names.`
 	}
 	s.register(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.After, "after", "", "begin after this key: the last one that was told")
+	f.StringVar(&o.After, "after", "", "begin after this key: the last one that was reported")
 	f.BoolVar(&o.Kept, "kept", false, "also the older versions that are kept")
 	f.Float64Var(&o.Sample, "sample", 1, "read only this share, chosen at random: 0.01 is one in a hundred")
 	f.Int64Var(&rate, "rate", 0, "read at most this many MiB per second (default: as many as the store can)")
@@ -225,9 +225,9 @@ Progress goes to standard error; --after continues after the key that it names.`
 const progressEvery = 5 * time.Second
 
 func runVerify(cmd *cobra.Command, k *maintenance.Keeper, o maintenance.Verify, asJSON bool) error {
-	told := time.Now()
-	tell := func(v maintenance.Verified) {
-		told = time.Now()
+	reported := time.Now()
+	report := func(v maintenance.Verified) {
+		reported = time.Now()
 		last := ""
 		if v.Key != "" {
 			last = fmt.Sprintf("; the last was %q in %s", v.Key, v.Bucket)
@@ -235,8 +235,8 @@ func runVerify(cmd *cobra.Command, k *maintenance.Keeper, o maintenance.Verify, 
 		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "verified %d versions, %d MiB, %d wrong%s\n", v.Versions, v.Bytes>>20, v.Bad, last)
 	}
 	o.Progress = func(v maintenance.Verified) {
-		if time.Since(told) >= progressEvery {
-			tell(v)
+		if time.Since(reported) >= progressEvery {
+			report(v)
 		}
 	}
 	found := []map[string]string{}
@@ -250,14 +250,14 @@ func runVerify(cmd *cobra.Command, k *maintenance.Keeper, o maintenance.Verify, 
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\t%s\t%q\tversion %s\t%s\n", strings.ToUpper(f.Problem), f.Bucket, f.Key, f.Version, oneLine(f.Detail))
 	})
 	if err != nil && done == (maintenance.Verified{}) { // nothing was examined
-		return objectsError(err)
+		return err
 	}
 	if asJSON {
 		if printed := printJSON(cmd.OutOrStdout(), map[string]any{"versions": done.Versions, "bytes": done.Bytes, "bucket": done.Bucket, "key": done.Key, "findings": found}); err == nil {
 			err = printed
 		}
 	} else {
-		tell(done)
+		report(done)
 	}
 	switch {
 	case err != nil && done.Key != "" && o.Bucket != "":
@@ -270,10 +270,5 @@ func runVerify(cmd *cobra.Command, k *maintenance.Keeper, o maintenance.Verify, 
 		return withHint(fmt.Errorf("%d of %d versions are not what was written", done.Bad, done.Versions), exitFailed,
 			"bring the blobs back from a backup by their ids, or an older version with fencegate objects restore")
 	}
-	return objectsError(err)
-}
-
-func exitOf(err error) int {
-	code, _ := classify(err)
-	return code
+	return err
 }

@@ -28,7 +28,7 @@ const (
 )
 
 func newProtect() *cobra.Command {
-	var d guarded
+	var d guardFlags
 	var resource, under, perRow, stamp string
 	var report, schema bool
 	cmd := &cobra.Command{
@@ -80,7 +80,7 @@ old one.` + triesHelp,
 }
 
 func newUnprotect() *cobra.Command {
-	var d guarded
+	var d guardFlags
 	var schema bool
 	cmd := &cobra.Command{
 		Use:     "unprotect TABLE",
@@ -102,7 +102,7 @@ func newUnprotect() *cobra.Command {
 }
 
 func newEnforce() *cobra.Command {
-	var d guarded
+	var d guardFlags
 	cmd := &cobra.Command{
 		Use:   "enforce TABLE",
 		Short: "Refuse from now on what --report has only reported",
@@ -119,11 +119,11 @@ readers.` + triesHelp,
 }
 
 func newRefresh() *cobra.Command {
-	var d guarded
+	var d guardFlags
 	cmd := &cobra.Command{
 		Use:   "refresh TABLE",
-		Short: "Make a table's guards anew, with the functions of the schema's version; doctor lists the tables",
-		Long: `Make a table's guards anew, with the same options and the functions of the schema's version. Older
+		Short: "Make a table's guards again, with the functions of the schema's version; doctor lists the tables",
+		Long: `Make a table's guards again, with the same options and the functions of the schema's version. Older
 guards go on working, so this is never urgent. It waits for the table's writers, not for its readers.` + triesHelp,
 		Example: `  fencegate fence refresh public.orders --lock-timeout 1s`,
 		Args:    cobra.ExactArgs(1),
@@ -136,7 +136,7 @@ guards go on working, so this is never urgent. It waits for the table's writers,
 }
 
 func newEvents() *cobra.Command {
-	var d database
+	var d databaseFlags
 	cmd := &cobra.Command{
 		Use:       "events install|uninstall",
 		Short:     "Install the event triggers that keep guards on, also on new partitions and tables",
@@ -150,7 +150,7 @@ func newEvents() *cobra.Command {
 			}
 			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
 				_, err := pool.Exec(cmd.Context(), sql)
-				return broken(err)
+				return unknownIfBroken(err)
 			})
 		},
 	}
@@ -171,20 +171,20 @@ Others queue behind a lock that it waits for. So it tries ten times, for at most
 Then it gives up, and changes nothing.`
 )
 
-// guarded is the database of a command that changes the guards of a table.
-type guarded struct {
-	database
+// guardFlags is the database of a command that changes the guards of a table.
+type guardFlags struct {
+	databaseFlags
 	patience time.Duration
 }
 
-func (d *guarded) register(cmd *cobra.Command) {
+func (d *guardFlags) register(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&d.patience, "lock-timeout", changePatience, "how long each of ten tries waits for others' transactions on the table")
-	d.database.register(cmd, asOwner)
+	d.databaseFlags.register(cmd, asOwner)
 }
 
 // changeGuards runs a statement about the guards of the table or schema in args[0]. On success it prints now, the new
 // state. PostgreSQL's notices go to standard error.
-func (d *guarded) changeGuards(cmd *cobra.Command, now, sql string, args ...any) error {
+func (d *guardFlags) changeGuards(cmd *cobra.Command, now, sql string, args ...any) error {
 	if d.patience <= 0 {
 		return usage(fmt.Errorf("--lock-timeout %s: it must be above 0", d.patience))
 	}
@@ -195,7 +195,7 @@ func (d *guarded) changeGuards(cmd *cobra.Command, now, sql string, args ...any)
 			notices.Reset()
 			err := d.tryChange(cmd.Context(), pool, sql, args)
 			if !lockedOut(err) || try == changeTries || cmd.Context().Err() != nil {
-				return broken(err)
+				return unknownIfBroken(err)
 			}
 		}
 	})
@@ -210,7 +210,7 @@ func (d *guarded) changeGuards(cmd *cobra.Command, now, sql string, args ...any)
 }
 
 // tryChange runs the statement in a transaction that waits no longer for a lock than d.patience.
-func (d *guarded) tryChange(ctx context.Context, pool *pgxpool.Pool, sql string, args []any) error {
+func (d *guardFlags) tryChange(ctx context.Context, pool *pgxpool.Pool, sql string, args []any) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		ms := max(d.patience.Milliseconds(), 1)
 		if _, err := tx.Exec(ctx, `SELECT set_config('lock_timeout', $1, true)`, strconv.FormatInt(ms, 10)+"ms"); err != nil {
@@ -225,29 +225,6 @@ func (d *guarded) tryChange(ctx context.Context, pool *pgxpool.Pool, sql string,
 func lockedOut(err error) bool {
 	refused, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (refused.Code == "55P03" || refused.Code == "40P01")
-}
-
-// change runs a statement about what args[0] names. On success it prints now, the new state. PostgreSQL's notices go to
-// standard error.
-func (d *database) change(cmd *cobra.Command, now, sql string, args ...any) error {
-	d.notices = cmd.ErrOrStderr()
-	err := d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-		_, err := pool.Exec(cmd.Context(), sql, args...)
-		return broken(err)
-	})
-	if err != nil {
-		return err
-	}
-	return d.changed(cmd, now, args[0])
-}
-
-// changed prints the new state of what a command changed.
-func (d *database) changed(cmd *cobra.Command, now string, name any) error {
-	if d.json {
-		return printJSON(cmd.OutOrStdout(), map[string]any{"name": name, "state": now})
-	}
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", oneLine(fmt.Sprint(name)), now)
-	return err
 }
 
 func orNull(s string) *string {

@@ -75,3 +75,60 @@ func TestAChangeOfGuardsGivesItsLockBackBetweenTries(t *testing.T) {
 		t.Errorf("it ended with %d", code)
 	}
 }
+
+func TestTablesAndSchemasAreProtectedFromTheCommandLine(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	vars := map[string]string{"FENCEGATE_POSTGRES_URL": pg.URL}
+	runSQL(t, pg.URL, `CREATE TABLE orders (id bigint, token bigint)`, `CREATE SCHEMA app`, `CREATE TABLE app.a (id bigint)`)
+	refused := func(state string) {
+		t.Helper()
+		conn, err := pgx.Connect(t.Context(), pg.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close(t.Context()) }()
+		_, err = conn.Exec(t.Context(), `INSERT INTO orders VALUES (1)`)
+		if (err == nil) != (state == "") || err != nil && !strings.Contains(err.Error(), state) {
+			t.Errorf("an unfenced write: %v; want %q", err, state)
+		}
+	}
+	for _, step := range []struct {
+		args  []string
+		state string
+	}{
+		{[]string{"protect", "orders", "--under", "orders/"}, "ZF002"},
+		{[]string{"unprotect", "orders"}, ""},
+		{[]string{"protect", "orders", "--resource", "all"}, "ZF002"},
+		{[]string{"protect", "orders", "--per-row", "'orders/' || id", "--stamp", "token"}, "ZF002"},
+		{[]string{"protect", "orders", "--under", "orders/", "--report"}, ""},
+		{[]string{"fence", "enforce", "orders"}, "ZF002"},
+		{[]string{"unprotect", "orders"}, ""},
+		{[]string{"protect", "app", "--schema", "--under", "app/"}, ""},
+	} {
+		ok(t, vars, step.args...)
+		refused(step.state)
+	}
+	ok(t, vars, "protect", "orders", "--under", "orders/")
+	if _, _, stderr := cli(t, vars, "protect", "orders", "--under", "orders/"); stderr != "" {
+		t.Errorf("the same rule again: %q", stderr)
+	}
+	if _, _, stderr := cli(t, vars, "protect", "orders", "--resource", "all"); !strings.Contains(stderr, "orders was protected with under => 'orders/';") {
+		t.Errorf("another rule does not name the one before: %q", stderr)
+	}
+	ok(t, vars, "unprotect", "orders")
+	ok(t, vars, "fence", "uncovered")
+	runSQL(t, pg.URL, `CREATE TABLE app.b (id bigint)`)
+	code, stdout, _ := cli(t, vars, "fence", "uncovered")
+	if code != exitFailed || !strings.Contains(stdout, "app.b: ") {
+		t.Errorf("a table without a guard in a protected schema: %d %q", code, stdout)
+	}
+	ok(t, vars, "fence", "events", "install")
+	ok(t, vars, "protect", "app", "--schema", "--under", "app/")
+	runSQL(t, pg.URL, `CREATE TABLE app.c (id bigint)`)
+	if out := ok(t, vars, "fence", "uncovered", "--json"); strings.TrimSpace(out) != "[]" {
+		t.Errorf("with event triggers: %s", out)
+	}
+	ok(t, vars, "fence", "events", "uninstall")
+	ok(t, vars, "unprotect", "app", "--schema")
+}

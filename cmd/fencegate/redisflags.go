@@ -69,7 +69,7 @@ func (r *redisFlags) keyPrefix(ctx context.Context, url string) (string, error) 
 		return "", usage(errors.New("the nodes may serve several databases: name this one with --postgres-url (or FENCEGATE_POSTGRES_URL), or the prefix of its keys with --redis-prefix"))
 	}
 	var prefix string
-	err := (&database{url: url}).read(ctx, func(ctx context.Context, pool *pgxpool.Pool) (err error) {
+	err := (&databaseFlags{url: url}).read(ctx, func(ctx context.Context, pool *pgxpool.Pool) (err error) {
 		prefix, err = pgfence.KeyPrefix(pool)(ctx)
 		return err
 	})

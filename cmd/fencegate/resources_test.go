@@ -70,21 +70,3 @@ func TestResourcesAreListedPageByPage(t *testing.T) {
 		}
 	}
 }
-
-func TestALeaseIsShown(t *testing.T) {
-	t.Parallel()
-	vars, _ := lister(t)
-	for name, want := range map[string]string{
-		"orders/1": "orders/1: held by w with token 7, for another 1.5s unless it is renewed; 1 waiting\n",
-		"orders/2": "orders/2: expired; the fence stands at token 8, armed by x at 2026-11-02T09:12:44Z\n",
-		"orders/3": "orders/3: released by x, token 8, at 2026-11-02T09:12:45Z\n",
-		"orders/9": "orders/9: no fence is recorded: it was never held, or its fence was retired\n",
-	} {
-		if code, stdout, stderr := cli(t, vars, "lease", "show", name); code != exitOK || stdout != want {
-			t.Errorf("%s: %d %q %q", name, code, stdout, stderr)
-		}
-	}
-	if code, stdout, _ := cli(t, vars, "lease", "show", "orders/9", "--json"); code != exitOK || !strings.Contains(stdout, `"state": "never"`) {
-		t.Errorf("--json: %d %q", code, stdout)
-	}
-}

@@ -15,7 +15,7 @@ import (
 // revocation holds the flags of revoke, which goes through a gateway or to PostgreSQL.
 type revocation struct {
 	gateway gatewayFlags
-	db      database
+	db      databaseFlags
 	by      string
 }
 

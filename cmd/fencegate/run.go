@@ -32,7 +32,7 @@ type runFlags struct {
 	access               runner.S3Access
 	pgURLs               []string
 	forever, json        bool
-	told                 bool           // report the outcome as JSON
+	reported             bool           // report the outcome as JSON
 	own                  *pflag.FlagSet // the flags of these options
 }
 
@@ -44,7 +44,7 @@ func newRun(e env) *cobra.Command {
 		Short:       "Run a command under a lease; its writes are refused once the lease is over",
 		Long:        runLong,
 		Example:     runExample,
-		Annotations: map[string]string{says: "", heeds: "", queues: ""},
+		Annotations: map[string]string{says: "", handlesSignals: "", queuesMessages: ""},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("the command is missing; it comes after the flags")
@@ -56,10 +56,10 @@ func newRun(e env) *cobra.Command {
 			if !o.json || err == nil {
 				return err
 			}
-			if !o.told {
-				o.tell(cmd.ErrOrStderr(), runner.Result{}, err)
+			if !o.reported {
+				o.report(cmd.ErrOrStderr(), runner.Result{}, err)
 			}
-			return &toldError{err}
+			return &printedError{err}
 		},
 	}
 	g.register(cmd)
@@ -67,9 +67,9 @@ func newRun(e env) *cobra.Command {
 	return cmd
 }
 
-// run runs the command, and returns the error to report.
+// processOf runs the command, and returns the error to report.
 func (o *runFlags) run(cmd *cobra.Command, e env, g *gatewayFlags, args []string) error {
-	surviveUnread() // the reader of our messages may close its end
+	catchSIGPIPE() // the reader of our messages may close its end
 	cfg, err := o.config(cmd)
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (o *runFlags) run(cmd *cobra.Command, e env, g *gatewayFlags, args []string
 	if !o.forever { // which would start the command again that a typed INT has ended
 		cfg.Shared = new(terminal.Shared)
 	}
-	ctx, heard, stop := heed(cmd.Context(), cfg.Stdin, cfg.Shared)
+	ctx, heard, stop := untilSignal(cmd.Context(), cfg.Stdin, cfg.Shared)
 	defer stop()
 	cfg.Signals = heard
 	if o.forever {
@@ -163,11 +163,11 @@ func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
 		return cfg, err
 	}
 	cfg.Stdin, cfg.Stdout = cmd.InOrStdin(), cmd.OutOrStdout()
-	message := said
+	message := runMessage
 	if o.json {
 		message = func(text string) []byte { return o.line(map[string]any{"message": text}) }
 	}
-	if queue, ok := stderr.(*messages); ok {
+	if queue, ok := stderr.(*messageQueue); ok {
 		queue.format(message)
 	}
 	cfg.Say = func(format string, a ...any) { _, _ = stderr.Write(message(fmt.Sprintf(format, a...))) }
@@ -247,7 +247,7 @@ func (o *runFlags) once(ctx context.Context, cfg runner.Config, stderr io.Writer
 	if !errors.Is(err, runner.ErrSkipped) && !errors.Is(err, runner.ErrLate) {
 		err = endedBy(ctx, err)
 	}
-	o.tell(stderr, result, err)
+	o.report(stderr, result, err)
 	switch {
 	case errors.Is(err, runner.ErrSkipped):
 		if !o.json {
@@ -289,12 +289,12 @@ func lostLease(result runner.Result) error {
 	return withHint(&lostError{result}, exitLost, runner.Refused(result.Lost)+"; check what it wrote, then run it again")
 }
 
-// tell writes the outcome if JSON was requested.
-func (o *runFlags) tell(w io.Writer, result runner.Result, err error) {
+// runDemo writes the outcome if JSON was requested.
+func (o *runFlags) report(w io.Writer, result runner.Result, err error) {
 	if !o.json {
 		return
 	}
-	o.told = true
+	o.reported = true
 	facts := map[string]any{"outcome": "done"}
 	if _, hint := classify(err); err != nil && hint != "" && hint != seeHelp {
 		facts["hint"] = hint
@@ -309,13 +309,13 @@ func (o *runFlags) tell(w io.Writer, result runner.Result, err error) {
 	}
 	switch {
 	case err != nil:
-	case len(result.Held) > 1:
-		facts["leases"], facts["exit_code"] = result.Held, result.ExitCode
+	case len(result.Leases) > 1:
+		facts["leases"], facts["exit_code"] = result.Leases, result.ExitCode
 		if result.Lost != nil {
 			facts["lost"] = result.LostOf.Resource
 		}
 	default:
-		facts["token"], facts["exit_code"] = result.Held[0].Token, result.ExitCode
+		facts["token"], facts["exit_code"] = result.Leases[0].Token, result.ExitCode
 	}
 	_, _ = w.Write(o.line(facts))
 }
@@ -327,7 +327,7 @@ const (
 	longestRest = 30 * time.Second
 )
 
-// again runs the command each time the lease is available, until ctx ends or an error that no retry mends.
+// again runs the command each time the lease is available, until ctx ends or an error that no retry helps.
 func (o *runFlags) again(ctx context.Context, cfg runner.Config, stderr io.Writer) error {
 	rest := firstRest
 	for {
@@ -335,7 +335,7 @@ func (o *runFlags) again(ctx context.Context, cfg runner.Config, stderr io.Write
 		err := o.once(ctx, cfg, stderr)
 		_, ended := errors.AsType[*childExit](err)
 		lost, _ := errors.AsType[*exitError](err)
-		if ctx.Err() != nil || err != nil && !ended && !runner.Passes(err) && (lost == nil || lost.code != exitLost) {
+		if ctx.Err() != nil || err != nil && !ended && !runner.Retryable(err) && (lost == nil || lost.code != exitLost) {
 			return err
 		}
 		if time.Since(began) >= shortRun {
@@ -348,9 +348,54 @@ func (o *runFlags) again(ctx context.Context, cfg runner.Config, stderr io.Write
 		cfg.Say("%s; acquiring %s again in %s", strings.TrimSuffix(why, "."), strings.Join(o.resources, ", "), rest)
 		select {
 		case <-ctx.Done():
-			return interrupted{} // the outcome of the run before was said
+			return interruptedError{} // the outcome of the run before was said
 		case <-time.After(rest):
 		}
 		rest = min(2*rest, longestRest)
 	}
 }
+
+const runLong = `Run a command under a lease, or under several, all or none. The command finds in its environment
+
+  FENCE_RESOURCE, FENCE_TOKEN                   the grant, for any client
+  PGHOST, PGPORT, PGOPTIONS                     psql and every libpq driver write through the gateway
+  JDBC_URL                                      the same for JDBC, which reads none of these
+  AWS_CONTAINER_CREDENTIALS_FULL_URI,           the S3 tools and SDKs upload through the gateway,
+  AWS_CONTAINER_AUTHORIZATION_TOKEN,            with credentials that they refresh as the lease
+  AWS_REGION, AWS_ENDPOINT_URL_S3               is renewed
+  RCLONE_CONFIG_FENCEGATE_…                     rclone has a remote fencegate: beside its own
+  S3CMD_CONFIG, and PATH where aws is in it     s3cmd, and versions of aws before 2.13, find the endpoint
+
+Drivers that ignore PGOPTIONS (asyncpg, pgx before 5.7.5) take it from a URL: with
+--pg-url-env DATABASE_URL that variable leads through the gateway too, with the grant in it.
+docs/frameworks.md lists drivers and versions, docs/s3.md S3 tools; those that read no endpoint, such
+as boto3 before 1.28, must be given it.
+
+With --s3-credentials=static it finds AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
+AWS_SESSION_TOKEN instead, for tools that read these only (curl, s3cmd). They write while the
+lease is held. --s3-own-keys and --s3-read-only limit what the credentials are good for.
+
+With several --resource, --wait and --on-held apply to all of them together: the command starts once
+it holds all, and ends when it loses one. It finds all grants in PGOPTIONS, JDBC_URL and the
+variables of --pg-url-env, and in FENCE_GRANTS (resource=token,…, names percent-encoded) instead of
+FENCE_RESOURCE and FENCE_TOKEN. S3 credentials are of one resource: --s3-resource says of which; without
+it the command gets no settings for S3.
+
+The lease is renewed while the command runs. When it cannot be renewed, the command is ended
+(TERM, then KILL) before another can get the lease; --on-lost=warn only warns. If fencegate itself
+is paused, the fence refuses the command's late writes.
+
+If another holds the resource, --wait waits, also while the gateway is away. After that,
+--on-held=skip ends with 0, for cron jobs of which one is enough; --on-held=wait waits without
+limit. --forever is for leaders: the command runs again whenever the lease can be acquired. With the
+leader's address as --holder, others find it by "fencegate lease show".
+
+The exit code is the command's own; 79 if the lease was lost and the command was ended, or not
+started; 75 if another holds the resource.`
+
+const runExample = `  fencegate run --resource reports/q3 --ttl 30s -- ./nightly-report.sh
+  fencegate run --resource orders/1001 --wait 1m -- psql -c "UPDATE orders SET status = 'paid' WHERE id = 1001"
+  fencegate run --resource accounts/7 --resource accounts/9 --wait 1m -- psql -1 -v ON_ERROR_STOP=1 -f transfer.sql
+  fencegate run --resource accounts/7 --resource reports/q3 --s3-resource reports/q3 ./statement.sh
+  fencegate run --resource reports/q3 --on-held skip ./nightly-report.sh --month 9
+  fencegate run --resource leaders/mailer --forever --holder 10.0.0.7:8080 ./mailer`

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"text/tabwriter"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -61,9 +61,7 @@ func printSessions(out io.Writer, answer json.RawMessage) error {
 	if err := json.Unmarshal(answer, &open); err != nil {
 		return fmt.Errorf("the gateway's list of sessions: %w", err)
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tPID\tUSER\tDATABASE\tRESOURCE\tTOKEN\tSTATE\tSINCE\tCLIENT\tAPPLICATION")
-	for _, s := range open.Sessions {
+	return printList(out, false, open.Sessions, "ID\tPID\tUSER\tDATABASE\tRESOURCE\tTOKEN\tSTATE\tSINCE\tCLIENT\tAPPLICATION", func(s wire.Session) string {
 		pid, resource, token := "-", "-", "-"
 		if s.PID != nil {
 			pid = strconv.FormatInt(*s.PID, 10)
@@ -74,10 +72,10 @@ func printSessions(out io.Writer, answer json.RawMessage) error {
 		if s.Token != nil {
 			token = s.Token.String()
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", oneLine(s.ID), pid, oneLine(s.User), oneLine(s.Database), resource, token,
-			oneLine(s.State), s.Since.UTC().Format(time.RFC3339), oneLine(s.Client), oneLine(s.App))
-	}
-	return w.Flush()
+		return strings.Join([]string{
+			oneLine(s.ID), pid, oneLine(s.User), oneLine(s.Database), resource, token, oneLine(s.State), s.Since.UTC().Format(time.RFC3339), oneLine(s.Client), oneLine(s.App),
+		}, "\t")
+	})
 }
 
 func newSessionsEnd(e env) *cobra.Command {

@@ -85,8 +85,8 @@ func (e env) prepare(cmd *cobra.Command) error {
 // byVariable annotates flags that a variable has set.
 const byVariable = "set by a variable"
 
-// named adds to a refusal the variables that set the flags that it concerns.
-func named(cmd *cobra.Command, err error) error {
+// withVariables adds to a refusal the variables that set the flags that it concerns.
+func withVariables(cmd *cobra.Command, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// versions are the versions of the program, and of a gateway.
-type versions struct {
+// versionInfo are the versions of the program, and of a gateway.
+type versionInfo struct {
 	Version string `json:"version"`
 	Program int    `json:"program"` // its generation: a database's schema may require one
 	Go      string `json:"go"`
@@ -27,7 +27,7 @@ func newVersion(e env) *cobra.Command {
   fencegate version --of-gateway --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := versions{Version: version(), Program: migrations.Program, Go: runtime.Version()}
+			v := versionInfo{Version: version(), Program: migrations.Program, Go: runtime.Version()}
 			if ask {
 				c, err := g.client(cmd.Context(), e)
 				if err != nil {

@@ -12,7 +12,7 @@ func TestTheVersionIsPrinted(t *testing.T) {
 		t.Errorf("%d %q %q", code, stdout, stderr)
 	}
 	code, stdout, _ := cli(t, nil, "version", "--json")
-	var v versions
+	var v versionInfo
 	if err := json.Unmarshal([]byte(stdout), &v); code != exitOK || err != nil || v.Version == "" || v.Program == 0 {
 		t.Errorf("%d %q %v", code, stdout, err)
 	}

@@ -123,6 +123,6 @@ func TestAMissingProgramIsAnError(t *testing.T) {
 func TestAFolderWithALineBreakInItsNameIsRefused(t *testing.T) {
 	t.Parallel()
 	if err := child.RemoveAtDeath("/nowhere\n/at all"); err == nil {
-		t.Error("the watchdog was told to remove two others")
+		t.Error("the watchdog was asked to remove two others")
 	}
 }

@@ -22,7 +22,7 @@ func TestAFreePortIsOneThatNobodyGetsByChance(t *testing.T) {
 		}
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
-			t.Logf("taken by another meanwhile: %v", err)
+			t.Logf("taken by another since: %v", err)
 			continue
 		}
 		defer func() { _ = l.Close() }()

@@ -37,23 +37,6 @@ type Config struct {
 	Screen   *Screen
 }
 
-// Run runs the story. It returns nil only if every step went as expected.
-func Run(ctx context.Context, cfg Config) error {
-	defer cleanUp(ctx, cfg)
-	if err := prepare(ctx, cfg); err != nil {
-		return fmt.Errorf("prepare the demo's table and bucket: %w", err)
-	}
-
-	s := story{cfg: cfg, say: cfg.Screen}
-	defer s.endWorkers()
-	for _, chapter := range []func(context.Context) error{s.pausesA, s.letsBWork, s.wakesA, s.checks} {
-		if err := chapter(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // The table has its own schema, which the demo drops.
 const (
 	createTable = `

@@ -9,9 +9,9 @@ import (
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
-// aging warns of certificates that end: the one that a server showed on a connection, and the one that cfg offers to
+// checkAging warns of certificates that end: the one that a server showed on a connection, and the one that cfg offers to
 // it. cfg may be nil.
-func aging(check, server string, conn net.Conn, cfg *tls.Config) (found []Finding) {
+func checkAging(check, server string, conn net.Conn, cfg *tls.Config) (found []Finding) {
 	encrypted, ok := conn.(*tls.Conn)
 	if !ok {
 		return nil

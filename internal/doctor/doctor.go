@@ -12,7 +12,6 @@
 package doctor
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -61,14 +60,6 @@ type Config struct {
 	GatewayTLS  *tls.Config   // for the gateways; defaults to the system's CAs
 	BlobDir     string        // the gateway's folder for blobs, or its s3:// address
 	Patience    time.Duration // for each part; defaults to 10 s
-}
-
-// Examine examines every part that the configuration names, concurrently, and returns the findings in a fixed order.
-func Examine(ctx context.Context, cfg Config) []Finding {
-	if cfg.Patience <= 0 {
-		cfg.Patience = 10 * time.Second
-	}
-	return examineParts(ctx, partsOf(cfg), cfg.Patience)
 }
 
 // Worst is the most severe status among the findings.

@@ -32,8 +32,8 @@ func examinePostgres(ctx context.Context, url string) []Finding {
 		return []Finding{fail(check, pgtext.Of(err), "Start PostgreSQL, or correct the address, the login or pg_hba.conf.")}
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	found := []Finding{ok(check, "%s as %s", place(conn), config.User)}
-	found = append(found, aging("postgresql.certificate", place(conn), conn.PgConn().Conn(), config.TLSConfig)...)
+	found := []Finding{ok(check, "%s as %s", serverAddress(conn), config.User)}
+	found = append(found, checkAging("postgresql.certificate", serverAddress(conn), conn.PgConn().Conn(), config.TLSConfig)...)
 
 	found = append(found, checkPooler(ctx, config), checkVersion(ctx, conn), checkPrimary(ctx, conn), checkClock(ctx, conn))
 	found = append(found, checkDurability(ctx, conn)...)
@@ -50,8 +50,8 @@ func examinePostgres(ctx context.Context, url string) []Finding {
 	return append(found, checkReplicaIdentity(ctx, conn))
 }
 
-// place describes where a connection leads: of several hosts, the one that answered.
-func place(conn *pgx.Conn) string {
+// serverAddress describes where a connection leads: of several hosts, the one that answered.
+func serverAddress(conn *pgx.Conn) string {
 	config := conn.Config()
 	at := fmt.Sprintf("%s:%d", config.Host, config.Port)
 	for _, other := range config.Fallbacks {
@@ -248,7 +248,7 @@ func checkSchema(ctx context.Context, conn *pgx.Conn, url string) (f Finding, mi
 	case state.Other() != nil:
 		return fail(check, state.String(), "Make the database again, or use the program that made it."), true
 	case state.Gone():
-		return fail(check, state.String(), "Restore the database from a backup. To begin anew: fencegate migrate down, then migrate up, and protect the tables again."), true
+		return fail(check, state.String(), "Restore the database from a backup. To start again: fencegate migrate down, then migrate up, and protect the tables again."), true
 	case !state.Installed() && !there:
 		return fail(check, "the database has no fence", up), false
 	case state.NeedsNewerProgram(), state.Newer():
@@ -260,14 +260,4 @@ func checkSchema(ctx context.Context, conn *pgx.Conn, url string) (f Finding, mi
 			"An old function may accept what its successor refuses. Find out whose it is, and DROP FUNCTION (or VIEW) it."), true
 	}
 	return ok(check, "%s", state), true
-}
-
-// collect reads rows into structs.
-func collect[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) ([]T, error) {
-	rows, _ := conn.Query(ctx, sql, args...) // rows returns the error again
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = nil
-	}
-	return list, err
 }

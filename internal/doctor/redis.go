@@ -64,9 +64,9 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 		if states[i].Err == nil && states[i].Admitted { // with or without a warning
 			admitted++
 		}
-		found = append(found, admission(node.Addr, node.Durable, states[i]))
+		found = append(found, checkAdmission(node.Addr, node.Durable, states[i]))
 	}
-	found = append(found, mode(cfg.RedisNodes, states)...)
+	found = append(found, checkMode(cfg.RedisNodes, states)...)
 	quorum := len(cfg.RedisNodes)/2 + 1
 	if admitted < quorum {
 		return append(found, fail("redis.quorum", fmt.Sprintf("%d of %d nodes grant leases; %d are needed", admitted, len(cfg.RedisNodes), quorum),
@@ -97,8 +97,8 @@ func keyPrefix(ctx context.Context, cfg Config) (string, *Finding) {
 	return "", &unknown
 }
 
-// admission reports whether a node grants leases. mode reports on nodes that are declared durable.
-func admission(addr string, durable bool, st admin.NodeStatus) Finding {
+// checkAdmission reports whether a node grants leases. mode reports on nodes that are declared durable.
+func checkAdmission(addr string, durable bool, st admin.NodeStatus) Finding {
 	const check = "redis.admitted"
 	switch {
 	case st.Err != nil:
@@ -143,11 +143,11 @@ func examineNode(ctx context.Context, node lock.Node, addr string, patience time
 	info := parseInfo(text)
 	name := cmp.Or(info["redis_version"], "?")
 	found := []Finding{ok("redis.reachable", "%s, version %s", addr, name)}
-	found = append(found, aging("redis.certificate", addr, last, node.TLS)...)
+	found = append(found, checkAging("redis.certificate", addr, last, node.TLS)...)
 	if info["role"] == "" { // such as the nodes of fencegate dev, which are not Redis, or a proxy
 		return info, append(found, warn("redis.replica", addr+": INFO does not say what it is, so it could not be checked", "Nothing for the nodes of fencegate dev; else name the Redis itself."))
 	}
-	if !strings.HasPrefix(name, oldestRedis) && info["server_name"] != "valkey" && !newer(name) {
+	if !strings.HasPrefix(name, oldestRedis) && info["server_name"] != "valkey" && !newerServer(name) {
 		found = append(found, fail("redis.version", addr+" is version "+name+": its scripts outlive a restart, so a loss of data would go unnoticed", "Use Redis 7 or newer, or Valkey."))
 	}
 	if info["cluster_enabled"] == "1" {
@@ -167,8 +167,8 @@ func examineNode(ctx context.Context, node lock.Node, addr string, patience time
 	return info, found
 }
 
-// newer reports whether a version's major number has several digits or is above 7.
-func newer(version string) bool {
+// newerServer reports whether a version's major number has several digits or is above 7.
+func newerServer(version string) bool {
 	major, _, _ := strings.Cut(version, ".")
 	return len(major) > 1 || major > "7" && major <= "9"
 }
@@ -235,4 +235,50 @@ func checkNodeClock(ctx context.Context, addr string, client *redis.Client) Find
 	f := judgeClock(check, there, begun)
 	f.Found = addr + ": " + f.Found
 	return f
+}
+
+// checkMode reports whether a group is best effort, whether its nodes disagree, and what a durable node guarantees.
+func checkMode(nodes []lock.Node, states []admin.NodeStatus) []Finding {
+	const check = "redis.mode"
+	var strict, bestEffort []string
+	for i, st := range states {
+		switch {
+		case st.Err != nil || !st.Admitted:
+		case st.BestEffort:
+			bestEffort = append(bestEffort, nameOf(nodes[i]))
+		default:
+			strict = append(strict, nameOf(nodes[i]))
+		}
+	}
+	switch {
+	case len(bestEffort) > 0 && len(strict) > 0:
+		return []Finding{fail(check, strings.Join(bestEffort, ", ")+" best effort, and "+strings.Join(strict, ", ")+" strict: a gateway uses the nodes of its own mode only",
+			"Mark all of them, by: fencegate nodes mode strict, or best-effort; and start all gateways with or without --redis-best-effort.")}
+	case len(bestEffort) > 0:
+		return []Finding{ok(check, "best effort: a node that lost its data is admitted at once; two may hold a resource then, and the fence lets only the newest write")}
+	case len(strict) == 1 && len(nodes) == 1:
+		return durability(check, nodes[0], states[0])
+	}
+	return nil
+}
+
+// durability examines the only node of a group, which is admitted and strict.
+func durability(check string, node lock.Node, st admin.NodeStatus) []Finding {
+	name := nameOf(node)
+	switch {
+	case !node.Durable && !st.Durable:
+		return nil
+	case !node.Durable:
+		return []Finding{warn(check, name+" was admitted as durable, and --redis-durable is not given here: a process without it that admits the node waits for the longest TTL",
+			"Give all gateways and commands --redis-durable, or none.")}
+	case st.Warning != "":
+		return []Finding{warn(check, name+": "+st.Warning+"; after its next restart it is quarantined for the longest TTL",
+			"appendonly yes, appendfsync always, no-appendfsync-on-rewrite no, and room for the file; or do without --redis-durable.")}
+	case !st.Durable:
+		return []Finding{warn(check, name+" is declared durable, and was not when it was admitted: after its next restart it is quarantined for the longest TTL",
+			"Restart its server once, when no lease is needed: after that quarantine it is durable.")}
+	}
+	return []Finding{ok(check, "durable: after a restart %s is admitted at once, with the locks that it kept. Its settings are checked with each admission. "+
+		"Other settings, an epoch that was raised in between, or a fence above its counter cost the longest TTL. "+
+		"Nothing shows that it was restored from a copy made since its last admission, unless a fence has risen: never restore it", name)}
 }

@@ -148,8 +148,6 @@ SELECT format('%s may not use the schema fence', r.rolname), 'GRANT USAGE ON SCH
   FROM pg_roles r WHERE r.rolname IN ('fence_writer', 'fence_gateway', 'fence_protector', 'fence_locker') AND NOT has_schema_privilege(r.oid, 'fence'::regnamespace, 'USAGE')
 ORDER BY 1`
 
-type fault struct{ Found, Do string }
-
 // callers returns the pairs of a function and a role that may call it by the migrations. The owner may call each.
 func callers() (functions, roles []string, err error) {
 	for _, name := range []string{"fence", "objects"} {

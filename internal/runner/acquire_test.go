@@ -22,16 +22,16 @@ type answer func(w http.ResponseWriter, wait time.Duration)
 // answers is a gateway with special answers to the first acquisitions.
 type answers struct {
 	gateway
-	first  []answer
-	ports  []answer // the first answers about endpoints
-	looked int
-	waits  []string // that the acquisitions asked for; the requests are sequential
+	first       []answer
+	ports       []answer // the first answers about endpoints
+	portAnswers int
+	waits       []string // that the acquisitions asked for; the requests are sequential
 }
 
 func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if a.looked < len(a.ports) && r.URL.Path == "/v1/endpoints" {
-		a.looked++
-		a.ports[a.looked-1](w, 0)
+	if a.portAnswers < len(a.ports) && r.URL.Path == "/v1/endpoints" {
+		a.portAnswers++
+		a.ports[a.portAnswers-1](w, 0)
 		return
 	}
 	if r.URL.Path == "/v1/leases" {
@@ -92,7 +92,7 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 		"wait without end":               {first: []answer{held, away, held, held}, hold: runner.Wait, asked: "0s 5m0s 5m0s 5m0s 5m0s", took: 10*time.Minute + 250*time.Millisecond},
 		"a TTL that ran out on the way":  {first: []answer{problem(410, "lease_lost", "the TTL ran out")}, wait: time.Minute, asked: "0s 0s"},
 		"no endpoints at first":          {asked: "0s", ports: []answer{away, cut}, took: 300 * time.Millisecond},
-		"what no wait mends":             {first: []answer{refused}, hold: runner.Wait, asked: "0s", want: errAny},
+		"what no wait helps":             {first: []answer{refused}, hold: runner.Wait, asked: "0s", want: errAny},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

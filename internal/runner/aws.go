@@ -38,11 +38,18 @@ func rcloneRemote(issued wire.Credentials) map[string]string {
 	}
 }
 
-// toolFiles writes files that direct S3 tools to the gateway into a private folder, and returns the variables that name
+// toolFolder is a private folder for files while the command runs.
+type toolFolder struct {
+	home      string   // "": none
+	inherited []string // the variables that the command inherits
+	say       func(format string, args ...any)
+}
+
+// write makes the files that direct S3 tools to the gateway, and returns the variables that name
 // them: a configuration for AWS's tools, one for s3cmd, and a wrapper if the command would find the AWS command line.
 // They contain no secret.
-func toolFiles(issued wire.Credentials, n needs) (map[string]string, error) {
-	set, err := awsFiles(issued, n)
+func (t toolFolder) write(issued wire.Credentials) (map[string]string, error) {
+	set, err := t.writeAWS(issued)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +57,7 @@ func toolFiles(issued wire.Credentials, n needs) (map[string]string, error) {
 	host = strings.TrimSuffix(host, "/")
 	// host_bucket without % means path-style buckets. s3cmd reads its credentials from the variables of static ones.
 	text := fmt.Sprintf("[default]\nhost_base = %[1]s\nhost_bucket = %[1]s\nuse_https = %[2]t\nbucket_location = %[3]s\n", host, scheme == "https", issued.Region)
-	config := filepath.Join(n.home, "s3cfg")
+	config := filepath.Join(t.home, "s3cfg")
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("configuration for s3cmd: %w", err)
 	}
@@ -58,21 +65,21 @@ func toolFiles(issued wire.Credentials, n needs) (map[string]string, error) {
 	return set, nil
 }
 
-// awsFiles writes the files for AWS's tools. The endpoint applies to S3 only; other services are unchanged. Without a
+// writeAWS makes the files for AWS's tools. The endpoint applies to S3 only; other services are unchanged. Without a
 // version of the signature, botocore signs URLs with version 2 wherever the endpoint is not AWS's.
-func awsFiles(issued wire.Credentials, n needs) (map[string]string, error) {
-	config := filepath.Join(n.home, "config")
+func (t toolFolder) writeAWS(issued wire.Credentials) (map[string]string, error) {
+	config := filepath.Join(t.home, "config")
 	text := fmt.Sprintf("[default]\nregion = %s\nservices = fencegate\ns3 =\n  addressing_style = path\n  signature_version = s3v4\n\n[services fencegate]\ns3 =\n  endpoint_url = %s\n", issued.Region, issued.EndpointURL)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("configuration for S3 tools: %w", err)
 	}
 	set := map[string]string{"AWS_CONFIG_FILE": config}
-	path := value(n.inherited, "PATH")
+	path := variable(t.inherited, "PATH")
 	aws := inPath(path, "aws")
 	if aws == "" {
 		return set, nil
 	}
-	bin := filepath.Join(n.home, "bin")
+	bin := filepath.Join(t.home, "bin")
 	if err := os.Mkdir(bin, 0o700); err != nil {
 		return nil, fmt.Errorf("wrapper of aws: %w", err)
 	}
@@ -82,7 +89,7 @@ func awsFiles(issued wire.Credentials, n needs) (map[string]string, error) {
 	}
 	set["PATH"] = bin + string(os.PathListSeparator) + path
 	if inPath(set["PATH"], "aws") == aws { // a file system that is mounted noexec
-		n.say("warning: no program can be run in %s, so aws is not wrapped; its versions before 2.13 send their requests to AWS: set TMPDIR to a folder where programs can be run", filepath.Dir(n.home))
+		t.say("warning: no program can be run in %s, so aws is not wrapped; its versions before 2.13 send their requests to AWS: set TMPDIR to a folder where programs can be run", filepath.Dir(t.home))
 		delete(set, "PATH")
 	}
 	return set, nil

@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 
-	"github.com/fencegate/fencegate/fence"
 	processes "github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/internal/terminal"
 )
@@ -24,33 +21,7 @@ type child struct {
 	exited chan int // receives the exit code once
 }
 
-// find returns the file of a command, as a shell with this environment finds it.
-func find(environ []string, command string) (path string, err error) {
-	if strings.Contains(command, "/") {
-		path, err = exec.LookPath(command)
-	} else if path = inPath(value(environ, "PATH"), command); path == "" {
-		err = &exec.Error{Name: command, Err: exec.ErrNotFound}
-	}
-	if err != nil {
-		return "", &fence.InvalidError{Field: "command", Reason: "can't be run: " + err.Error()}
-	}
-	return path, nil
-}
-
-// inPath returns the file of a program in the folders of path; "": there is none. Relative folders are skipped.
-func inPath(path, name string) string {
-	for _, dir := range filepath.SplitList(path) {
-		if !filepath.IsAbs(dir) {
-			continue
-		}
-		if file, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
-			return file
-		}
-	}
-	return ""
-}
-
-func start(cfg Config, path string) (process, error) {
+func startChild(cfg Config, path string) (process, error) {
 	cmd := exec.Command(path, cfg.Command[1:]...)
 	cmd.Args[0] = cfg.Command[0]
 	cmd.Env = cfg.Environ

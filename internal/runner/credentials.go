@@ -248,7 +248,7 @@ func answer(w http.ResponseWriter, v map[string]any) {
 	_ = json.NewEncoder(w).Encode(v) // the client may have gone
 }
 
-// environ returns the variables with which an SDK fetches the credentials, and finds no others first.
+// commandEnviron returns the variables with which an SDK fetches the credentials, and finds no others first.
 func (p *provider) environ() map[string]string {
 	return map[string]string{
 		"AWS_CONTAINER_CREDENTIALS_FULL_URI": p.url, "AWS_CONTAINER_AUTHORIZATION_TOKEN": p.token,

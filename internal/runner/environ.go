@@ -16,7 +16,7 @@ import (
 // Environ adds to the inherited variables what a process needs to write through the gateway under the lease: the grant,
 // the PostgreSQL port, and static S3 credentials, as far as the gateway has these ports.
 func Environ(ctx context.Context, c *client.Client, lease client.Lease, inherited []string) ([]string, error) {
-	env, _, err := provide(ctx, c, []client.Lease{lease}, needs{s3: S3Access{Kind: Static}, inherited: inherited})
+	env, _, err := provide(ctx, c, []client.Lease{lease}, needs{s3: S3Access{Kind: Static}, toolFolder: toolFolder{inherited: inherited}})
 	return env, err
 }
 
@@ -28,16 +28,15 @@ func PostgresEnviron(inherited, urls []string, lease client.Lease, at wire.Postg
 	if err != nil {
 		return nil, err
 	}
-	return environ(inherited, leases, wire.Endpoints{Postgres: &at}, all, nil), nil
+	return commandEnviron(inherited, leases, wire.Endpoints{Postgres: &at}, all, nil), nil
 }
 
 // needs says what a process should find in its environment.
 type needs struct {
-	inherited []string
-	s3        S3Access
-	pgURLs    []string // variables that hold the database's address
-	home      string   // a private folder for files while the process runs; "": none
-	say       func(format string, args ...any)
+	toolFolder
+
+	s3     S3Access
+	pgURLs []string // variables that hold the database's address
 }
 
 // served refuses a gateway without a port that was explicitly asked for: the command would keep its own settings, which
@@ -74,7 +73,7 @@ func provide(ctx context.Context, c *client.Client, leases []client.Lease, n nee
 		n.say("no S3 credentials for the command, which keeps its AWS_… variables: credentials are of one resource, and it has %d; --s3-resource chooses one", len(leases))
 	}
 	if at.S3 == nil || !chosen {
-		return environ(inherited, leases, at, urls, nil), nil, nil
+		return commandEnviron(inherited, leases, at, urls, nil), nil, nil
 	}
 	got, err := issue(ctx, c, access.request(lease))
 	if err != nil {
@@ -86,7 +85,7 @@ func provide(ctx context.Context, c *client.Client, leases []client.Lease, n nee
 	maps.Copy(set, rcloneRemote(got.Credentials))
 	files := map[string]string{}
 	if n.home != "" {
-		if files, err = toolFiles(got.Credentials, n); err != nil {
+		if files, err = n.write(got.Credentials); err != nil {
 			return nil, nil, err
 		}
 		if access.Kind == Static { // the command's own settings stay, and these variables take precedence
@@ -103,7 +102,7 @@ func provide(ctx context.Context, c *client.Client, leases []client.Lease, n nee
 		set["AWS_ACCESS_KEY_ID"], set["AWS_SECRET_ACCESS_KEY"], set["AWS_SESSION_TOKEN"] = got.AccessKeyID, got.SecretAccessKey, got.SessionToken
 	}
 	maps.Copy(set, files)
-	return environ(inherited, leases, at, urls, set), p, nil
+	return commandEnviron(inherited, leases, at, urls, set), p, nil
 }
 
 // Variables that take precedence over the gateway's address or the lease's
@@ -118,21 +117,21 @@ var (
 	}
 )
 
-// environ adds the grants, addresses of the database, and the variables for S3 to those that the command inherits. It
+// commandEnviron adds the grants, addresses of the database, and the variables for S3 to those that the command inherits. It
 // replaces variables of the same names and removes those that bypass the gateway. PGOPTIONS is extended, because it may
 // carry settings that the command needs.
-func environ(inherited []string, leases []client.Lease, at wire.Endpoints, urls, s3 map[string]string) []string {
+func commandEnviron(inherited []string, leases []client.Lease, at wire.Endpoints, urls, s3 map[string]string) []string {
 	set := map[string]string{}
 	if len(leases) == 1 {
 		set["FENCE_RESOURCE"], set["FENCE_TOKEN"] = leases[0].Resource, leases[0].Presented
 	} else {
-		set["FENCE_GRANTS"] = listed(leases)
+		set["FENCE_GRANTS"] = grantList(leases)
 	}
 	if at.Postgres != nil {
 		set["PGHOST"] = at.Postgres.Host
 		set["PGPORT"] = strconv.Itoa(at.Postgres.Port)
-		set["PGOPTIONS"] = options(value(inherited, "PGOPTIONS"), leases)
-		if value(inherited, "PGDATABASE") == "" {
+		set["PGOPTIONS"] = options(variable(inherited, "PGOPTIONS"), leases)
+		if variable(inherited, "PGDATABASE") == "" {
 			set["PGDATABASE"] = at.Postgres.Database
 		}
 	}
@@ -154,39 +153,6 @@ func environ(inherited []string, leases []client.Lease, at wire.Endpoints, urls,
 
 // grantVariables are the variables of the command's grants. An outer run's values are replaced.
 var grantVariables = []string{"FENCE_RESOURCE", "FENCE_TOKEN", "FENCE_GRANTS"}
-
-// options returns the options of a connection that presents the grants, after the existing ones. Grants in those, from
-// an outer run, are reset.
-func options(was string, leases []client.Lease) string {
-	presented := "-c fence.grants=" + listed(leases)
-	if len(leases) == 1 {
-		presented = "-c fence.resource=" + fence.EscapeResource(leases[0].Resource) + " -c fence.token=" + leases[0].Presented
-		if strings.Contains(was, "fence.grants") {
-			presented = "-c fence.grants= " + presented
-		}
-	} else if strings.Contains(was, "fence.resource") || strings.Contains(was, "fence.token") {
-		presented = "-c fence.resource= -c fence.token= " + presented
-	}
-	return strings.TrimSpace(was + " " + presented)
-}
-
-// listed formats the grants for the setting fence.grants.
-func listed(leases []client.Lease) string {
-	all := make([]string, len(leases))
-	for i, lease := range leases {
-		all[i] = fence.EscapeResource(lease.Resource) + "=" + lease.Presented
-	}
-	return strings.Join(all, ",")
-}
-
-func value(env []string, name string) string {
-	for _, kv := range env {
-		if n, v, ok := strings.Cut(kv, "="); ok && n == name {
-			return v
-		}
-	}
-	return ""
-}
 
 // goesAround reports whether an environment has settings with which S3 tools bypass the gateway.
 func goesAround(environ []string) bool {

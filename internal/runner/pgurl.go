@@ -22,7 +22,7 @@ const schemeJDBC = "jdbc:postgresql:"
 func addresses(inherited []string, names []string, leases []client.Lease, at wire.PostgresEndpoint) (map[string]string, error) {
 	all := map[string]string{}
 	for _, name := range names {
-		was := value(inherited, name)
+		was := variable(inherited, name)
 		if was == "" {
 			all[name] = through("postgresql:", "", inherited, leases, at)
 			continue
@@ -33,7 +33,7 @@ func addresses(inherited []string, names []string, leases []client.Lease, at wir
 		}
 		all[name] = through(scheme, "//"+rest, inherited, leases, at)
 	}
-	if was := value(inherited, variableJDBC); was == "" {
+	if was := variable(inherited, variableJDBC); was == "" {
 		all[variableJDBC] = through(schemeJDBC, "", inherited, leases, at)
 	} else if rest, ok := strings.CutPrefix(was, schemeJDBC); ok {
 		all[variableJDBC] = through(schemeJDBC, rest, inherited, leases, at)
@@ -55,12 +55,12 @@ func through(scheme, rest string, inherited []string, leases []client.Lease, at 
 	given := parameters(query)
 	jdbc := scheme == schemeJDBC
 	if rest == "" { // without an old address, the values come from the other variables
-		if name := value(inherited, "PGUSER"); name != "" && jdbc {
-			given = append(given, parameter{"user", name}, parameter{"password", value(inherited, "PGPASSWORD")})
+		if name := variable(inherited, "PGUSER"); name != "" && jdbc {
+			given = append(given, parameter{"user", name}, parameter{"password", variable(inherited, "PGPASSWORD")})
 		} else if name != "" {
 			user = url.PathEscape(name) + "@"
 		}
-		database = url.PathEscape(value(inherited, "PGDATABASE"))
+		database = url.PathEscape(variable(inherited, "PGDATABASE"))
 	}
 	database = strings.TrimPrefix(database, "/")
 	if database == "" {
@@ -107,3 +107,27 @@ func parameters(query string) (all []parameter) {
 
 // escaped escapes a query value. A space becomes %20, which every driver reads.
 func escaped(v string) string { return strings.ReplaceAll(url.QueryEscape(v), "+", "%20") }
+
+// options returns the options of a connection that presents the grants, after the existing ones. Grants in those, from
+// an outer run, are reset.
+func options(was string, leases []client.Lease) string {
+	presented := "-c fence.grants=" + grantList(leases)
+	if len(leases) == 1 {
+		presented = "-c fence.resource=" + fence.EscapeResource(leases[0].Resource) + " -c fence.token=" + leases[0].Presented
+		if strings.Contains(was, "fence.grants") {
+			presented = "-c fence.grants= " + presented
+		}
+	} else if strings.Contains(was, "fence.resource") || strings.Contains(was, "fence.token") {
+		presented = "-c fence.resource= -c fence.token= " + presented
+	}
+	return strings.TrimSpace(was + " " + presented)
+}
+
+// grantList formats the grants for the setting fence.grants.
+func grantList(leases []client.Lease) string {
+	all := make([]string, len(leases))
+	for i, lease := range leases {
+		all[i] = fence.EscapeResource(lease.Resource) + "=" + lease.Presented
+	}
+	return strings.Join(all, ",")
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -33,27 +34,18 @@ var (
 	errCapped   = errors.New("the gateway lets no lease last longer (serve --max-lease)")
 )
 
-// process is a [child], or a test's stand-in.
-type process interface {
-	done() <-chan int // receives the exit code once
-	signal(s syscall.Signal) error
-	ended() bool     // it and its group have ended, and the exit code is about to come
-	groupGone() bool // for a command that has ended
-	unwatched()      // what remains of it may outlive this process
-}
-
 // watch renews the leases while the child runs and ends the child in time.
 type watch struct {
-	cfg   Config
-	held  []*held
-	child process
+	cfg    Config
+	leases []*watchedLease
+	child  process
 
 	renewal  chan renewed
 	unheard  int       // renewals of the round in flight
 	heard    time.Time // when the last round ended
 	tryAgain bool      // a renewal of the round has failed
 	lost     error
-	lostOf   Held
+	lostOf   Lease
 	graceEnd clock.Instant // end of the grace period, after the gateway has reported a lost lease
 	gone     bool          // a lease was reported lost
 	termed   bool          // TERM was due, and tried
@@ -69,46 +61,46 @@ type watch struct {
 	code   int // the command's exit code
 }
 
-// held is one of the leases.
-type held struct {
+// watchedLease is one of the leases.
+type watchedLease struct {
 	lease    client.Lease
 	deadline client.Deadline // the last CONFIRMED one; a renewal in flight does not count
 	said     string          // the last reported cause of a failed renewal
 }
 
-func (h *held) id() Held { return Held{Resource: h.lease.Resource, Token: h.lease.Token} }
+func (h *watchedLease) id() Lease { return Lease{Resource: h.lease.Resource, Token: h.lease.Token} }
 
 type renewed struct {
-	of       *held
+	of       *watchedLease
 	deadline client.Deadline
 	err      error
 }
 
 func newWatch(cfg Config, leases []client.Lease) *watch {
-	w := &watch{cfg: cfg, held: make([]*held, len(leases)), renewal: make(chan renewed, len(leases))}
+	w := &watch{cfg: cfg, leases: make([]*watchedLease, len(leases)), renewal: make(chan renewed, len(leases))}
 	for i, lease := range leases {
-		w.held[i] = &held{lease: lease, deadline: lease.Deadline}
+		w.leases[i] = &watchedLease{lease: lease, deadline: lease.Deadline}
 	}
 	return w
 }
 
 // nearest is the lease with the earliest deadline.
-func (w *watch) nearest() *held {
-	return slices.MinFunc(w.held, func(a, b *held) int { return cmp.Compare(a.deadline.Left(), b.deadline.Left()) })
+func (w *watch) nearest() *watchedLease {
+	return slices.MinFunc(w.leases, func(a, b *watchedLease) int { return cmp.Compare(a.deadline.Left(), b.deadline.Left()) })
 }
 
 func (w *watch) remaining() time.Duration { return w.nearest().deadline.Left() }
 
 // ttl is the TTL of each lease: they were requested together.
-func (w *watch) ttl() time.Duration { return w.held[0].lease.TTL }
+func (w *watch) ttl() time.Duration { return w.leases[0].lease.TTL }
 
 // result returns the outcome.
 func (w *watch) result() Result {
-	all := make([]Held, len(w.held))
-	for i, h := range w.held {
+	all := make([]Lease, len(w.leases))
+	for i, h := range w.leases {
 		all[i] = h.id()
 	}
-	return Result{Held: all, ExitCode: w.code, Lost: w.lost, LostOf: w.lostOf, Ended: w.ended, Killed: w.shot}
+	return Result{Leases: all, ExitCode: w.code, Lost: w.lost, LostOf: w.lostOf, Ended: w.ended, Killed: w.shot}
 }
 
 // grace is how long before the deadline the child gets TERM.
@@ -208,14 +200,14 @@ func (w *watch) overdue() bool {
 
 // renewAll starts a round. Each answer is handled when it arrives: a lost lease is not delayed by the others.
 func (w *watch) renewAll(ctx context.Context) {
-	w.unheard, w.tryAgain = len(w.held), false
-	for _, h := range w.held {
+	w.unheard, w.tryAgain = len(w.leases), false
+	for _, h := range w.leases {
 		go func() { w.renewal <- w.ask(ctx, h) }()
 	}
 }
 
-// ask renews a lease.
-func (w *watch) ask(ctx context.Context, h *held) renewed {
+// requestLeases renews a lease.
+func (w *watch) ask(ctx context.Context, h *watchedLease) renewed {
 	// Short enough to leave time for another try after a silently cut connection.
 	ctx, cancel := context.WithTimeout(ctx, max(h.lease.TTL/8, 500*time.Millisecond))
 	defer cancel()
@@ -259,8 +251,8 @@ func (w *watch) confirm(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
-	answers := together(w.held, func(h *held) error { return w.ask(ctx, h).err })
-	for i, h := range w.held {
+	answers := together(w.leases, func(h *watchedLease) error { return w.ask(ctx, h).err })
+	for i, h := range w.leases {
 		if lost(answers[i]) {
 			w.lose(h, answers[i])
 		}
@@ -269,7 +261,7 @@ func (w *watch) confirm(ctx context.Context) {
 		return
 	}
 	var unsure []string
-	for i, h := range w.held {
+	for i, h := range w.leases {
 		if answers[i] != nil {
 			unsure = append(unsure, h.lease.Resource)
 		}
@@ -283,7 +275,7 @@ func (w *watch) confirm(ctx context.Context) {
 func (w *watch) retry() time.Duration { return max(w.ttl()/12, 50*time.Millisecond) }
 
 // lose records the first loss.
-func (w *watch) lose(h *held, cause error) {
+func (w *watch) lose(h *watchedLease, cause error) {
 	if w.lost != nil {
 		return
 	}
@@ -306,7 +298,7 @@ func (w *watch) due() time.Duration {
 }
 
 // timeUp is the error for a reached deadline.
-func (h *held) timeUp() error {
+func (h *watchedLease) timeUp() error {
 	if h.deadline.Final {
 		return errCapped
 	}
@@ -314,7 +306,7 @@ func (h *held) timeUp() error {
 }
 
 // untilKill is the time until the command must be gone: until shortly before the deadline, or for the grace period if
-// the lease is known to be lost. Its writes meanwhile harm no other holder, because the fence refuses them.
+// the lease is known to be lost. Its writes until then harm no other holder, because the fence refuses them.
 func (w *watch) untilKill() time.Duration {
 	left := w.remaining() - KillMargin
 	if w.gone {
@@ -356,4 +348,15 @@ func (w *watch) enforce() {
 	default:
 		w.cfg.Say("the lease on %s ends in %s, %v: sent TERM to the command", h.lease.Resource, h.deadline.Left().Round(time.Millisecond), w.lost)
 	}
+}
+
+// together calls ask for all values in parallel, and returns the error of each.
+func together[T any](values []T, ask func(T) error) []error {
+	errs := make([]error, len(values))
+	var all sync.WaitGroup
+	for i, v := range values {
+		all.Go(func() { errs[i] = ask(v) })
+	}
+	all.Wait()
+	return errs
 }

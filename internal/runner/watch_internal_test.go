@@ -220,7 +220,7 @@ func TestOneLostLeaseOfSeveralEndsTheCommand(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			got, command := watched(t, tc.gateway, thirty(30*time.Second, "first", "second", "third"), nil)
 			over := tc.want != nil
-			if got.Ended != over || (got.Lost != nil) != over || over && got.LostOf != (Held{"second", 7}) || !slices.Equal(command.Signals, tc.want) {
+			if got.Ended != over || (got.Lost != nil) != over || over && got.LostOf != (Lease{"second", 7}) || !slices.Equal(command.Signals, tc.want) {
 				t.Errorf("%s: got %+v and %q, want %q", name, got, command.Signals, tc.want)
 			}
 		})
@@ -344,7 +344,7 @@ func TestSignalsThatComeTogetherAreOne(t *testing.T) {
 	}
 }
 
-// This process was stopped meanwhile, or the machine slept.
+// This process was stopped during the renewal, or the machine slept.
 func TestACommandThatEndedByItselfWasNotEnded(t *testing.T) {
 	t.Parallel()
 	for range 50 { // select picks any ready channel

@@ -6,45 +6,53 @@ import (
 	"time"
 )
 
-// part is one of the parts of an installation.
-type part struct {
+// Examine examines every part that the configuration names, concurrently, and returns the findings in a fixed order.
+func Examine(ctx context.Context, cfg Config) []Finding {
+	if cfg.Patience <= 0 {
+		cfg.Patience = 10 * time.Second
+	}
+	return examineComponents(ctx, componentsOf(cfg), cfg.Patience)
+}
+
+// component is one of the parts of an installation.
+type component struct {
 	check   string // of the finding if the part does not answer
 	do      string // what to do then
 	examine func(context.Context) []Finding
 }
 
-// partsOf lists the parts that the configuration names.
-func partsOf(cfg Config) []part {
+// componentsOf lists the parts that the configuration names.
+func componentsOf(cfg Config) []component {
 	const patient = " Or look again with a longer --patience."
 	const mounted = "See whether the disk answers: a network file system may be away, and ls hangs, too." + patient
-	var parts []part
-	add := func(named bool, p part) {
+	var parts []component
+	add := func(named bool, p component) {
 		if named {
 			parts = append(parts, p)
 		}
 	}
-	add(cfg.PostgresURL != "", part{
+	add(cfg.PostgresURL != "", component{
 		"postgresql.reachable", "See why PostgreSQL does not answer: its log, its load." + patient,
 		func(ctx context.Context) []Finding { return examinePostgres(ctx, cfg.PostgresURL) },
 	})
-	add(len(cfg.RedisNodes) > 0, part{
+	add(len(cfg.RedisNodes) > 0, component{
 		"redis.reachable", "See why the nodes do not answer: their logs, their load." + patient,
 		func(ctx context.Context) []Finding { return examineRedis(ctx, cfg) },
 	})
-	add(cfg.GatewayURL != "", part{
+	add(cfg.GatewayURL != "", component{
 		"gateway.reachable", "See why the gateway does not answer: its log, its load." + patient,
 		func(ctx context.Context) []Finding { return examineGateways(ctx, cfg) },
 	})
-	add(cfg.BlobDir != "", part{"blobs.writable", mounted, func(ctx context.Context) []Finding { return examineBlobs(ctx, cfg.BlobDir) }})
-	add(cfg.BlobDir != "" && cfg.PostgresURL != "", part{
+	add(cfg.BlobDir != "", component{"blobs.writable", mounted, func(ctx context.Context) []Finding { return examineBlobs(ctx, cfg.BlobDir) }})
+	add(cfg.BlobDir != "" && cfg.PostgresURL != "", component{
 		"blobs.owner", mounted,
 		func(ctx context.Context) []Finding { return examineOwner(ctx, cfg.PostgresURL, cfg.BlobDir) },
 	})
 	return parts
 }
 
-// examineParts examines the parts concurrently, and returns their findings in the order of the parts.
-func examineParts(ctx context.Context, parts []part, patience time.Duration) []Finding {
+// examineComponents examines the parts concurrently, and returns their findings in the order of the parts.
+func examineComponents(ctx context.Context, parts []component, patience time.Duration) []Finding {
 	found := make([][]Finding, len(parts))
 	var looks sync.WaitGroup
 	for i, p := range parts {
@@ -58,12 +66,12 @@ func examineParts(ctx context.Context, parts []part, patience time.Duration) []F
 	return all
 }
 
-// afterDeadline is how long a part whose time is over may take to report what it has found.
+// afterDeadline is how long a part whose time is over may take to report its findings.
 const afterDeadline = time.Second
 
 // within examines the part, and leaves it behind if it does not return: a system call on a file system that is away
 // knows no deadline.
-func (p part) within(ctx context.Context, patience time.Duration) []Finding {
+func (p component) within(ctx context.Context, patience time.Duration) []Finding {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	found := make(chan []Finding, 1)

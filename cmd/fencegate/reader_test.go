@@ -17,7 +17,7 @@ func TestTheOutputsReaderIsMissedWithoutAWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = write.Close() }()
-	ctx, stop := untilUnread(t.Context(), write)
+	ctx, stop := withReader(t.Context(), write)
 	defer stop()
 	if readerGone(write) || ctx.Err() != nil {
 		t.Error("it is missed before it went")

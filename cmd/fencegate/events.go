@@ -41,8 +41,8 @@ func streamsOf(c *client.Client, refused bool) (all []*stream) {
 	return all
 }
 
-// passes reports whether a retry may succeed: the gateway, or a balancer before it, is unavailable or busy.
-func passes(err error) bool {
+// retryable reports whether a retry may succeed: the gateway, or a balancer before it, is unavailable or busy.
+func retryable(err error) bool {
 	if problem, ok := errors.AsType[*client.Problem](err); ok {
 		return problem.Status == http.StatusTooManyRequests || problem.Status >= 500 && problem.Status != http.StatusNotImplemented
 	}
@@ -50,23 +50,23 @@ func passes(err error) bool {
 	return away
 }
 
-// run extracts the id of a gateway's process from an event's id.
-func run(id string) string {
+// processOf extracts the id of a gateway's process from an event's id.
+func processOf(id string) string {
 	name, _, _ := strings.Cut(id, "-")
 	return name
 }
 
-// follows shows events until ctx ends, which is no error. A broken stream resumes after the last event. The kept events
+// showEvents shows events until ctx ends, which is no error. A broken stream resumes after the last event. The kept events
 // of several gateways are merged by time. A gateway that does not answer does not block the others' events.
-func follows(ctx context.Context, streams []*stream, follow bool, note io.Writer, show func(wire.Event) error) error {
+func showEvents(ctx context.Context, streams []*stream, follow bool, note io.Writer, show func(wire.Event) error) error {
 	if len(streams) == 1 {
 		return streams[0].follow(ctx, follow, false, note, show)
 	}
-	if err := kept(ctx, streams, follow, note, show); err != nil || !follow {
+	if err := showKept(ctx, streams, follow, note, show); err != nil || !follow {
 		return err
 	}
-	streams = slices.CompactFunc(slices.SortedStableFunc(slices.Values(streams), func(a, b *stream) int { return strings.Compare(run(a.last), run(b.last)) }),
-		func(a, b *stream) bool { return a.last != "" && run(a.last) == run(b.last) }) // one gateway under two names
+	streams = slices.CompactFunc(slices.SortedStableFunc(slices.Values(streams), func(a, b *stream) int { return strings.Compare(processOf(a.last), processOf(b.last)) }),
+		func(a, b *stream) bool { return a.last != "" && processOf(a.last) == processOf(b.last) }) // one gateway under two names
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var mu sync.Mutex
@@ -89,8 +89,8 @@ func follows(ctx context.Context, streams []*stream, follow bool, note io.Writer
 	return errors.Join(errs...)
 }
 
-// kept shows the events that the gateways keep. With follow, an unavailable gateway is noted, and asked again later.
-func kept(ctx context.Context, streams []*stream, follow bool, note io.Writer, show func(wire.Event) error) error {
+// showKept shows the events that the gateways keep. With follow, an unavailable gateway is noted, and asked again later.
+func showKept(ctx context.Context, streams []*stream, follow bool, note io.Writer, show func(wire.Event) error) error {
 	found, errs := make([][]wire.Event, len(streams)), make([]error, len(streams))
 	var asking sync.WaitGroup
 	for i, s := range streams {
@@ -119,7 +119,7 @@ func kept(ctx context.Context, streams []*stream, follow bool, note io.Writer, s
 		}
 		shown[e.ID] = e.ID != ""
 		if err := show(e); err != nil {
-			return endOf(err)
+			return ignoreNoReader(err)
 		}
 	}
 	for i, err := range errs {
@@ -129,10 +129,10 @@ func kept(ctx context.Context, streams []*stream, follow bool, note io.Writer, s
 		switch {
 		case err == nil:
 			errs[i] = nil
-		case passes(err) && follow:
+		case retryable(err) && follow:
 			_, _ = fmt.Fprintf(note, "fencegate: %v; trying again\n", err)
 			errs[i] = nil
-		case passes(err):
+		case retryable(err):
 			errs[i] = withHint(fmt.Errorf("%w; its events are missing above", err), exitUnavailable, "start it, or leave it out of --gateway")
 		default:
 			errs[i] = err
@@ -150,9 +150,9 @@ func (s *stream) follow(ctx context.Context, follow, retry bool, note io.Writer,
 			return show(e)
 		})
 		switch {
-		case ctx.Err() != nil, errors.Is(err, errUnread):
+		case ctx.Err() != nil, errors.Is(err, errNoReader):
 			return nil
-		case !passes(err) || s.last == "" && !retry:
+		case !retryable(err) || s.last == "" && !retry:
 			return err
 		case !lost:
 			lost = true
@@ -164,4 +164,32 @@ func (s *stream) follow(ctx context.Context, follow, retry bool, note io.Writer,
 		case <-time.After(reconnect):
 		}
 	}
+}
+
+// printEvent prints an event as a line.
+func printEvent(out io.Writer, e wire.Event) error {
+	words := []string{e.Time.UTC().Format(time.RFC3339), e.Kind}
+	add := func(when bool, format string, a ...any) {
+		if when {
+			words = append(words, fmt.Sprintf(format, a...))
+		}
+	}
+	add(e.Code != "", "%s", e.Code)
+	add(e.Kind == wire.EventMissed && e.Missed > 0, "%d events: the reader was too slow", e.Missed)
+	add(e.Kind == wire.EventMissed && e.Missed == 0, "some events: the reader was too slow, the gateway restarted, or another gateway answered")
+	add(e.Node != "", "node=%s", oneLine(e.Node))
+	add(e.Kind == wire.EventSwept, "deleted=%d", e.Deleted)
+	add(e.Surface != "", "%s", e.Surface)
+	add(e.Statement != "", "%s", e.Statement)
+	add(e.Table != "", "%s", oneLine(e.Table))
+	add(e.Resource != "", "resource=%s", oneLine(e.Resource))
+	add(e.Needed != "", "needs=%s", oneLine(e.Needed))
+	add(e.Presented != 0, "token=%s", e.Presented)
+	add(e.Recorded != 0, "fence=%s", e.Recorded)
+	add(e.Holder != "", "by=%s", oneLine(e.Holder))
+	add(e.Login != "", "login=%s", oneLine(e.Login))
+	add(e.Client != "", "client=%s", e.Client)
+	add(e.App != "", "app=%s", oneLine(e.ShortApp()))
+	_, err := fmt.Fprintln(out, strings.Join(words, " "))
+	return outputError(err)
 }

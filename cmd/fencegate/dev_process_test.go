@@ -3,9 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -20,79 +18,6 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
-
-// asFencegate makes the test binary behave as the command, so that tests can start, kill and freeze real processes.
-const asFencegate = "TEST_BINARY_AS_FENCEGATE"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asFencegate) != "" {
-		main()
-	}
-	testenv.Main(m)
-}
-
-// command is a process of fencegate with its temporary files in tmp.
-func command(t *testing.T, tmp string, args ...string) *exec.Cmd {
-	t.Helper()
-	cmd := commandOf(t.Context(), t, tmp, args...)
-	cmd.Stderr = t.Output()
-	return cmd
-}
-
-// commandOf is a process of fencegate that is killed when ctx ends.
-func commandOf(ctx context.Context, t *testing.T, tmp string, args ...string) *exec.Cmd {
-	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(ctx, self, args...)
-	cmd.Env = append(os.Environ(), asFencegate+"=1", "TMPDIR="+tmp)
-	return cmd
-}
-
-// acquired matches the demo's line about a token. The next holder's token is higher, but not by one if one of its
-// attempts reached too few nodes.
-var acquired = regexp.MustCompile(`acquired orders/1001: token (\d)\b`)
-
-func TestTheDemoGoesAsToldAndLeavesNothing(t *testing.T) {
-	t.Parallel()
-	demoGoesAsTold(t, "demo")
-}
-
-// The pauses for the explanations together exceed the TTL of B's lease. B must keep it.
-func TestTheSlowDemoGoesAsTold(t *testing.T) {
-	t.Parallel()
-	demoGoesAsTold(t, "demo", "--watch")
-}
-
-func demoGoesAsTold(t *testing.T, args ...string) {
-	t.Helper()
-	tmp := openTempDir(t)
-	cmd := command(t, tmp, args...)
-	var out strings.Builder
-	cmd.Stdout = &out
-	begin := time.Now()
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%v\n%s", err, out.String())
-	}
-	if took := time.Since(begin); took > 3*time.Minute { // 3 s on an idle machine, or 24 s with its pauses
-		t.Errorf("it took %s", took)
-	}
-	tokens := acquired.FindAllStringSubmatch(out.String(), -1)
-	if len(tokens) != 2 || tokens[0][1] >= tokens[1][1] {
-		t.Fatalf("A and B acquired %q: B's token must be the higher one\n%s", tokens, out.String())
-	}
-	for _, want := range []string{
-		`SIGSTOP`, `SIGCONT`, `UPDATE refused: ZF001 stale fencing token ` + tokens[0][1] + ` for "orders/1001": the fence stands at ` + tokens[1][1],
-		`upload refused: 412 StaleFencingToken`, `by the table's own guard: ZF001`, `still hold B's work`,
-	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%q is missing in\n%s", want, out.String())
-		}
-	}
-	wantEmpty(t, tmp)
-}
 
 // stack is a running `fencegate dev`.
 type stack struct {
@@ -276,28 +201,4 @@ func TestDevPassesItsCommandsExitCodeOn(t *testing.T) {
 		t.Errorf("exit code %d, want 7", got)
 	}
 	wantEmpty(t, tmp)
-}
-
-// openTempDir returns a temporary folder that other users may traverse: as root, PostgreSQL runs as another user.
-func openTempDir(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	for _, d := range []string{dir, filepath.Dir(dir)} {
-		if err := os.Chmod(d, 0o711); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
-// wantEmpty waits until the folder is empty: after kill -9 a watchdog cleans up.
-func wantEmpty(t *testing.T, dir string) {
-	t.Helper()
-	testenv.Eventually(t, "nothing is left behind", func() error {
-		entries, err := os.ReadDir(dir)
-		if err == nil && len(entries) > 0 {
-			err = fmt.Errorf("%v", entries)
-		}
-		return err
-	})
 }

@@ -111,6 +111,6 @@ func TestASecondSignalEndsAGatewayThatDrains(t *testing.T) {
 		t.Errorf("it ended with %d; want %d", code, exitInterrupted)
 	}
 	if _, err := conn.Exec(t.Context(), "SELECT 1"); err == nil || !strings.Contains(err.Error(), "57P01") {
-		t.Errorf("the session was told: %v; want 57P01", err)
+		t.Errorf("the session got %v; want 57P01", err)
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-var updateReference = flag.Bool("update", false, "write docs/reference anew")
+var updateReference = flag.Bool("update", false, "write docs/reference again")
 
 // The pages of docs/reference and openapi.json are generated from the code, and committed.
 func TestTheReferenceIsCurrent(t *testing.T) {

@@ -37,9 +37,9 @@ func hang(t *testing.T, stop, took time.Duration, words string) {
 		defer time.AfterFunc(stop, cancel).Stop()
 	}
 	begun := time.Now()
-	findings := examineParts(ctx, []part{
+	findings := examineComponents(ctx, []component{
 		{"hangs", "look at it", func(context.Context) []Finding { <-answers; return nil }},
-		{"late", "look at it", func(ctx context.Context) []Finding { <-ctx.Done(); return []Finding{ok("late", "told at the end")} }},
+		{"late", "look at it", func(ctx context.Context) []Finding { <-ctx.Done(); return []Finding{ok("late", "reported at the end")} }},
 		{"answers", "look at it", func(context.Context) []Finding { return []Finding{ok("answers", "all well")} }},
 	}, 10*time.Second)
 	if d := time.Since(begun); d != took {
@@ -52,7 +52,7 @@ func hang(t *testing.T, stop, took time.Duration, words string) {
 
 func TestEachPartHasACheckThatFailsIfItHangs(t *testing.T) {
 	t.Parallel()
-	parts := partsOf(Config{PostgresURL: "postgres://h/d", RedisNodes: nodes("h:1"), GatewayURL: "http://h", BlobDir: "/b"})
+	parts := componentsOf(Config{PostgresURL: "postgres://h/d", RedisNodes: nodes("h:1"), GatewayURL: "http://h", BlobDir: "/b"})
 	if len(parts) != 5 {
 		t.Errorf("%d parts", len(parts))
 	}
