@@ -2,12 +2,12 @@ package s3
 
 import (
 	"context"
-	"crypto/md5" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
@@ -21,6 +21,12 @@ import (
 )
 
 const maxCopySize = 5 << 30 // bytes, the limit of S3
+
+// minLook is the size, in bytes, above which a copy first looks for one that an earlier attempt made.
+const minLook = 64 << 10
+
+// errNotYet says that a copy need not be refused, but may have been made by an earlier attempt.
+var errNotYet = errors.New("not copied yet")
 
 // CopyObject implements versitygw's Backend: it reads the source, which needs no grant, and uploads the copy, which
 // does. The bytes go through the gateway into a blob of their own, so objects never share one.
@@ -78,12 +84,6 @@ func (b *backend) copyEnd(r request, bucket string, run *copying) (s3response.Co
 	defer b.copies.leave(run)
 	return copyAnswer(r, run.result.version, run.from), run.result.err
 }
-
-// errNotYet says that a copy need not be refused, but may have been made by an earlier attempt.
-var errNotYet = errors.New("not copied yet")
-
-// minLook is the size, in bytes, above which a copy first looks for one that an earlier attempt made.
-const minLook = 64 << 10
 
 // copyAnswer returns the answer of a copy, and names its stage.
 func copyAnswer(r request, v, source objects.Stored) s3response.CopyObjectOutput {
@@ -194,7 +194,21 @@ func (b *backend) copyBytes(reading context.Context, p objects.Put, source objec
 
 // copyBody returns the bytes of a copy's source, until the copy is given up.
 func copyBody(reading context.Context, bytes io.Reader) *body {
-	return &body{r: source{Reader: bytes, reading: reading}, md5: md5.New(), inside: true} //nolint:gosec // see the import
+	return storedBody(source{Reader: bytes, reading: reading})
+}
+
+// source is the source of a copy, until that is given up.
+type source struct {
+	io.Reader
+
+	reading context.Context //nolint:containedctx // an [io.Reader] gets none
+}
+
+func (s source) Read(p []byte) (int, error) {
+	if s.reading.Err() != nil {
+		return 0, errGivenUp
+	}
+	return s.Reader.Read(p)
 }
 
 // planRestore makes an older version current again. A stage cannot restore, because it would list the blobs of another
@@ -219,19 +233,6 @@ func copySourceOf(in s3response.CopyObjectInput) (string, s3.GetObjectInput) {
 	}
 }
 
-// parseSource parses a copy's source. versitygw decodes it before it looks for a version id, so it can take part of a
-// key for one.
-func parseSource(source string) (bucket, key, versionID string, err error) {
-	if bucket, _, _, err = front.ParseCopySource(source); err != nil {
-		return "", "", "", err
-	}
-	path, id, _ := strings.Cut(source, "?versionId=")
-	path, _ = url.QueryUnescape(path) // the whole source could be decoded above
-	_, key, _ = strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	id, _ = url.QueryUnescape(id)
-	return bucket, key, id, nil
-}
-
 // copySource finds the source version and evaluates the conditions on it.
 func (b *backend) copySource(source string, conditions s3.GetObjectInput) (objects.Stored, error) {
 	bucket, key, versionID, err := parseSource(source)
@@ -249,7 +250,116 @@ func (b *backend) copySource(source string, conditions s3.GetObjectInput) (objec
 	return v, err
 }
 
-// condition returns a condition on the target, which versitygw does not pass on.
-func (r request) condition(header string) *string {
-	return nullable(strings.Trim(r.header(header), `"`))
+// UploadPartCopy implements versitygw's Backend: it reads the source, which needs no grant, and stores a part, which
+// does.
+func (b *backend) UploadPartCopy(ctx context.Context, in *s3.UploadPartCopyInput) (s3response.CopyPartResult, error) {
+	r := b.requestOf(ctx)
+	bucket := strings.Clone(*in.Bucket)
+	out, err := b.copyPart(r, bucket, strings.Clone(*in.Key), in)
+	if err != nil {
+		return s3response.CopyPartResult{}, b.fail(r, bucket, "UploadPartCopy", err)
+	}
+	return out, nil
+}
+
+func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyInput) (s3response.CopyPartResult, error) {
+	u, err := b.catalog.Upload(b.base, bucket, key, *in.UploadId)
+	if err == nil {
+		err = b.needGrant(&r, bucket, key)
+	}
+	if err != nil {
+		return s3response.CopyPartResult{}, err
+	}
+	from, offset, length, err := b.partSource(r, in)
+	p := objects.NewPart{Change: r.change(bucket, key, objects.Conditions{}), Upload: u.ID, Number: *in.PartNumber, Size: length}
+	of := attemptOf(p.Change, fmt.Sprintf("part %d of %s: %q of %s", p.Number, u.ID, *in.CopySourceRange, *in.CopySource))
+	if err != nil { // the source may be deleted, or the grant over, since an earlier attempt
+		if run := b.copies.find(of); run != nil {
+			return b.partEnd(r, bucket, run)
+		}
+		part, err := b.writer.PartBefore(b.base, p, err)
+		return partAnswer(part, from), err
+	}
+	run, err := b.copies.join(of, from, func(reading context.Context, _ blob.ID) copied {
+		err := errNotYet
+		var part objects.Part
+		if length > minLook {
+			part, err = b.writer.PartBefore(b.base, p, err)
+		}
+		if errors.Is(err, errNotYet) {
+			part, err = b.copyPartBytes(reading, u, p, from, offset)
+		}
+		if err != nil { // the source may have changed since an earlier attempt
+			part, err = b.writer.PartBefore(b.base, p, err)
+		}
+		return copied{part: part, err: err}
+	})
+	if err != nil {
+		return s3response.CopyPartResult{}, err
+	}
+	return b.partEnd(r, bucket, run)
+}
+
+// copyPartBytes stores bytes of the source, from an offset on, as a part.
+func (b *backend) copyPartBytes(reading context.Context, u objects.Upload, p objects.NewPart, from objects.Stored, offset int64) (objects.Part, error) {
+	bytes, err := b.reader.Open(b.base, from, offset, p.Size)
+	if err != nil {
+		return objects.Part{}, unopened(from, err)
+	}
+	defer func() { _ = bytes.Close() }()
+	return b.storePart(u, p, copyBody(reading, bytes))
+}
+
+// partEnd is copyEnd for a part.
+func (b *backend) partEnd(r request, bucket string, run *copying) (s3response.CopyPartResult, error) {
+	if !b.await(r, run) {
+		b.answerSlowly(r, run, func(made copied) (any, error) {
+			if made.err != nil {
+				return nil, b.fail(r, bucket, "UploadPartCopy", made.err)
+			}
+			return partAnswer(made.part, run.from), nil
+		})
+		return partAnswer(objects.Part{}, run.from), nil
+	}
+	defer b.copies.leave(run)
+	return partAnswer(run.result.part, run.from), run.result.err
+}
+
+// partSource finds the source of a part, and which of its bytes are copied.
+func (b *backend) partSource(r request, in *s3.UploadPartCopyInput) (from objects.Stored, offset, length int64, err error) {
+	if err = b.goesOn(r); err == nil {
+		from, err = b.copySource(*in.CopySource, s3.GetObjectInput{
+			IfMatch: in.CopySourceIfMatch, IfNoneMatch: in.CopySourceIfNoneMatch,
+			IfModifiedSince: in.CopySourceIfModifiedSince, IfUnmodifiedSince: in.CopySourceIfUnmodifiedSince,
+		})
+	}
+	if err == nil {
+		offset, length, err = copyRange(from.Size, *in.CopySourceRange)
+	}
+	return from, offset, length, err
+}
+
+func partAnswer(p objects.Part, from objects.Stored) s3response.CopyPartResult {
+	etag, sums := quoted(p.ETag), checksumsOf(objects.Attributes{ChecksumAlgorithm: p.Algorithm, Checksum: p.Checksum})
+	return s3response.CopyPartResult{
+		ETag: &etag, LastModified: time.Now(), ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
+		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, CopySourceVersionId: text(from.ShownID()),
+	}
+}
+
+// copyRange parses "bytes=first-last", which must lie inside the source. Without a range it returns the whole source.
+func copyRange(size int64, text string) (offset, length int64, err error) {
+	if strings.HasSuffix(text, "-") {
+		return 0, 0, s3err.GetInvalidArgumentErr(s3err.InvalidArgCopySourceRange, strings.Clone(text))
+	}
+	offset, length, err = front.ParseCopySourceRange(size, text)
+	switch {
+	case err != nil:
+		return 0, 0, err
+	case offset < 0 || length < 0:
+		return 0, 0, s3err.GetInvalidArgumentErr(s3err.InvalidArgCopySourceRange, strings.Clone(text))
+	case length > maxCopySize:
+		return 0, 0, s3err.GetEntityTooLargeErr(length, maxCopySize)
+	}
+	return offset, length, nil
 }

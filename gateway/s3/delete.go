@@ -2,7 +2,8 @@ package s3
 
 import (
 	"bytes"
-	"context"
+	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
+	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
 	"encoding/xml"
 	"errors"
 	"net/http"
@@ -16,7 +17,6 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/objects"
-	"github.com/fencegate/fencegate/gateway/s3/edge"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
@@ -124,30 +124,6 @@ func (b *backend) deleteDated(a addressed) (any, int, error) {
 	}
 	result, err := b.DeleteObjects(a.http, &in)
 	return result, http.StatusOK, err
-}
-
-func dateOf(text string) (time.Time, error) {
-	at, err := http.ParseTime(text)
-	if err != nil {
-		at, err = time.Parse(time.RFC3339, text)
-	}
-	return at, err
-}
-
-// expects reads the conditions of a deletion that versitygw drops: an invalid size, a date in another form or in the
-// future. With an invalid condition nothing is deleted.
-func (r request) expects(in *s3.DeleteObjectInput) error {
-	if r.header(edge.HeaderExpectedSize) != "" && in.IfMatchSize == nil {
-		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The header " + edge.HeaderExpectedSize + " is not a size. Nothing was deleted."}
-	}
-	if text := r.header(edge.HeaderExpectedTime); text != "" {
-		at, err := dateOf(text)
-		if err != nil {
-			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The header " + edge.HeaderExpectedTime + " is not a date. Nothing was deleted."}
-		}
-		in.IfMatchLastModifiedTime = &at
-	}
-	return nil
 }
 
 func deletedEntry(g objects.Removed, o types.ObjectIdentifier) types.DeletedObject {

@@ -1,11 +1,13 @@
 package s3
 
 import (
-	"context"
+	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
+	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	front "github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
@@ -117,16 +120,6 @@ func (b *backend) look(r request, in *s3.GetObjectInput) (objects.Stored, extent
 	return v, extent{offset: offset, length: length, partial: partial}, err
 }
 
-// rangeHolds evaluates If-Range: without the version's ETag or date there, Range is ignored and the whole version is the
-// answer. A weak ETag never matches.
-func (r request) rangeHolds(v objects.Stored) bool {
-	if r.http == nil {
-		return true
-	}
-	held := r.header("If-Range")
-	return held == "" || held == quoted(v.ETag) || held == v.CreatedAt.UTC().Format(http.TimeFormat)
-}
-
 // satisfies evaluates a read's conditions. HTTP dates are in seconds, and a change in the very second of
 // If-Unmodified-Since counts as unmodified.
 func satisfies(v objects.Stored, in *s3.GetObjectInput) error {
@@ -207,4 +200,91 @@ func output(v objects.Stored, part extent, withChecksum bool, body io.ReadCloser
 		o.ChecksumSHA1, o.ChecksumSHA256, o.ChecksumType = sums.sha1, sums.sha256, sums.kind
 	}
 	return o
+}
+
+// GetObjectAttributes implements versitygw's Backend. versitygw selects the attributes that the client asked for.
+func (b *backend) GetObjectAttributes(ctx context.Context, in *s3.GetObjectAttributesInput) (s3response.GetObjectAttributesResponse, error) {
+	r := b.requestOf(ctx)
+	out, err := b.attributes(r, in)
+	if err != nil {
+		return s3response.GetObjectAttributesResponse{}, b.fail(r, *in.Bucket, "GetObjectAttributes", err)
+	}
+	return out, nil
+}
+
+func (b *backend) attributes(r request, in *s3.GetObjectAttributesInput) (s3response.GetObjectAttributesResponse, error) {
+	v, err := b.reader.Find(b.base, *in.Bucket, *in.Key, *in.VersionId)
+	if err != nil {
+		return s3response.GetObjectAttributesResponse{}, err
+	}
+	out := s3response.GetObjectAttributesResponse{
+		ETag: &v.ETag, ObjectSize: &v.Size, StorageClass: types.StorageClassStandard, LastModified: &v.CreatedAt, VersionId: v.ShownID(),
+	}
+	if sums := checksumsOf(v.Attributes); sums.kind != "" {
+		out.Checksum = &types.Checksum{
+			ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
+			ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumType: sums.kind,
+		}
+	}
+	if strings.Contains(v.ETag, "-") { // a multipart object
+		if out.ObjectParts, err = b.objectParts(in, v); err != nil {
+			return out, err
+		}
+		if r.http != nil {
+			r.http.SetUserValue(partsCount, len(v.Blobs))
+		}
+	}
+	return out, nil
+}
+
+// objectParts returns one page of an object's parts, with their checksums if recorded.
+func (b *backend) objectParts(in *s3.GetObjectAttributesInput, v objects.Stored) (*s3response.ObjectParts, error) {
+	p := &s3response.ObjectParts{MaxParts: maxList}
+	if in.MaxParts != nil {
+		p.MaxParts = min(int(*in.MaxParts), maxList)
+	}
+	if marker := *in.PartNumberMarker; marker != "" {
+		after, err := strconv.Atoi(marker)
+		if err != nil || after < 0 {
+			return nil, s3err.GetAPIError(s3err.ErrInvalidRequest)
+		}
+		p.PartNumberMarker = after
+	}
+	sums, err := b.reader.PartChecksums(b.base, v)
+	if err != nil {
+		return p, err
+	}
+	end := min(p.PartNumberMarker+p.MaxParts, len(v.BlobSizes))
+	for i := p.PartNumberMarker; i < end; i++ {
+		number := int32(i + 1)
+		var c checksums
+		if sums != nil {
+			c = checksumsOf(objects.Attributes{ChecksumAlgorithm: v.Attributes.ChecksumAlgorithm, Checksum: sums[i]})
+		}
+		p.Parts = append(p.Parts, types.ObjectPart{
+			PartNumber: &number, Size: &v.BlobSizes[i], ChecksumCRC32: c.crc32, ChecksumCRC32C: c.crc32c,
+			ChecksumCRC64NVME: c.crc64nvme, ChecksumSHA1: c.sha1, ChecksumSHA256: c.sha256,
+		})
+		p.NextPartNumberMarker = i + 1
+	}
+	p.IsTruncated = end < len(v.BlobSizes)
+	return p, nil
+}
+
+// partChecksum returns the checksum of one part, counted from 1; "" if none was recorded.
+func (b *backend) partChecksum(v objects.Stored, number int32) (string, error) {
+	sums, err := b.reader.PartChecksums(b.base, v)
+	if err != nil || sums == nil {
+		return "", err
+	}
+	return sums[number-1], nil
+}
+
+// GetObjectTagging implements versitygw's Backend.
+func (b *backend) GetObjectTagging(ctx context.Context, bucket, key, versionID string) (map[string]string, error) {
+	v, err := b.reader.Find(b.base, bucket, key, versionID)
+	if err != nil {
+		return nil, b.fail(b.requestOf(ctx), bucket, "GetObjectTagging", err)
+	}
+	return v.Attributes.Tags, nil
 }

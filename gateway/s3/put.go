@@ -1,7 +1,8 @@
 package s3
 
 import (
-	"context"
+	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
+	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
 	"strings"
 
 	"github.com/versity/versitygw/s3err"
@@ -114,4 +115,37 @@ func refuseUnsupported(r request) error {
 		return s3err.GetNotImplementedErr("X-Amz-Storage-Class", "")
 	}
 	return nil
+}
+
+// PutObjectTagging implements versitygw's Backend. It checks the fence and changes the version's tags in one
+// transaction.
+func (b *backend) PutObjectTagging(ctx context.Context, bucket, key, versionID string, tags map[string]string) error {
+	r := b.requestOf(ctx)
+	if err := b.putTags(r, bucket, key, versionID, tags); err != nil {
+		return b.fail(r, bucket, "PutObjectTagging", err)
+	}
+	return nil
+}
+
+// DeleteObjectTagging implements versitygw's Backend.
+func (b *backend) DeleteObjectTagging(ctx context.Context, bucket, key, versionID string) error {
+	r := b.requestOf(ctx)
+	if err := b.putTags(r, bucket, key, versionID, nil); err != nil {
+		return b.fail(r, bucket, "DeleteObjectTagging", err)
+	}
+	return nil
+}
+
+func (b *backend) putTags(r request, bucket, key, versionID string, tags map[string]string) error {
+	err := objects.CheckVersionID(versionID)
+	if err == nil {
+		err = checkAttributes(objects.Attributes{Tags: tags})
+	}
+	if err == nil {
+		err = b.needGrant(&r, bucket, key)
+	}
+	if err != nil {
+		return err
+	}
+	return b.catalog.PutTags(b.base, r.change(bucket, key, objects.Conditions{}), versionID, tags)
 }

@@ -1,9 +1,15 @@
 package s3
 
 import (
+
+	//nolint:gosec // S3 defines the ETag as the MD5 of the bytes
+	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
+
 	"net/http"
 
+	"github.com/gofiber/fiber/v3"
 	"github.com/versity/versitygw/metrics"
+	"github.com/versity/versitygw/s3api/controllers"
 	"github.com/versity/versitygw/s3err"
 )
 
@@ -152,6 +158,33 @@ var noCopySource = route{header: headerCopySource, action: metrics.ActionUndetec
 func unserved(sub, and, action string) route {
 	return route{sub: sub, and: and, action: action, steps: noCORS}
 }
+
+// versity wraps an operation of versitygw.
+func versity(do func(ctl, fiber.Ctx) (*controllers.Response, error)) operation {
+	return func(p *port, c fiber.Ctx) (*controllers.Response, error) { return do(p.ctl, c) }
+}
+
+// fails is an operation that returns err.
+func fails(err error) operation {
+	return func(*port, fiber.Ctx) (*controllers.Response, error) { return &controllers.Response{}, err }
+}
+
+func refuseCopySource(_ *port, c fiber.Ctx) (*controllers.Response, error) {
+	return &controllers.Response{}, s3err.GetInvalidArgumentErr(s3err.InvalidArgCopySource, c.Get(headerCopySource))
+}
+
+// nothing answers 200 and has no effect.
+func nothing(*port, fiber.Ctx) (*controllers.Response, error) { return &controllers.Response{}, nil }
+
+// deleteObjects calls versitygw, except for lists that it cannot parse.
+func deleteObjects(p *port, c fiber.Ctx) (*controllers.Response, error) {
+	if unreadable(c.BodyRaw()) {
+		return deleteDatedObjects(p, c)
+	}
+	return p.ctl.DeleteObjects(c)
+}
+
+var deleteDatedObjects = ours(metrics.ActionDeleteObjects, (*backend).deleteDated)
 
 var (
 	errPartNumber = s3err.GetMethodNotAllowedErr(http.MethodPut, s3err.ResourceTypeUpload,

@@ -1,13 +1,16 @@
 package s3
 
 import (
-	"context"
+	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
+	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
 	"errors"
 	"fmt"
 	"net"
 	"time"
 
 	"github.com/gofiber/fiber/v3"
+	"github.com/versity/versitygw/s3api/controllers"
+	"github.com/versity/versitygw/s3api/middlewares"
 
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
@@ -42,6 +45,34 @@ func New(deps Deps, o Options) (*Server, error) {
 	s.app = newApp(cfg, be, s.gate)
 	edge.Guard(s.app.Server(), cfg.timeouts(), cfg.Logger)
 	return s, nil
+}
+
+// headerSize bounds the request line and headers, in bytes.
+const headerSize = 8 << 10
+
+func newApp(cfg config, be *backend, g *gate) *fiber.App {
+	p := &port{
+		backend: be, iam: iam{keys: cfg.Keys, again: cfg.UploadTimeout}, region: cfg.Region,
+		root:     middlewares.RootUserConfig{Access: cfg.RootAccessKey, Secret: cfg.RootSecretKey},
+		services: controllers.Services{MetricsManager: operations{}},
+		cors:     middlewares.ApplyBucketCORS(be, middlewares.BucketFromPath, ""),
+	}
+	p.ctl = controllers.New(be, p.iam, nil, nil, operations{}, false, false, cfg.Domain, 0)
+	p.serve()
+	app := fiber.New(fiber.Config{
+		StreamRequestBody: true,
+		ReadBufferSize:    headerSize,
+		Concurrency:       cfg.MaxConnections + edge.Refusers + 1, // the listener enforces the limit
+		ErrorHandler:      g.failed,
+	})
+	app.Use("*", g.rescue, middlewares.DrainRequestBody(), middlewares.RequestIDs(), g.handle,
+		middlewares.SetDefaultValues(p.root, cfg.Region), controllers.WrapMiddleware(middlewares.DecodeURL, nil, operations{}))
+	if cfg.Domain != "" {
+		app.Use("*", middlewares.HostStyleParser(cfg.Domain))
+	}
+	app.All("/:bucket/*", p.dispatch) // versitygw's operations read the bucket parameter
+	app.All("*", p.dispatch)
+	return app
 }
 
 // Catalog returns the server's catalog of buckets and objects.
