@@ -1,8 +1,7 @@
 package s3
 
 import (
-	"bytes" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
+	"bytes"
 	"encoding/xml"
 	"net/http"
 	"slices"
@@ -40,9 +39,9 @@ const retryAfter = "1"
 
 // Corrections to the answers of versitygw's operations.
 
-// sayIDsOnce removes one of two request ids from an answer whose header names keep their case, as those of reads do:
+// dedupeRequestIDs removes one of two request ids from an answer whose header names keep their case, as those of reads do:
 // versitygw adds its own in lower case.
-func sayIDsOnce(h *fasthttp.ResponseHeader) {
+func dedupeRequestIDs(h *fasthttp.ResponseHeader) {
 	for name := range h.All() {
 		if string(name) == utils.HeaderAmzRequestID {
 			h.Del("X-Amz-Request-Id")
@@ -52,11 +51,11 @@ func sayIDsOnce(h *fasthttp.ResponseHeader) {
 	}
 }
 
-// partsCount is the key under which an object's number of parts reaches mendAttributes.
+// partsCount is the key under which an object's number of parts reaches fixAttributes.
 const partsCount = "fencegate parts count"
 
-// mendAttributes adds what versitygw's answer has no field for, and writes its date in HTTP's form.
-func mendAttributes(c fiber.Ctx) {
+// fixAttributes adds what versitygw's answer has no field for, and writes its date in HTTP's form.
+func fixAttributes(c fiber.Ctx) {
 	res := c.Response()
 	if at, err := time.Parse(time.ANSIC, string(res.Header.Peek(fiber.HeaderLastModified))); err == nil {
 		res.Header.Set(fiber.HeaderLastModified, at.Format(http.TimeFormat))

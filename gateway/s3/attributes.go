@@ -1,10 +1,6 @@
 package s3
 
 import (
-
-	//nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
-
 	"encoding/base64"
 	"mime"
 	"net/http"
@@ -12,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	front "github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/s3err"
@@ -21,11 +18,12 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-func attributesOf(in s3response.PutObjectInput, b *body, tags map[string]string) objects.Attributes {
+// attributesOf reads what a read returns besides the bytes, but for the checksum.
+func attributesOf(in s3response.PutObjectInput, tags map[string]string) objects.Attributes {
 	return objects.Attributes{
-		ContentType: strings.Clone(text(in.ContentType)), ContentEncoding: withoutChunking(strings.Clone(text(in.ContentEncoding))), ContentDisposition: strings.Clone(text(in.ContentDisposition)),
-		ContentLanguage: strings.Clone(text(in.ContentLanguage)), CacheControl: strings.Clone(text(in.CacheControl)), Expires: strings.Clone(text(in.Expires)),
-		Metadata: metadataOf(in.Metadata), ChecksumAlgorithm: b.algo, Checksum: b.value(), Tags: tags,
+		ContentType: strings.Clone(aws.ToString(in.ContentType)), ContentEncoding: withoutChunking(strings.Clone(aws.ToString(in.ContentEncoding))), ContentDisposition: strings.Clone(aws.ToString(in.ContentDisposition)),
+		ContentLanguage: strings.Clone(aws.ToString(in.ContentLanguage)), CacheControl: strings.Clone(aws.ToString(in.CacheControl)), Expires: strings.Clone(aws.ToString(in.Expires)),
+		Metadata: metadataOf(in.Metadata), Tags: tags,
 	}
 }
 
@@ -111,13 +109,13 @@ func metadataText(value string) string {
 func metadataIn(kept map[string]string) map[string]string {
 	for _, value := range kept {
 		if !isASCII(value) {
-			return encodedMetadata(kept)
+			return encodeMetadata(kept)
 		}
 	}
 	return kept
 }
 
-func encodedMetadata(kept map[string]string) map[string]string {
+func encodeMetadata(kept map[string]string) map[string]string {
 	encoded := make(map[string]string, len(kept))
 	for name, value := range kept {
 		if !isASCII(value) {
@@ -134,8 +132,8 @@ func isASCII(s string) bool {
 
 const maxTags = 10
 
-// tagsOf parses the header x-amz-tagging.
-func tagsOf(header *string) (map[string]string, error) {
+// parseTags parses the header x-amz-tagging.
+func parseTags(header *string) (map[string]string, error) {
 	text := ""
 	if header != nil {
 		text = strings.Clone(*header)
@@ -153,39 +151,31 @@ type checksums struct {
 	kind                                   types.ChecksumType
 }
 
-func checksumsOf(a objects.Attributes) checksums {
-	if a.Checksum == "" {
+func checksumsOf(algorithm, value string) checksums {
+	if value == "" {
 		return checksums{}
 	}
 	c := checksums{kind: types.ChecksumTypeFullObject}
-	if objects.IsComposite(a.Checksum) {
+	if objects.IsComposite(value) {
 		c.kind = types.ChecksumTypeComposite
 	}
-	switch a.ChecksumAlgorithm {
+	switch algorithm {
 	case "CRC32":
-		c.crc32 = &a.Checksum
+		c.crc32 = &value
 	case "CRC32C":
-		c.crc32c = &a.Checksum
+		c.crc32c = &value
 	case "CRC64NVME":
-		c.crc64nvme = &a.Checksum
+		c.crc64nvme = &value
 	case "SHA1":
-		c.sha1 = &a.Checksum
+		c.sha1 = &value
 	case "SHA256":
-		c.sha256 = &a.Checksum
+		c.sha256 = &value
 	}
 	return c
 }
 
-func text(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}
-
-// Texts and limits that several operations share.
-
-func nullable(s string) *string {
+// optional returns nil for an empty text, which an answer then omits.
+func optional(s string) *string {
 	if s == "" {
 		return nil
 	}

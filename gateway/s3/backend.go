@@ -1,8 +1,7 @@
 package s3
 
 import (
-	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,17 +27,14 @@ import (
 type backend struct {
 	front.BackendUnsupported
 
-	cfg     config
-	base    context.Context //nolint:containedctx // the server's life; see above
-	acl     []byte
-	catalog *objects.Catalog
-	reader  *objects.Reader
-	writer  *objects.Writer
-	keeper  *maintenance.Keeper // knows whether the store belongs to this database
-	held    *held               // checked before writes
-	current *held               // checked before reads
-	denials denials
-	copies  *copies
+	*guard
+
+	cfg    config
+	acl    []byte
+	reader *objects.Reader
+	writer *objects.Writer
+	keeper *maintenance.Keeper // knows whether the store belongs to this database
+	copies *copies
 }
 
 var _ front.Backend = (*backend)(nil)
@@ -49,8 +45,9 @@ func newBackend(base context.Context, cfg config, uploads *slots) (*backend, err
 		return nil, fmt.Errorf("encode the buckets' ACL: %w", err)
 	}
 	db := objects.NewDatabase(cfg.Pool, cfg.DatabaseTimeout).Changes(cfg.Changes)
-	b := &backend{cfg: cfg, base: base, acl: acl, catalog: objects.NewCatalog(db), keeper: maintenance.New(db, cfg.Store), copies: newCopies(uploads, 6*cfg.patience)}
-	b.held, b.current = newHeld(cfg.Leases)
+	b := &backend{cfg: cfg, acl: acl, keeper: maintenance.New(db, cfg.Store), copies: newCopies(uploads, 6*cfg.patience, cfg.patience)}
+	b.guard = &guard{base: base, root: cfg.RootAccessKey, keys: cfg.Keys, catalog: objects.NewCatalog(db)}
+	b.writes, b.reads = newLeaseCaches(cfg.Leases)
 	b.reader = objects.NewReader(db, cfg.Store, cfg.Logger)
 	b.writer = objects.NewWriter(base, objects.Config{
 		DB: db, Store: cfg.Store, Log: cfg.Logger, Owned: b.keeper.Owned, Decided: cfg.Metrics.Committed, Reserve: cfg.Reserve,
@@ -68,7 +65,7 @@ func (b *backend) fail(r request, bucket, operation string, err error) error {
 	if code, ok := fence.CodeOf(err); ok {
 		e := s3error.Refusal(err, code)
 		r.refuse(e.Fencing)
-		b.tellRefusal(r, bucket, operation, err)
+		b.recordRefusal(r, bucket, operation, err)
 		return e
 	}
 	unknown := errors.Is(err, fence.ErrUnknown)
@@ -103,8 +100,8 @@ func (b *backend) fail(r request, bucket, operation string, err error) error {
 	return s3err.GetAPIError(s3err.ErrInternalError)
 }
 
-// tellRefusal records a request that the fence refused as an event.
-func (b *backend) tellRefusal(r request, bucket, operation string, err error) {
+// recordRefusal records a request that the fence refused as an event.
+func (b *backend) recordRefusal(r request, bucket, operation string, err error) {
 	if b.cfg.Tell == nil {
 		return
 	}

@@ -167,6 +167,3 @@ func (b *body) value() string {
 	}
 	return ""
 }
-
-// noBody is used for attributes without a checksum.
-var noBody = &body{}

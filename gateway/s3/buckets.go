@@ -1,8 +1,7 @@
 package s3
 
 import (
-	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
+	"context"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
@@ -23,7 +22,7 @@ import (
 func (b *backend) CreateBucket(ctx context.Context, in *s3.CreateBucketInput, _ []byte) error {
 	r := b.requestOf(ctx)
 	if !r.root {
-		return b.mayNotCreate(r, *in.Bucket)
+		return b.refuseCreate(r, *in.Bucket)
 	}
 	if in.ObjectLockEnabledForBucket != nil && *in.ObjectLockEnabledForBucket {
 		return s3err.GetAPIError(s3err.ErrNotImplemented)
@@ -35,15 +34,15 @@ func (b *backend) CreateBucket(ctx context.Context, in *s3.CreateBucketInput, _ 
 	switch {
 	case err != nil:
 		return b.fail(r, *in.Bucket, "CreateBucket", err)
-	case !created && b.cfg.Region != regionOfOld:
+	case !created && b.cfg.Region != classicRegion:
 		return s3err.GetBucketErr(s3err.ErrBucketAlreadyOwnedByYou, *in.Bucket)
 	}
 	return nil
 }
 
-// mayNotCreate refuses a lease's request. If the bucket exists, the error says so, as S3 answers a bucket's owner:
+// refuseCreate refuses a lease's request. If the bucket exists, the error says so, as S3 answers a bucket's owner:
 // rclone and others create the bucket before they upload, and then continue.
-func (b *backend) mayNotCreate(r request, bucket string) error {
+func (b *backend) refuseCreate(r request, bucket string) error {
 	switch _, err := b.catalog.Rule(b.base, bucket); {
 	case err == nil:
 		return s3err.GetBucketErr(s3err.ErrBucketAlreadyOwnedByYou, bucket)
@@ -54,8 +53,8 @@ func (b *backend) mayNotCreate(r request, bucket string) error {
 	}
 }
 
-// regionOfOld is the region in which S3 lets an owner create a bucket again, without effect.
-const regionOfOld = "us-east-1"
+// classicRegion is the region in which S3 lets an owner create a bucket again, without effect.
+const classicRegion = "us-east-1"
 
 // validLabels reports whether the labels of a bucket's name are valid in a host name.
 func validLabels(name string) bool {
@@ -89,7 +88,7 @@ func (b *backend) HeadBucket(ctx context.Context, in *s3.HeadBucketInput) (*s3.H
 
 // ListBuckets implements versitygw's Backend.
 func (b *backend) ListBuckets(ctx context.Context, in s3response.ListBucketsInput) (s3response.ListAllMyBucketsResult, error) {
-	result := s3response.ListAllMyBucketsResult{Owner: s3response.CanonicalUser{ID: b.cfg.RootAccessKey}, Prefix: in.Prefix}
+	result := s3response.ListAllMyBucketsResult{Owner: s3response.CanonicalUser{ID: b.root}, Prefix: in.Prefix}
 	limit := int(in.MaxBuckets)
 	found, err := b.catalog.ListBuckets(b.base, in.ContinuationToken, in.Prefix, limit+1)
 	if err != nil {

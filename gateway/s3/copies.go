@@ -2,8 +2,7 @@ package s3
 
 import (
 	"bytes"
-	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
+	"context"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -41,52 +40,53 @@ func (s *slots) free() { s.used.Add(-1) }
 // copies are the copies in progress. A copy may take longer than its client waits, which then sends its request again:
 // all attempts of one request wait for one copy.
 type copies struct {
-	uploads *slots          // a copy is an upload
-	life    context.Context //nolint:containedctx // ends when the server stops
-	end     context.CancelFunc
-	alone   time.Duration // how long a copy goes on without a client
+	uploads  *slots          // a copy is an upload
+	life     context.Context //nolint:containedctx // ends when the server stops
+	end      context.CancelFunc
+	alone    time.Duration // how long a copy goes on without a client
+	patience time.Duration // of a client: then its answer begins
 
 	mu      sync.Mutex
-	running map[attempt]*copying
+	running map[copyAttempt]*copyRun
 	all     sync.WaitGroup
 }
 
-func newCopies(uploads *slots, alone time.Duration) *copies {
-	c := &copies{uploads: uploads, alone: alone, running: map[attempt]*copying{}}
+func newCopies(uploads *slots, alone, patience time.Duration) *copies {
+	c := &copies{uploads: uploads, alone: alone, patience: patience, running: map[copyAttempt]*copyRun{}}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c
 }
 
-// attempt is what the attempts of one request have in common. What they say of the source belongs to it, but not the
+// copyAttempt is what the attempts of one request have in common. What they say of the source belongs to it, but not the
 // version that they find there.
-type attempt struct {
+type copyAttempt struct {
 	bucket, key, invocation, what string
 
 	resource, seal string
 	token          int64
 }
 
-func attemptOf(ch objects.Change, what string) attempt {
-	return attempt{
+func copyAttemptOf(ch objects.Change, what string) copyAttempt {
+	return copyAttempt{
 		bucket: ch.Bucket, key: ch.Key, invocation: ch.Invocation, what: what,
 		resource: ch.Proof.Resource, seal: string(ch.Proof.SealHash), token: int64(ch.Proof.Token),
 	}
 }
 
-// copying is one copy.
-type copying struct {
-	of      attempt
+// copyRun is one copy.
+type copyRun struct {
+	of      copyAttempt
 	from    objects.Stored // its source
 	id      blob.ID        // of the version or stage that it makes, if no earlier attempt made one
 	giveUp  context.CancelFunc
 	waiting int           // clients; guarded by copies.mu
 	alone   *time.Timer   // gives it up; nil while clients wait; guarded by copies.mu
 	done    chan struct{} // closed when result is set
-	result  copied
+	result  copyResult
 }
 
-// copied is the result of a copy: a version, a stage or a part.
-type copied struct {
+// copyResult is the result of a copy: a version, a stage or a part.
+type copyResult struct {
 	version objects.Stored
 	part    objects.Part
 	err     error
@@ -94,7 +94,7 @@ type copied struct {
 
 // join returns the copy that an earlier attempt began, or begins it. reading ends when the copy is given up. Call leave
 // afterwards.
-func (c *copies) join(of attempt, from objects.Stored, do func(reading context.Context, id blob.ID) copied) (*copying, error) {
+func (c *copies) join(of copyAttempt, from objects.Stored, do func(reading context.Context, id blob.ID) copyResult) (*copyRun, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if run := c.again(of); run != nil {
@@ -104,7 +104,7 @@ func (c *copies) join(of attempt, from objects.Stored, do func(reading context.C
 		return nil, s3err.GetAPIError(s3err.ErrSlowDown)
 	}
 	reading, giveUp := context.WithCancel(c.life)
-	run := &copying{of: of, from: from, id: blob.NewID(), giveUp: giveUp, waiting: 1, done: make(chan struct{})}
+	run := &copyRun{of: of, from: from, id: blob.NewID(), giveUp: giveUp, waiting: 1, done: make(chan struct{})}
 	if of.invocation != "" { // otherwise nothing tells its attempts apart from other requests
 		c.running[of] = run
 	}
@@ -123,14 +123,14 @@ func (c *copies) join(of attempt, from objects.Stored, do func(reading context.C
 }
 
 // find returns the copy that an earlier attempt began; nil if there is none. Call leave afterwards.
-func (c *copies) find(of attempt) *copying {
+func (c *copies) find(of copyAttempt) *copyRun {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.again(of)
 }
 
 // again returns the copy that an earlier attempt began, for one more client; nil if there is none. The caller holds mu.
-func (c *copies) again(of attempt) *copying {
+func (c *copies) again(of copyAttempt) *copyRun {
 	run := c.running[of]
 	if run == nil {
 		return nil
@@ -144,7 +144,7 @@ func (c *copies) again(of attempt) *copying {
 }
 
 // ended publishes a copy's result.
-func (c *copies) ended(run *copying) {
+func (c *copies) ended(run *copyRun) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	close(run.done)
@@ -152,7 +152,7 @@ func (c *copies) ended(run *copying) {
 }
 
 // leave tells that a client waits no longer. A copy for which nobody waits is given up after a while.
-func (c *copies) leave(run *copying) {
+func (c *copies) leave(run *copyRun) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	run.waiting--
@@ -171,13 +171,13 @@ func (c *copies) leave(run *copying) {
 	run.alone = timer
 }
 
-func (c *copies) drop(run *copying) {
+func (c *copies) drop(run *copyRun) {
 	if c.running[run.of] == run {
 		delete(c.running, run.of)
 	}
 }
 
-func (run *copying) over() bool {
+func (run *copyRun) over() bool {
 	select {
 	case <-run.done:
 		return true
@@ -206,8 +206,8 @@ func (c *copies) stop(limit time.Duration) {
 var errGivenUp = errors.New("the copy was given up, because no client waits for it or the server stops")
 
 // await waits for a copy as long as any client does. Unless it is over by then, its answer is slow.
-func (b *backend) await(r request, run *copying) (over bool) {
-	limit := time.NewTimer(b.cfg.patience)
+func (c *copies) await(r request, run *copyRun) (over bool) {
+	limit := time.NewTimer(c.patience)
 	defer limit.Stop()
 	select {
 	case <-run.done:
@@ -222,9 +222,9 @@ func (b *backend) await(r request, run *copying) (over bool) {
 }
 
 // answerSlowly sends the answer once versitygw has written the headers of this one.
-func (b *backend) answerSlowly(r request, run *copying, document func(copied) (any, error)) {
+func (c *copies) answerSlowly(r request, run *copyRun, document func(copyResult) (any, error)) {
 	r.http.SetUserValue(slowAnswer, &slow{
-		run: run, leave: func() { b.copies.leave(run) }, pause: b.cfg.patience / 2, document: document,
+		run: run, leave: func() { c.leave(run) }, pause: c.patience / 2, document: document,
 	})
 }
 
@@ -232,22 +232,22 @@ func (b *backend) answerSlowly(r request, run *copying, document func(copied) (a
 // then its result or an error. Otherwise clients would give up waiting, after a minute by default, and send the request
 // again.
 type slow struct {
-	run      *copying
+	run      *copyRun
 	leave    func()
 	pause    time.Duration // between two blanks
-	document func(copied) (any, error)
+	document func(copyResult) (any, error)
 }
 
 // slowAnswer is the key under which a slow answer reaches the gate.
 const slowAnswer = "fencegate slow answer"
 
-// send replaces the answer. told receives the result, when it is known.
-func (s *slow) send(c fiber.Ctx, told func(status int, code string)) {
+// send replaces the answer. report receives the result, when it is known.
+func (s *slow) send(c fiber.Ctx, report func(status int, code string)) {
 	requestID, hostID := utils.EnsureRequestIDs(c)
 	c.Response().Header.SetContentType(fiber.MIMEApplicationXML)
 	c.Response().SetBodyStream(&slowBody{
 		slow: s, requestID: requestID, hostID: hostID, pending: []byte(xml.Header),
-		told: told, status: http.StatusBadRequest, code: "RequestTimeout",
+		report: report, status: http.StatusBadRequest, code: "RequestTimeout",
 	}, -1)
 }
 
@@ -258,7 +258,7 @@ type slowBody struct {
 	requestID, hostID string
 	pending           []byte
 	complete          bool // nothing follows the pending bytes
-	told              func(status int, code string)
+	report            func(status int, code string)
 	status            int    // of the result; until then, that of a client that left
 	code              string // "" for success
 	closed            sync.Once
@@ -313,7 +313,7 @@ func (s *slowBody) end() []byte {
 func (s *slowBody) Close() error {
 	s.closed.Do(func() {
 		s.leave()
-		s.told(s.status, s.code)
+		s.report(s.status, s.code)
 	})
 	return nil
 }

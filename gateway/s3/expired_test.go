@@ -138,7 +138,9 @@ type leases struct {
 	held, current func() (time.Duration, error)
 }
 
-func (l *leases) Held(context.Context, string, fence.Token) (time.Duration, error) { return l.held() }
+func (l *leases) Remaining(context.Context, string, fence.Token) (time.Duration, error) {
+	return l.held()
+}
 
 func (l *leases) Current(context.Context, string, fence.Token) (time.Duration, error) {
 	return l.current()

@@ -32,7 +32,7 @@ type Route struct {
 
 // Routes returns all routes of the port.
 func Routes() (all []Route) {
-	for _, p := range places {
+	for _, p := range routeTable {
 		for _, r := range p.routes {
 			all = append(all, Route{
 				Method: p.method, Sub: r.sub, And: r.and, Header: r.header, Bucket: p.level == ofBucket, Object: p.level == ofObject,
@@ -44,7 +44,9 @@ func Routes() (all []Route) {
 }
 
 // Subresources returns S3's sub-resources that the port knows, served or not.
-func Subresources() []string { return slices.Sorted(maps.Keys(subresources)) }
+func Subresources() []string {
+	return slices.Sorted(maps.Keys(newRouter(routeTable, otherSubresources).subresources))
+}
 
 // CopyClients returns how many clients wait for copies.
 func (s *Server) CopyClients() (n int) {

@@ -1,8 +1,7 @@
 package s3
 
 import (
-	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -26,10 +25,11 @@ type gate struct {
 	cfg      config
 	requests atomic.Int64 // in progress
 	uploads  *slots
+	router   *router
 }
 
-func newGate(cfg config, uploads *slots) *gate {
-	return &gate{cfg: cfg, uploads: uploads}
+func newGate(cfg config, uploads *slots, r *router) *gate {
+	return &gate{cfg: cfg, uploads: uploads, router: r}
 }
 
 func (g *gate) handle(c fiber.Ctx) (err error) {
@@ -44,7 +44,7 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	conn := edge.ConnOf(c.RequestCtx().Conn())
 	conn.Unread.Store(false)
 	var body *edge.Chunked
-	defer func() { conn.Unread.Store(endsEarly(c, conn, body)) }()
+	defer func() { conn.Unread.Store(closesEarly(c, conn, body)) }()
 	defer g.requests.Add(-1)
 	if g.requests.Add(1) > int64(g.cfg.MaxRequests) || conn.Surplus {
 		return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))
@@ -70,9 +70,9 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 		return answer(c, e)
 	}
 	edge.HideSeal(c)
-	sayIDsOnce(&c.Response().Header)
+	dedupeRequestIDs(&c.Response().Header)
 	if len(c.Request().URI().QueryString()) > 0 { // both documents need a query
-		mendAttributes(c)
+		fixAttributes(c)
 		sortTags(c)
 	}
 	if c.Response().StatusCode() == http.StatusServiceUnavailable {
@@ -104,12 +104,12 @@ func (g *gate) check(c fiber.Ctx, began time.Time) (path string, refused s3err.S
 	if err != nil {
 		return "", s3error.Error{Code: "InvalidURI", Status: http.StatusBadRequest, Message: "The path has a percent sign that is not followed by two hexadecimal digits."}
 	}
-	return path, admit(c, path, g.cfg.RootAccessKey)
+	return path, g.admit(c, path)
 }
 
-// endsEarly reports whether the connection ends while the client may still be sending. It closes the connection if a
+// closesEarly reports whether the connection ends while the client may still be sending. It closes the connection if a
 // chunked body was not read to its end: versitygw leaves the rest, which would be parsed as the next request.
-func endsEarly(c fiber.Ctx, conn *edge.Conn, body *edge.Chunked) bool {
+func closesEarly(c fiber.Ctx, conn *edge.Conn, body *edge.Chunked) bool {
 	length, failed := c.Request().Header.ContentLength(), c.Response().StatusCode() >= http.StatusBadRequest
 	if length == -1 && (failed || !body.Over(conn)) {
 		c.Response().Header.SetConnectionClose()
@@ -152,14 +152,14 @@ func (g *gate) teller(c fiber.Ctx, began time.Time) func(status int, code string
 
 // admit refuses names that cannot be stored, operations that are not served, and long bodies of requests other than
 // uploads.
-func admit(c fiber.Ctx, path, owner string) s3err.S3Error {
+func (g *gate) admit(c fiber.Ctx, path string) s3err.S3Error {
 	if e := checkNames(c, path); e != nil {
 		return e
 	}
-	if e := checkServed(c, path); e != nil {
+	if e := g.router.checkServed(c, path); e != nil {
 		return e
 	}
-	if e := edge.CheckHeaders(c, path, owner); e != nil {
+	if e := edge.CheckHeaders(c, path, g.cfg.RootAccessKey); e != nil {
 		return e
 	}
 	if edge.IsUpload(c, path) {
@@ -184,15 +184,15 @@ func checkNames(c fiber.Ctx, path string) s3err.S3Error {
 		switch {
 		case !objects.ValidText(string(value)):
 			return s3error.InvalidText(strings.ToValidUTF8(string(name), "?"))
-		case string(name) == "partNumber" && beyondParts(string(value)):
+		case string(name) == "partNumber" && exceedsParts(string(value)):
 			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "Part number must be an integer between 1 and 10000, inclusive."}
 		}
 	}
 	return nil
 }
 
-// beyondParts reports whether a part number exceeds 32 bits: versitygw would take it for another number.
-func beyondParts(text string) bool {
+// exceedsParts reports whether a part number exceeds 32 bits: versitygw would take it for another number.
+func exceedsParts(text string) bool {
 	n, err := strconv.ParseInt(text, 10, 64)
 	return errors.Is(err, strconv.ErrRange) || err == nil && n > maxPartNumber
 }

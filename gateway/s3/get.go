@@ -1,8 +1,7 @@
 package s3
 
 import (
-	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -47,15 +46,15 @@ func (b *backend) get(req request, in *s3.GetObjectInput) (*s3.GetObjectOutput, 
 			return output(v, part, in.ChecksumMode == types.ChecksumModeEnabled, r), nil
 		}
 		if !errors.Is(err, blob.ErrNotFound) || try == readTries {
-			return nil, fmt.Errorf("%q in %q: %w", *in.Key, *in.Bucket, unopened(v, err))
+			return nil, fmt.Errorf("%q in %q: %w", *in.Key, *in.Bucket, openError(v, err))
 		}
 		b.reader.Forget(*in.Bucket, *in.Key)
 	}
 }
 
-// unopened returns the error of a request that could not open a version's bytes. If a blob is missing or too short, the
+// openError returns the error of a request that could not open a version's bytes. If a blob is missing or too short, the
 // bytes are damaged: no message asks for another try, since the store has not failed.
-func unopened(v objects.Stored, err error) error {
+func openError(v objects.Stored, err error) error {
 	if errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrSize) {
 		return fmt.Errorf("the blob store lacks bytes of version %x: %w", v.ID, err)
 	}
@@ -102,7 +101,7 @@ func (b *backend) look(r request, in *s3.GetObjectInput) (objects.Stored, extent
 	if err != nil {
 		return v, extent{}, err
 	}
-	if err := satisfies(v, in); err != nil {
+	if err := checkConditions(v, in); err != nil {
 		return v, extent{}, err
 	}
 	if in.PartNumber != nil {
@@ -120,12 +119,12 @@ func (b *backend) look(r request, in *s3.GetObjectInput) (objects.Stored, extent
 	return v, extent{offset: offset, length: length, partial: partial}, err
 }
 
-// satisfies evaluates a read's conditions. HTTP dates are in seconds, and a change in the very second of
+// checkConditions evaluates a read's conditions. HTTP dates are in seconds, and a change in the very second of
 // If-Unmodified-Since counts as unmodified.
-func satisfies(v objects.Stored, in *s3.GetObjectInput) error {
+func checkConditions(v objects.Stored, in *s3.GetObjectInput) error {
 	cond := front.PreConditions{
 		IfModSince: in.IfModifiedSince, IfUnmodeSince: in.IfUnmodifiedSince,
-		IfMatch: matching(v.ETag, in.IfMatch, false), IfNoneMatch: matching(v.ETag, in.IfNoneMatch, true),
+		IfMatch: matchETags(v.ETag, in.IfMatch, false), IfNoneMatch: matchETags(v.ETag, in.IfNoneMatch, true),
 	}
 	if cond.IfUnmodeSince != nil {
 		until := cond.IfUnmodeSince.Add(1)
@@ -138,9 +137,9 @@ func satisfies(v objects.Stored, in *s3.GetObjectInput) error {
 	return err
 }
 
-// matching returns the version's ETag if the list contains it, else the list. A weak ETag, W/"…", matches only in a
+// matchETags returns the version's ETag if the list contains it, else the list. A weak ETag, W/"…", matches only in a
 // weak comparison.
-func matching(etag string, list *string, weak bool) *string {
+func matchETags(etag string, list *string, weak bool) *string {
 	if list == nil {
 		return nil
 	}
@@ -190,10 +189,10 @@ func output(v objects.Stored, part extent, withChecksum bool, body io.ReadCloser
 		o.ContentRange = &text
 	}
 	if withChecksum && (!part.partial || part.checksum != "") {
-		sums := checksumsOf(a)
+		sums := checksumsOf(a.ChecksumAlgorithm, a.Checksum)
 		if kind := sums.kind; part.checksum != "" {
 			a.Checksum = part.checksum
-			sums = checksumsOf(a)
+			sums = checksumsOf(a.ChecksumAlgorithm, a.Checksum)
 			sums.kind = kind
 		}
 		o.ChecksumCRC32, o.ChecksumCRC32C, o.ChecksumCRC64NVME = sums.crc32, sums.crc32c, sums.crc64nvme
@@ -220,7 +219,7 @@ func (b *backend) attributes(r request, in *s3.GetObjectAttributesInput) (s3resp
 	out := s3response.GetObjectAttributesResponse{
 		ETag: &v.ETag, ObjectSize: &v.Size, StorageClass: types.StorageClassStandard, LastModified: &v.CreatedAt, VersionId: v.ShownID(),
 	}
-	if sums := checksumsOf(v.Attributes); sums.kind != "" {
+	if sums := checksumsOf(v.Attributes.ChecksumAlgorithm, v.Attributes.Checksum); sums.kind != "" {
 		out.Checksum = &types.Checksum{
 			ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
 			ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumType: sums.kind,
@@ -259,7 +258,7 @@ func (b *backend) objectParts(in *s3.GetObjectAttributesInput, v objects.Stored)
 		number := int32(i + 1)
 		var c checksums
 		if sums != nil {
-			c = checksumsOf(objects.Attributes{ChecksumAlgorithm: v.Attributes.ChecksumAlgorithm, Checksum: sums[i]})
+			c = checksumsOf(v.Attributes.ChecksumAlgorithm, sums[i])
 		}
 		p.Parts = append(p.Parts, types.ObjectPart{
 			PartNumber: &number, Size: &v.BlobSizes[i], ChecksumCRC32: c.crc32, ChecksumCRC32C: c.crc32c,

@@ -1,10 +1,6 @@
 package s3
 
 import (
-
-	//nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
-
 	"errors"
 	"net/http"
 	"strings"

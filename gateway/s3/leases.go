@@ -1,8 +1,7 @@
 package s3
 
 import (
-	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -14,12 +13,12 @@ import (
 )
 
 // Leases knows which leases are held. The fence refuses the grant of a released lease at once, but that of an expired
-// one only after [Leases.Held] was called.
+// one only after [Leases.Remaining] was called.
 type Leases interface {
-	// Held reports for how long a lease is held from now on, unless it is released. Zero: it is over, and the fence
+	// Remaining reports for how long a lease is held from now on, unless it is released. Zero: it is over, and the fence
 	// refuses its grant. After an error the state is unknown, and nothing was changed. [ErrLockAway] comes with the time
 	// for which the fence alone decides.
-	Held(ctx context.Context, resource string, token fence.Token) (time.Duration, error)
+	Remaining(ctx context.Context, resource string, token fence.Token) (time.Duration, error)
 	// Current reports for how long the lease with this token is certainly held. Zero: it is over, or another client has
 	// the resource. After an error the state is unknown.
 	Current(ctx context.Context, resource string, token fence.Token) (time.Duration, error)
@@ -28,8 +27,8 @@ type Leases interface {
 // ErrLockAway says that the lock did not answer.
 var ErrLockAway = errors.New("the lock did not answer")
 
-// held caches until when leases are held, so that not every request asks. Safe for concurrent use.
-type held struct {
+// leaseCache caches until when leases are held, so that not every request asks. Safe for concurrent use.
+type leaseCache struct {
 	ask func(ctx context.Context, resource string, token fence.Token) (time.Duration, error) // nil: all are held
 
 	mu    sync.Mutex
@@ -41,65 +40,65 @@ type leaseID struct {
 	token    fence.Token
 }
 
-// maxHeld bounds the cache.
-const maxHeld = 4096
+// maxLeases bounds the cache.
+const maxLeases = 4096
 
-// newHeld returns the caches for writes and for reads. The commit refuses the grant of a lease that is not held, after
+// newLeaseCaches returns the caches for writes and for reads. The commit refuses the grant of a lease that is not held, after
 // it has looked for an earlier attempt of the request.
-func newHeld(leases Leases) (writes, reads *held) {
+func newLeaseCaches(leases Leases) (writes, reads *leaseCache) {
 	if leases == nil {
-		return new(held), new(held)
+		return new(leaseCache), new(leaseCache)
 	}
-	return &held{ask: leases.Held}, &held{ask: leases.Current}
+	return &leaseCache{ask: leases.Remaining}, &leaseCache{ask: leases.Current}
 }
 
 // check reports whether a lease is held.
-func (h *held) check(ctx context.Context, p objects.Proof) (bool, error) {
+func (c *leaseCache) check(ctx context.Context, p objects.Proof) (bool, error) {
 	id := leaseID{p.Resource, p.Token}
-	if h.ask == nil || h.remembers(id) {
+	if c.ask == nil || c.caches(id) {
 		return true, nil
 	}
 	began := time.Now()
-	left, err := h.ask(ctx, p.Resource, p.Token)
+	left, err := c.ask(ctx, p.Resource, p.Token)
 	if err != nil && !errors.Is(err, ErrLockAway) {
-		return false, cannotTell(p, err)
+		return false, leaseUnknown(p, err)
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.until) >= maxHeld || h.until == nil {
-		h.until = map[leaseID]time.Time{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.until) >= maxLeases || c.until == nil {
+		c.until = map[leaseID]time.Time{}
 	}
 	if left > 0 {
-		h.until[id] = began.Add(left)
+		c.until[id] = began.Add(left)
 	}
 	return left > 0, nil
 }
 
 // settle makes the fence refuse the grant of a lease that is over. It fails if it is unknown whether the lease is over.
-func (h *held) settle(ctx context.Context, p objects.Proof) error {
-	if h.ask == nil {
+func (c *leaseCache) settle(ctx context.Context, p objects.Proof) error {
+	if c.ask == nil {
 		return nil
 	}
-	_, err := h.ask(ctx, p.Resource, p.Token)
+	_, err := c.ask(ctx, p.Resource, p.Token)
 	switch {
 	case errors.Is(err, ErrLockAway):
 		return s3error.Unavailable(s3error.MessageLockAway)
 	case err != nil:
-		return cannotTell(p, err)
+		return leaseUnknown(p, err)
 	}
 	return nil
 }
 
-func cannotTell(p objects.Proof, err error) error {
+func leaseUnknown(p objects.Proof, err error) error {
 	return fmt.Errorf("%w: can't tell whether the lease of %q is held: %w", objects.ErrDatabaseAway, p.Resource, err)
 }
 
-func (h *held) remembers(id leaseID) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	until, known := h.until[id]
+func (c *leaseCache) caches(id leaseID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	until, known := c.until[id]
 	if known && !time.Now().Before(until) {
-		delete(h.until, id)
+		delete(c.until, id)
 		return false
 	}
 	return known

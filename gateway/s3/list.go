@@ -1,12 +1,12 @@
 package s3
 
 import (
-	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
+	"context"
 	"encoding/base64"
 	"net/url"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/versity/versitygw/s3response"
@@ -21,7 +21,7 @@ func (b *backend) ListObjectsV2(ctx context.Context, in *s3.ListObjectsV2Input) 
 	r := b.requestOf(ctx)
 	limit := min(int(*in.MaxKeys), maxList)
 	result := s3response.ListObjectsV2Result{
-		Name: in.Bucket, Prefix: in.Prefix, Delimiter: given(in.Delimiter), StartAfter: in.StartAfter,
+		Name: in.Bucket, Prefix: in.Prefix, Delimiter: optional(aws.ToString(in.Delimiter)), StartAfter: in.StartAfter,
 		ContinuationToken: in.ContinuationToken, MaxKeys: in.MaxKeys,
 	}
 	encoding, err := r.encoding()
@@ -46,8 +46,8 @@ func (b *backend) ListObjectsV2(ctx context.Context, in *s3.ListObjectsV2Input) 
 		result.NextContinuationToken = &next
 	}
 	if encoding != "" {
-		encode(l)
-		result.EncodingType, result.Prefix, result.Delimiter, result.StartAfter = encoding, encoded(in.Prefix), encoded(given(in.Delimiter)), encoded(in.StartAfter)
+		encodeNames(l)
+		result.EncodingType, result.Prefix, result.Delimiter, result.StartAfter = encoding, encodeOptional(in.Prefix), encodeOptional(optional(aws.ToString(in.Delimiter))), encodeOptional(in.StartAfter)
 	}
 	count := int32(len(l.Objects) + len(l.Prefixes))
 	result.Contents, result.CommonPrefixes = entries(l)
@@ -63,7 +63,7 @@ func (b *backend) ListObjectsV2(ctx context.Context, in *s3.ListObjectsV2Input) 
 // ListObjects implements versitygw's Backend.
 func (b *backend) ListObjects(ctx context.Context, in *s3.ListObjectsInput) (s3response.ListObjectsResult, error) {
 	r := b.requestOf(ctx)
-	result := s3response.ListObjectsResult{Name: in.Bucket, Prefix: in.Prefix, Delimiter: given(in.Delimiter), Marker: in.Marker, MaxKeys: in.MaxKeys}
+	result := s3response.ListObjectsResult{Name: in.Bucket, Prefix: in.Prefix, Delimiter: optional(aws.ToString(in.Delimiter)), Marker: in.Marker, MaxKeys: in.MaxKeys}
 	encoding, err := r.encoding()
 	if err != nil {
 		return result, err
@@ -77,9 +77,9 @@ func (b *backend) ListObjects(ctx context.Context, in *s3.ListObjectsInput) (s3r
 		result.NextMarker = &l.Last
 	}
 	if encoding != "" {
-		encode(l)
-		result.EncodingType, result.Prefix, result.Delimiter, result.Marker = encoding, encoded(in.Prefix), encoded(given(in.Delimiter)), encoded(in.Marker)
-		result.NextMarker = encoded(result.NextMarker)
+		encodeNames(l)
+		result.EncodingType, result.Prefix, result.Delimiter, result.Marker = encoding, encodeOptional(in.Prefix), encodeOptional(optional(aws.ToString(in.Delimiter))), encodeOptional(in.Marker)
+		result.NextMarker = encodeOptional(result.NextMarker)
 	}
 	result.IsTruncated = &truncated
 	result.Contents, result.CommonPrefixes = entries(l)
@@ -102,8 +102,8 @@ func entries(l objects.Listing) (found []s3response.Object, prefixes []types.Com
 	return found, prefixes
 }
 
-// encode percent-encodes the names for clients that ask for it.
-func encode(l objects.Listing) {
+// encodeNames percent-encodes the names for clients that ask for it.
+func encodeNames(l objects.Listing) {
 	for i := range l.Objects {
 		l.Objects[i].Key = encodeName(l.Objects[i].Key)
 	}
@@ -116,15 +116,7 @@ var encodeRest = strings.NewReplacer("+", "%20", "%2F", "/")
 
 func encodeName(s string) string { return encodeRest.Replace(url.QueryEscape(s)) }
 
-// given returns nil for an empty text: the answer omits a delimiter that was not given.
-func given(s *string) *string {
-	if s == nil || *s == "" {
-		return nil
-	}
-	return s
-}
-
-func encoded(s *string) *string {
+func encodeOptional(s *string) *string {
 	if s == nil {
 		return nil
 	}
@@ -134,7 +126,7 @@ func encoded(s *string) *string {
 
 // rootOwner is the owner of every object: root is the only account.
 func (b *backend) rootOwner() *types.Owner {
-	return &types.Owner{ID: &b.cfg.RootAccessKey, DisplayName: &b.cfg.RootAccessKey}
+	return &types.Owner{ID: &b.root, DisplayName: &b.root}
 }
 
 // ListObjectVersions implements versitygw's Backend.
@@ -151,7 +143,7 @@ func (b *backend) listVersions(r request, in *s3.ListObjectVersionsInput) (s3res
 	limit := min(int(*in.MaxKeys), maxList)
 	truncated := false
 	result := s3response.ListVersionsResult{
-		Name: in.Bucket, Prefix: in.Prefix, Delimiter: given(in.Delimiter), KeyMarker: in.KeyMarker, VersionIdMarker: in.VersionIdMarker,
+		Name: in.Bucket, Prefix: in.Prefix, Delimiter: optional(aws.ToString(in.Delimiter)), KeyMarker: in.KeyMarker, VersionIdMarker: in.VersionIdMarker,
 		MaxKeys: in.MaxKeys, IsTruncated: &truncated,
 	}
 	encoding, err := r.encoding()
@@ -160,8 +152,8 @@ func (b *backend) listVersions(r request, in *s3.ListObjectVersionsInput) (s3res
 	}
 	name := func(s string) *string { return &s }
 	if encoding != "" {
-		result.EncodingType, result.Prefix, result.Delimiter, result.KeyMarker = encoding, encoded(in.Prefix), encoded(given(in.Delimiter)), encoded(in.KeyMarker)
-		name = func(s string) *string { return encoded(&s) }
+		result.EncodingType, result.Prefix, result.Delimiter, result.KeyMarker = encoding, encodeOptional(in.Prefix), encodeOptional(optional(aws.ToString(in.Delimiter))), encodeOptional(in.KeyMarker)
+		name = func(s string) *string { return encodeOptional(&s) }
 	}
 	if *in.VersionIdMarker != "" && *in.KeyMarker == "" {
 		return result, s3error.Error{Code: "InvalidArgument", Status: 400, Message: "A version-id marker cannot be specified without a key marker."}

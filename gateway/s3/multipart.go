@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/versity/versitygw/s3api/utils"
@@ -38,7 +39,7 @@ func (b *backend) createMultipart(r request, in s3response.CreateMultipartUpload
 	if err := refuseUnsupported(r); err != nil {
 		return blob.ID{}, err
 	}
-	tags, err := tagsOf(in.Tagging)
+	tags, err := parseTags(in.Tagging)
 	if err != nil {
 		return blob.ID{}, err
 	}
@@ -52,8 +53,8 @@ func (b *backend) createMultipart(r request, in s3response.CreateMultipartUpload
 	a := attributesOf(s3response.PutObjectInput{
 		ContentType: in.ContentType, ContentEncoding: in.ContentEncoding, ContentDisposition: in.ContentDisposition,
 		ContentLanguage: in.ContentLanguage, CacheControl: in.CacheControl, Expires: in.Expires, Metadata: in.Metadata,
-	}, sums, tags)
-	a.ChecksumType = strings.Clone(string(in.ChecksumType))
+	}, tags)
+	a.ChecksumAlgorithm, a.ChecksumType = sums.algo, strings.Clone(string(in.ChecksumType))
 	if err := checkAttributes(a); err != nil {
 		return blob.ID{}, err
 	}
@@ -95,7 +96,7 @@ func (b *backend) uploadPart(r request, bucket, key string, in *s3.UploadPartInp
 	if err != nil {
 		return nil, err
 	}
-	etag, sums := quoted(stored.ETag), checksumsOf(objects.Attributes{ChecksumAlgorithm: stored.Algorithm, Checksum: stored.Checksum})
+	etag, sums := quoted(stored.ETag), checksumsOf(stored.Algorithm, stored.Checksum)
 	return &s3.UploadPartOutput{
 		ETag: &etag, ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
 		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256,
@@ -135,7 +136,7 @@ func (b *backend) ListParts(ctx context.Context, in *s3.ListPartsInput) (s3respo
 	}
 	result.PartNumberMarker, result.MaxParts, result.IsTruncated = after, limit, len(stored) > limit
 	for _, p := range stored[:min(len(stored), limit)] {
-		sums := checksumsOf(objects.Attributes{ChecksumAlgorithm: p.Algorithm, Checksum: p.Checksum})
+		sums := checksumsOf(p.Algorithm, p.Checksum)
 		result.Parts = append(result.Parts, s3response.Part{
 			PartNumber: int(p.Number), LastModified: p.Changed, ETag: quoted(p.ETag), Size: p.Size, ChecksumCRC32: sums.crc32,
 			ChecksumCRC32C: sums.crc32c, ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumCRC64NVME: sums.crc64nvme,
@@ -155,7 +156,7 @@ func (b *backend) CompleteMultipartUpload(ctx context.Context, in *s3.CompleteMu
 	if err != nil {
 		return s3response.CompleteMultipartUploadResult{}, "", b.fail(r, *in.Bucket, "CompleteMultipartUpload", err)
 	}
-	etag, sums := quoted(v.ETag), checksumsOf(v.Attributes)
+	etag, sums := quoted(v.ETag), checksumsOf(v.Attributes.ChecksumAlgorithm, v.Attributes.Checksum)
 	result := s3response.CompleteMultipartUploadResult{
 		Bucket: in.Bucket, Key: in.Key, ETag: &etag,
 		ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme, ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256,
@@ -163,7 +164,7 @@ func (b *backend) CompleteMultipartUpload(ctx context.Context, in *s3.CompleteMu
 	if sums.kind != "" {
 		result.ChecksumType = &sums.kind
 	}
-	return result, text(v.ShownID()), nil
+	return result, aws.ToString(v.ShownID()), nil
 }
 
 func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInput) (objects.Stored, error) {
@@ -190,7 +191,7 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 	if in.MpuObjectSize != nil && *in.MpuObjectSize != total {
 		return objects.Stored{}, s3err.GetIncorrectMpObjectSizeErr(total, *in.MpuObjectSize)
 	}
-	if err := sumUp(&done.Attributes, chosen); err != nil {
+	if err := sumParts(&done.Attributes, chosen); err != nil {
 		return objects.Stored{}, err
 	}
 	if err := compareChecksum(in, done.Attributes); err != nil {
@@ -200,7 +201,7 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 	done.ETag = compositeETag(in.MultipartUpload.Parts) // the listed parts match the stored ones
 	v, err := b.writer.Complete(b.base, done)
 	if err == nil && done.Stage {
-		r.tellStage(v)
+		r.nameStage(v)
 	}
 	return v, err
 }
@@ -215,7 +216,7 @@ func (b *backend) uploaded(in *s3.CompleteMultipartUploadInput) (objects.Upload,
 	if err != nil {
 		return u, nil, err
 	}
-	chosen, err := choose(*in.UploadId, stored, in.MultipartUpload.Parts)
+	chosen, err := chooseParts(*in.UploadId, stored, in.MultipartUpload.Parts)
 	if err != nil {
 		// Another attempt may have completed it in the meantime, and taken the parts.
 		if _, gone := b.catalog.Upload(b.base, *in.Bucket, *in.Key, *in.UploadId); gone != nil {
@@ -225,8 +226,8 @@ func (b *backend) uploaded(in *s3.CompleteMultipartUploadInput) (objects.Upload,
 	return u, chosen, err
 }
 
-// choose returns the stored parts that the client lists.
-func choose(uploadID string, stored []objects.Part, listed []types.CompletedPart) ([]objects.Part, error) {
+// chooseParts returns the stored parts that the client lists.
+func chooseParts(uploadID string, stored []objects.Part, listed []types.CompletedPart) ([]objects.Part, error) {
 	byNumber := make(map[int32]objects.Part, len(stored))
 	for _, p := range stored {
 		byNumber[p.Number] = p
@@ -245,7 +246,7 @@ func choose(uploadID string, stored []objects.Part, listed []types.CompletedPart
 	for i, want := range listed {
 		number := *want.PartNumber
 		p, found := byNumber[number]
-		sums := checksumsOf(objects.Attributes{ChecksumAlgorithm: p.Algorithm, Checksum: p.Checksum})
+		sums := checksumsOf(p.Algorithm, p.Checksum)
 		fits := func(given, has *string) bool { return given == nil || has != nil && *given == *has }
 		if !found || strings.Trim(*want.ETag, `"`) != p.ETag || !fits(want.ChecksumCRC32, sums.crc32) || !fits(want.ChecksumCRC32C, sums.crc32c) ||
 			!fits(want.ChecksumSHA1, sums.sha1) || !fits(want.ChecksumSHA256, sums.sha256) || !fits(want.ChecksumCRC64NVME, sums.crc64nvme) {
@@ -268,7 +269,7 @@ func (b *backend) completedBefore(r request, change objects.Change, in *s3.Compl
 	}
 	v, err := b.catalog.StagedUpload(b.base, change, *in.UploadId, etag, otherwise)
 	if err == nil {
-		r.tellStage(v)
+		r.nameStage(v)
 	}
 	return v, err
 }
@@ -303,8 +304,8 @@ func compositeHash(algorithm string) hash.Hash {
 	return objects.ChecksumHash(algorithm)
 }
 
-// sumUp computes the object's checksum from its parts', with the upload's algorithm.
-func sumUp(a *objects.Attributes, parts []objects.Part) error {
+// sumParts computes the object's checksum from its parts', with the upload's algorithm.
+func sumParts(a *objects.Attributes, parts []objects.Part) error {
 	if a.ChecksumAlgorithm == "" {
 		return nil
 	}
@@ -313,7 +314,7 @@ func sumUp(a *objects.Attributes, parts []objects.Part) error {
 		a.PartChecksums[i] = p.Checksum
 	}
 	if a.ChecksumType == string(types.ChecksumTypeFullObject) {
-		return combine(a, parts)
+		return combineCRCs(a, parts)
 	}
 	h := compositeHash(a.ChecksumAlgorithm)
 	if h == nil {
@@ -327,8 +328,8 @@ func sumUp(a *objects.Attributes, parts []objects.Part) error {
 	return nil
 }
 
-// combine computes the CRC of all bytes from the parts' CRCs and lengths.
-func combine(a *objects.Attributes, parts []objects.Part) (err error) {
+// combineCRCs computes the CRC of all bytes from the parts' CRCs and lengths.
+func combineCRCs(a *objects.Attributes, parts []objects.Part) (err error) {
 	a.Checksum = parts[0].Checksum
 	for _, p := range parts[1:] {
 		if a.Checksum, err = utils.AddCRCChecksum(types.ChecksumAlgorithm(a.ChecksumAlgorithm), a.Checksum, p.Checksum, p.Size); err != nil {

@@ -1,8 +1,7 @@
 package s3
 
 import (
-	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"

@@ -1,10 +1,6 @@
 package s3
 
 import (
-
-	//nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
-
 	"net/http"
 	"strings"
 
@@ -46,7 +42,7 @@ type route struct {
 	and    string    // another required parameter; with =VALUE it must have this value
 	header string    // a required header
 	action string    // versitygw's name of the operation
-	do     operation // versitygw's, or in its form
+	do     serveFunc // versitygw's, or in its form
 	own    ownAnswer // our own. Without either the answer is NotImplemented
 	steps  steps
 }
@@ -54,12 +50,12 @@ type route struct {
 // ctl holds versitygw's operations, which call the backend.
 type ctl = controllers.S3ApiController
 
-// operation serves a route.
-type operation func(*port, fiber.Ctx) (*controllers.Response, error)
+// serveFunc serves a route.
+type serveFunc func(*port, fiber.Ctx) (*controllers.Response, error)
 
 // ownAnswer is an operation of our own, for what versitygw parses but does not implement, or not as needed. document is
 // the answer's document; nil for none.
-type ownAnswer func(*backend, addressed) (document any, status int, err error)
+type ownAnswer func(*backend, target) (document any, status int, err error)
 
 // steps are a route's deviations before its operation. By default the request must be signed, its body's checksum must
 // match X-Amz-Content-Sha256, and the bucket's CORS rules apply.
@@ -90,60 +86,74 @@ func (r route) served() bool { return r.do != nil || r.own != nil }
 type port struct {
 	ctl
 
-	backend  *backend
-	iam      iam
-	root     middlewares.RootUserConfig
-	region   string
-	services controllers.Services
-	cors     fiber.Handler
+	backend    *backend
+	authorizer *authorizer
+	iam        iam
+	root       middlewares.RootUserConfig
+	region     string
+	services   controllers.Services
+	cors       fiber.Handler
 
-	routes     []fiber.Handler // indexed by route id
+	router     *router
+	handlers   []fiber.Handler // indexed by route id
 	notAllowed fiber.Handler
 }
 
-// serve creates the handlers of the routes.
-func (p *port) serve() {
-	for _, place := range places {
-		for _, r := range place.routes {
-			p.routes = append(p.routes, p.handler(r.operation(), r.action, p.handlers(r)...))
-		}
+func newPort(cfg config, be *backend, r *router) *port {
+	p := &port{
+		backend: be, router: r, iam: iam{keys: cfg.Keys, again: cfg.UploadTimeout}, region: cfg.Region,
+		authorizer: &authorizer{rights: cfg.Rights, root: cfg.RootAccessKey, log: cfg.Logger},
+		root:       middlewares.RootUserConfig{Access: cfg.RootAccessKey, Secret: cfg.RootSecretKey},
+		services:   controllers.Services{MetricsManager: operations{}},
+		cors:       middlewares.ApplyBucketCORS(be, middlewares.BucketFromPath, ""),
+	}
+	p.ctl = controllers.New(be, p.iam, nil, nil, operations{}, false, false, cfg.Domain, 0)
+	for _, route := range r.routes {
+		p.handlers = append(p.handlers, p.handler(p.serveFuncOf(route), route.action, p.middlewares(route)...))
 	}
 	p.notAllowed = p.handler(func(_ *port, c fiber.Ctx) (*controllers.Response, error) {
 		return &controllers.Response{}, s3err.GetMethodNotAllowedErr(c.Method(), s3err.ResourceTypeService, nil)
 	}, metrics.ActionUndetected)
+	return p
 }
 
-func (p *port) handler(do operation, action string, before ...fiber.Handler) fiber.Handler {
+func (p *port) handler(do serveFunc, action string, before ...fiber.Handler) fiber.Handler {
 	bound := func(c fiber.Ctx) (*controllers.Response, error) { return do(p, c) }
 	return controllers.ProcessHandlers(bound, action, &p.services, before...)
 }
 
-func (r route) operation() operation {
+// serveFuncOf returns what serves a route.
+func (p *port) serveFuncOf(r *route) serveFunc {
 	switch {
 	case r.own != nil:
-		return ours(r.action, r.own)
+		return ownOperation(r.action, r.own)
 	case r.do != nil:
 		return r.do
 	}
-	return fails(s3err.GetAPIError(s3err.ErrNotImplemented))
+	return failing(s3err.GetAPIError(s3err.ErrNotImplemented))
 }
 
-// ours wraps an answer of our own as an operation of versitygw.
-func ours(action string, do ownAnswer) operation {
+// ownOperation wraps an answer of our own as an operation of versitygw.
+func ownOperation(action string, do ownAnswer) serveFunc {
 	name := strings.TrimPrefix(action, actionPrefix)
 	return func(p *port, c fiber.Ctx) (*controllers.Response, error) {
-		a := p.backend.addressedBy(c)
-		document, status, err := do(p.backend, a)
+		t := p.backend.targetOf(c)
+		document, status, err := do(p.backend, t)
 		if err != nil {
-			return &controllers.Response{}, p.backend.fail(a.request, a.bucket, name, err)
+			return &controllers.Response{}, p.backend.fail(t.request, t.bucket, name, err)
 		}
 		c.Response().Header.SetContentType(fiber.MIMEApplicationXML)
 		return &controllers.Response{Data: document, MetaOpts: &controllers.MetaOptions{Status: status}}, nil
 	}
 }
 
-// handlers returns versitygw's middlewares for a route, in versitygw's order.
-func (p *port) handlers(r route) []fiber.Handler {
+// failing is an operation that returns err.
+func failing(err error) serveFunc {
+	return func(*port, fiber.Ctx) (*controllers.Response, error) { return &controllers.Response{}, err }
+}
+
+// middlewares returns versitygw's middlewares for a route, in versitygw's order.
+func (p *port) middlewares(r *route) []fiber.Handler {
 	if r.steps.has(open) {
 		return nil
 	}
@@ -162,78 +172,98 @@ func (p *port) handlers(r route) []fiber.Handler {
 	add(signed, middlewares.AuthorizePublicBucketAccess(p.backend, r.action, auth.DeleteBucketAction, auth.PermissionWrite, p.region, streams))
 	add(signed, middlewares.VerifyPresignedV4Signature(p.root, p.iam, p.region, streams))
 	add(signed, middlewares.VerifyV4Signature(p.root, p.iam, p.region, streams, !s.has(sumOptional), s.has(anyRegion)))
-	add(signed, p.within(r))
+	add(signed, p.checkScope(r))
 	add(s.has(checked|needsBody|needsSum|streamed), middlewares.VerifyChecksums(streams, s.has(needsBody), s.has(needsSum)))
 	add(cors && !s.has(corsFirst), p.cors)
 	add(!s.has(noACL), middlewares.ParseAcl(p.backend))
 	return all
 }
 
-// within refuses requests outside a session's resource if its credentials are limited to it. The fence checks the
-// target of writes; within checks what they read, such as the source of a copy.
-func (p *port) within(r route) fiber.Handler {
+// checkScope refuses requests outside a session's resource if its credentials are limited to it. The fence checks the
+// target of writes; checkScope checks what they read, such as the source of a copy.
+func (p *port) checkScope(r *route) fiber.Handler {
 	return func(c fiber.Ctx) error {
 		s, leased := p.backend.sessionOf(c.RequestCtx())
-		asked := p.backend.addressedBy(c)
-		if !p.backend.permitted(asked.request, s, leased, r.action) {
-			return p.backend.fail(asked.request, asked.bucket, r.action, asked.noRight())
-		}
-		if asked.over(r.action) {
-			return p.backend.fail(asked.request, asked.bucket, r.action, errExpired)
-		}
-		reads := c.Method() == http.MethodGet || c.Method() == http.MethodHead || tells[r.action]
-		if reads {
-			if err := p.backend.goesOn(asked.request); err != nil {
-				return p.backend.fail(asked.request, asked.bucket, r.action, err)
-			}
-		}
-		if !leased || !s.Terms.Has(credentials.OwnKeys) && p.backend.cfg.readsAll(s) {
-			return nil
-		}
-		allowed, err := p.backend.ownReads(c, r, asked)
-		if err == nil && !allowed {
-			if !s.Terms.Has(credentials.OwnKeys) { // its principal may read nothing else
-				p.backend.tellDenied(asked.request, right{s.Principal, access.S3Read, ""}, r.action)
-			}
-			err = s3err.GetAPIError(s3err.ErrAccessDenied)
-		}
-		if err != nil {
+		asked := p.backend.targetOf(c)
+		if err := p.inScope(c, r, asked, s, leased); err != nil {
 			return p.backend.fail(asked.request, asked.bucket, r.action, err)
 		}
 		return nil
 	}
 }
 
-// tells are writes of objects that change nothing, so the fence does not check them. Their answers reveal whether a key
-// exists.
-var tells = map[string]bool{
-	metrics.ActionPutObjectAcl: true, metrics.ActionPutObjectRetention: true, metrics.ActionPutObjectLegalHold: true, metrics.ActionRestoreObject: true,
-}
-
-// listed are the operations that list keys below a prefix.
-var listed = map[string]bool{
-	metrics.ActionListObjects: true, metrics.ActionListObjectsV2: true, metrics.ActionListObjectVersions: true, metrics.ActionListMultipartUploads: true,
+func (p *port) inScope(c fiber.Ctx, r *route, asked target, s credentials.Session, leased bool) error {
+	if !p.authorizer.permits(asked.request, s, leased, r.action) {
+		return asked.noRight()
+	}
+	if asked.lapsed(r.action) {
+		return errExpired
+	}
+	if asked.reads() || revealing[r.action] {
+		if err := p.backend.checkLease(asked.request); err != nil {
+			return err
+		}
+	}
+	if !leased || !s.Terms.Has(credentials.OwnKeys) && p.authorizer.readsAll(s) {
+		return nil
+	}
+	source := ""
+	if r.header == headerCopySource {
+		source = c.Get(headerCopySource)
+	}
+	allowed, err := p.backend.readsOwn(asked, r.action, source)
+	if err != nil || allowed {
+		return err
+	}
+	if !s.Terms.Has(credentials.OwnKeys) { // its principal may read nothing else
+		p.authorizer.logDenial(asked.request, right{s.Principal, access.S3Read, ""}, r.action)
+	}
+	return s3err.GetAPIError(s3err.ErrAccessDenied)
 }
 
 // dispatch passes a request to its route. The path is decoded and contains the bucket.
 func (p *port) dispatch(c fiber.Ctx) error {
-	found, param, refused := find(c, levelOf(c.Path()))
+	found, param, refused := p.router.find(c, levelOf(c.Path()))
 	switch {
 	case refused:
 		return answer(c, s3err.GetNotImplementedErr(param, ""))
 	case found == nil:
 		return p.notAllowed(c)
 	}
-	return p.routes[found.id](c)
+	return p.handlers[found.id](c)
 }
 
-// manner is the treatment of parameters that a place does not have.
-type manner uint8
+// router finds the route of a request.
+type router struct {
+	routes       []*route
+	places       [methodCount][levels]compiled
+	subresources map[string]bool // S3's, and those with a route
+	others       map[string]bool // S3's without a read
+}
+
+// compiled is a place prepared for matching.
+type compiled struct {
+	strictness strictness
+	params     map[string]uint64 // one bit per parameter that chooses a route; no bit for one that is only read
+	candidates []candidate
+}
+
+// candidate is a route prepared for matching.
+type candidate struct {
+	*route
+
+	id          int    // the index of the route among all
+	need        uint64 // bits of the required parameters
+	name, value string // a parameter that must have this value; name "": none
+}
+
+// strictness is the treatment of parameters that a place does not have.
+type strictness uint8
 
 const (
-	lenient manner = iota // ignored, except those in notRead
-	reads                 // ignored, except S3's sub-resources, which would ask for something else
-	writes                // refused: the request would do something else
+	ignoreUnknown      strictness = iota // except the sub-resources that no read has
+	refuseSubresources                   // ignore others than S3's sub-resources, which would ask for something else
+	refuseUnknown                        // the request would do something else
 )
 
 // methods are the methods with routes; the last one stands for all others.
@@ -266,44 +296,29 @@ func methodOf(name string) int {
 	return methodOther
 }
 
-var manners = [methodCount]manner{methodGet: reads, methodHead: reads, methodPut: writes, methodPost: writes, methodDelete: writes}
-
-// compiled is a place prepared for matching.
-type compiled struct {
-	manner manner
-	params map[string]uint64 // one bit per parameter that chooses a route; no bit for one that is only read
-	routes []match
+var strictnessOf = [methodCount]strictness{
+	methodGet: refuseSubresources, methodHead: refuseSubresources,
+	methodPut: refuseUnknown, methodPost: refuseUnknown, methodDelete: refuseUnknown,
 }
 
-// match is a route prepared for matching.
-type match struct {
-	*route
-
-	id          int    // the index of the route among all
-	need        uint64 // bits of the required parameters
-	name, value string // a parameter that must have this value; name "": none
-}
-
-// The tables in which a request finds its route.
-var (
-	table        = compile(places)
-	subresources = allSubresources(places) // S3's sub-resources, and those with a route
-	unread       = edge.Words(notRead)
-)
-
-func compile(places []place) (all [methodCount][levels]compiled) {
-	for m := range all {
-		for l := range all[m] {
-			all[m][l].manner = manners[m]
+// newRouter prepares the places. others are S3's sub-resources that no read has.
+func newRouter(places []place, others string) *router {
+	all := &router{subresources: edge.Words(others), others: edge.Words(others)}
+	for m := range all.places {
+		for l := range all.places[m] {
+			all.places[m][l].strictness = strictnessOf[m]
 		}
 	}
-	id := 0
 	for _, p := range places {
-		c := &all[methodOf(p.method)][p.level]
+		c := &all.places[methodOf(p.method)][p.level]
 		c.params = map[string]uint64{}
 		for i := range p.routes {
-			c.add(&p.routes[i], id)
-			id++
+			r := &p.routes[i]
+			c.add(r, len(all.routes))
+			all.routes = append(all.routes, r)
+			if r.sub != "" {
+				all.subresources[r.sub] = true
+			}
 		}
 		for name := range strings.FieldsSeq(p.with) {
 			c.params[name] |= 0
@@ -312,20 +327,8 @@ func compile(places []place) (all [methodCount][levels]compiled) {
 	return all
 }
 
-func allSubresources(places []place) map[string]bool {
-	all := edge.Words(notRead)
-	for _, p := range places {
-		for _, r := range p.routes {
-			if r.sub != "" {
-				all[r.sub] = true
-			}
-		}
-	}
-	return all
-}
-
 func (p *compiled) add(r *route, id int) {
-	m := match{route: r, id: id}
+	m := candidate{route: r, id: id}
 	name, value, valued := strings.Cut(r.and, "=")
 	if valued {
 		m.name, m.value = name, value
@@ -339,7 +342,7 @@ func (p *compiled) add(r *route, id int) {
 		}
 		m.need |= p.params[param]
 	}
-	p.routes = append(p.routes, m)
+	p.candidates = append(p.candidates, m)
 }
 
 // levelOf returns what the path names: nothing if it is not a path, as in OPTIONS *.
@@ -359,20 +362,20 @@ func levelOf(path string) level {
 
 // find returns the route of a request, nil for none. Or it refuses a parameter that is not served on this level; the
 // parameter's name may be empty.
-func find(c fiber.Ctx, l level) (found *match, param string, refused bool) {
-	place, query := &table[methodOf(c.Method())][l], c.Request().URI().QueryArgs()
+func (r *router) find(c fiber.Ctx, l level) (found *candidate, param string, refused bool) {
+	place, query := &r.places[methodOf(c.Method())][l], c.Request().URI().QueryArgs()
 	var have uint64
 	if query.Len() > 0 {
 		for name := range query.All() {
 			bit, known := place.params[string(name)]
-			if !known && place.manner.refuses(name) {
+			if !known && r.refuses(place.strictness, string(name)) {
 				return nil, strings.ToValidUTF8(string(name), "?"), true
 			}
 			have |= bit
 		}
 	}
-	for i := range place.routes {
-		m := &place.routes[i]
+	for i := range place.candidates {
+		m := &place.candidates[i]
 		if have&m.need == m.need && (m.name == "" || string(query.Peek(m.name)) == m.value) && (m.header == "" || c.Get(m.header) != "") {
 			return m, "", false
 		}
@@ -380,21 +383,21 @@ func find(c fiber.Ctx, l level) (found *match, param string, refused bool) {
 	return nil, "", false
 }
 
-func (m manner) refuses(param []byte) bool {
-	switch m {
-	case writes:
-		return !edge.Harmless(string(param))
-	case reads:
-		return subresources[string(param)]
+func (r *router) refuses(s strictness, param string) bool {
+	switch s {
+	case refuseUnknown:
+		return !edge.Harmless(param)
+	case refuseSubresources:
+		return r.subresources[param]
 	default:
-		return unread[string(param)]
+		return r.others[param]
 	}
 }
 
 // checkServed refuses a parameter that no route of the path's level has.
-func checkServed(c fiber.Ctx, path string) s3err.S3Error {
+func (r *router) checkServed(c fiber.Ctx, path string) s3err.S3Error {
 	l := levelOf(path)
-	if _, param, refused := find(c, l); refused {
+	if _, param, refused := r.find(c, l); refused {
 		return s3err.GetNotImplementedErr(param, "")
 	}
 	if c.Method() == fiber.MethodPut && l == ofObject && c.Request().URI().QueryArgs().Has("versionId") && !edge.OfVersions(c) {

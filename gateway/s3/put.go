@@ -1,10 +1,10 @@
 package s3
 
 import (
-	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
+	"context"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
@@ -37,39 +37,36 @@ func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInpu
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
-	tags, err := tagsOf(in.Tagging)
+	tags, err := parseTags(in.Tagging)
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
 	body, err := newBody(in)
+	attributes := attributesOf(in, tags)
 	if err == nil {
-		err = checkAttributes(attributesOf(in, noBody, tags))
+		err = checkAttributes(attributes)
 	}
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
-	v, err := b.upload(r, objects.Put{
-		Change: r.change(bucket, key, cond), Size: *in.ContentLength, Body: body,
-		Attributes: func() objects.Attributes { return attributesOf(in, body, tags) },
+	v, err := b.writer.Put(b.base, objects.Put{
+		Change: r.change(bucket, key, cond), Size: *in.ContentLength, Body: body, Stage: r.stages(), Doubted: r.expired != nil,
+		Attributes: func() objects.Attributes {
+			attributes.ChecksumAlgorithm, attributes.Checksum = body.Checksum()
+			return attributes
+		},
 	})
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
-	sums := checksumsOf(v.Attributes)
+	if r.stages() {
+		r.nameStage(v)
+	}
+	sums := checksumsOf(v.Attributes.ChecksumAlgorithm, v.Attributes.Checksum)
 	return s3response.PutObjectOutput{
-		ETag: quoted(v.ETag), VersionID: text(v.ShownID()), ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
+		ETag: quoted(v.ETag), VersionID: aws.ToString(v.ShownID()), ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
 		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumType: sums.kind,
 	}, nil
-}
-
-// upload stores the object and commits it, or stages it and names the stage in the answer.
-func (b *backend) upload(r request, p objects.Put) (objects.Stored, error) {
-	p.Stage, p.Doubted = r.stages(), r.expired != nil
-	v, err := b.writer.Put(b.base, p)
-	if err == nil && p.Stage {
-		r.tellStage(v)
-	}
-	return v, err
 }
 
 func putConditions(ifMatch, ifNoneMatch *string) (objects.Conditions, error) {

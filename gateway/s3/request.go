@@ -1,10 +1,6 @@
 package s3
 
 import (
-
-	//nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
-
 	"errors"
 	"net/http"
 	"net/url"
@@ -41,8 +37,8 @@ type request struct {
 
 const maxInvocation = 128 // bytes of its id
 
-// addressed is a request and what it names; key is "" for a bucket.
-type addressed struct {
+// target is a request and what it names; key is "" for a bucket.
+type target struct {
 	request
 
 	bucket, key string
@@ -65,6 +61,9 @@ func (r request) id() string {
 func (r request) header(name string) string { return string(r.http.Request.Header.Peek(name)) }
 
 func (r request) query(name string) string { return string(r.http.QueryArgs().Peek(name)) }
+
+// reads reports whether the request is a read by its method.
+func (r request) reads() bool { return r.http.IsGet() || r.http.IsHead() }
 
 // signed reports whether the request's signature covers the header. versitygw enforces that for X-Amz-* and Host; other
 // headers may have been added on the way. The list is the one that versitygw itself checked: a request with any
@@ -132,8 +131,8 @@ func (r request) checkStage() error {
 	return nil
 }
 
-// tellStage names the stage in the answer.
-func (r request) tellStage(v objects.Stored) {
+// nameStage names the stage in the answer.
+func (r request) nameStage(v objects.Stored) {
 	r.http.Response.Header.Set(edge.HeaderStage, blob.ID(v.ID).String())
 }
 
@@ -174,7 +173,7 @@ func dateOf(text string) (time.Time, error) {
 
 // condition returns a condition on the target, which versitygw does not pass on.
 func (r request) condition(header string) *string {
-	return nullable(strings.Trim(r.header(header), `"`))
+	return optional(strings.Trim(r.header(header), `"`))
 }
 
 // rangeHolds evaluates If-Range: without the version's ETag or date there, Range is ignored and the whole version is the
@@ -224,26 +223,27 @@ func (r request) refuse(facts *s3error.Fencing) {
 
 // unavailable asks the client to retry.
 func (r request) unavailable(message string) s3error.Error {
-	return s3error.Unavailable(r.told(message))
+	return s3error.Unavailable(r.message(message))
 }
 
 // noRight refuses a request for which the principal of the credentials has no right, or no longer has it.
 func (r request) noRight() s3error.Error {
-	return s3error.Error{Code: "AccessDenied", Status: http.StatusForbidden, Message: r.told(s3error.MessageNoRight)}
+	return s3error.Error{Code: "AccessDenied", Status: http.StatusForbidden, Message: r.message(s3error.MessageNoRight)}
 }
 
-// told returns a message that claims nothing of an earlier attempt, which was not looked for.
-func (r request) told(message string) string {
+// message returns the text for this attempt: of a possible repetition it claims nothing of earlier attempts, which were
+// not looked for.
+func (r request) message(text string) string {
 	if r.mayRepeat() {
-		return s3error.Repeated(message)
+		return s3error.Repeated(text)
 	}
-	return message
+	return text
 }
 
 // mayRepeat reports whether the request may be a repetition of a write. A client that does not count its attempts may
 // have sent it before.
 func (r request) mayRepeat() bool {
-	if r.invocation == "" || r.http == nil || r.http.IsGet() || r.http.IsHead() {
+	if r.invocation == "" || r.http == nil || r.reads() {
 		return false
 	}
 	for field := range strings.SplitSeq(r.header(edge.HeaderAttempt), ";") {
@@ -259,16 +259,16 @@ type lapse struct {
 	undecided error // not nil: an earlier attempt may still take effect
 }
 
-// repeated are the operations that answer a request with the result of its earlier attempt.
-var repeated = map[string]bool{
+// repeatable are the operations that answer a request with the result of its earlier attempt.
+var repeatable = map[string]bool{
 	metrics.ActionPutObject: true, metrics.ActionCopyObject: true, metrics.ActionDeleteObject: true, metrics.ActionDeleteObjects: true,
 	metrics.ActionPutObjectTagging: true, metrics.ActionDeleteObjectTagging: true,
 	metrics.ActionCreateMultipartUpload: true, metrics.ActionUploadPart: true, metrics.ActionUploadPartCopy: true,
 	metrics.ActionCompleteMultipartUpload: true, metrics.ActionAbortMultipartUpload: true,
 }
 
-// over reports whether expired credentials signed a request that cannot be the repetition of a write.
-func (r request) over(action string) bool { return r.expired != nil && !repeated[action] }
+// lapsed reports whether expired credentials signed a request that cannot be the repetition of a write.
+func (r request) lapsed(action string) bool { return r.expired != nil && !repeatable[action] }
 
 // answer returns what a client with expired credentials learns of an error: that its grant is superseded, or that its
 // request could not be judged. Other errors would tell what is stored.

@@ -1,8 +1,7 @@
 package s3
 
 import (
-	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -41,8 +40,9 @@ func New(deps Deps, o Options) (*Server, error) {
 		stop()
 		return nil, err
 	}
-	s := &Server{cfg: cfg, backend: be, stop: stop, gate: newGate(cfg, uploads)}
-	s.app = newApp(cfg, be, s.gate)
+	routes := newRouter(routeTable, otherSubresources)
+	s := &Server{cfg: cfg, backend: be, stop: stop, gate: newGate(cfg, uploads, routes)}
+	s.app = newApp(cfg, be, s.gate, routes)
 	edge.Guard(s.app.Server(), cfg.timeouts(), cfg.Logger)
 	return s, nil
 }
@@ -50,15 +50,8 @@ func New(deps Deps, o Options) (*Server, error) {
 // headerSize bounds the request line and headers, in bytes.
 const headerSize = 8 << 10
 
-func newApp(cfg config, be *backend, g *gate) *fiber.App {
-	p := &port{
-		backend: be, iam: iam{keys: cfg.Keys, again: cfg.UploadTimeout}, region: cfg.Region,
-		root:     middlewares.RootUserConfig{Access: cfg.RootAccessKey, Secret: cfg.RootSecretKey},
-		services: controllers.Services{MetricsManager: operations{}},
-		cors:     middlewares.ApplyBucketCORS(be, middlewares.BucketFromPath, ""),
-	}
-	p.ctl = controllers.New(be, p.iam, nil, nil, operations{}, false, false, cfg.Domain, 0)
-	p.serve()
+func newApp(cfg config, be *backend, g *gate, r *router) *fiber.App {
+	p := newPort(cfg, be, r)
 	app := fiber.New(fiber.Config{
 		StreamRequestBody: true,
 		ReadBufferSize:    headerSize,
@@ -79,7 +72,7 @@ func newApp(cfg config, be *backend, g *gate) *fiber.App {
 func (s *Server) Catalog() *objects.Catalog { return s.backend.catalog }
 
 // SawDatabase reports which PostgreSQL a connection leads to, as fence.identity names it; "" for one that may have lost
-// acknowledged writes. The server forgets what it has cached of another one.
+// acknowledged writes. The server drops its cache of another one.
 func (s *Server) SawDatabase(identity string) { s.backend.reader.Saw(identity) }
 
 // Keeper returns the keeper of the server's blob store and database.

@@ -1,8 +1,7 @@
 package s3
 
 import (
-	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
-	//nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
+	"context"
 	"encoding/xml"
 	"net/http"
 
@@ -10,6 +9,10 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
+
+// What S3 has and this port has not: policies, object lock, and settings that no bucket can have. They are answered as for
+// a bucket without them. versitygw asks for policies and for object lock in each request, so those answers read nothing;
+// the operation itself finds whether the bucket exists.
 
 // GetBucketPolicy implements versitygw's Backend: there are no policies.
 func (*backend) GetBucketPolicy(context.Context, string) ([]byte, error) {
@@ -29,17 +32,17 @@ func (b *backend) DeleteBucketPolicy(ctx context.Context, bucket string) error {
 }
 
 // readPolicyStatus answers that nothing is public, because there are no policies.
-func (b *backend) readPolicyStatus(a addressed) (any, int, error) {
+func (b *backend) readPolicyStatus(t target) (any, int, error) {
 	return struct {
 		XMLName  xml.Name `xml:"PolicyStatus"`
 		IsPublic bool
-	}{}, http.StatusOK, b.there(a)
+	}{}, http.StatusOK, b.checkExists(t)
 }
 
-// none answers that a bucket has no such configuration; no bucket can have one.
-func none(code, message string) ownAnswer {
-	return func(b *backend, a addressed) (any, int, error) {
-		if err := b.there(a); err != nil {
+// notConfigured answers that a bucket has no such configuration; no bucket can have one.
+func notConfigured(code, message string) ownAnswer {
+	return func(b *backend, t target) (any, int, error) {
+		if err := b.checkExists(t); err != nil {
 			return nil, 0, err
 		}
 		return nil, 0, s3error.Error{Code: code, Status: http.StatusNotFound, Message: message}
@@ -47,28 +50,28 @@ func none(code, message string) ownAnswer {
 }
 
 var (
-	noOwnership    = none("OwnershipControlsNotFoundError", "The bucket ownership controls were not found.")
-	noPublicAccess = none("NoSuchPublicAccessBlockConfiguration", "The public access block configuration was not found.")
-	noEncryption   = none("ServerSideEncryptionConfigurationNotFoundError", "The server side encryption configuration was not found.")
-	noLifecycle    = none("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist.")
-	noReplication  = none("ReplicationConfigurationNotFoundError", "The replication configuration was not found.")
+	noOwnership    = notConfigured("OwnershipControlsNotFoundError", "The bucket ownership controls were not found.")
+	noPublicAccess = notConfigured("NoSuchPublicAccessBlockConfiguration", "The public access block configuration was not found.")
+	noEncryption   = notConfigured("ServerSideEncryptionConfigurationNotFoundError", "The server side encryption configuration was not found.")
+	noLifecycle    = notConfigured("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist.")
+	noReplication  = notConfigured("ReplicationConfigurationNotFoundError", "The replication configuration was not found.")
 )
 
-// deleteNone deletes a configuration that no bucket can have.
-func deleteNone(b *backend, a addressed) (any, int, error) {
-	if !a.root {
+// deleteUnconfigured deletes a configuration that no bucket can have.
+func deleteUnconfigured(b *backend, t target) (any, int, error) {
+	if !t.root {
 		return nil, 0, s3err.GetAPIError(s3err.ErrAccessDenied)
 	}
-	return nil, http.StatusNoContent, b.there(a)
+	return nil, http.StatusNoContent, b.checkExists(t)
 }
 
-// there returns an error if the bucket, or the object that the request names, does not exist.
-func (b *backend) there(a addressed) error {
-	if a.key == "" {
-		_, err := b.catalog.Rule(b.base, a.bucket)
+// checkExists returns an error if the bucket, or the object that the request names, does not exist.
+func (b *backend) checkExists(t target) error {
+	if t.key == "" {
+		_, err := b.catalog.Rule(b.base, t.bucket)
 		return err
 	}
-	_, err := b.reader.Find(b.base, a.bucket, a.key, a.query("versionId"))
+	_, err := b.reader.Find(b.base, t.bucket, t.key, t.query("versionId"))
 	return err
 }
 

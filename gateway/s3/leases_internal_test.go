@@ -31,7 +31,7 @@ func TestALeaseCountsAsHeldUntilTheEndThatTheLockNamed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &lock{end: time.Now().Add(30 * time.Second)}
-		h := &held{ask: l.ask}
+		h := &leaseCache{ask: l.ask}
 		p := objects.Proof{Resource: "r", Token: 5}
 		checks := func(want bool, asked int) {
 			t.Helper()
@@ -59,7 +59,7 @@ func TestALeaseCountsAsHeldWhileTheLockIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &lock{end: time.Now().Add(30 * time.Second), err: fmt.Errorf("%w: no quorum", ErrLockAway)}
-		h := &held{ask: l.ask}
+		h := &leaseCache{ask: l.ask}
 		p := objects.Proof{Resource: "r", Token: 5}
 		if is, err := h.check(t.Context(), p); !is || err != nil {
 			t.Errorf("the lock is away: held %t, %v", is, err)
@@ -75,13 +75,13 @@ func TestALeaseCountsAsHeldWhileTheLockIsAway(t *testing.T) {
 func TestTheCacheOfHeldLeasesIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := &held{ask: func(context.Context, string, fence.Token) (time.Duration, error) { return time.Hour, nil }}
-		for token := range 3 * maxHeld {
+		h := &leaseCache{ask: func(context.Context, string, fence.Token) (time.Duration, error) { return time.Hour, nil }}
+		for token := range 3 * maxLeases {
 			if is, err := h.check(t.Context(), objects.Proof{Resource: "r", Token: fence.Token(token)}); !is || err != nil {
 				t.Fatal(is, err)
 			}
 		}
-		if n := len(h.until); n > maxHeld {
+		if n := len(h.until); n > maxLeases {
 			t.Errorf("%d leases are remembered", n)
 		}
 	})
