@@ -20,7 +20,7 @@ func TestErrorsOfTheCatalogueAreThoseOfS3(t *testing.T) {
 		{objects.ErrNoBucket, 404, "NoSuchBucket"},
 		{objects.ErrNoKey, 404, "NoSuchKey"},
 		{objects.ErrNoVersion, 404, "NoSuchVersion"},
-		{&objects.NoVersionError{Key: "k", Version: "v"}, 404, "NoSuchVersion"},
+		{&objects.NoVersionError{Key: "k", ID: "v"}, 404, "NoSuchVersion"},
 		{objects.ErrNoUpload, 404, "NoSuchUpload"},
 		{&objects.NoUploadError{ID: "u"}, 404, "NoSuchUpload"},
 		{objects.ErrVersionID, 400, "InvalidArgument"},

@@ -2,6 +2,8 @@ package objects
 
 import (
 	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"strings"
 	"time"
@@ -12,9 +14,6 @@ import (
 )
 
 const (
-	foundColumns = `coalesce(v.id, '00000000-0000-0000-0000-000000000000'), coalesce(v.blobs, '{}'), coalesce(v.blob_sizes, '{}'), coalesce(v.size, 0),
-	coalesce(v.etag, ''), coalesce(v.attributes - 'part_checksums', '{}'), coalesce(v.created_at, b.created_at), b.keep_count IS DISTINCT FROM 0`
-
 	sqlFind = "SELECT v.id IS NOT NULL, coalesce(v.deletion, false), " + foundColumns + `
 	FROM objects.buckets b
 	LEFT JOIN objects.versions v ON v.id = $3 AND v.bucket = b.name AND v.key = $2 AND (v.kept_order IS NOT NULL
@@ -51,7 +50,7 @@ func (r *Reader) Find(ctx context.Context, bucket, key, versionID string) (Store
 	var v Stored
 	var found, deletion bool
 	if wanted.Valid {
-		v, found, deletion, err = r.named(ctx, bucket, key, wanted)
+		v, found, deletion, err = r.byID(ctx, bucket, key, wanted)
 	} else {
 		v, found, err = r.current(ctx, bucket, key)
 	}
@@ -61,7 +60,7 @@ func (r *Reader) Find(ctx context.Context, bucket, key, versionID string) (Store
 	case deletion:
 		return v, &MarkerError{ID: v.ID, Named: true}
 	case !found && versionID != "", versionID == NullVersion && v.Kept: // such a bucket has an id for each version
-		return v, &NoVersionError{Key: strings.Clone(key), Version: strings.Clone(versionID)}
+		return v, &NoVersionError{Key: strings.Clone(key), ID: strings.Clone(versionID)}
 	case !found && v.Kept:
 		return v, r.hidden(ctx, bucket, key)
 	case !found:
@@ -70,10 +69,10 @@ func (r *Reader) Find(ctx context.Context, bucket, key, versionID string) (Store
 	return v, nil
 }
 
-// named returns the version of a key with this id, and whether it exists.
-func (r *Reader) named(ctx context.Context, bucket, key string, id pgtype.UUID) (v Stored, found, deletion bool, err error) {
+// byID returns the version of a key with this id, and whether it exists.
+func (r *Reader) byID(ctx context.Context, bucket, key string, id pgtype.UUID) (v Stored, found, deletion bool, err error) {
 	err = r.db.Once(ctx, func(ctx context.Context, q Querier) error {
-		return v.scan(behind{q.QueryRow(ctx, sqlFind, bucket, key, id), []any{&found, &deletion}})
+		return v.scan(rowTail{q.QueryRow(ctx, sqlFind, bucket, key, id), []any{&found, &deletion}})
 	})
 	return v, found, deletion, err
 }
@@ -118,14 +117,6 @@ func (r *Reader) hidden(ctx context.Context, bucket, key string) error {
 	return ErrNoKey
 }
 
-// behind scans a row's columns after the leading ones.
-type behind struct {
-	row interface{ Scan(dest ...any) error }
-	at  []any
-}
-
-func (b behind) Scan(dest ...any) error { return b.row.Scan(append(b.at, dest...)...) }
-
 // PartChecksums returns the checksums of a version's parts; none if not recorded.
 func (r *Reader) PartChecksums(ctx context.Context, v Stored) ([]string, error) {
 	var sums []string
@@ -136,4 +127,26 @@ func (r *Reader) PartChecksums(ctx context.Context, v Stored) ([]string, error) 
 		return nil, noRows(err, nil)
 	}
 	return sums, nil
+}
+
+// Open opens a version's bytes for reading under ctx. It opens the first blob at once, so that a missing one is found
+// before the response begins, and the others one after the other.
+func (r *Reader) Open(ctx context.Context, v Stored, offset, length int64) (io.ReadCloser, error) {
+	s := &sequence{store: r.store, base: ctx}
+	for i, size := range v.BlobSizes {
+		if offset >= size || length == 0 {
+			offset = max(offset-size, 0)
+			continue
+		}
+		n := min(size-offset, length)
+		s.rest = append(s.rest, piece{id: v.Blobs[i], offset: offset, length: n})
+		offset, length = 0, length-n
+	}
+	if from, can := s.store.(wholeReader); can && len(s.rest) == 1 && s.rest[0].length <= smallBody {
+		return load(ctx, from, s.rest[0])
+	}
+	if err := s.next(); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return s, nil
 }
