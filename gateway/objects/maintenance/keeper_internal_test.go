@@ -51,9 +51,9 @@ func newUploads(t *testing.T) *uploads {
 
 // lookAgain makes the next upload check the owner of the store.
 func (u *uploads) lookAgain() {
-	u.keeper.memory.mu.Lock()
-	defer u.keeper.memory.mu.Unlock()
-	u.keeper.memory.until = time.Time{}
+	u.keeper.owner.mu.Lock()
+	defer u.keeper.owner.mu.Unlock()
+	u.keeper.owner.until = time.Time{}
 }
 
 // textBody is a body whose digests are not needed.

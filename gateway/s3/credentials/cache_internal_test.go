@@ -44,8 +44,8 @@ func TestARememberedTokenIsJudgedAsANewOne(t *testing.T) {
 		if _, err := k.Verify(accessKeyOf(forged), forged, now); !errors.Is(err, ErrForged) {
 			t.Errorf("round %d, forged: %v", round, err)
 		}
-		if len(k.seen.tokens) != 1 {
-			t.Errorf("%d tokens are remembered, want the authentic one only", len(k.seen.tokens))
+		if len(k.cache.tokens) != 1 {
+			t.Errorf("%d tokens are remembered, want the authentic one only", len(k.cache.tokens))
 		}
 	}
 }
@@ -78,18 +78,18 @@ func TestASigningKeyIsOfItsDayRegionAndService(t *testing.T) {
 
 func TestRememberedTokensAreBounded(t *testing.T) {
 	t.Parallel()
-	var k seenTokens
-	for range maxSeen + 10 {
+	var k tokenCache
+	for range maxCached + 10 {
 		k.put(rand.Text(), &Verified{})
 	}
-	if n := len(k.tokens); n > maxSeen {
+	if n := len(k.tokens); n > maxCached {
 		t.Errorf("%d are remembered", n)
 	}
 	token := &Verified{}
 	if k.put("x", token); k.get("x") != token {
 		t.Error("the newest is not remembered")
 	}
-	if text := fmt.Sprint(&Keyring{seen: seenTokens{tokens: map[string]*Verified{"x": {secret: "hidden"}}}}); strings.Contains(text, "hidden") {
+	if text := fmt.Sprint(&Keyring{cache: tokenCache{tokens: map[string]*Verified{"x": {secret: "hidden"}}}}); strings.Contains(text, "hidden") {
 		t.Errorf("%s shows a secret", text)
 	}
 }
@@ -106,12 +106,12 @@ func TestTokensOfTheEarlierFormatAreRead(t *testing.T) {
 	payload = binary.BigEndian.AppendUint64(payload, uint64(expires.Unix()))
 	payload = binary.BigEndian.AppendUint64(payload, 5)
 	payload = append(payload, "orders/1"...)
-	text := base64.RawURLEncoding.EncodeToString(append(payload, keyed(k.keys["one"].mac, payload)...))
+	text := base64.RawURLEncoding.EncodeToString(append(payload, hmacOf(k.keys["one"].mac, payload)...))
 	if s, err := k.Open(text); err != nil || s != (Session{Resource: "orders/1", Token: 5, Expires: expires, Terms: WhileHeld}) {
 		t.Errorf("got %+v, %v", s, err)
 	}
 	short := []byte{2, 3, 'o', 'n', 'e', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-	text = base64.RawURLEncoding.EncodeToString(append(short, keyed(k.keys["one"].mac, short)...))
+	text = base64.RawURLEncoding.EncodeToString(append(short, hmacOf(k.keys["one"].mac, short)...))
 	if _, err := k.Open(text); !errors.Is(err, ErrForged) {
 		t.Errorf("a short one: %v", err)
 	}

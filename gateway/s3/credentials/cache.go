@@ -11,10 +11,10 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// seenTokens caches authenticated session tokens, and what follows from them alone: a client sends the same one with
+// tokenCache caches authenticated session tokens, and what follows from them alone: a client sends the same one with
 // each request. Expiry is checked at each use, and a keyring never loses a key, so nothing else in the cache becomes
 // invalid. Safe for concurrent use.
-type seenTokens struct {
+type tokenCache struct {
 	mu     sync.RWMutex
 	tokens map[string]*Verified
 }
@@ -33,20 +33,20 @@ type signingKey struct {
 	key                   []byte
 }
 
-// maxSeen bounds the cache; the leases of one gateway fit.
-const maxSeen = 4096
+// maxCached bounds the cache; the leases of one gateway fit.
+const maxCached = 4096
 
-func (k *seenTokens) get(text string) *Verified {
+func (k *tokenCache) get(text string) *Verified {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.tokens[text]
 }
 
 // put caches a token. It must be authentic.
-func (k *seenTokens) put(text string, t *Verified) {
+func (k *tokenCache) put(text string, t *Verified) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.tokens == nil || len(k.tokens) >= maxSeen {
+	if k.tokens == nil || len(k.tokens) >= maxCached {
 		k.tokens = map[string]*Verified{}
 	}
 	k.tokens[strings.Clone(text)] = t
@@ -59,7 +59,7 @@ func (t *Verified) SigningKey(date, region, service string) []byte {
 	}
 	key := []byte("AWS4" + t.secret)
 	for _, part := range []string{date, region, service, "aws4_request"} {
-		key = keyed(key, []byte(part))
+		key = hmacOf(key, []byte(part))
 	}
 	t.signing.Store(&signingKey{strings.Clone(date), strings.Clone(region), strings.Clone(service), key})
 	return key
@@ -74,7 +74,7 @@ type Session struct {
 	Terms     Terms
 }
 
-func keyed(key, message []byte) []byte {
+func hmacOf(key, message []byte) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write(message)
 	return h.Sum(nil)
