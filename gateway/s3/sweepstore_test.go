@@ -102,7 +102,7 @@ func TestBlobsThatNoRowKnowsGetTheWholeGraceAndNamedOnesStay(t *testing.T) {
 	dry := scan
 	dry.DryRun = true
 	for _, o := range []maintenance.Sweep{dry, scan} {
-		w.sweep(maintenance.Swept{Adopted: 1, Named: 1}, o)
+		w.sweep(maintenance.Swept{Adopted: 1, Listed: 1}, o)
 	}
 	w.sweep(maintenance.Swept{Named: 1}, scan)
 	if n := w.blobs(); n != 2 {
