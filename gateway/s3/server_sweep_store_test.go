@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,12 +105,12 @@ func TestBlobsThatNoRowKnowsGetTheWholeGraceAndNamedOnesStay(t *testing.T) {
 	for _, o := range []maintenance.Sweep{dry, scan} {
 		w.sweep(maintenance.Swept{Adopted: 1, Listed: 1}, o)
 	}
-	w.sweep(maintenance.Swept{Named: 1}, scan)
+	w.sweep(maintenance.Swept{Listed: 1}, scan)
 	if n := w.blobs(); n != 2 {
 		t.Errorf("%d blobs are stored, want 2", n)
 	}
 	w.age("25 hours")
-	w.sweep(maintenance.Swept{Named: 1, Condemned: 1, Deleted: 1}, scan)
+	w.sweep(maintenance.Swept{Listed: 1, Condemned: 1, Deleted: 1}, scan)
 	if got := get(t, holder, bucket, invoice); got != "data" {
 		t.Errorf("the object holds %q", got)
 	}
@@ -208,4 +209,36 @@ func TestAScanThatFailsStopsNoSweep(t *testing.T) {
 	}
 	w.sweep(maintenance.Swept{Adopted: 1}, all)
 	w.liveBlobsAreCurrent()
+}
+
+// taken is a store that another database claims during a sweep.
+type taken struct {
+	folder
+
+	deleted atomic.Int32
+}
+
+func (s *taken) Delete(ctx context.Context, id blob.ID) error {
+	if s.deleted.Add(1) == 1 {
+		if err := s.SetOwner(ctx, "another database"); err != nil {
+			return err
+		}
+	}
+	return s.folder.Delete(ctx, id)
+}
+
+// A sweep may take hours. The new owner's knowledge of these blobs is newer.
+func TestASweepEndsWhenItsStoreIsTaken(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	put(t, w.lease("orders/1001", 5), w.bucket(), invoice, "data") // marks the store
+	w.exec("INSERT INTO objects.blobs (id, state) SELECT gen_random_uuid(), 'condemned' FROM generate_series(1, 1200)")
+	store := &taken{folder: w.store.Store.(folder)}
+	_, err := maintenance.New(objects.NewDatabase(poolOf(t, w.pg.GatewayURL), 0), store).Sweep(t.Context(), maintenance.Sweep{})
+	if _, foreign := errors.AsType[*maintenance.StoreOwnerError](err); !foreign {
+		t.Errorf("got %v", err)
+	}
+	if n := store.deleted.Load(); n > 500 { // those of the step in progress
+		t.Errorf("it deleted %d blobs", n)
+	}
 }
