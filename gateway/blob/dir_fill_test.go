@@ -11,10 +11,10 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-// meanwhile is an empty reader that calls a function first.
-type meanwhile func()
+// interruption is an empty reader that calls a function first.
+type interruption func()
 
-func (m meanwhile) Read([]byte) (int, error) {
+func (m interruption) Read([]byte) (int, error) {
 	m()
 	return 0, io.EOF
 }
@@ -35,7 +35,7 @@ func TestOfTwoThatFillAPlaceAtOnceOneDoes(t *testing.T) {
 				t.Fatal(err)
 			}
 			var late error
-			fill := meanwhile(func() { late = second.Fill(t.Context(), id, strings.NewReader("of the second"), 13) })
+			fill := interruption(func() { late = second.Fill(t.Context(), id, strings.NewReader("of the second"), 13) })
 			err := first.Fill(t.Context(), id, io.MultiReader(fill, strings.NewReader(c.first)), 13)
 			if (err == nil) != c.ok || !errors.Is(late, blob.ErrFilled) {
 				t.Errorf("the first: %v, the second: %v", err, late)

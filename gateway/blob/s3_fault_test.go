@@ -44,7 +44,7 @@ func TestAPutWhoseOutcomeIsNotKnownIsNoSuccessAndIsTriedOnce(t *testing.T) {
 		if n := f.Met(); n != 1 {
 			t.Errorf("%s: sent %d times", name, n)
 		}
-		f.Mend()
+		f.Repair()
 		if err := s.Delete(t.Context(), id); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -69,7 +69,7 @@ func TestTheServiceSeesThatBytesWereChangedOnTheirWay(t *testing.T) {
 	if err := s.Put(t.Context(), id, bytes.NewReader(make([]byte, 10_000)), 10_000); err == nil {
 		t.Error("Put succeeded")
 	}
-	f.Mend()
+	f.Repair()
 	if _, err := s.Size(t.Context(), id); !errors.Is(err, blob.ErrNotFound) {
 		t.Errorf("the changed bytes are stored: %v", err)
 	}
@@ -161,7 +161,7 @@ func TestWhatChangesNothingIsTriedAgain(t *testing.T) {
 		},
 		"Delete": func() error { return s.Delete(context.WithoutCancel(t.Context()), blob.NewID()) },
 	} {
-		f.Break(func(w http.ResponseWriter, r *http.Request) { f.Mend(); s3posix.Answer(503)(w, r) })
+		f.Break(func(w http.ResponseWriter, r *http.Request) { f.Repair(); s3posix.Answer(503)(w, r) })
 		if err := call(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

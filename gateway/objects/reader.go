@@ -98,7 +98,7 @@ func (r *Reader) current(ctx context.Context, bucket, key string) (v Stored, fou
 func (r *Reader) Forget(bucket, key string) { r.memory.forget(bucket, key) }
 
 // Saw reports which PostgreSQL is in use, as fence.identity names it; "" for one that may have lost acknowledged
-// writes. The reader forgets what it has cached of another one.
+// writes. The reader drops its cache of another one.
 func (r *Reader) Saw(identity string) { r.memory.saw(identity) }
 
 // hidden returns the error for a missing key, which names the deletion marker that hides it.

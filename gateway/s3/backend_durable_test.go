@@ -269,8 +269,8 @@ func TestABlobThatCannotBeDeletedStopsNoSweep(t *testing.T) {
 	w.liveBlobsAreCurrent()
 }
 
-// held is a store whose first write waits, either before it looks for the place or with the place open.
-type held struct {
+// slowStore is a store whose first write waits, either before it looks for the place or with the place open.
+type slowStore struct {
 	folder
 
 	inside     bool
@@ -278,19 +278,19 @@ type held struct {
 	in, resume chan struct{}
 }
 
-func (h *held) wait() {
+func (h *slowStore) wait() {
 	h.once.Do(func() {
 		close(h.in)
 		<-h.resume
 	})
 }
 
-func (h *held) Put(ctx context.Context, id blob.ID, r io.Reader, size int64) error {
+func (h *slowStore) Put(ctx context.Context, id blob.ID, r io.Reader, size int64) error {
 	h.wait()
 	return h.folder.Put(ctx, id, r, size)
 }
 
-func (h *held) Fill(ctx context.Context, id blob.ID, r io.Reader, size int64) error {
+func (h *slowStore) Fill(ctx context.Context, id blob.ID, r io.Reader, size int64) error {
 	if !h.inside {
 		h.wait()
 		return h.folder.Fill(ctx, id, r, size)
@@ -299,7 +299,7 @@ func (h *held) Fill(ctx context.Context, id blob.ID, r io.Reader, size int64) er
 }
 
 // waiting is an empty reader that waits first.
-type waiting struct{ h *held }
+type waiting struct{ h *slowStore }
 
 func (w waiting) Read([]byte) (int, error) {
 	w.h.wait()
@@ -323,7 +323,7 @@ func TestBytesThatComeAfterTheirTombstoneIsGoneAreDeleted(t *testing.T) {
 			w := setup(t, c.way)
 			w.bucket()
 			w.arm("orders/1001", 5)
-			h := &held{folder: w.store.Store.(folder), inside: c.inside, in: make(chan struct{}), resume: make(chan struct{})}
+			h := &slowStore{folder: w.store.Store.(folder), inside: c.inside, in: make(chan struct{}), resume: make(chan struct{})}
 			w.store.Store = h
 			done := w.async(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: body("hello"), size: 5})
 			<-h.in

@@ -211,7 +211,7 @@ func TestARetentionBecomesShorterOnlyWhereNothingLies(t *testing.T) {
 		}
 	}
 	if b, err := w.srv.Catalog().Bucket(t.Context(), bucket); err != nil || b.Retained != 2*time.Hour {
-		t.Errorf("it is told as %s, %v", b.Retained, err)
+		t.Errorf("it is reported as %s, %v", b.Retained, err)
 	}
 	w.older("3 hours")
 	remove(t, holder, bucket, invoice, nil)

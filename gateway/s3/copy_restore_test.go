@@ -57,7 +57,7 @@ func TestAVersionWhoseBytesAreGoneReplacesNothing(t *testing.T) {
 	}
 }
 
-// A repetition mends no damage, so no answer says that the blob store failed.
+// A repetition repairs no damage, so no answer says that the blob store failed.
 func TestAVersionWhoseBytesAreGoneIsDamaged(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range spoiled {

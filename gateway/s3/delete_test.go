@@ -222,7 +222,7 @@ func TestAQuietDeletionOfManyTellsRefusalsOnly(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if told := len(out.Deleted) == 1; told == quiet || len(out.Errors) != 1 {
+			if named := len(out.Deleted) == 1; named == quiet || len(out.Errors) != 1 {
 				t.Errorf("quiet %v, dated %v: deleted %+v, errors %+v", quiet, dated, out.Deleted, out.Errors)
 			}
 			if got := names(t, w.root(), awss3.ListObjectsV2Input{Bucket: &bucket}); len(got) != 0 {

@@ -22,16 +22,16 @@ type spy struct {
 	deleteErr atomic.Pointer[error]
 	puts      atomic.Int32                  // blobs announced by their upload
 	fills     atomic.Int32                  // reserved blobs
-	held      atomic.Pointer[chan struct{}] // a Put waits until this is closed
+	gate      atomic.Pointer[chan struct{}] // a Put waits until this is closed
 	trickles  atomic.Bool                   // a Put takes a byte each millisecond
 }
 
 // hold makes each Put wait, until release is called.
 func (s *spy) hold() (release func()) {
 	held := make(chan struct{})
-	s.held.Store(&held)
+	s.gate.Store(&held)
 	return sync.OnceFunc(func() {
-		s.held.Store(nil)
+		s.gate.Store(nil)
 		close(held)
 	})
 }
@@ -62,7 +62,7 @@ func (s *spy) Open(ctx context.Context, id blob.ID, offset, length int64) (io.Re
 
 func (s *spy) Put(ctx context.Context, id blob.ID, r io.Reader, size int64) error {
 	s.puts.Add(1)
-	if held := s.held.Load(); held != nil {
+	if held := s.gate.Load(); held != nil {
 		<-*held
 	}
 	if s.trickles.Load() {

@@ -42,9 +42,9 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 		}
 	}()
 	conn := edge.ConnOf(c.RequestCtx().Conn())
-	conn.Unread.Store(false)
+	conn.BodyPending.Store(false)
 	var body *edge.Chunked
-	defer func() { conn.Unread.Store(closesEarly(c, conn, body)) }()
+	defer func() { conn.BodyPending.Store(closesEarly(c, conn, body)) }()
 	defer g.requests.Add(-1)
 	if g.requests.Add(1) > int64(g.cfg.MaxRequests) || conn.Surplus {
 		return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))

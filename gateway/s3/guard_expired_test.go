@@ -135,11 +135,11 @@ func TestExpiredCredentialsDoNothing(t *testing.T) {
 
 // leases answers for the lock.
 type leases struct {
-	held, current func() (time.Duration, error)
+	remaining, current func() (time.Duration, error)
 }
 
 func (l *leases) Remaining(context.Context, string, fence.Token) (time.Duration, error) {
-	return l.held()
+	return l.remaining()
 }
 
 func (l *leases) Current(context.Context, string, fence.Token) (time.Duration, error) {
@@ -165,7 +165,7 @@ func TestAnAttemptInProgressEndsBeforeExpiredCredentialsAreRefused(t *testing.T)
 			t.Parallel()
 			l := new(leases)
 			w := setup(t, func(c *config) { c.Leases = l })
-			l.held = func() (time.Duration, error) {
+			l.remaining = func() (time.Duration, error) {
 				over["released"](w)
 				return 0, nil
 			}
@@ -199,7 +199,7 @@ func TestExpiredCredentialsAreNotRefusedWhileTheLockIsAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := setup(t, func(c *config) {
-				c.Leases = &leases{held: func() (time.Duration, error) { return 0, err }}
+				c.Leases = &leases{remaining: func() (time.Duration, error) { return 0, err }}
 			})
 			w.bucket()
 			w.arm("orders/1001", 5)

@@ -505,13 +505,13 @@ type faultyConn struct {
 
 	f    *faulty
 	hit  atomic.Int32 // the fault; 0: none yet
-	held []byte       // a delayed statement
+	late []byte       // a delayed statement
 	lost atomic.Bool  // its sender has noticed
 }
 
 // deliver sends a delayed statement to PostgreSQL and waits until it has been executed.
 func (c *faultyConn) deliver() {
-	_, _ = c.Conn.Write(c.held)
+	_, _ = c.Conn.Write(c.late)
 	_, _ = io.ReadAtLeast(c.Conn, make([]byte, 64<<10), 6)
 	_ = c.Conn.Close()
 }
@@ -527,7 +527,7 @@ func (c *faultyConn) Write(p []byte) (int, error) {
 		if c.lost.Load() { // a Terminate
 			return len(p), nil
 		}
-		c.held = append(c.held, p...)
+		c.late = append(c.late, p...)
 		c.f.mu.Lock()
 		c.f.delayed = c.deliver
 		c.f.mu.Unlock()
@@ -543,7 +543,7 @@ func (c *faultyConn) Read(p []byte) (int, error) {
 		return 0, errCut
 	}
 	n, err := c.Conn.Read(p)
-	// On a busy machine pgconn reads while it still writes, so the fault may hit meanwhile.
+	// On a busy machine pgconn reads while it still writes, so the fault may hit here.
 	if fault(c.hit.Load()) == loseReply { // executed
 		return 0, errors.Join(errCut, err, c.Conn.Close())
 	}
@@ -608,7 +608,7 @@ func (w *world) reserve() (ids []string) {
 	return ids
 }
 
-// beside counts what is not in the reserve, which does not change meanwhile.
+// beside counts what is not in the reserve, which does not change during the count.
 func (w *world) beside(count func(reserve []string) int) int {
 	w.t.Helper()
 	for {

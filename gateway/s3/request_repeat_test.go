@@ -194,7 +194,7 @@ func TestWhatWasDoneIsSaidToBeDoneWhenTheGrantIsOver(t *testing.T) {
 	}
 }
 
-// A repeated part gets the ETag of what its first attempt stored, although another request has replaced that meanwhile,
+// A repeated part gets the ETag of what its first attempt stored, although another request has replaced that since,
 // and the source of a copy is gone.
 func TestARepeatedPartThatWasReplacedHasItsOwnETag(t *testing.T) {
 	t.Parallel()

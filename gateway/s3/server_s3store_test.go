@@ -150,7 +150,7 @@ func TestTroubleOfTheS3ServiceIsToldAndLosesNothing(t *testing.T) {
 		m := begin(t, holder, bucket, "")
 		_, err = m.tryPart(holder, 1, []byte("part"))
 		wantRefused(t, err, 503, "ServiceUnavailable")
-		f.Mend()
+		f.Repair()
 		if got := get(t, holder, bucket, invoice); got != before {
 			t.Errorf("%s: the object has %d bytes", name, len(got))
 		}
@@ -173,7 +173,7 @@ func TestTroubleOfTheS3ServiceIsToldAndLosesNothing(t *testing.T) {
 	f.Break(s3posix.Answer(503))
 	_, err = holder.GetObject(t.Context(), getInput(bucket, invoice))
 	wantRefused(t, err, 503, "ServiceUnavailable")
-	f.Mend()
+	f.Repair()
 	put(t, holder, bucket, invoice, "at last")
 	if got := get(t, holder, bucket, invoice); got != "at last" {
 		t.Errorf("the object is %q", got)

@@ -240,7 +240,7 @@ func TestSweepsThatTakeAllAtOnceLoseNoObjectThatWasAcknowledged(t *testing.T) {
 				var before *string
 				for n := 0; n < 30 || acknowledged[i] == "" && writing.Err() == nil; n++ { // fast sweeps may refuse all thirty
 					data := fmt.Sprintf("%d of %s", n, key)
-					if n%5 == 4 && before != nil { // restores a version that may be swept meanwhile
+					if n%5 == 4 && before != nil { // restores a version that may be swept before
 						source := bucket + "/" + key + "?versionId=" + *before
 						if out, err := holder.CopyObject(t.Context(), &awss3.CopyObjectInput{Bucket: &bucket, Key: &key, CopySource: &source}); err == nil {
 							acknowledged[i], before = "restored", out.VersionId

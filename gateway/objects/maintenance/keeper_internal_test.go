@@ -183,11 +183,11 @@ func TestAStoreThatIsMarkedMeanwhileIsOurs(t *testing.T) {
 type probing struct {
 	blob.Store
 
-	meanwhile func()
+	onDelete func()
 }
 
 func (s *probing) Delete(ctx context.Context, id blob.ID) error {
-	s.meanwhile()
+	s.onDelete()
 	return s.Store.Delete(ctx, id)
 }
 
@@ -196,7 +196,7 @@ func TestAProbeIsNotTakenForAnothersBlob(t *testing.T) {
 	t.Parallel()
 	u := newUploads(t)
 	var looked int
-	store := &probing{Store: u.store, meanwhile: func() {
+	store := &probing{Store: u.store, onDelete: func() {
 		looked++
 		if err := New(u.keeper.db, u.store).Check(t.Context()); err != nil {
 			t.Error(err)

@@ -38,7 +38,7 @@ const (
 	WHERE (v.bucket, v.key) >= ($1, $2) AND NOT (v.bucket = $1 AND v.key = $2 AND v.kept_order >= $6)
 	AND v.kept_order IS NOT NULL AND NOT v.deletion AND ($3 = '' OR v.bucket = $3) AND ($4 = '' OR starts_with(v.key, $4))
 	ORDER BY v.bucket, v.key, v.kept_order DESC LIMIT $5`
-	// A page of both, in one statement: a version that stops being current meanwhile is not missed. Of each key the current
+	// A page of both, in one statement: a version that stops being current is not missed. Of each key the current
 	// version comes first, then the kept ones, the newest first.
 	sqlVerifyAll  = "(" + sqlVerifyCurrentAgain + ") UNION ALL (" + sqlVerifyKept + ") ORDER BY bucket, key, kept_order DESC LIMIT $5"
 	sqlStillThere = `SELECT EXISTS (SELECT FROM objects.pointers p WHERE p.bucket = $1 AND p.key = $2 AND p.version = $3)

@@ -99,8 +99,8 @@ func (p *Listener) Accept() (net.Conn, error) {
 type Conn struct {
 	net.Conn
 
-	Surplus bool        // beyond the limit: to be refused
-	Unread  atomic.Bool // the client may be sending a body that is not read
+	Surplus     bool        // beyond the limit: to be refused
+	BodyPending atomic.Bool // the client may be sending a body that is not read
 
 	stall  time.Duration
 	linger time.Duration
@@ -197,7 +197,7 @@ const Lingering = 2 * time.Second
 // Close implements [net.Conn]. Closing while the client sends would reset the connection, and the client could lose the
 // answer.
 func (c *Conn) Close() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.Unread.Load() && half.CloseWrite() == nil {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.BodyPending.Load() && half.CloseWrite() == nil {
 		_ = c.Conn.SetReadDeadline(time.Now().Add(c.linger)) // of all reads together
 		n, _ := io.Copy(io.Discard, c.Conn)
 		c.conns.In.Add(n)

@@ -53,8 +53,8 @@ func StartFlaky(t *testing.T) *Flaky {
 // Break makes the fault answer from now on, and resets the counter.
 func (f *Flaky) Break(fault http.HandlerFunc) { f.fault.Store(&fault); f.met.Store(0) }
 
-// Mend makes the server answer again.
-func (f *Flaky) Mend() { f.fault.Store(nil) }
+// Repair makes the server answer again.
+func (f *Flaky) Repair() { f.fault.Store(nil) }
 
 // Met returns how many requests met the fault.
 func (f *Flaky) Met() int { return int(f.met.Load()) }
