@@ -160,8 +160,8 @@ type NewPart struct {
 func (p NewPart) kind() string { return fmt.Sprintf("part %d of %s", p.Number, p.Upload) }
 
 // PartBefore returns the part that an earlier attempt of the request stored, even if another one has its number by now.
-// why is the reason for which the request cannot be carried out now. If there was no earlier attempt, PartBefore returns
-// why. The part's blob, its size and its time are not set.
+// why is the reason for which the request cannot be carried out now. If there was no earlier attempt, PartBefore
+// returns why. The part's blob, its size and its time are not set.
 func (w *Writer) PartBefore(ctx context.Context, p NewPart, why error) (Part, error) {
 	if isFinal(why) {
 		return Part{}, why

@@ -39,8 +39,8 @@ const retryAfter = "1"
 
 // Corrections to the answers of versitygw's operations.
 
-// dedupeRequestIDs removes one of two request ids from an answer whose header names keep their case, as those of reads do:
-// versitygw adds its own in lower case.
+// dedupeRequestIDs removes one of two request ids from an answer whose header names keep their case, as those of reads
+// do: versitygw adds its own in lower case.
 func dedupeRequestIDs(h *fasthttp.ResponseHeader) {
 	for name := range h.All() {
 		if string(name) == utils.HeaderAmzRequestID {

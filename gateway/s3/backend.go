@@ -64,7 +64,7 @@ func (b *backend) fail(r request, bucket, operation string, err error) error {
 	}
 	if code, ok := fence.CodeOf(err); ok {
 		e := s3error.Refusal(err, code)
-		r.refuse(e.Fencing)
+		r.setFencingHeaders(e.Fencing)
 		b.recordRefusal(r, bucket, operation, err)
 		return e
 	}
@@ -74,7 +74,7 @@ func (b *backend) fail(r request, bucket, operation string, err error) error {
 		r.http.Response.Header.Set("X-Amz-Version-Id", m.ID.String())
 	}
 	if e, ok := errors.AsType[unmodifiedError](err); ok {
-		e.tell(r)
+		e.setHeaders(r)
 	}
 	if e := s3error.Of(err, bucket); e != nil && !unknown {
 		return e
@@ -126,7 +126,7 @@ type unmodifiedError struct {
 	at   time.Time
 }
 
-func (e unmodifiedError) tell(r request) {
+func (e unmodifiedError) setHeaders(r request) {
 	if r.http != nil {
 		r.http.Response.Header.Set("ETag", quoted(e.etag))
 		r.http.Response.Header.Set("Last-Modified", e.at.UTC().Format(http.TimeFormat))

@@ -57,8 +57,8 @@ func newCopies(uploads *slots, alone, patience time.Duration) *copies {
 	return c
 }
 
-// copyAttempt is what the attempts of one request have in common. What they say of the source belongs to it, but not the
-// version that they find there.
+// copyAttempt is what the attempts of one request have in common. What they say of the source belongs to it, but not
+// the version that they find there.
 type copyAttempt struct {
 	bucket, key, invocation, what string
 
@@ -97,7 +97,7 @@ type copyResult struct {
 func (c *copies) join(of copyAttempt, from objects.Stored, do func(reading context.Context, id blob.ID) copyResult) (*copyRun, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if run := c.again(of); run != nil {
+	if run := c.rejoin(of); run != nil {
 		return run, nil
 	}
 	if c.life.Err() != nil || !c.uploads.take() {
@@ -110,7 +110,7 @@ func (c *copies) join(of copyAttempt, from objects.Stored, do func(reading conte
 	}
 	c.all.Go(func() {
 		defer giveUp()
-		defer c.ended(run)
+		defer c.publish(run)
 		defer c.uploads.free()
 		defer func() {
 			if r := recover(); r != nil {
@@ -126,11 +126,12 @@ func (c *copies) join(of copyAttempt, from objects.Stored, do func(reading conte
 func (c *copies) find(of copyAttempt) *copyRun {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.again(of)
+	return c.rejoin(of)
 }
 
-// again returns the copy that an earlier attempt began, for one more client; nil if there is none. The caller holds mu.
-func (c *copies) again(of copyAttempt) *copyRun {
+// rejoin returns the copy that an earlier attempt began, for one more client; nil if there is none. The caller holds
+// mu.
+func (c *copies) rejoin(of copyAttempt) *copyRun {
 	run := c.running[of]
 	if run == nil {
 		return nil
@@ -143,8 +144,8 @@ func (c *copies) again(of copyAttempt) *copyRun {
 	return run
 }
 
-// ended publishes a copy's result.
-func (c *copies) ended(run *copyRun) {
+// publish publishes a copy's result.
+func (c *copies) publish(run *copyRun) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	close(run.done)
@@ -223,37 +224,37 @@ func (c *copies) await(r request, run *copyRun) (over bool) {
 
 // answerSlowly sends the answer once versitygw has written the headers of this one.
 func (c *copies) answerSlowly(r request, run *copyRun, document func(copyResult) (any, error)) {
-	r.http.SetUserValue(slowAnswer, &slow{
+	r.http.SetUserValue(slowAnswerKey, &slowAnswer{
 		run: run, leave: func() { c.leave(run) }, pause: c.patience / 2, document: document,
 	})
 }
 
-// slow is the answer of a copy that takes long, as S3 gives it: status and headers, then blanks while the copy goes on,
-// then its result or an error. Otherwise clients would give up waiting, after a minute by default, and send the request
-// again.
-type slow struct {
+// slowAnswer is the answer of a copy that takes long, as S3 gives it: status and headers, then blanks while the copy
+// goes on, then its result or an error. Otherwise clients would give up waiting, after a minute by default, and send
+// the request again.
+type slowAnswer struct {
 	run      *copyRun
 	leave    func()
 	pause    time.Duration // between two blanks
 	document func(copyResult) (any, error)
 }
 
-// slowAnswer is the key under which a slow answer reaches the gate.
-const slowAnswer = "fencegate slow answer"
+// slowAnswerKey is the key under which a slow answer reaches the gate.
+const slowAnswerKey = "fencegate slow answer"
 
 // send replaces the answer. report receives the result, when it is known.
-func (s *slow) send(c fiber.Ctx, report func(status int, code string)) {
+func (s *slowAnswer) send(c fiber.Ctx, report func(status int, code string)) {
 	requestID, hostID := utils.EnsureRequestIDs(c)
 	c.Response().Header.SetContentType(fiber.MIMEApplicationXML)
 	c.Response().SetBodyStream(&slowBody{
-		slow: s, requestID: requestID, hostID: hostID, pending: []byte(xml.Header),
+		slowAnswer: s, requestID: requestID, hostID: hostID, pending: []byte(xml.Header),
 		report: report, status: http.StatusBadRequest, code: "RequestTimeout",
 	}, -1)
 }
 
 // slowBody is the body of a slow answer. The server flushes what each Read returns.
 type slowBody struct {
-	*slow
+	*slowAnswer
 
 	requestID, hostID string
 	pending           []byte

@@ -46,7 +46,7 @@ func (b *backend) copyObject(r request, bucket, key string, in s3response.CopyOb
 	if stages {
 		what = "stage of "
 	}
-	copies, source, err := b.planCopy(&r, bucket, key, in)
+	do, source, err := b.planCopy(&r, bucket, key, in)
 	change := r.change(bucket, key, objects.Conditions{})
 	before := func(why error) (objects.Stored, error) { return b.writer.Before(b.base, change, stages, why) }
 	of := copyAttemptOf(change, what+*in.CopySource)
@@ -64,7 +64,7 @@ func (b *backend) copyObject(r request, bucket, key string, in s3response.CopyOb
 			v, err = before(err)
 		}
 		if errors.Is(err, errNotCopied) {
-			v, err = copies(reading, id)
+			v, err = do(reading, id)
 		}
 		if err != nil {
 			v, err = before(err)
@@ -241,7 +241,7 @@ func (b *backend) copySource(source string, conditions s3.GetObjectInput) (objec
 		return objects.Stored{}, err
 	}
 	conditions.Bucket, conditions.Key, conditions.VersionId = &bucket, &key, &versionID
-	v, _, err := b.look(request{}, &conditions)
+	v, _, err := b.lookUp(request{}, &conditions)
 	switch e, isAPI := errors.AsType[s3err.S3Error](err); {
 	case isAPI && e.StatusCode() == http.StatusNotModified:
 		return v, s3err.GetAPIError(s3err.ErrPreconditionFailed)

@@ -34,13 +34,8 @@ func newGate(cfg config, uploads *slots, r *router) *gate {
 
 func (g *gate) handle(c fiber.Ctx) (err error) {
 	began := time.Now()
-	defer func() { g.tell(c, began) }()
-	defer func() {
-		if r := recover(); r != nil {
-			g.cfg.Logger.Error("s3: panic", "method", c.Method(), "panic", fmt.Sprint(r))
-			err = answer(c, s3err.GetAPIError(s3err.ErrInternalError))
-		}
-	}()
+	defer func() { g.report(c, began) }()
+	defer g.recoverPanic(c, &err)
 	conn := edge.ConnOf(c.RequestCtx().Conn())
 	conn.BodyPending.Store(false)
 	var body *edge.Chunked
@@ -78,8 +73,8 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	if c.Response().StatusCode() == http.StatusServiceUnavailable {
 		c.Set(fiber.HeaderRetryAfter, retryAfter)
 	}
-	if s, ok := c.RequestCtx().UserValue(slowAnswer).(*slow); ok {
-		s.send(c, g.teller(c, began))
+	if s, ok := c.RequestCtx().UserValue(slowAnswerKey).(*slowAnswer); ok {
+		s.send(c, g.reporter(c, began))
 	}
 	return nil
 }
@@ -121,18 +116,18 @@ func closesEarly(c fiber.Ctx, conn *edge.Conn, body *edge.Chunked) bool {
 // only after us.
 const maxDrained = 256 << 10
 
-// tell reports a request, unless its answer is still to come.
-func (g *gate) tell(c fiber.Ctx, began time.Time) {
-	if _, slow := c.RequestCtx().UserValue(slowAnswer).(*slow); slow {
+// report reports a request, unless its answer is still to come.
+func (g *gate) report(c fiber.Ctx, began time.Time) {
+	if _, slow := c.RequestCtx().UserValue(slowAnswerKey).(*slowAnswer); slow {
 		return
 	}
 	code, _ := c.Locals(localCode).(string)
-	g.teller(c, began)(c.Response().StatusCode(), code)
+	g.reporter(c, began)(c.Response().StatusCode(), code)
 }
 
-// teller returns what reports the request, also after c is reused. The log contains nothing from the query, which may
+// reporter returns what reports the request, also after c is reused. The log contains nothing from the query, which may
 // be presigned, or from a header.
-func (g *gate) teller(c fiber.Ctx, began time.Time) func(status int, code string) {
+func (g *gate) reporter(c fiber.Ctx, began time.Time) func(status int, code string) {
 	operation, _ := c.Locals(localOperation).(string)
 	if operation == "" {
 		operation = OperationNone
@@ -209,13 +204,16 @@ func checkKey(key string) s3err.S3Error {
 
 // rescue answers 500 if a middleware around the gate panics.
 func (g *gate) rescue(c fiber.Ctx) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			g.cfg.Logger.Error("s3: panic", "method", c.Method(), "panic", fmt.Sprint(r))
-			err = answer(c, s3err.GetAPIError(s3err.ErrInternalError))
-		}
-	}()
+	defer g.recoverPanic(c, &err)
 	return c.Next()
+}
+
+// recoverPanic is deferred, and answers 500 after a panic.
+func (g *gate) recoverPanic(c fiber.Ctx, err *error) {
+	if r := recover(); r != nil {
+		g.cfg.Logger.Error("s3: panic", "method", c.Method(), "panic", fmt.Sprint(r))
+		*err = answer(c, s3err.GetAPIError(s3err.ErrInternalError))
+	}
 }
 
 // failed answers errors from before the gate. It does not log their text, which may repeat what the client sent.

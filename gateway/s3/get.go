@@ -37,13 +37,13 @@ func (b *backend) GetObject(ctx context.Context, in *s3.GetObjectInput) (*s3.Get
 
 func (b *backend) get(req request, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
 	for try := 1; ; try++ {
-		v, part, err := b.look(req, in)
+		v, part, err := b.lookUp(req, in)
 		if err != nil {
 			return nil, err
 		}
 		r, err := b.reader.Open(b.base, v, part.offset, part.length)
 		if err == nil {
-			return output(v, part, in.ChecksumMode == types.ChecksumModeEnabled, r), nil
+			return getOutput(v, part, in.ChecksumMode == types.ChecksumModeEnabled, r), nil
 		}
 		if !errors.Is(err, blob.ErrNotFound) || try == readTries {
 			return nil, fmt.Errorf("%q in %q: %w", *in.Key, *in.Bucket, openError(v, err))
@@ -52,8 +52,8 @@ func (b *backend) get(req request, in *s3.GetObjectInput) (*s3.GetObjectOutput, 
 	}
 }
 
-// openError returns the error of a request that could not open a version's bytes. If a blob is missing or too short, the
-// bytes are damaged: no message asks for another try, since the store has not failed.
+// openError returns the error of a request that could not open a version's bytes. If a blob is missing or too short,
+// the bytes are damaged: no message asks for another try, since the store has not failed.
 func openError(v objects.Stored, err error) error {
 	if errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrSize) {
 		return fmt.Errorf("the blob store lacks bytes of version %x: %w", v.ID, err)
@@ -64,7 +64,7 @@ func openError(v objects.Stored, err error) error {
 // HeadObject implements versitygw's Backend.
 func (b *backend) HeadObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.HeadObjectOutput, error) {
 	r := b.requestOf(ctx)
-	v, part, err := b.look(r, &s3.GetObjectInput{
+	v, part, err := b.lookUp(r, &s3.GetObjectInput{
 		Bucket: in.Bucket, Key: in.Key, VersionId: in.VersionId, Range: in.Range, PartNumber: in.PartNumber,
 		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, IfModifiedSince: in.IfModifiedSince, IfUnmodifiedSince: in.IfUnmodifiedSince,
 		ChecksumMode: in.ChecksumMode,
@@ -72,7 +72,7 @@ func (b *backend) HeadObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.H
 	if err != nil {
 		return nil, b.fail(r, *in.Bucket, "HeadObject", err)
 	}
-	o := output(v, part, in.ChecksumMode == types.ChecksumModeEnabled, nil)
+	o := getOutput(v, part, in.ChecksumMode == types.ChecksumModeEnabled, nil)
 	return &s3.HeadObjectOutput{
 		AcceptRanges: o.AcceptRanges, CacheControl: o.CacheControl, ContentDisposition: o.ContentDisposition, ContentEncoding: o.ContentEncoding,
 		ContentLanguage: o.ContentLanguage, ContentLength: o.ContentLength, ContentRange: o.ContentRange, ContentType: o.ContentType,
@@ -91,8 +91,8 @@ type extent struct {
 	checksum       string // of the requested part, if known
 }
 
-// look finds the version and the range to read, and evaluates the read's conditions.
-func (b *backend) look(r request, in *s3.GetObjectInput) (objects.Stored, extent, error) {
+// lookUp finds the version and the range to read, and evaluates the read's conditions.
+func (b *backend) lookUp(r request, in *s3.GetObjectInput) (objects.Stored, extent, error) {
 	versionID := ""
 	if in.VersionId != nil {
 		versionID = *in.VersionId
@@ -171,7 +171,7 @@ func partOf(v objects.Stored, number int32) (extent, error) {
 	return e, nil
 }
 
-func output(v objects.Stored, part extent, withChecksum bool, body io.ReadCloser) *s3.GetObjectOutput {
+func getOutput(v objects.Stored, part extent, withChecksum bool, body io.ReadCloser) *s3.GetObjectOutput {
 	a, bytes, etag := v.Attributes, "bytes", quoted(v.ETag)
 	o := &s3.GetObjectOutput{
 		AcceptRanges: &bytes, Body: body, ContentLength: &part.length, ETag: &etag, LastModified: &v.CreatedAt, Metadata: metadataIn(a.Metadata),
@@ -204,14 +204,14 @@ func output(v objects.Stored, part extent, withChecksum bool, body io.ReadCloser
 // GetObjectAttributes implements versitygw's Backend. versitygw selects the attributes that the client asked for.
 func (b *backend) GetObjectAttributes(ctx context.Context, in *s3.GetObjectAttributesInput) (s3response.GetObjectAttributesResponse, error) {
 	r := b.requestOf(ctx)
-	out, err := b.attributes(r, in)
+	out, err := b.objectAttributes(r, in)
 	if err != nil {
 		return s3response.GetObjectAttributesResponse{}, b.fail(r, *in.Bucket, "GetObjectAttributes", err)
 	}
 	return out, nil
 }
 
-func (b *backend) attributes(r request, in *s3.GetObjectAttributesInput) (s3response.GetObjectAttributesResponse, error) {
+func (b *backend) objectAttributes(r request, in *s3.GetObjectAttributesInput) (s3response.GetObjectAttributesResponse, error) {
 	v, err := b.reader.Find(b.base, *in.Bucket, *in.Key, *in.VersionId)
 	if err != nil {
 		return s3response.GetObjectAttributesResponse{}, err

@@ -152,8 +152,8 @@ var errReadOnly = s3error.Error{
 	Code: "AccessDenied", Status: http.StatusForbidden, Message: "These credentials are limited to reading. Nothing was changed.",
 }
 
-// checkLease refuses reads under credentials that end with their lease, once that is over. The fence refuses their writes;
-// a copy, which does both, may have been made before.
+// checkLease refuses reads under credentials that end with their lease, once that is over. The fence refuses their
+// writes; a copy, which does both, may have been made before.
 func (g *guard) checkLease(r request) error {
 	if !r.terms.Has(credentials.EndHeld) {
 		return nil
@@ -165,7 +165,8 @@ func (g *guard) checkLease(r request) error {
 	return err
 }
 
-// readsOwn reports whether a request reads only what belongs to its session's resource. source is that of a copy, else "".
+// readsOwn reports whether a request reads only what belongs to its session's resource. source is that of a copy, else
+// "".
 func (g *guard) readsOwn(asked target, action, source string) (bool, error) {
 	switch {
 	case source != "":

@@ -15,9 +15,9 @@ import (
 // Leases knows which leases are held. The fence refuses the grant of a released lease at once, but that of an expired
 // one only after [Leases.Remaining] was called.
 type Leases interface {
-	// Remaining reports for how long a lease is held from now on, unless it is released. Zero: it is over, and the fence
-	// refuses its grant. After an error the state is unknown, and nothing was changed. [ErrLockAway] comes with the time
-	// for which the fence alone decides.
+	// Remaining reports for how long a lease is held from now on, unless it is released. Zero: it is over, and the
+	// fence refuses its grant. After an error the state is unknown, and nothing was changed. [ErrLockAway] comes with
+	// the time for which the fence alone decides.
 	Remaining(ctx context.Context, resource string, token fence.Token) (time.Duration, error)
 	// Current reports for how long the lease with this token is certainly held. Zero: it is over, or another client has
 	// the resource. After an error the state is unknown.
@@ -43,8 +43,8 @@ type leaseID struct {
 // maxLeases bounds the cache.
 const maxLeases = 4096
 
-// newLeaseCaches returns the caches for writes and for reads. The commit refuses the grant of a lease that is not held, after
-// it has looked for an earlier attempt of the request.
+// newLeaseCaches returns the caches for writes and for reads. The commit refuses the grant of a lease that is not held,
+// after it has looked for an earlier attempt of the request.
 func newLeaseCaches(leases Leases) (writes, reads *leaseCache) {
 	if leases == nil {
 		return new(leaseCache), new(leaseCache)

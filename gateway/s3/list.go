@@ -221,7 +221,7 @@ func (b *backend) ListMultipartUploads(ctx context.Context, in *s3.ListMultipart
 		}
 	}
 	if _, err = b.catalog.Rule(b.base, *in.Bucket); err == nil && limit > 0 {
-		err = b.uploads(&result, marker)
+		err = b.listUploads(&result, marker)
 	}
 	if err != nil {
 		return result, b.fail(r, *in.Bucket, "ListMultipartUploads", err)
@@ -241,8 +241,8 @@ func (b *backend) ListMultipartUploads(ctx context.Context, in *s3.ListMultipart
 	return result, nil
 }
 
-// uploads reads one page of the uploads in progress after the result's key marker and the given upload.
-func (b *backend) uploads(result *s3response.ListMultipartUploadsResult, marker blob.ID) error {
+// listUploads reads one page of the uploads in progress after the result's key marker and the given upload.
+func (b *backend) listUploads(result *s3response.ListMultipartUploadsResult, marker blob.ID) error {
 	found, err := b.catalog.ListUploads(b.base, result.Bucket, result.Prefix, result.Delimiter, result.KeyMarker, marker, result.MaxUploads)
 	if err != nil {
 		return err

@@ -175,7 +175,7 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 	if err != nil {
 		return objects.Stored{}, err
 	}
-	upload, chosen, err := b.uploaded(in)
+	upload, chosen, err := b.listedParts(in)
 	change := r.change(*in.Bucket, *in.Key, cond)
 	if errors.Is(err, objects.ErrNoUpload) {
 		return b.completedBefore(r, change, in, err)
@@ -206,8 +206,8 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 	return v, err
 }
 
-// uploaded returns an upload and the parts that its completion lists.
-func (b *backend) uploaded(in *s3.CompleteMultipartUploadInput) (objects.Upload, []objects.Part, error) {
+// listedParts returns an upload and the parts that its completion lists.
+func (b *backend) listedParts(in *s3.CompleteMultipartUploadInput) (objects.Upload, []objects.Part, error) {
 	u, err := b.catalog.Upload(b.base, *in.Bucket, *in.Key, *in.UploadId)
 	if err != nil {
 		return u, nil, err

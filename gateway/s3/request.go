@@ -176,8 +176,8 @@ func (r request) condition(header string) *string {
 	return optional(strings.Trim(r.header(header), `"`))
 }
 
-// rangeHolds evaluates If-Range: without the version's ETag or date there, Range is ignored and the whole version is the
-// answer. A weak ETag never matches.
+// rangeHolds evaluates If-Range: without the version's ETag or date there, Range is ignored and the whole version is
+// the answer. A weak ETag never matches.
 func (r request) rangeHolds(v objects.Stored) bool {
 	if r.http == nil {
 		return true
@@ -206,8 +206,8 @@ const (
 	headerResource = "Fencing-Resource" // percent-encoded
 )
 
-// refuse sets the response headers of a refusal by the fence.
-func (r request) refuse(facts *s3error.Fencing) {
+// setFencingHeaders sets the response headers of a refusal by the fence.
+func (r request) setFencingHeaders(facts *s3error.Fencing) {
 	if r.http == nil || facts == nil {
 		return
 	}

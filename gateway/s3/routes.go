@@ -9,8 +9,9 @@ import (
 	"github.com/versity/versitygw/s3err"
 )
 
-// routeTable has all operations that the S3 port serves, or refuses in its own words. A sub-resource that is missing here
-// answers NotImplemented: versitygw's own router would ignore it, and DELETE /bucket?policy would delete the bucket.
+// routeTable has all operations that the S3 port serves, or refuses in its own words. A sub-resource that is missing
+// here answers NotImplemented: versitygw's own router would ignore it, and DELETE /bucket?policy would delete the
+// bucket.
 var routeTable = []place{
 	{method: http.MethodGet, level: ofService, routes: []route{
 		noCopySource,

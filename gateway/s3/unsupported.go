@@ -10,9 +10,9 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// What S3 has and this port has not: policies, object lock, and settings that no bucket can have. They are answered as for
-// a bucket without them. versitygw asks for policies and for object lock in each request, so those answers read nothing;
-// the operation itself finds whether the bucket exists.
+// What S3 has and this port has not: policies, object lock, and settings that no bucket can have. They are answered as
+// for a bucket without them. versitygw asks for policies and for object lock in each request, so those answers read
+// nothing; the operation itself finds whether the bucket exists.
 
 // GetBucketPolicy implements versitygw's Backend: there are no policies.
 func (*backend) GetBucketPolicy(context.Context, string) ([]byte, error) {

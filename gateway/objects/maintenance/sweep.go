@@ -67,8 +67,8 @@ type Swept struct {
 	Deleted   int // blobs whose bytes were deleted, some of them again
 }
 
-// Grace returns how long the bytes of superseded versions stay at least: the longest SupersededAge with which a sweep of
-// this database has run or that was declared by [Keeper.DeclareGrace], or the one that a sweep with Shorten has set
+// Grace returns how long the bytes of superseded versions stay at least: the longest SupersededAge with which a sweep
+// of this database has run or that was declared by [Keeper.DeclareGrace], or the one that a sweep with Shorten has set
 // since. 0: none of them.
 func (k *Keeper) Grace(ctx context.Context) (time.Duration, error) {
 	var micros int64

@@ -30,8 +30,8 @@ const (
 	sqlByKey = ` ORDER BY p.bucket, p.key LIMIT $5`
 	// A page of current versions, ordered by key.
 	sqlVerifyCurrent = sqlCurrent + `(p.bucket, p.key) > ($1, $2)` + sqlByKey
-	// The same where the last key's kept versions are not all read ($6 > 0): its current version comes again if it is not
-	// the one that was read ($7). Else a kept version that becomes current between two pages is in neither.
+	// The same where the last key's kept versions are not all read ($6 > 0): its current version comes again if it is
+	// not the one that was read ($7). Else a kept version that becomes current between two pages is in neither.
 	sqlVerifyCurrentAgain = sqlCurrent + `(p.bucket, p.key) >= ($1, $2) AND NOT (p.bucket = $1 AND p.key = $2 AND ($6 = 0 OR v.id = $7))` + sqlByKey
 	sqlVerifyKept         = `SELECT v.bucket, v.key, v.id, v.blobs, v.blob_sizes, v.etag, v.kept_order, ` + sqlChecksum + `
 	FROM objects.versions v
@@ -303,8 +303,8 @@ func (v *verifier) bad(ctx context.Context, r recorded, id, problem string, caus
 	return nil
 }
 
-// checksumCheck recomputes a version's recorded checksum from the bytes that are read: from all of them, or from the parts'
-// checksums, where each part is a blob. If none was recorded it does nothing.
+// checksumCheck recomputes a version's recorded checksum from the bytes that are read: from all of them, or from the
+// parts' checksums, where each part is a blob. If none was recorded it does nothing.
 type checksumCheck struct {
 	algorithm, recorded string
 
