@@ -132,7 +132,7 @@ func (b *backend) writeACL(t target) (any, int, error) {
 	}
 	switch {
 	case err == nil && !private:
-		err = s3error.NotThere
+		err = s3error.NotImplemented
 	case err == nil && t.key == "" && !t.root:
 		err = s3err.GetAPIError(s3err.ErrAccessDenied)
 	}

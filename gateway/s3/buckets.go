@@ -126,7 +126,7 @@ func (b *backend) PutBucketVersioning(ctx context.Context, bucket string, status
 	case !r.root:
 		return s3err.GetAPIError(s3err.ErrAccessDenied)
 	case status != types.BucketVersioningStatusEnabled:
-		return s3error.NotThere
+		return s3error.NotImplemented
 	}
 	k, err := b.catalog.Keep(b.base, bucket)
 	if err == nil && k == (objects.Keep{}) {

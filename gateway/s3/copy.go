@@ -219,7 +219,7 @@ func (b *backend) planRestore(p objects.Put, versionID string, source objects.St
 	case versionID == "" || versionID == objects.NullVersion:
 		return nil, s3err.GetAPIError(s3err.ErrInvalidCopyDest)
 	case p.Stage:
-		return nil, s3error.NotThere
+		return nil, s3error.NotImplemented
 	}
 	return func(context.Context, blob.ID) (objects.Stored, error) {
 		return b.writer.Restore(b.base, p.Change, source)

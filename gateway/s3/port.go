@@ -400,7 +400,7 @@ func (r *router) checkServed(c fiber.Ctx, path string) s3err.S3Error {
 	if _, param, refused := r.find(c, l); refused {
 		return s3err.GetNotImplementedErr(param, "")
 	}
-	if c.Method() == fiber.MethodPut && l == ofObject && c.Request().URI().QueryArgs().Has("versionId") && !edge.OfVersions(c) {
+	if c.Method() == fiber.MethodPut && l == ofObject && c.Request().URI().QueryArgs().Has("versionId") && !edge.WritesProperties(c) {
 		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "This operation does not accept a version-id."}
 	}
 	return nil

@@ -173,7 +173,7 @@ func IsUpload(c fiber.Ctx, path string) bool {
 	if c.Method() != fiber.MethodPut {
 		return false
 	}
-	if OfVersions(c) {
+	if WritesProperties(c) {
 		return false
 	}
 	_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")

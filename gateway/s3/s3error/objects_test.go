@@ -36,7 +36,7 @@ func TestErrorsOfTheCatalogueAreThoseOfS3(t *testing.T) {
 		{&objects.TooLargeError{Size: 1 << 50}, 400, "EntityTooLarge"},
 		{&objects.BodyError{Cause: lost}, 400, "RequestTimeout"},
 		// versitygw's error about the body takes precedence.
-		{&objects.BodyError{Cause: s3error.NotThere}, 501, "NotImplemented"},
+		{&objects.BodyError{Cause: s3error.NotImplemented}, 501, "NotImplemented"},
 	} {
 		for _, err := range []error{c.err, fmt.Errorf("put %q: %w", "k", c.err)} {
 			e := s3error.Of(err, "orders")
