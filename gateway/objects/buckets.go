@@ -26,8 +26,6 @@ const (
 	sqlKeep         = "SELECT keep_count, keep_age FROM objects.buckets WHERE name = $1"
 )
 
-// What operators do with buckets, outside of S3.
-
 // Bucket is a bucket with its settings.
 type Bucket struct {
 	Name     string

@@ -134,8 +134,6 @@ func (c *Catalog) Versions(ctx context.Context, bucket, prefix, afterKey, afterV
 	return all, nil
 }
 
-// What operators see of objects, outside of S3.
-
 const (
 	sqlAudit = `SELECT v.id, v.created_at, v.deletion, v.size, v.etag, v.resource, v.token, v.holder, v.kept_order IS NOT NULL,
 	EXISTS (SELECT FROM objects.pointers p WHERE p.bucket = v.bucket AND p.key = v.key AND p.version = v.id),

@@ -172,27 +172,27 @@ func (p *port) middlewares(r *route) []fiber.Handler {
 	add(signed, middlewares.AuthorizePublicBucketAccess(p.backend, r.action, auth.DeleteBucketAction, auth.PermissionWrite, p.region, streams))
 	add(signed, middlewares.VerifyPresignedV4Signature(p.root, p.iam, p.region, streams))
 	add(signed, middlewares.VerifyV4Signature(p.root, p.iam, p.region, streams, !s.has(sumOptional), s.has(anyRegion)))
-	add(signed, p.checkScope(r))
+	add(signed, p.limitScope(r))
 	add(s.has(checked|needsBody|needsSum|streamed), middlewares.VerifyChecksums(streams, s.has(needsBody), s.has(needsSum)))
 	add(cors && !s.has(corsFirst), p.cors)
 	add(!s.has(noACL), middlewares.ParseAcl(p.backend))
 	return all
 }
 
-// checkScope refuses requests outside a session's resource if its credentials are limited to it. The fence checks the
-// target of writes; checkScope checks what they read, such as the source of a copy.
-func (p *port) checkScope(r *route) fiber.Handler {
+// limitScope refuses requests outside a session's resource if its credentials are limited to it. The fence checks the
+// target of writes; limitScope checks what they read, such as the source of a copy.
+func (p *port) limitScope(r *route) fiber.Handler {
 	return func(c fiber.Ctx) error {
 		s, leased := p.backend.sessionOf(c.RequestCtx())
 		asked := p.backend.targetOf(c)
-		if err := p.inScope(c, r, asked, s, leased); err != nil {
+		if err := p.checkScope(c, r, asked, s, leased); err != nil {
 			return p.backend.fail(asked.request, asked.bucket, r.action, err)
 		}
 		return nil
 	}
 }
 
-func (p *port) inScope(c fiber.Ctx, r *route, asked target, s credentials.Session, leased bool) error {
+func (p *port) checkScope(c fiber.Ctx, r *route, asked target, s credentials.Session, leased bool) error {
 	if !p.authorizer.permits(asked.request, s, leased, r.action) {
 		return asked.noRight()
 	}
