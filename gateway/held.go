@@ -31,9 +31,9 @@ const (
 	readsFor    = time.Second // before the next question for a lease that only reads
 )
 
-// Held implements [s3.Leases]. If the lock does not answer, the fence alone decides: nobody can acquire then. If
+// Remaining implements [s3.Leases]. If the lock does not answer, the fence alone decides: nobody can acquire then. If
 // another client has the lock, its arming refuses the grant before that client reads.
-func (h held) Held(ctx context.Context, resource string, token fence.Token) (time.Duration, error) {
+func (h held) Remaining(ctx context.Context, resource string, token fence.Token) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
 	state, err := leasing.One(h.source.Inspect(ctx, resource))
@@ -52,7 +52,7 @@ func (h held) Held(ctx context.Context, resource string, token fence.Token) (tim
 	return 0, err
 }
 
-// Current implements [s3.Leases]. If the lock does not answer, the fence alone decides, as in Held.
+// Current implements [s3.Leases]. If the lock does not answer, the fence alone decides, as in Remaining.
 func (h held) Current(ctx context.Context, resource string, token fence.Token) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()

@@ -83,7 +83,7 @@ func TestTheS3PortAsksTheLockHowLongALeaseIsHeld(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := &fenceSays{err: c.fence}
 			began := time.Now()
-			left, err := held{c.lock, f}.Held(t.Context(), "r", 5)
+			left, err := held{c.lock, f}.Remaining(t.Context(), "r", 5)
 			if left != c.left || !errors.Is(err, c.is) || c.is == nil && err != nil || time.Since(began) != c.took {
 				t.Errorf("%s: held for %v, %v, after %v; want %v, %v, after %v", name, left, err, time.Since(began), c.left, c.is, c.took)
 			}

@@ -89,7 +89,7 @@ func (m *s3Metrics) sweep(s maintenance.Swept, err error) {
 
 func (m *s3Metrics) steps(s maintenance.Swept) {
 	for step, n := range map[string]int{
-		"adopted": s.Adopted, "named": s.Named, "pruned": s.Pruned, "forgotten": s.Forgotten, "condemned": s.Condemned, "deleted": s.Deleted,
+		"adopted": s.Adopted, "named": s.Listed, "pruned": s.Pruned, "forgotten": s.Forgotten, "condemned": s.Condemned, "deleted": s.Deleted,
 	} {
 		m.swept.WithLabelValues(step).Add(float64(n))
 	}

@@ -100,8 +100,8 @@ func (g *Gateway) sweepOften(ctx context.Context) error {
 			g.log.Info("the blobs were swept", counts...)
 			g.seen.Tell(activity.Event{Kind: wire.EventSwept, Surface: wire.SurfaceS3, Deleted: swept.Deleted})
 		}
-		if swept.Named > 0 {
-			g.log.Error("the sweep kept blobs that versions list but that have no row in PostgreSQL", "blobs", swept.Named, "hint", "fencegate objects verify")
+		if swept.Listed > 0 {
+			g.log.Error("the sweep kept blobs that versions list but that have no row in PostgreSQL", "blobs", swept.Listed, "hint", "fencegate objects verify")
 		}
 	}
 }

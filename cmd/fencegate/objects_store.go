@@ -114,8 +114,8 @@ under way is refused at its end. The database records the longest --sweep-grace 
 				if printed := printSwept(cmd.OutOrStdout(), swept, o.DryRun, s.json); err == nil {
 					err = printed
 				}
-				if err == nil && swept.Named > 0 {
-					err = withHint(fmt.Errorf("%d blobs that versions list have no row; they were left alone", swept.Named), exitFailed, "fencegate objects verify; then ask for help")
+				if err == nil && swept.Listed > 0 {
+					err = withHint(fmt.Errorf("%d blobs that versions list have no row; they were left alone", swept.Listed), exitFailed, "fencegate objects verify; then ask for help")
 				}
 				return err
 			})
@@ -161,7 +161,7 @@ const leastRecordAge = 24*time.Hour + 12*time.Hour + 15*time.Minute
 func printSwept(w io.Writer, swept maintenance.Swept, dry, asJSON bool) error {
 	if asJSON {
 		all := map[string]any{
-			"dry_run": dry, "adopted": swept.Adopted, "named": swept.Named, "pruned": swept.Pruned, "forgotten": swept.Forgotten,
+			"dry_run": dry, "adopted": swept.Adopted, "named": swept.Listed, "pruned": swept.Pruned, "forgotten": swept.Forgotten,
 			"condemned": swept.Condemned,
 		}
 		if !dry {

@@ -64,7 +64,7 @@ type Store interface {
 	Delete(ctx context.Context, id ID) error
 
 	// All lists the complete blobs in no particular order, without buffering them. Blobs that are added or deleted
-	// meanwhile may be missing. An error ends the list.
+	// during the listing may be missing. An error ends the list.
 	All(ctx context.Context) iter.Seq2[Info, error]
 
 	// Owner returns the mark that SetOwner left, or "". It says to which database the blobs belong, so that no other

@@ -10,6 +10,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 )
 
@@ -138,6 +139,83 @@ func copyExactly(ctx context.Context, w io.Writer, r io.Reader, size int64) erro
 	}
 }
 
+// Reserve implements [Reserver].
+func (d *Dir) Reserve(ctx context.Context, ids []ID) error {
+	folders := map[string]struct{}{}
+	for _, id := range ids {
+		path, folder := d.path(id)
+		err := ctx.Err()
+		if err == nil {
+			err = makeEmpty(path)
+		}
+		if err != nil {
+			return fmt.Errorf("reserve blob %s: %w", id, strip(err))
+		}
+		folders[folder] = struct{}{}
+	}
+	for folder := range folders {
+		if err := d.sync(folder); err != nil {
+			return fmt.Errorf("reserve %d blobs: %w", len(ids), strip(err))
+		}
+	}
+	return nil
+}
+
+func makeEmpty(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// Fill implements [Reserver].
+func (d *Dir) Fill(ctx context.Context, id ID, r io.Reader, size int64) error {
+	if err := d.fill(ctx, id, r, size); err != nil {
+		return fmt.Errorf("store blob %s: %w", id, strip(err))
+	}
+	return nil
+}
+
+func (d *Dir) fill(ctx context.Context, id ID, r io.Reader, size int64) (err error) {
+	path, _ := d.path(id)
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ErrNotFound
+	}
+	if err != nil {
+		return err
+	}
+	err = holdAlone(f)
+	var info fs.FileInfo
+	if err == nil {
+		info, err = f.Stat()
+	}
+	if err == nil && info.Size() > 0 {
+		err = ErrFilled
+	}
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(path) // while locked: nobody else fills what is removed
+			_ = f.Close()       // closing twice is harmless
+		}
+	}()
+	if err := copyExactly(ctx, f, r, size); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// ErrFilled is the error of Fill for a place that already holds bytes, or that another caller is filling. Those bytes
+// belong to the other caller and stay.
+var ErrFilled = errors.New("the reserved blob already has bytes")
+
 // Open implements [Store].
 func (d *Dir) Open(_ context.Context, id ID, offset, length int64) (io.ReadCloser, error) {
 	path, _ := d.path(id)
@@ -213,6 +291,38 @@ func (d *Dir) All(ctx context.Context) iter.Seq2[Info, error] {
 		})
 		if err != nil && !errors.Is(err, stopped) {
 			yield(Info{}, fmt.Errorf("list blobs: %w", err))
+		}
+	}
+}
+
+// Unfinished lists what Puts left when a crash interrupted them. [Dir.All] does not list it. If no record names its id,
+// Delete it.
+func (d *Dir) Unfinished(ctx context.Context) iter.Seq2[Info, error] {
+	return func(yield func(Info, error) bool) {
+		stopped := errors.New("stopped")
+		err := filepath.WalkDir(d.root, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil {
+				err = ctx.Err()
+			}
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			name, isPart := strings.CutSuffix(entry.Name(), unfinished)
+			id, err := ParseID(name)
+			if want, _ := d.path(id); !isPart || err != nil || want+unfinished != path {
+				return nil //nolint:nilerr // not one of ours
+			}
+			info, err := entry.Info()
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // finished in the meantime
+			}
+			if err == nil && !yield(Info{ID: id, Size: info.Size(), Changed: info.ModTime()}, nil) {
+				return stopped
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, stopped) {
+			yield(Info{}, fmt.Errorf("list unfinished blobs: %w", err))
 		}
 	}
 }

@@ -3,7 +3,9 @@ package objects
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -41,6 +43,53 @@ type Conditions struct {
 	IfMatch     *string // an ETag, "*" for any, or "!" and an ETag that must not match
 	IfNoneMatch bool
 }
+
+// Body is the body of an upload. It computes digests as it is read.
+type Body interface {
+	io.Reader
+	// ReadWhole reads all of a body of the announced size.
+	ReadWhole(data []byte) error
+	// Finish reads the end of a body whose bytes have been stored, unless the store did. If the size differs from the
+	// announced one, the error is [blob.ErrSize].
+	Finish(size int64) error
+	// Err returns the client's error that ended the body, if any.
+	Err() error
+	// ETag returns the ETag of the bytes.
+	ETag() string
+	// Checksum returns the verified checksum, once the body is read; "": none.
+	Checksum() (algorithm, value string)
+}
+
+// Put is an upload of a whole object.
+type Put struct {
+	Change
+
+	Size       int64 // announced, in bytes
+	Body       Body
+	Attributes func() Attributes // called once the body has been read
+	Stage      bool              // only record it: the client's transaction publishes it
+	Version    blob.ID           // of the version or stage that this makes; zero: a new one
+	Doubted    bool              // most likely refused: even a small one stores nothing before the fence was asked
+}
+
+// id returns the id of the version or stage that this makes.
+func (p Put) id() blob.ID {
+	if p.Version == (blob.ID{}) {
+		return blob.NewID()
+	}
+	return p.Version
+}
+
+// kind is the kind under which an attempt is recorded; "" if it makes a version.
+func (p Put) kind() string {
+	if p.Stage {
+		return kindStage
+	}
+	return ""
+}
+
+// kindStage is the kind under which a staging attempt is recorded.
+const kindStage = "stage"
 
 const (
 	sqlPutTags        = "SELECT objects.put_tags($1, $2, $3, $4, $5, $6, $7, $8, $9)"
@@ -121,4 +170,36 @@ func (c *Catalog) removeVersion(ctx context.Context, ch Change, id pgtype.UUID, 
 	})
 	shown := blob.ID(id.Bytes).String()
 	return Removed{ID: &shown, Marker: deletion != nil && *deletion}, err
+}
+
+// Restore makes an older version of a key current again, under a grant of the resource that the key needs, and returns
+// the new version's id. It copies no bytes. The error is [ErrNoVersion], [ErrNoBucket], or a refusal by the fence.
+func (c *Catalog) Restore(ctx context.Context, bucket, key, version string, g fence.Grant) (string, error) {
+	source, err := blob.ParseID(version)
+	if err != nil {
+		return "", &fence.InvalidError{Field: "version", Reason: "is not 32 lower-case hexadecimal digits"}
+	}
+	if err := g.Validate(); err != nil {
+		return "", err
+	}
+	if g.Seal.IsZero() {
+		return "", &fence.InvalidError{Field: "grant", Reason: "has no seal; it reads TOKEN.SEAL"}
+	}
+	var v struct{ id [16]byte }
+	args := []any{UUID(blob.NewID()), bucket, key, UUID(source), g.Resource, int64(g.Token), g.Seal.Hash(), nil, nil, false}
+	err = c.db.underGrant().Settle(ctx, func(ctx context.Context, q Querier) error {
+		return q.QueryRow(ctx, "SELECT id FROM objects.restore_version($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)", args...).Scan(&v.id)
+	})
+	if err != nil {
+		return "", notRestored(err, version, bucket, key)
+	}
+	return blob.ID(v.id).String(), nil
+}
+
+// notRestored says why a version cannot become current.
+func notRestored(err error, version, bucket, key string) error {
+	if errors.Is(err, ErrNoVersion) {
+		return fmt.Errorf("%w: %s of %q in %q", ErrNoVersion, version, key, bucket)
+	}
+	return err
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/fencegate/fencegate/gateway/blob"
 )
 
 // Commits that arrive while others are in progress share one transaction: it costs PostgreSQL one flush and one answer.
@@ -23,15 +25,24 @@ const (
 // commits groups commits. Safe for concurrent use.
 type commits struct {
 	db    Database
-	turns turns[*together]
+	turns turns[*groupCommit]
 }
 
 func newCommits(db Database) *commits {
-	return &commits{db: db, turns: turns[*together]{atOnce: maxUnderWay, together: maxTogether}}
+	return &commits{db: db, turns: turns[*groupCommit]{atOnce: maxUnderWay, perGroup: maxTogether}}
 }
 
-// together is the commit of an upload without conditions, as part of a group.
-type together struct {
+// commit describes the version to commit.
+type commit struct {
+	Put
+
+	blob       blob.ID
+	etag       string
+	attributes Attributes
+}
+
+// groupCommit is the commit of an upload without conditions, as part of a group.
+type groupCommit struct {
 	commit
 
 	ctx     context.Context //nolint:containedctx // of the request, in case it leads
@@ -46,7 +57,7 @@ type together struct {
 
 // settle runs the transaction that decides an upload until its outcome is known: in a group (c then holds the result),
 // or else alone. Alone it occupies no slot, because it may wait for a lock.
-func (g *commits) settle(ctx context.Context, c *together, alone func(context.Context, Querier) error) error {
+func (g *commits) settle(ctx context.Context, c *groupCommit, alone func(context.Context, Querier) error) error {
 	c.ctx = ctx
 	g.turns.take(c, g.run)
 	switch {
@@ -59,9 +70,9 @@ func (g *commits) settle(ctx context.Context, c *together, alone func(context.Co
 }
 
 // run commits a group. Uploads that the transaction did not commit are then decided alone.
-func (g *commits) run(group []*together) {
+func (g *commits) run(group []*groupCommit) {
 	all := slices.Clone(group)
-	slices.SortStableFunc(all, func(a, b *together) int { return cmp.Or(cmp.Compare(a.Bucket, b.Bucket), cmp.Compare(a.Key, b.Key)) })
+	slices.SortStableFunc(all, func(a, b *groupCommit) int { return cmp.Or(cmp.Compare(a.Bucket, b.Bucket), cmp.Compare(a.Key, b.Key)) })
 	err := g.db.try(group[0].ctx, false, func(ctx context.Context, q Querier) error {
 		rows, err := q.Query(ctx, sqlCommitPuts, columns(all)...)
 		if err != nil {
@@ -87,7 +98,7 @@ func (g *commits) run(group []*together) {
 }
 
 // columns returns the arguments of a group.
-func columns(all []*together) []any {
+func columns(all []*groupCommit) []any {
 	n := len(all)
 	versions, blobs := make([]pgtype.UUID, n), make([]pgtype.UUID, n)
 	buckets, keys, etags, attributes, resources := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)

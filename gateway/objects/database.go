@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -33,6 +31,8 @@ func NewDatabase(pool *pgxpool.Pool, timeout time.Duration) Database {
 	return Database{pool: pool, timeout: timeout, fresh: make(chan struct{}, pool.Config().MaxConns)}
 }
 
+const statementTimeout = 30 * time.Second
+
 // Changes sets f, which is called before each statement that writes under a grant. The statement's connection is
 // acquired with f's context; if f fails, the statement is not sent.
 func (d Database) Changes(f func(context.Context) (context.Context, error)) Database {
@@ -56,35 +56,6 @@ func (d Database) underGrant() Database {
 type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
-// refused reports whether PostgreSQL itself refused the statement, so that it certainly changed nothing. An error that
-// ends the session does not count: it can arrive between a commit and its acknowledgement.
-func refused(err error) bool {
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && severity(pgErr) == "ERROR"
-}
-
-// inDoubt reports whether a statement that failed may have changed something.
-func inDoubt(err error) bool { return err != nil && !refused(err) && !pgconn.SafeToRetry(err) }
-
-func severity(e *pgconn.PgError) string {
-	if e.SeverityUnlocalized != "" {
-		return e.SeverityUnlocalized
-	}
-	return e.Severity
-}
-
-// transient reports whether a retry may succeed: after a serialization failure, a deadlock, while a server starts or
-// stops, or after a migration that changed the statement's result type while it ran.
-func transient(err error) bool {
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (strings.HasPrefix(pgErr.Code, "40") || strings.HasPrefix(pgErr.Code, "53") || strings.HasPrefix(pgErr.Code, "57P") || redefined(pgErr))
-}
-
-// redefined checks which PostgreSQL function raised the error: the SQLSTATEs 42804 and 0A000 have other causes, too.
-func redefined(err *pgconn.PgError) bool {
-	return err.Routine == "tupledesc_match" || err.Routine == "RevalidateCachedQuery"
 }
 
 // Once runs a statement that changes nothing, or whose effect is not needed.
@@ -154,8 +125,10 @@ func (d Database) settle(ctx context.Context, err error, f func(context.Context,
 // unknownError reports that a statement was sent and its outcome is unknown.
 type unknownError struct{ cause error } // the last attempt's error
 
-func (e *unknownError) Error() string        { return "outcome is unknown: " + e.cause.Error() }
-func (e *unknownError) Unwrap() error        { return e.cause }
+func (e *unknownError) Error() string { return "outcome is unknown: " + e.cause.Error() }
+
+func (e *unknownError) Unwrap() error { return e.cause }
+
 func (e *unknownError) Is(target error) bool { return target == fence.ErrUnknown }
 
 func (d Database) try(ctx context.Context, fresh bool, f func(context.Context, Querier) error) error {
@@ -224,7 +197,8 @@ var errReplaced = errors.New("the connection is unusable: its PostgreSQL server 
 // notSent wraps an error from before the statement was sent.
 type notSent struct{ error }
 
-func (e notSent) Unwrap() error     { return e.error }
+func (e notSent) Unwrap() error { return e.error }
+
 func (e notSent) SafeToRetry() bool { return true }
 
 // Exec runs a statement without a result.
@@ -242,19 +216,17 @@ func Exec(sql string, args ...any) func(context.Context, Querier) error {
 // UUID returns an id as a statement's argument, for all of pgx's modes.
 func UUID(id [16]byte) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
+// Interval returns a duration as a statement's argument.
+func Interval(d time.Duration) pgtype.Interval {
+	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
+}
+
 // noRows replaces the error of a query that found nothing.
 func noRows(err, instead error) error {
 	if err == pgx.ErrNoRows { //nolint:errorlint // Once returns it bare
 		return instead
 	}
 	return err
-}
-
-const statementTimeout = 30 * time.Second
-
-// Interval returns a duration as a statement's argument.
-func Interval(d time.Duration) pgtype.Interval {
-	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
 }
 
 // given returns nil for an empty text.

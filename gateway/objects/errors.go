@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -73,18 +74,27 @@ func (e *MarkerError) Unwrap() error {
 }
 
 // NoVersionError is [ErrNoVersion] for a read that names a version.
-type NoVersionError struct{ Key, Version string }
+type NoVersionError struct{ Key, ID string }
 
 func (e *NoVersionError) Error() string {
-	return fmt.Sprintf("no such version: %s of %q", e.Version, e.Key)
+	return fmt.Sprintf("no such version: %s of %q", e.ID, e.Key)
 }
+
 func (e *NoVersionError) Unwrap() error { return ErrNoVersion }
 
 // NoUploadError is [ErrNoUpload] for a request that names an upload.
 type NoUploadError struct{ ID string }
 
 func (e *NoUploadError) Error() string { return fmt.Sprintf("no such upload: %q", e.ID) }
+
 func (e *NoUploadError) Unwrap() error { return ErrNoUpload }
+
+// RetainedError reports that the object is write-once and its retention has not ended. Nothing was changed.
+type RetainedError struct{ Until string } // RFC 3339, UTC
+
+func (e *RetainedError) Error() string {
+	return "the object is written once: it can't change before " + e.Until
+}
 
 // TextError reports a name or value that PostgreSQL cannot store: it is not UTF-8, or contains NUL.
 type TextError struct{ What string }
@@ -109,13 +119,15 @@ func (e *TooLargeError) Error() string {
 type BodyError struct{ Cause error }
 
 func (e *BodyError) Error() string { return "read the body: " + e.Cause.Error() }
+
 func (e *BodyError) Unwrap() error { return e.Cause }
 
 // BusyError is an [ErrDatabaseAway] of a PostgreSQL that answered but cannot serve the request now. Nothing was
 // changed.
 type BusyError struct{ State string } // the SQLSTATE
 
-func (e *BusyError) Error() string        { return "PostgreSQL refused for now: SQLSTATE " + e.State }
+func (e *BusyError) Error() string { return "PostgreSQL refused for now: SQLSTATE " + e.State }
+
 func (e *BusyError) Is(target error) bool { return target == ErrDatabaseAway }
 
 // away wraps a cause in [ErrDatabaseAway].
@@ -124,6 +136,35 @@ func away(err error) error {
 		return fmt.Errorf("%w: %w", &BusyError{State: pgErr.Code}, err)
 	}
 	return fmt.Errorf("%w: %w", ErrDatabaseAway, err)
+}
+
+// refused reports whether PostgreSQL itself refused the statement, so that it certainly changed nothing. An error that
+// ends the session does not count: it can arrive between a commit and its acknowledgement.
+func refused(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && severity(pgErr) == "ERROR"
+}
+
+// inDoubt reports whether a statement that failed may have changed something.
+func inDoubt(err error) bool { return err != nil && !refused(err) && !pgconn.SafeToRetry(err) }
+
+func severity(e *pgconn.PgError) string {
+	if e.SeverityUnlocalized != "" {
+		return e.SeverityUnlocalized
+	}
+	return e.Severity
+}
+
+// transient reports whether a retry may succeed: after a serialization failure, a deadlock, while a server starts or
+// stops, or after a migration that changed the statement's result type while it ran.
+func transient(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (strings.HasPrefix(pgErr.Code, "40") || strings.HasPrefix(pgErr.Code, "53") || strings.HasPrefix(pgErr.Code, "57P") || redefined(pgErr))
+}
+
+// redefined checks which PostgreSQL function raised the error: the SQLSTATEs 42804 and 0A000 have other causes, too.
+func redefined(err *pgconn.PgError) bool {
+	return err.Routine == "tupledesc_match" || err.Routine == "RevalidateCachedQuery"
 }
 
 // translate turns PostgreSQL's refusals into this package's errors; other errors stay unchanged.

@@ -83,3 +83,35 @@ func keepOf(count pgtype.Int4, age pgtype.Interval) Keep {
 	}
 	return Keep{All: true}
 }
+
+// ParseRetention parses how long the objects of a bucket are write-once: a duration such as "720h" or "30d", or "none",
+// which is 0. The error is a [*fence.InvalidError].
+func ParseRetention(s string) (time.Duration, error) {
+	if s == "none" {
+		return 0, nil
+	}
+	if d, ok := parseAge(s); ok {
+		return d, nil
+	}
+	return 0, &fence.InvalidError{Field: "write_once", Reason: fmt.Sprintf(
+		"is %q; it must be none, or a duration from 1s to %dd, such as 720h or 30d", s, maxKeepDays)}
+}
+
+// ShowRetention returns the form that [ParseRetention] parses.
+func ShowRetention(d time.Duration) string {
+	if d <= 0 {
+		return "none"
+	}
+	return d.String()
+}
+
+func checkRetention(d time.Duration) error {
+	if read, err := ParseRetention(ShowRetention(d)); err != nil || read != d {
+		return &fence.InvalidError{Field: "write_once", Reason: "is out of range"}
+	}
+	return nil
+}
+
+func retentionOf(age pgtype.Interval) time.Duration {
+	return time.Duration(age.Microseconds) * time.Microsecond
+}

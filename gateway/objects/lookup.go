@@ -36,6 +36,12 @@ type current struct {
 	bucket, key bool // whether the bucket exists, and the key in it
 }
 
+// retained is the retention that a look-up returned with a version.
+type retained struct {
+	left     time.Duration // from the answer on; 0: it has ended, or there is none
+	identity string        // of the PostgreSQL that answered
+}
+
 const (
 	// How long a version will stay current, in microseconds, and which PostgreSQL says so. 0 and "": it may change.
 	retentionColumns = `CASE WHEN v.created_at + b.retention > clock_timestamp() THEN (extract(epoch FROM v.created_at + b.retention - clock_timestamp()) * 1000000)::bigint ELSE 0 END,
@@ -61,7 +67,7 @@ const (
 
 func newLookups(db Database, log *slog.Logger) *lookups {
 	half := max(1, int(db.pool.Config().MaxConns)/2) // commits need connections, too
-	return &lookups{db: db, log: log, turns: turns[*lookup]{atOnce: min(2, half), together: maxAsked, patience: lookupPatience, most: half}}
+	return &lookups{db: db, log: log, turns: turns[*lookup]{atOnce: min(2, half), perGroup: maxAsked, patience: lookupPatience, most: half}}
 }
 
 // find returns the current version of a key. The error is one of [Database.Once].
@@ -118,7 +124,7 @@ func (s *lookups) many(ctx context.Context, group []*lookup, found []current) er
 		for rows.Next() {
 			var n int
 			var c current
-			if err := c.scan(behind{rows, []any{&n}}); err != nil {
+			if err := c.scan(rowTail{rows, []any{&n}}); err != nil {
 				return err
 			}
 			found[n-1] = c
@@ -130,7 +136,7 @@ func (s *lookups) many(ctx context.Context, group []*lookup, found []current) er
 // scan reads a row of currentColumns; a row means that the bucket exists.
 func (c *current) scan(row pgx.Row) error {
 	var left int64
-	err := c.Stored.scan(behind{row, []any{&c.key, &left, &c.identity}})
+	err := c.Stored.scan(rowTail{row, []any{&c.key, &left, &c.identity}})
 	c.bucket, c.left = err == nil, time.Duration(left)*time.Microsecond
 	return err
 }

@@ -14,26 +14,20 @@ import (
 type memory struct {
 	mu       sync.RWMutex
 	identity string
-	told     bool // saw has reported which PostgreSQL is in use; from then on look-ups do not decide it
-	found    map[[2]string]remembered
+	reported bool // saw has reported which PostgreSQL is in use; from then on look-ups do not decide it
+	found    map[[2]string]cachedVersion
 }
 
-type remembered struct {
+type cachedVersion struct {
 	version Stored
 	until   time.Time
 }
 
 const (
-	maxRemembered      = 1 << 16 // versions; beyond, a new one evicts another
-	maxRememberedBlobs = 8       // of a version; one with more is looked up each time
-	maxRememberedBytes = 1 << 10 // of its name, metadata and tags; likewise
+	maxCached      = 1 << 16 // versions; beyond, a new one evicts another
+	maxCachedBlobs = 8       // of a version; one with more is looked up each time
+	maxCachedBytes = 1 << 10 // of its name, metadata and tags; likewise
 )
-
-// retained is the retention that a look-up returned with a version.
-type retained struct {
-	left     time.Duration // from the answer on; 0: it has ended, or there is none
-	identity string        // of the PostgreSQL that answered
-}
 
 // recall returns the current version of a key, if cached.
 func (m *memory) recall(bucket, key string) (Stored, bool) {
@@ -54,26 +48,26 @@ func (m *memory) recall(bucket, key string) (Stored, bool) {
 // remember caches the result of a look-up that began at began. A thousandth of the remaining time is a margin for clock
 // errors.
 func (m *memory) remember(bucket, key string, c current, began time.Time) {
-	if !c.key || c.left <= 0 || c.identity == "" || len(c.Blobs) > maxRememberedBlobs || weight(bucket, key, c.Attributes) > maxRememberedBytes {
+	if !c.key || c.left <= 0 || c.identity == "" || len(c.Blobs) > maxCachedBlobs || weight(bucket, key, c.Attributes) > maxCachedBytes {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.identity == "" && !m.told {
-		m.identity, m.found = c.identity, map[[2]string]remembered{}
+	if m.identity == "" && !m.reported {
+		m.identity, m.found = c.identity, map[[2]string]cachedVersion{}
 	}
 	if m.identity != c.identity { // a late answer of the previous one, or an early one of the next
-		m.identity, m.told, m.found = "", true, nil
+		m.identity, m.reported, m.found = "", true, nil
 		return
 	}
-	if len(m.found) >= maxRemembered {
+	if len(m.found) >= maxCached {
 		for one := range m.found {
 			delete(m.found, one)
 			break
 		}
 	}
 	at := [2]string{strings.Clone(bucket), strings.Clone(key)} // copies, because the request's buffer is reused
-	m.found[at] = remembered{version: c.Stored, until: began.Add(c.left - c.left/1000)}
+	m.found[at] = cachedVersion{version: c.Stored, until: began.Add(c.left - c.left/1000)}
 }
 
 // weight is roughly the size of a cached version without its blobs, in bytes.
@@ -104,7 +98,7 @@ func (m *memory) saw(identity string) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.told = true; m.identity != identity || identity == "" {
-		m.identity, m.found = identity, map[[2]string]remembered{}
+	if m.reported = true; m.identity != identity || identity == "" {
+		m.identity, m.found = identity, map[[2]string]cachedVersion{}
 	}
 }

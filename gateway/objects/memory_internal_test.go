@@ -36,7 +36,7 @@ func TestOnlyWhatStaysIsRemembered(t *testing.T) {
 	t.Parallel()
 	var m memory
 	parts := retainedFor(time.Hour, "1")
-	parts.Blobs = make([][16]byte, maxRememberedBlobs+1)
+	parts.Blobs = make([][16]byte, maxCachedBlobs+1)
 	for what, c := range map[string]current{
 		"absent": {bucket: true, retained: retained{left: time.Hour, identity: "1"}}, "no bucket": {}, "may change": retainedFor(0, ""),
 		"of nobody knows which server": retainedFor(time.Hour, ""), "of many parts": parts,
@@ -72,10 +72,10 @@ func TestWhatIsRememberedIsOfOneHistory(t *testing.T) {
 func TestWhatIsRememberedIsBounded(t *testing.T) {
 	t.Parallel()
 	var m memory
-	for n := range maxRemembered + 10 {
+	for n := range maxCached + 10 {
 		m.remember("b", time.Duration(n).String(), retainedFor(time.Hour, "1"), time.Now())
 	}
-	if len(m.found) != maxRemembered {
+	if len(m.found) != maxCached {
 		t.Errorf("%d are kept", len(m.found))
 	}
 }

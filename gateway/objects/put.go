@@ -13,51 +13,17 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-const (
-	sqlBeginUpload = "SELECT objects.begin_upload($1, $2, $3, $4, $5, $6)"
-	sqlEarlier     = "SELECT objects.earlier_result($1, $2, $3, $4)"
-	sqlCommitPut   = "SELECT version, modified, kept FROM objects.commit_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
-	sqlVersion     = "SELECT " + versionColumns + " FROM objects.versions WHERE id = $1"
-)
-
-// Put is an upload of a whole object.
-type Put struct {
-	Change
-
-	Size       int64 // announced, in bytes
-	Body       Body
-	Attributes func() Attributes // called once the body has been read
-	Stage      bool              // only record it: the client's transaction publishes it
-	Version    blob.ID           // of the version or stage that this makes; zero: a new one
-	Doubted    bool              // most likely refused: even a small one stores nothing before the fence was asked
-}
-
-// id returns the id of the version or stage that this makes.
-func (p Put) id() blob.ID {
-	if p.Version == (blob.ID{}) {
-		return blob.NewID()
-	}
-	return p.Version
-}
-
-// noted is the kind under which an attempt is recorded; "" if it makes a version.
-func (p Put) noted() string {
-	if p.Stage {
-		return staged
-	}
-	return ""
-}
+const sqlCommitPut = "SELECT version, modified, kept FROM objects.commit_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 
 // Put stores the body as a blob, and commits it.
 func (w *Writer) Put(ctx context.Context, p Put) (Stored, error) {
 	if p.Size <= maxWhole && !p.Doubted {
 		return w.putWhole(ctx, p)
 	}
-	id, err := w.announce(ctx, p.Change, p.noted())
+	id, err := w.announce(ctx, p.Change, p.kind())
 	if err != nil {
 		return Stored{}, err
 	}
@@ -68,62 +34,13 @@ func (w *Writer) Put(ctx context.Context, p Put) (Stored, error) {
 	return w.commit(ctx, commit{Put: p, blob: id, etag: p.Body.ETag(), attributes: p.Attributes()})
 }
 
-// announce records a new blob, and refuses at once what the commit would refuse. If an earlier attempt of the request
-// took effect, the commit returns that attempt's result, even if the lease has another holder by now, so the upload
-// continues. what is "" for a version, else the kind under which the attempt is recorded.
-func (w *Writer) announce(ctx context.Context, p Change, what string) (blob.ID, error) {
-	id := blob.NewID()
-	err := w.db.Settle(ctx, Exec(sqlBeginUpload, UUID(id), p.Bucket, p.Key, p.Proof.Resource, int64(p.Proof.Token), p.Proof.SealHash))
-	if err != nil {
-		if _, done, failed := w.earlier(ctx, p, what); failed != nil {
-			err = failed
-		} else if done {
-			err = nil
-		}
-	}
-	return id, err
-}
-
-// result is what an earlier attempt of a request did.
-type result struct {
-	Version   pgtype.UUID `json:"version"` // that it made; NULL if it made none
-	Stage     pgtype.UUID `json:"stage"`
-	ETag      string      `json:"etag"` // of a part, as is the checksum
-	Algorithm string      `json:"checksum_algorithm"`
-	Checksum  string      `json:"checksum"`
-}
-
-// earlier looks for an earlier attempt of a request that is about to be refused, and waits for one in progress. The
-// error is that of the look-up: then it is unknown whether anything was done.
-func (w *Writer) earlier(ctx context.Context, p Change, what string) (made result, done bool, err error) {
-	if p.Invocation == "" {
-		return result{}, false, nil
-	}
-	var found *result
-	err = w.db.Settle(ctx, func(ctx context.Context, q Querier) error {
-		return q.QueryRow(ctx, sqlEarlier, p.Bucket, p.Key, p.Invocation, given(what)).Scan(&found)
-	})
-	switch {
-	case err != nil:
-		return result{}, false, &unknownError{cause: err}
-	case found == nil:
-		return result{}, false, nil
-	}
-	return *found, true, nil
-}
-
-// unsettled reports whether an error is the answer, whatever an earlier attempt of the request did.
-func unsettled(why error) bool {
-	return errors.Is(why, fence.ErrUnknown) || errors.Is(why, ErrDatabaseAway)
-}
-
 // Before returns the version that an earlier attempt of a request made or staged. why is the reason for which the
 // request cannot be carried out now. If there was no earlier attempt, Before returns why.
 func (w *Writer) Before(ctx context.Context, p Change, stages bool, why error) (Stored, error) {
-	if unsettled(why) {
+	if isFinal(why) {
 		return Stored{}, why
 	}
-	made, done, err := w.earlier(ctx, p, Put{Stage: stages}.noted())
+	made, done, err := w.earlier(ctx, p, Put{Stage: stages}.kind())
 	if err != nil {
 		return Stored{}, err
 	}
@@ -171,7 +88,7 @@ func (w *Writer) putWhole(ctx context.Context, p Put) (Stored, error) {
 		}
 		w.reserve.drop()
 	}
-	id, err := w.announce(ctx, p.Change, p.noted())
+	id, err := w.announce(ctx, p.Change, p.kind())
 	if err != nil {
 		return Stored{}, err
 	}
@@ -191,44 +108,6 @@ func (w *Writer) storeWhole(ctx context.Context, c commit, data []byte, store fu
 		return Stored{}, fmt.Errorf("%w: %w", ErrStoreFailed, err)
 	}
 	return w.commit(ctx, c)
-}
-
-// stream stores the body's bytes as a blob, holding no transaction.
-func (w *Writer) stream(ctx context.Context, id blob.ID, body Body, size int64) error {
-	err := w.owned(ctx)
-	if err == nil {
-		err = w.store.Put(ctx, id, body, size)
-	}
-	if err == nil {
-		err = body.Finish(size)
-	}
-	return fault(body, size, err)
-}
-
-// fault returns the error of a body, or of storing it.
-func fault(body Body, size int64, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case body.Err() != nil:
-		return &BodyError{Cause: body.Err()}
-	case errors.Is(err, blob.ErrSize):
-		return ErrIncomplete
-	case errors.Is(err, blob.ErrTooLarge):
-		return &TooLargeError{Size: size}
-	case errors.Is(err, ErrDatabaseAway):
-		return err
-	}
-	return fmt.Errorf("%w: %w", ErrStoreFailed, err)
-}
-
-// commit describes the version to commit.
-type commit struct {
-	Put
-
-	blob       blob.ID
-	etag       string
-	attributes Attributes
 }
 
 // commit checks the fence and swaps the pointer. It returns the version that this request produced, also if an earlier
@@ -255,7 +134,7 @@ func (w *Writer) commit(ctx context.Context, c commit) (Stored, error) {
 	if c.IfMatch != nil || c.IfNoneMatch {
 		err = w.db.Settle(ctx, alone)
 	} else {
-		group := &together{commit: c, version: v.ID, text: string(text)}
+		group := &groupCommit{commit: c, version: v.ID, text: string(text)}
 		err = w.commits.settle(ctx, group, alone)
 		if group.done {
 			made, v.CreatedAt, v.Kept = v.ID, group.modified, group.kept
@@ -291,17 +170,54 @@ func (w *Writer) commit(ctx context.Context, c commit) (Stored, error) {
 	return Stored{}, err
 }
 
-func (w *Writer) versionOf(ctx context.Context, id [16]byte) (v Stored, err error) {
-	err = w.db.Once(ctx, func(ctx context.Context, q Querier) error {
-		return v.scan(q.QueryRow(ctx, sqlVersion, UUID(id)))
-	})
+const sqlRestore = "SELECT " + versionColumns + " FROM objects.restore_version($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+
+const storeWorkers = 8 // concurrent requests to the store
+
+// Restore makes an older version of a key current again, by a new version that lists the same blobs. It first checks
+// that every blob exists with its recorded size: after a restored backup of the database or the store, PostgreSQL may
+// list missing blobs.
+func (w *Writer) Restore(ctx context.Context, p Change, source Stored) (Stored, error) {
+	if err := w.stored(ctx, source); err != nil {
+		if _, gone := w.reader.Find(ctx, p.Bucket, p.Key, blob.ID(source.ID).String()); gone != nil {
+			err = gone // released and swept since it was found
+		}
+		return Stored{}, err
+	}
+	var v Stored
+	args := []any{
+		UUID(blob.NewID()), p.Bucket, p.Key, UUID(source.ID), p.Proof.Resource, int64(p.Proof.Token), p.Proof.SealHash,
+		given(p.Invocation), p.IfMatch, p.IfNoneMatch,
+	}
+	err := w.db.Settle(ctx, func(ctx context.Context, q Querier) error { return v.scan(q.QueryRow(ctx, sqlRestore, args...)) })
 	return v, err
 }
 
-// decide runs the transaction that decides an upload.
-func (w *Writer) decide(ctx context.Context, f func(context.Context, Querier) error) error {
-	began := time.Now()
-	err := w.db.Settle(ctx, f)
-	w.decided(time.Since(began))
-	return err
+// stored checks that the store has a version's blobs, with their sizes; several at a time, because there may be many.
+func (w *Writer) stored(ctx context.Context, v Stored) error {
+	errs := make([]error, len(v.Blobs))
+	free := make(chan struct{}, storeWorkers)
+	var wg sync.WaitGroup
+	for i, id := range v.Blobs {
+		free <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-free }()
+			size, err := w.store.Size(ctx, id)
+			switch {
+			case errors.Is(err, blob.ErrNotFound):
+				errs[i] = fmt.Errorf("the blob store lacks a blob of version %x: %w", v.ID, err)
+			case err != nil:
+				errs[i] = fmt.Errorf("%w: %w", ErrStoreFailed, err)
+			case size != v.BlobSizes[i]:
+				errs[i] = fmt.Errorf("blob %s of version %x: %w: the store has %d bytes of %d", blob.ID(id), v.ID, blob.ErrSize, size, v.BlobSizes[i])
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

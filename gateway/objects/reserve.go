@@ -43,15 +43,15 @@ type reserve struct {
 	work sync.WaitGroup
 
 	mu      sync.Mutex
-	free    []reserved // the oldest first
-	size    int        // of the last batch
+	free    []reservedBlob // the oldest first
+	size    int            // of the last batch
 	filling bool
 	closed  bool
 	resume  time.Time // no batch before that time
 	expiry  *time.Timer
 }
 
-type reserved struct {
+type reservedBlob struct {
 	id   blob.ID
 	made time.Time
 }
@@ -93,7 +93,7 @@ func (r *reserve) fill(n int) {
 	if keep {
 		r.size = n
 		for _, id := range ids {
-			r.free = append(r.free, reserved{id, made})
+			r.free = append(r.free, reservedBlob{id, made})
 		}
 		if r.expiry == nil {
 			r.expiry = time.AfterFunc(reserveAge, r.expire)

@@ -101,7 +101,7 @@ func (*textBody) ETag() string                      { return "e" }
 func (*textBody) Checksum() (algorithm, sum string) { return "", "" }
 
 // set fixes the reserve to these blobs, and prevents refills.
-func (r *reserve) set(free []reserved) {
+func (r *reserve) set(free []reservedBlob) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.free, r.resume = slices.Clone(free), time.Now().Add(time.Hour)

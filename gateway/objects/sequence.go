@@ -1,9 +1,11 @@
 package objects
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"sync"
 
 	"github.com/fencegate/fencegate/gateway/blob"
 )
@@ -11,28 +13,6 @@ import (
 // Answers are sent the cheapest way: from a file to a TCP connection inside the kernel, which [sequence.WriteTo] leaves
 // to the connection.
 var _ io.WriterTo = (*sequence)(nil)
-
-// Open opens a version's bytes for reading under ctx. It opens the first blob at once, so that a missing one is found
-// before the response begins, and the others one after the other.
-func (r *Reader) Open(ctx context.Context, v Stored, offset, length int64) (io.ReadCloser, error) {
-	s := &sequence{store: r.store, base: ctx}
-	for i, size := range v.BlobSizes {
-		if offset >= size || length == 0 {
-			offset = max(offset-size, 0)
-			continue
-		}
-		n := min(size-offset, length)
-		s.rest = append(s.rest, piece{id: v.Blobs[i], offset: offset, length: n})
-		offset, length = 0, length-n
-	}
-	if from, can := s.store.(wholeReader); can && len(s.rest) == 1 && s.rest[0].length <= smallBody {
-		return load(ctx, from, s.rest[0])
-	}
-	if err := s.next(); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	return s, nil
-}
 
 // sequence reads pieces of blobs as one stream.
 type sequence struct {
@@ -134,4 +114,51 @@ func (s *sequence) WriteTo(w io.Writer) (written int64, err error) {
 		}
 	}
 	return written, nil
+}
+
+// A small body is read before the response begins, and sent with the headers: that costs less than opening and sending
+// a file, and an error of the blob is found before the status is sent.
+
+const smallBody = 64 << 10 // bytes
+
+// wholeReader is a store that can read a range in one call.
+type wholeReader interface {
+	ReadAt(ctx context.Context, id blob.ID, offset int64, p []byte) error
+}
+
+var smallBodies = sync.Pool{New: func() any { b := make([]byte, smallBody); return &b }}
+
+// loaded is a body in memory.
+type loaded struct {
+	bytes.Reader
+
+	buf *[]byte // nil: closed
+}
+
+// load reads a small piece into memory.
+func load(ctx context.Context, from wholeReader, p piece) (io.ReadCloser, error) {
+	buf := smallBodies.Get().(*[]byte)
+	data := (*buf)[:p.length]
+	if err := from.ReadAt(ctx, p.id, p.offset, data); err != nil {
+		smallBodies.Put(buf)
+		return nil, err
+	}
+	l := &loaded{buf: buf}
+	l.Reset(data)
+	return l, nil
+}
+
+// Close implements [io.Closer]. Nothing may be read afterwards.
+func (l *loaded) Close() error {
+	if l.buf != nil {
+		l.Reset(nil)
+		smallBodies.Put(l.buf)
+		l.buf = nil
+	}
+	return nil
+}
+
+type piece struct {
+	id             blob.ID
+	offset, length int64
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv/s3posix"
 )
 
-// Another reader waits for the only connection meanwhile, and would keep it.
+// Another reader waits for the only connection, and would keep it.
 func TestAReadKeepsItsConnectionFromPartToPart(t *testing.T) {
 	t.Parallel()
 	const parts, size = 20, 10

@@ -34,9 +34,6 @@ type staging struct {
 	attributes Attributes
 }
 
-// staged is the kind under which a staging attempt is recorded.
-const staged = "stage"
-
 // stage records an upload whose bytes are stored; the version's id is the stage's. A repeated attempt gets the first
 // attempt's stage. Without an invocation id it makes another stage, which no client knows and the sweep deletes.
 func (w *Writer) stage(ctx context.Context, id, bytes blob.ID, s staging) (Stored, error) {

@@ -1,8 +1,13 @@
 package objects
 
 import (
+	"crypto/sha1" //nolint:gosec // one of S3's checksums
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"hash"
+	"hash/crc32"
+	"hash/crc64"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -61,7 +66,13 @@ func (v *Stored) scan(row pgx.Row) error {
 	return nil
 }
 
-const versionColumns = "id, blobs, blob_sizes, size, etag, attributes - 'part_checksums', created_at, objects.keeps(bucket)"
+const (
+	versionColumns = "id, blobs, blob_sizes, size, etag, attributes - 'part_checksums', created_at, objects.keeps(bucket)"
+
+	// of a version v that may be missing in a bucket b
+	foundColumns = `coalesce(v.id, '00000000-0000-0000-0000-000000000000'), coalesce(v.blobs, '{}'), coalesce(v.blob_sizes, '{}'), coalesce(v.size, 0),
+	coalesce(v.etag, ''), coalesce(v.attributes - 'part_checksums', '{}'), coalesce(v.created_at, b.created_at), b.keep_count IS DISTINCT FROM 0`
+)
 
 // NullVersion names the only version of a key in a bucket that keeps none.
 const NullVersion = "null"
@@ -84,6 +95,14 @@ func parseVersion(versionID string) (pgtype.UUID, error) {
 	return UUID(id), nil
 }
 
+// rowTail scans a row's columns after the leading ones.
+type rowTail struct {
+	row interface{ Scan(dest ...any) error }
+	at  []any
+}
+
+func (b rowTail) Scan(dest ...any) error { return b.row.Scan(append(b.at, dest...)...) }
+
 // Names that PostgreSQL can store.
 
 // MaxKey is S3's limit for a key, in bytes of UTF-8.
@@ -102,3 +121,26 @@ func CheckKey(key string) error {
 
 // ValidText reports whether PostgreSQL can store the text.
 func ValidText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
+
+// ChecksumHash returns the hash of one of S3's checksums; nil for any other name.
+func ChecksumHash(algorithm string) hash.Hash {
+	switch algorithm {
+	case "CRC32":
+		return crc32.NewIEEE()
+	case "CRC32C":
+		return crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	case "CRC64NVME":
+		return crc64.New(nvme)
+	case "SHA1":
+		return sha1.New() //nolint:gosec // see the import
+	case "SHA256":
+		return sha256.New()
+	}
+	return nil
+}
+
+// nvme is the table of the CRC in the NVM Express specification, with its polynomial 0xad93d23594c93659 reflected.
+var nvme = crc64.MakeTable(0x9a6c9329ac4bc9b5)
+
+// IsComposite reports whether a checksum is one of parts, "sum-parts"; base64 has no '-'.
+func IsComposite(checksum string) bool { return strings.Contains(checksum, "-") }

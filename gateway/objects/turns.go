@@ -10,7 +10,7 @@ import (
 // to join. Safe for concurrent use.
 type turns[T any] struct {
 	atOnce   int // groups that work at once
-	together int // callers per group, at most
+	perGroup int // callers per group, at most
 
 	// Callers that have waited for patience work beside the running groups, while these are fewer than most. This
 	// affects when a group begins, never its result. 0: all wait.
@@ -78,7 +78,7 @@ func (t *turns[T]) pass() {
 
 // begin starts a group of waiting callers, if any. The caller holds mu.
 func (t *turns[T]) begin() {
-	n := min(len(t.waiting), t.together)
+	n := min(len(t.waiting), t.perGroup)
 	if n == 0 {
 		return
 	}

@@ -46,7 +46,7 @@ func (a *atWork) waits(t *testing.T, n int) {
 
 func TestWhoComesWhileOthersAreAtWorkGoesTogether(t *testing.T) {
 	t.Parallel()
-	a := newAtWork(&turns[int]{atOnce: 2, together: 3})
+	a := newAtWork(&turns[int]{atOnce: 2, perGroup: 3})
 	a.comes(1)
 	a.comes(2)
 	<-a.began
@@ -78,7 +78,7 @@ func TestWhoComesWhileOthersAreAtWorkGoesTogether(t *testing.T) {
 // Work that hangs delays others at most for patience, and no more than most groups work at once.
 func TestNobodyWaitsLongBehindWorkThatHangs(t *testing.T) {
 	t.Parallel()
-	a := newAtWork(&turns[int]{atOnce: 1, together: 10, patience: time.Millisecond, most: 3})
+	a := newAtWork(&turns[int]{atOnce: 1, perGroup: 10, patience: time.Millisecond, most: 3})
 	for n := range 3 { // each starts although those before it hang
 		a.comes(n)
 		<-a.began
@@ -104,7 +104,7 @@ func TestNobodyWaitsLongBehindWorkThatHangs(t *testing.T) {
 // A panic in the work of a group ends only its leader's call.
 func TestWhoPanicsLeavesTheOthersTheirTurn(t *testing.T) {
 	t.Parallel()
-	a := newAtWork(&turns[int]{atOnce: 1, together: 10})
+	a := newAtWork(&turns[int]{atOnce: 1, perGroup: 10})
 	a.comes(1)
 	<-a.began
 	for n := range 2 {

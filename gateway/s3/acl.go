@@ -1,10 +1,12 @@
 package s3
 
 import (
+	"context"
 	"encoding/xml"
 	"net/http"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/valyala/fasthttp"
 	"github.com/versity/versitygw/s3err"
 
@@ -17,15 +19,15 @@ import (
 
 const namespaceXSI = "http://www.w3.org/2001/XMLSchema-instance"
 
-// owner and the types below form the XML document of an ACL.
-type owner struct {
+// aclOwner and the types below form the XML document of an ACL.
+type aclOwner struct {
 	ID          string
 	DisplayName string `xml:",omitempty"`
 }
 
 type accessControlPolicy struct {
 	XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ AccessControlPolicy"`
-	Owner   owner
+	Owner   aclOwner
 	Grants  []accessGrant `xml:"AccessControlList>Grant"`
 }
 
@@ -37,13 +39,15 @@ type accessGrant struct {
 type grantee struct {
 	XSI  string `xml:"xmlns:xsi,attr"`
 	Type string `xml:"xsi:type,attr"`
-	owner
+	aclOwner
 }
 
-// rootsACL is the only ACL.
-func (b *backend) rootsACL() accessControlPolicy {
-	root := owner{ID: b.cfg.RootAccessKey, DisplayName: b.cfg.RootAccessKey}
-	return accessControlPolicy{Owner: root, Grants: []accessGrant{{Grantee: grantee{XSI: namespaceXSI, Type: "CanonicalUser", owner: root}, Permission: fullControl}}}
+// rootACL is the only ACL, that of the access key of root.
+type rootACL string
+
+func (a rootACL) document() accessControlPolicy {
+	root := aclOwner{ID: string(a), DisplayName: string(a)}
+	return accessControlPolicy{Owner: root, Grants: []accessGrant{{Grantee: grantee{XSI: namespaceXSI, Type: "CanonicalUser", aclOwner: root}, Permission: fullControl}}}
 }
 
 const fullControl = "FULL_CONTROL"
@@ -64,7 +68,7 @@ type askedACL struct {
 
 // isPrivate reports whether the ACL in the headers or the body of a request is the only one. An ACL that grants
 // something to others, or not everything to root, is not.
-func (b *backend) isPrivate(req *fasthttp.Request, ofObject bool) (bool, error) {
+func (a rootACL) isPrivate(req *fasthttp.Request, ofObject bool) (bool, error) {
 	canned, body := string(req.Header.Peek(edge.HeaderACL)), req.Body()
 	for name := range req.Header.All() {
 		if strings.HasPrefix(string(name), edge.HeaderGrant) {
@@ -77,7 +81,7 @@ func (b *backend) isPrivate(req *fasthttp.Request, ofObject bool) (bool, error) 
 	case canned == "" && len(body) == 0:
 		return false, s3error.Error{Code: "MissingSecurityHeader", Status: http.StatusBadRequest, Message: "Your request says no ACL."}
 	case canned == "":
-		return b.isPrivateXML(body)
+		return a.isPrivateXML(body)
 	case canned == "private", canned == "bucket-owner-full-control" && ofObject:
 		return true, nil
 	case canned == "public-read", canned == "public-read-write", canned == "authenticated-read",
@@ -87,12 +91,12 @@ func (b *backend) isPrivate(req *fasthttp.Request, ofObject bool) (bool, error) 
 	return false, s3err.GetInvalidArgumentErr(s3err.InvalidArgCannedAcl, strings.ToValidUTF8(canned, "?"))
 }
 
-func (b *backend) isPrivateXML(body []byte) (bool, error) {
+func (a rootACL) isPrivateXML(body []byte) (bool, error) {
 	var asked askedACL
 	if xml.Unmarshal(body, &asked) != nil {
 		return false, s3err.GetAPIError(s3err.ErrMalformedACL)
 	}
-	if asked.Owner != nil && asked.Owner.ID != b.cfg.RootAccessKey || len(asked.Grants) == 0 {
+	if asked.Owner != nil && asked.Owner.ID != string(a) || len(asked.Grants) == 0 {
 		return false, nil
 	}
 	private := true
@@ -100,7 +104,7 @@ func (b *backend) isPrivateXML(body []byte) (bool, error) {
 		switch {
 		case g.Grantee.Type == "AmazonCustomerByEmail":
 			return false, s3error.Error{Code: "UnresolvableGrantByEmailAddress", Status: http.StatusBadRequest, Message: "The email address you provided does not match any account on record."}
-		case g.Grantee.Type == "CanonicalUser" && g.Grantee.ID != b.cfg.RootAccessKey:
+		case g.Grantee.Type == "CanonicalUser" && g.Grantee.ID != string(a):
 			return false, s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "Invalid id: there is no account but root's."}
 		case g.Grantee.Type != "CanonicalUser", g.Grantee.URI != "", g.Permission != fullControl:
 			private = false
@@ -109,11 +113,28 @@ func (b *backend) isPrivateXML(body []byte) (bool, error) {
 	return private, nil
 }
 
-// setACL accepts only the ACL that is in force anyway.
-func (b *backend) setACL(r request, ofObject bool) error {
-	private, err := b.isPrivate(&r.http.Request, ofObject)
-	if err == nil && !private {
-		return s3error.NotThere
+// GetBucketAcl implements versitygw's Backend: root owns everything. versitygw calls it for each request, so it answers
+// from memory; the operation itself finds whether the bucket exists.
+func (b *backend) GetBucketAcl(context.Context, *s3.GetBucketAclInput) ([]byte, error) {
+	return b.acl, nil
+}
+
+func (b *backend) readACL(t target) (any, int, error) {
+	return rootACL(b.root).document(), http.StatusOK, b.checkExists(t)
+}
+
+// writeACL accepts only the ACL that is in force anyway. It needs no grant, because it changes nothing.
+func (b *backend) writeACL(t target) (any, int, error) {
+	err := b.checkExists(t)
+	private := true
+	if err == nil {
+		private, err = rootACL(b.root).isPrivate(&t.http.Request, t.key != "")
 	}
-	return err
+	switch {
+	case err == nil && !private:
+		err = s3error.NotImplemented
+	case err == nil && t.key == "" && !t.root:
+		err = s3err.GetAPIError(s3err.ErrAccessDenied)
+	}
+	return nil, http.StatusOK, err
 }

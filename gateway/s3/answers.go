@@ -1,105 +1,84 @@
 package s3
 
 import (
+	"bytes"
 	"encoding/xml"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gofiber/fiber/v3"
-	"github.com/versity/versitygw/metrics"
-	"github.com/versity/versitygw/s3api/controllers"
+	"github.com/valyala/fasthttp"
+	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
-
-	"github.com/fencegate/fencegate/gateway/s3/s3error"
+	"github.com/versity/versitygw/s3response"
 )
 
-// ours wraps an answer of our own as an operation of versitygw.
-func ours(action string, do ownAnswer) operation {
-	name := strings.TrimPrefix(action, actionPrefix)
-	return func(p *port, c fiber.Ctx) (*controllers.Response, error) {
-		a := p.backend.addressedBy(c)
-		document, status, err := do(p.backend, a)
-		if err != nil {
-			return &controllers.Response{}, p.backend.fail(a.request, a.bucket, name, err)
+// Errors of the port as HTTP answers.
+
+// refuse answers before the body is read. The body is never read.
+func refuse(c fiber.Ctx, e s3err.S3Error) error {
+	c.Response().Header.SetConnectionClose()
+	return answer(c, e)
+}
+
+func answer(c fiber.Ctx, e s3err.S3Error) error {
+	requestID, hostID := utils.EnsureRequestIDs(c)
+	c.Locals(localCode, e.BaseError().Code)
+	c.Response().Header.SetContentType(fiber.MIMEApplicationXML)
+	if e.StatusCode() == http.StatusServiceUnavailable {
+		c.Set(fiber.HeaderRetryAfter, retryAfter)
+	}
+	return c.Status(e.StatusCode()).Send(e.XMLBody(requestID, hostID))
+}
+
+// retryAfter is the Retry-After of a 503, in seconds. Most SDKs have a pause of their own.
+const retryAfter = "1"
+
+// Corrections to the answers of versitygw's operations.
+
+// dedupeRequestIDs removes one of two request ids from an answer whose header names keep their case, as those of reads
+// do: versitygw adds its own in lower case.
+func dedupeRequestIDs(h *fasthttp.ResponseHeader) {
+	for name := range h.All() {
+		if string(name) == utils.HeaderAmzRequestID {
+			h.Del("X-Amz-Request-Id")
+			h.Del("X-Amz-Id-2")
+			return
 		}
-		c.Response().Header.SetContentType(fiber.MIMEApplicationXML)
-		return &controllers.Response{Data: document, MetaOpts: &controllers.MetaOptions{Status: status}}, nil
 	}
 }
 
-// addressedBy copies the names, because the request's buffer is reused.
-func (b *backend) addressedBy(c fiber.Ctx) addressed {
-	a := addressed{request: b.requestOf(c.RequestCtx())}
-	a.bucket, a.key, _ = strings.Cut(strings.TrimPrefix(strings.Clone(c.Path()), "/"), "/")
-	return a
-}
+// partsCount is the key under which an object's number of parts reaches fixAttributes.
+const partsCount = "fencegate parts count"
 
-// there returns an error if the bucket, or the object that the request names, does not exist.
-func (b *backend) there(a addressed) error {
-	if a.key == "" {
-		_, err := b.catalog.Rule(b.base, a.bucket)
-		return err
+// fixAttributes adds what versitygw's answer has no field for, and writes its date in HTTP's form.
+func fixAttributes(c fiber.Ctx) {
+	res := c.Response()
+	if at, err := time.Parse(time.ANSIC, string(res.Header.Peek(fiber.HeaderLastModified))); err == nil {
+		res.Header.Set(fiber.HeaderLastModified, at.Format(http.TimeFormat))
 	}
-	_, err := b.reader.Find(b.base, a.bucket, a.key, a.query("versionId"))
-	return err
-}
-
-// none answers that a bucket has no such configuration; no bucket can have one.
-func none(code, message string) ownAnswer {
-	return func(b *backend, a addressed) (any, int, error) {
-		if err := b.there(a); err != nil {
-			return nil, 0, err
-		}
-		return nil, 0, s3error.Error{Code: code, Status: http.StatusNotFound, Message: message}
+	n, known := c.RequestCtx().UserValue(partsCount).(int)
+	if known && !res.IsBodyStream() {
+		const element = "<ObjectParts>"
+		res.SetBody(bytes.Replace(res.Body(), []byte(element), []byte(element+"<PartsCount>"+strconv.Itoa(n)+"</PartsCount>"), 1))
 	}
 }
 
-var (
-	noOwnership    = none("OwnershipControlsNotFoundError", "The bucket ownership controls were not found.")
-	noPublicAccess = none("NoSuchPublicAccessBlockConfiguration", "The public access block configuration was not found.")
-	noEncryption   = none("ServerSideEncryptionConfigurationNotFoundError", "The server side encryption configuration was not found.")
-	noLifecycle    = none("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist.")
-	noReplication  = none("ReplicationConfigurationNotFoundError", "The replication configuration was not found.")
-)
-
-// deleteNone deletes a configuration that no bucket can have.
-func deleteNone(b *backend, a addressed) (any, int, error) {
-	if !a.root {
-		return nil, 0, s3err.GetAPIError(s3err.ErrAccessDenied)
+// sortTags sorts tags, which versitygw writes in random order.
+func sortTags(c fiber.Ctx) {
+	res := c.Response()
+	if !c.Request().Header.IsGet() || !c.Request().URI().QueryArgs().Has("tagging") || res.StatusCode() != fiber.StatusOK || res.IsBodyStream() {
+		return
 	}
-	return nil, http.StatusNoContent, b.there(a)
-}
-
-func (b *backend) readACL(a addressed) (any, int, error) {
-	return b.rootsACL(), http.StatusOK, b.there(a)
-}
-
-// writeACL needs no grant, because it changes nothing.
-func (b *backend) writeACL(a addressed) (any, int, error) {
-	err := b.there(a)
-	if err == nil {
-		err = b.setACL(a.request, a.key != "")
+	var tags s3response.Tagging
+	if xml.Unmarshal(res.Body(), &tags) != nil || len(tags.TagSet.Tags) < 2 {
+		return
 	}
-	if err == nil && a.key == "" && !a.root {
-		err = s3err.GetAPIError(s3err.ErrAccessDenied)
+	slices.SortFunc(tags.TagSet.Tags, func(a, b s3response.Tag) int { return strings.Compare(a.Key, b.Key) })
+	if sorted, err := xml.Marshal(tags); err == nil {
+		res.SetBody(append([]byte(xml.Header), sorted...))
 	}
-	return nil, http.StatusOK, err
 }
-
-// readPolicyStatus answers that nothing is public, because there are no policies.
-func (b *backend) readPolicyStatus(a addressed) (any, int, error) {
-	return struct {
-		XMLName  xml.Name `xml:"PolicyStatus"`
-		IsPublic bool
-	}{}, http.StatusOK, b.there(a)
-}
-
-// deleteObjects calls versitygw, except for lists that it cannot parse.
-func deleteObjects(p *port, c fiber.Ctx) (*controllers.Response, error) {
-	if unreadable(c.BodyRaw()) {
-		return deleteDatedObjects(p, c)
-	}
-	return p.ctl.DeleteObjects(c)
-}
-
-var deleteDatedObjects = ours(metrics.ActionDeleteObjects, (*backend).deleteDated)

@@ -1,92 +1,185 @@
 package s3
 
 import (
-	"context"
-	"strconv"
+	"encoding/base64"
+	"mime"
+	"net/http"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
-	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	front "github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// GetObjectAttributes implements versitygw's Backend. versitygw selects the attributes that the client asked for.
-func (b *backend) GetObjectAttributes(ctx context.Context, in *s3.GetObjectAttributesInput) (s3response.GetObjectAttributesResponse, error) {
-	r := b.requestOf(ctx)
-	out, err := b.attributes(r, in)
-	if err != nil {
-		return s3response.GetObjectAttributesResponse{}, b.fail(r, *in.Bucket, "GetObjectAttributes", err)
+// attributesOf reads what a read returns besides the bytes, but for the checksum.
+func attributesOf(in s3response.PutObjectInput, tags map[string]string) objects.Attributes {
+	return objects.Attributes{
+		ContentType: strings.Clone(aws.ToString(in.ContentType)), ContentEncoding: withoutChunking(strings.Clone(aws.ToString(in.ContentEncoding))), ContentDisposition: strings.Clone(aws.ToString(in.ContentDisposition)),
+		ContentLanguage: strings.Clone(aws.ToString(in.ContentLanguage)), CacheControl: strings.Clone(aws.ToString(in.CacheControl)), Expires: strings.Clone(aws.ToString(in.Expires)),
+		Metadata: metadataOf(in.Metadata), Tags: tags,
 	}
-	return out, nil
 }
 
-func (b *backend) attributes(r request, in *s3.GetObjectAttributesInput) (s3response.GetObjectAttributesResponse, error) {
-	v, err := b.reader.Find(b.base, *in.Bucket, *in.Key, *in.VersionId)
-	if err != nil {
-		return s3response.GetObjectAttributesResponse{}, err
-	}
-	out := s3response.GetObjectAttributesResponse{
-		ETag: &v.ETag, ObjectSize: &v.Size, StorageClass: types.StorageClassStandard, LastModified: &v.CreatedAt, VersionId: v.ShownID(),
-	}
-	if sums := checksumsOf(v.Attributes); sums.kind != "" {
-		out.Checksum = &types.Checksum{
-			ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
-			ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumType: sums.kind,
+// maxAttributes bounds what a version's attributes add to the headers of an answer, in bytes. Metadata in Latin-1 is
+// longer as text than in its request.
+const maxAttributes = 8 << 10
+
+// checkAttributes refuses attributes that could not be returned unchanged.
+func checkAttributes(a objects.Attributes) error {
+	texts := []string{a.ContentType, a.ContentEncoding, a.ContentDisposition, a.ContentLanguage, a.CacheControl, a.Expires}
+	size := 0
+	for name, value := range a.Metadata {
+		texts = append(texts, value)
+		size += len(name)
+		if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }) {
+			return s3error.InvalidText("metadata's name")
 		}
 	}
-	if strings.Contains(v.ETag, "-") { // a multipart object
-		if out.ObjectParts, err = b.objectParts(in, v); err != nil {
-			return out, err
-		}
-		if r.http != nil {
-			r.http.SetUserValue(partsCount, len(v.Blobs))
-		}
+	for _, s := range texts {
+		size += len(s)
 	}
-	return out, nil
+	if size > maxAttributes {
+		return s3err.GetMetadataTooLargeErr(size, maxAttributes)
+	}
+	if slices.ContainsFunc(texts, func(s string) bool { return strings.ContainsFunc(s, isControl) }) {
+		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The metadata has a line break or another control character, which no header can give back."}
+	}
+	for name, value := range a.Tags {
+		texts = append(texts, name, value)
+	}
+	if slices.ContainsFunc(texts, func(s string) bool { return !objects.ValidText(s) }) {
+		return s3error.InvalidText("metadata")
+	}
+	return nil
 }
 
-// objectParts returns one page of an object's parts, with their checksums if recorded.
-func (b *backend) objectParts(in *s3.GetObjectAttributesInput, v objects.Stored) (*s3response.ObjectParts, error) {
-	p := &s3response.ObjectParts{MaxParts: maxList}
-	if in.MaxParts != nil {
-		p.MaxParts = min(int(*in.MaxParts), maxList)
-	}
-	if marker := *in.PartNumberMarker; marker != "" {
-		after, err := strconv.Atoi(marker)
-		if err != nil || after < 0 {
-			return nil, s3err.GetAPIError(s3err.ErrInvalidRequest)
+func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
+
+// withoutChunking drops "aws-chunked", which describes the transfer, not the object.
+func withoutChunking(encoding string) string {
+	var kept []string
+	for part := range strings.SplitSeq(encoding, ",") {
+		if part = strings.TrimSpace(part); part != "" && !strings.EqualFold(part, "aws-chunked") {
+			kept = append(kept, part)
 		}
-		p.PartNumberMarker = after
 	}
-	sums, err := b.reader.PartChecksums(b.base, v)
-	if err != nil {
-		return p, err
-	}
-	end := min(p.PartNumberMarker+p.MaxParts, len(v.BlobSizes))
-	for i := p.PartNumberMarker; i < end; i++ {
-		number := int32(i + 1)
-		var c checksums
-		if sums != nil {
-			c = checksumsOf(objects.Attributes{ChecksumAlgorithm: v.Attributes.ChecksumAlgorithm, Checksum: sums[i]})
-		}
-		p.Parts = append(p.Parts, types.ObjectPart{
-			PartNumber: &number, Size: &v.BlobSizes[i], ChecksumCRC32: c.crc32, ChecksumCRC32C: c.crc32c,
-			ChecksumCRC64NVME: c.crc64nvme, ChecksumSHA1: c.sha1, ChecksumSHA256: c.sha256,
-		})
-		p.NextPartNumberMarker = i + 1
-	}
-	p.IsTruncated = end < len(v.BlobSizes)
-	return p, nil
+	return strings.Join(kept, ", ")
 }
 
-// partChecksum returns the checksum of one part, counted from 1; "" if none was recorded.
-func (b *backend) partChecksum(v objects.Stored, number int32) (string, error) {
-	sums, err := b.reader.PartChecksums(b.base, v)
-	if err != nil || sums == nil {
-		return "", err
+// S3 stores metadata as text and returns it in headers, which hold ASCII: other text is sent as encoded words (RFC
+// 2047). Headers may also hold raw bytes. They are read as UTF-8, which most clients send, or else as Latin-1, which
+// boto3's HTTP library sends.
+
+// metadataOf decodes metadata from headers.
+func metadataOf(given map[string]string) map[string]string {
+	if given == nil {
+		return nil
 	}
-	return sums[number-1], nil
+	read := make(map[string]string, len(given))
+	for name, value := range given {
+		read[strings.Clone(name)] = metadataText(value)
+	}
+	return read
 }
+
+func metadataText(value string) string {
+	if strings.Contains(value, "=?") {
+		if decoded, err := new(mime.WordDecoder).DecodeHeader(value); err == nil {
+			value = decoded
+		}
+	}
+	if utf8.ValidString(value) {
+		return strings.Clone(value)
+	}
+	var text strings.Builder
+	for i := range len(value) {
+		text.WriteRune(rune(value[i]))
+	}
+	return text.String()
+}
+
+// metadataIn encodes metadata for headers.
+func metadataIn(kept map[string]string) map[string]string {
+	for _, value := range kept {
+		if !isASCII(value) {
+			return encodeMetadata(kept)
+		}
+	}
+	return kept
+}
+
+func encodeMetadata(kept map[string]string) map[string]string {
+	encoded := make(map[string]string, len(kept))
+	for name, value := range kept {
+		if !isASCII(value) {
+			value = "=?UTF-8?B?" + base64.StdEncoding.EncodeToString([]byte(value)) + "?="
+		}
+		encoded[name] = value
+	}
+	return encoded
+}
+
+func isASCII(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r >= utf8.RuneSelf })
+}
+
+const maxTags = 10
+
+// parseTags parses the header x-amz-tagging.
+func parseTags(header *string) (map[string]string, error) {
+	text := ""
+	if header != nil {
+		text = strings.Clone(*header)
+	}
+	tags, err := front.ParseObjectTags(text)
+	if err == nil && len(tags) > maxTags {
+		err = s3err.GetAPIError(s3err.ErrObjectTaggingLimited)
+	}
+	return tags, err
+}
+
+// checksums are the headers of a version's checksum; at most one is set.
+type checksums struct {
+	crc32, crc32c, crc64nvme, sha1, sha256 *string
+	kind                                   types.ChecksumType
+}
+
+func checksumsOf(algorithm, value string) checksums {
+	if value == "" {
+		return checksums{}
+	}
+	c := checksums{kind: types.ChecksumTypeFullObject}
+	if objects.IsComposite(value) {
+		c.kind = types.ChecksumTypeComposite
+	}
+	switch algorithm {
+	case "CRC32":
+		c.crc32 = &value
+	case "CRC32C":
+		c.crc32c = &value
+	case "CRC64NVME":
+		c.crc64nvme = &value
+	case "SHA1":
+		c.sha1 = &value
+	case "SHA256":
+		c.sha256 = &value
+	}
+	return c
+}
+
+// optional returns nil for an empty text, which an answer then omits.
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+func quoted(etag string) string { return `"` + etag + `"` }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
@@ -19,7 +17,6 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
-	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // body is a request's body on its way into the blob store. It computes the digests and records whether an error was the
@@ -66,6 +63,11 @@ func newBody(in s3response.PutObjectInput) (*body, error) {
 	}
 	b.sum, b.r = sum, sum
 	return b, nil
+}
+
+// storedBody returns bytes of our own store as a body.
+func storedBody(r io.Reader) *body {
+	return &body{r: r, md5: md5.New(), inside: true} //nolint:gosec // see the import
 }
 
 // compute computes the checksum even if the client sent none. A checksum of another algorithm is an error.
@@ -164,90 +166,4 @@ func (b *body) value() string {
 		return b.sum.Sum()
 	}
 	return ""
-}
-
-// noBody is used for attributes without a checksum.
-var noBody = &body{}
-
-func attributesOf(in s3response.PutObjectInput, b *body, tags map[string]string) objects.Attributes {
-	return objects.Attributes{
-		ContentType: strings.Clone(text(in.ContentType)), ContentEncoding: withoutChunking(strings.Clone(text(in.ContentEncoding))), ContentDisposition: strings.Clone(text(in.ContentDisposition)),
-		ContentLanguage: strings.Clone(text(in.ContentLanguage)), CacheControl: strings.Clone(text(in.CacheControl)), Expires: strings.Clone(text(in.Expires)),
-		Metadata: metadataOf(in.Metadata), ChecksumAlgorithm: b.algo, Checksum: b.value(), Tags: tags,
-	}
-}
-
-// maxAttributes bounds what a version's attributes add to the headers of an answer, in bytes. Metadata in Latin-1 is
-// longer as text than in its request.
-const maxAttributes = 8 << 10
-
-// checkAttributes refuses attributes that could not be returned unchanged.
-func checkAttributes(a objects.Attributes) error {
-	texts := []string{a.ContentType, a.ContentEncoding, a.ContentDisposition, a.ContentLanguage, a.CacheControl, a.Expires}
-	size := 0
-	for name, value := range a.Metadata {
-		texts = append(texts, value)
-		size += len(name)
-		if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }) {
-			return s3error.InvalidText("metadata's name")
-		}
-	}
-	for _, s := range texts {
-		size += len(s)
-	}
-	if size > maxAttributes {
-		return s3err.GetMetadataTooLargeErr(size, maxAttributes)
-	}
-	if slices.ContainsFunc(texts, func(s string) bool { return strings.ContainsFunc(s, isControl) }) {
-		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The metadata has a line break or another control character, which no header can give back."}
-	}
-	for name, value := range a.Tags {
-		texts = append(texts, name, value)
-	}
-	if slices.ContainsFunc(texts, func(s string) bool { return !objects.ValidText(s) }) {
-		return s3error.InvalidText("metadata")
-	}
-	return nil
-}
-
-func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
-
-// withoutChunking drops "aws-chunked", which describes the transfer, not the object.
-func withoutChunking(encoding string) string {
-	var kept []string
-	for part := range strings.SplitSeq(encoding, ",") {
-		if part = strings.TrimSpace(part); part != "" && !strings.EqualFold(part, "aws-chunked") {
-			kept = append(kept, part)
-		}
-	}
-	return strings.Join(kept, ", ")
-}
-
-// checksums are the headers of a version's checksum; at most one is set.
-type checksums struct {
-	crc32, crc32c, crc64nvme, sha1, sha256 *string
-	kind                                   types.ChecksumType
-}
-
-func checksumsOf(a objects.Attributes) checksums {
-	if a.Checksum == "" {
-		return checksums{}
-	}
-	c := checksums{kind: types.ChecksumTypeFullObject}
-	if objects.IsComposite(a.Checksum) {
-		c.kind = types.ChecksumTypeComposite
-	}
-	switch a.ChecksumAlgorithm {
-	case "CRC32":
-		c.crc32 = &a.Checksum
-	case "CRC32C":
-		c.crc32c = &a.Checksum
-	case "CRC64NVME":
-		c.crc64nvme = &a.Checksum
-	case "SHA1":
-		c.sha1 = &a.Checksum
-	case "SHA256":
-		c.sha256 = &a.Checksum
-	}
-	return c
 }

@@ -14,12 +14,12 @@ import (
 func TestACopyIsGivenUpAWhileAfterItsLastClientLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCopies(&slots{limit: 1}, time.Minute)
+		c := newCopies(&slots{limit: 1}, time.Minute, time.Second)
 		defer c.stop(time.Second)
-		client := func() *copying {
-			run, err := c.join(attempt{invocation: "the copy"}, objects.Stored{}, func(reading context.Context, _ blob.ID) copied {
+		client := func() *copyRun {
+			run, err := c.join(copyAttempt{invocation: "the copy"}, objects.Stored{}, func(reading context.Context, _ blob.ID) copyResult {
 				<-reading.Done()
-				return copied{err: errGivenUp}
+				return copyResult{err: errGivenUp}
 			})
 			if err != nil {
 				t.Fatal(err)

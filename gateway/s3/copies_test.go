@@ -112,7 +112,7 @@ func TestSDKsReadTheAnswerOfASlowCopy(t *testing.T) {
 	}
 	for i, slowly := range []func() (*string, error){object, part} {
 		release := w.store.hold()
-		ended := w.meanwhile(func() error {
+		ended := w.inBackground(func() error {
 			etag, err := slowly()
 			if err == nil && *etag != etagOf(data) {
 				err = errors.New("the ETag is " + *etag)
@@ -130,7 +130,7 @@ func TestSDKsReadTheAnswerOfASlowCopy(t *testing.T) {
 	for i, slowly := range []func() (*string, error){object, part} {
 		holder = w.lease("orders/1001", tokenOf(6+2*i))
 		release := w.store.hold()
-		ended := w.meanwhile(func() error {
+		ended := w.inBackground(func() error {
 			_, err := slowly()
 			return err
 		})
@@ -145,8 +145,8 @@ func TestSDKsReadTheAnswerOfASlowCopy(t *testing.T) {
 	}
 }
 
-// meanwhile runs f beside the test.
-func (w *world) meanwhile(f func() error) <-chan error {
+// inBackground runs f beside the test.
+func (w *world) inBackground(f func() error) <-chan error {
 	ended := make(chan error, 1)
 	go func() { ended <- f() }()
 	return ended
@@ -260,7 +260,7 @@ func TestACopyIsSaidToBeMadeWhenCredentialsEndWithTheLease(t *testing.T) {
 			t.Parallel()
 			l := new(leases)
 			held := func() (time.Duration, error) { return time.Millisecond, nil }
-			l.held, l.current = held, held
+			l.remaining, l.current = held, held
 			w := setup(t, func(c *config) { c.Leases = l })
 			bucket, data := w.sourced()
 			if strings.HasSuffix(path, "=") {
@@ -280,7 +280,7 @@ func TestACopyIsSaidToBeMadeWhenCredentialsEndWithTheLease(t *testing.T) {
 				over["released"](w)
 				return 0, nil
 			}
-			l.held, l.current = ended, ended
+			l.remaining, l.current = ended, ended
 			begun := time.Now()
 			testenv.Eventually(t, "the lease is over", func() bool { return time.Since(begun) > 5*time.Millisecond })
 			if res, text := w.send(r); res.StatusCode != http.StatusOK || !strings.Contains(text, strings.Trim(etagOf(data), `"`)) {

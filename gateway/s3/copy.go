@@ -2,13 +2,14 @@ package s3
 
 import (
 	"context"
-	"crypto/md5" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
+	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	front "github.com/versity/versitygw/backend"
@@ -21,6 +22,12 @@ import (
 )
 
 const maxCopySize = 5 << 30 // bytes, the limit of S3
+
+// minLookUp is the size, in bytes, above which a copy first looks for one that an earlier attempt made.
+const minLookUp = 64 << 10
+
+// errNotCopied says that a copy need not be refused, but may have been made by an earlier attempt.
+var errNotCopied = errors.New("not copied yet")
 
 // CopyObject implements versitygw's Backend: it reads the source, which needs no grant, and uploads the copy, which
 // does. The bytes go through the gateway into a blob of their own, so objects never share one.
@@ -39,58 +46,52 @@ func (b *backend) copyObject(r request, bucket, key string, in s3response.CopyOb
 	if stages {
 		what = "stage of "
 	}
-	copies, source, err := b.planCopy(&r, bucket, key, in)
+	do, source, err := b.planCopy(&r, bucket, key, in)
 	change := r.change(bucket, key, objects.Conditions{})
 	before := func(why error) (objects.Stored, error) { return b.writer.Before(b.base, change, stages, why) }
-	of := attemptOf(change, what+*in.CopySource)
+	of := copyAttemptOf(change, what+*in.CopySource)
 	if err != nil { // the source may be deleted, or the grant over, since an earlier attempt
 		if run := b.copies.find(of); run != nil {
-			return b.copyEnd(r, bucket, run)
+			return b.finishCopy(r, bucket, run)
 		}
 		v, err := before(err)
 		return copyAnswer(r, v, source), err
 	}
-	run, err := b.copies.join(of, source, func(reading context.Context, id blob.ID) copied {
-		err := errNotYet
+	run, err := b.copies.join(of, source, func(reading context.Context, id blob.ID) copyResult {
+		err := errNotCopied
 		var v objects.Stored
-		if source.Size > minLook {
+		if source.Size > minLookUp {
 			v, err = before(err)
 		}
-		if errors.Is(err, errNotYet) {
-			v, err = copies(reading, id)
+		if errors.Is(err, errNotCopied) {
+			v, err = do(reading, id)
 		}
 		if err != nil {
 			v, err = before(err)
 		}
-		return copied{version: v, err: err}
+		return copyResult{version: v, err: err}
 	})
 	if err != nil {
 		return s3response.CopyObjectOutput{}, err
 	}
-	return b.copyEnd(r, bucket, run)
+	return b.finishCopy(r, bucket, run)
 }
 
-// copyEnd waits for a copy and answers, or begins a slow answer.
-func (b *backend) copyEnd(r request, bucket string, run *copying) (s3response.CopyObjectOutput, error) {
-	if !b.await(r, run) {
+// finishCopy waits for a copy and answers, or begins a slow answer.
+func (b *backend) finishCopy(r request, bucket string, run *copyRun) (s3response.CopyObjectOutput, error) {
+	if !b.copies.await(r, run) {
 		return b.copySlowly(r, bucket, run), nil
 	}
 	defer b.copies.leave(run)
 	return copyAnswer(r, run.result.version, run.from), run.result.err
 }
 
-// errNotYet says that a copy need not be refused, but may have been made by an earlier attempt.
-var errNotYet = errors.New("not copied yet")
-
-// minLook is the size, in bytes, above which a copy first looks for one that an earlier attempt made.
-const minLook = 64 << 10
-
 // copyAnswer returns the answer of a copy, and names its stage.
 func copyAnswer(r request, v, source objects.Stored) s3response.CopyObjectOutput {
 	if r.stages() && v.ID != [16]byte{} {
-		r.tellStage(v)
+		r.nameStage(v)
 	}
-	etag, sums := quoted(v.ETag), checksumsOf(v.Attributes)
+	etag, sums := quoted(v.ETag), checksumsOf(v.Attributes.ChecksumAlgorithm, v.Attributes.Checksum)
 	return s3response.CopyObjectOutput{VersionId: v.ShownID(), CopySourceVersionId: source.ShownID(), CopyObjectResult: &s3response.CopyObjectResult{
 		ETag: &etag, LastModified: &v.CreatedAt, ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
 		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumType: sums.kind,
@@ -98,10 +99,10 @@ func copyAnswer(r request, v, source objects.Stored) s3response.CopyObjectOutput
 }
 
 // copySlowly returns the headers of a slow answer, which name the version or stage before it is made.
-func (b *backend) copySlowly(r request, bucket string, run *copying) s3response.CopyObjectOutput {
+func (b *backend) copySlowly(r request, bucket string, run *copyRun) s3response.CopyObjectOutput {
 	keep, err := b.catalog.Keep(b.base, bucket)
 	named := objects.Stored{ID: run.id, Kept: !r.stages() && err == nil && keep != objects.Keep{}}
-	b.answerSlowly(r, run, func(made copied) (any, error) {
+	b.copies.answerSlowly(r, run, func(made copyResult) (any, error) {
 		v, err := made.version, made.err
 		if err == nil && (v.Kept != named.Kept || v.ID != named.ID && (v.Kept || r.stages())) {
 			err = s3error.Unavailable(s3error.MessageCopied)
@@ -114,12 +115,12 @@ func (b *backend) copySlowly(r request, bucket string, run *copying) s3response.
 	return copyAnswer(r, named, run.from)
 }
 
-// doCopy copies, or restores. reading ends when the copy is given up; id is that of the version or stage.
-type doCopy func(reading context.Context, id blob.ID) (objects.Stored, error)
+// copyFunc copies, or restores. reading ends when the copy is given up; id is that of the version or stage.
+type copyFunc func(reading context.Context, id blob.ID) (objects.Stored, error)
 
 // planCopy checks a copy before any byte is read. What it returns keeps nothing of the request, which may end earlier
 // than the copy.
-func (b *backend) planCopy(r *request, bucket, key string, in s3response.CopyObjectInput) (do doCopy, source objects.Stored, err error) {
+func (b *backend) planCopy(r *request, bucket, key string, in s3response.CopyObjectInput) (do copyFunc, source objects.Stored, err error) {
 	cond, err := putConditions(r.condition("If-Match"), r.condition("If-None-Match"))
 	if err == nil {
 		err = refuseUnsupported(*r)
@@ -128,12 +129,12 @@ func (b *backend) planCopy(r *request, bucket, key string, in s3response.CopyObj
 		err = b.needGrant(r, bucket, key)
 	}
 	if err == nil {
-		err = b.goesOn(*r)
+		err = b.checkLease(*r)
 	}
 	if err != nil {
 		return nil, source, err
 	}
-	tags, err := tagsOf(in.Tagging)
+	tags, err := parseTags(in.Tagging)
 	if err == nil {
 		source, err = b.copySource(copySourceOf(in))
 	}
@@ -146,7 +147,7 @@ func (b *backend) planCopy(r *request, bucket, key string, in s3response.CopyObj
 	given := attributesOf(s3response.PutObjectInput{
 		ContentType: in.ContentType, ContentEncoding: in.ContentEncoding, ContentDisposition: in.ContentDisposition,
 		ContentLanguage: in.ContentLanguage, CacheControl: in.CacheControl, Expires: in.Expires, Metadata: in.Metadata,
-	}, noBody, tags)
+	}, tags)
 	if err := checkAttributes(given); err != nil {
 		return nil, source, err
 	}
@@ -175,7 +176,7 @@ func (b *backend) planCopy(r *request, bucket, key string, in s3response.CopyObj
 func (b *backend) copyBytes(reading context.Context, p objects.Put, source objects.Stored, a objects.Attributes, algo string) (objects.Stored, error) {
 	bytes, err := b.reader.Open(b.base, source, 0, source.Size)
 	if err != nil {
-		return objects.Stored{}, unopened(source, err)
+		return objects.Stored{}, openError(source, err)
 	}
 	defer func() { _ = bytes.Close() }()
 	data := copyBody(reading, bytes)
@@ -194,17 +195,31 @@ func (b *backend) copyBytes(reading context.Context, p objects.Put, source objec
 
 // copyBody returns the bytes of a copy's source, until the copy is given up.
 func copyBody(reading context.Context, bytes io.Reader) *body {
-	return &body{r: source{Reader: bytes, reading: reading}, md5: md5.New(), inside: true} //nolint:gosec // see the import
+	return storedBody(sourceReader{Reader: bytes, reading: reading})
+}
+
+// sourceReader reads the source of a copy, until that is given up.
+type sourceReader struct {
+	io.Reader
+
+	reading context.Context //nolint:containedctx // an [io.Reader] gets none
+}
+
+func (s sourceReader) Read(p []byte) (int, error) {
+	if s.reading.Err() != nil {
+		return 0, errGivenUp
+	}
+	return s.Reader.Read(p)
 }
 
 // planRestore makes an older version current again. A stage cannot restore, because it would list the blobs of another
 // version.
-func (b *backend) planRestore(p objects.Put, versionID string, source objects.Stored) (doCopy, error) {
+func (b *backend) planRestore(p objects.Put, versionID string, source objects.Stored) (copyFunc, error) {
 	switch {
 	case versionID == "" || versionID == objects.NullVersion:
 		return nil, s3err.GetAPIError(s3err.ErrInvalidCopyDest)
 	case p.Stage:
-		return nil, s3error.NotThere
+		return nil, s3error.NotImplemented
 	}
 	return func(context.Context, blob.ID) (objects.Stored, error) {
 		return b.writer.Restore(b.base, p.Change, source)
@@ -219,19 +234,6 @@ func copySourceOf(in s3response.CopyObjectInput) (string, s3.GetObjectInput) {
 	}
 }
 
-// parseSource parses a copy's source. versitygw decodes it before it looks for a version id, so it can take part of a
-// key for one.
-func parseSource(source string) (bucket, key, versionID string, err error) {
-	if bucket, _, _, err = front.ParseCopySource(source); err != nil {
-		return "", "", "", err
-	}
-	path, id, _ := strings.Cut(source, "?versionId=")
-	path, _ = url.QueryUnescape(path) // the whole source could be decoded above
-	_, key, _ = strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	id, _ = url.QueryUnescape(id)
-	return bucket, key, id, nil
-}
-
 // copySource finds the source version and evaluates the conditions on it.
 func (b *backend) copySource(source string, conditions s3.GetObjectInput) (objects.Stored, error) {
 	bucket, key, versionID, err := parseSource(source)
@@ -239,7 +241,7 @@ func (b *backend) copySource(source string, conditions s3.GetObjectInput) (objec
 		return objects.Stored{}, err
 	}
 	conditions.Bucket, conditions.Key, conditions.VersionId = &bucket, &key, &versionID
-	v, _, err := b.look(request{}, &conditions)
+	v, _, err := b.lookUp(request{}, &conditions)
 	switch e, isAPI := errors.AsType[s3err.S3Error](err); {
 	case isAPI && e.StatusCode() == http.StatusNotModified:
 		return v, s3err.GetAPIError(s3err.ErrPreconditionFailed)
@@ -249,7 +251,116 @@ func (b *backend) copySource(source string, conditions s3.GetObjectInput) (objec
 	return v, err
 }
 
-// condition returns a condition on the target, which versitygw does not pass on.
-func (r request) condition(header string) *string {
-	return nullable(strings.Trim(r.header(header), `"`))
+// UploadPartCopy implements versitygw's Backend: it reads the source, which needs no grant, and stores a part, which
+// does.
+func (b *backend) UploadPartCopy(ctx context.Context, in *s3.UploadPartCopyInput) (s3response.CopyPartResult, error) {
+	r := b.requestOf(ctx)
+	bucket := strings.Clone(*in.Bucket)
+	out, err := b.copyPart(r, bucket, strings.Clone(*in.Key), in)
+	if err != nil {
+		return s3response.CopyPartResult{}, b.fail(r, bucket, "UploadPartCopy", err)
+	}
+	return out, nil
+}
+
+func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyInput) (s3response.CopyPartResult, error) {
+	u, err := b.catalog.Upload(b.base, bucket, key, *in.UploadId)
+	if err == nil {
+		err = b.needGrant(&r, bucket, key)
+	}
+	if err != nil {
+		return s3response.CopyPartResult{}, err
+	}
+	from, offset, length, err := b.partSource(r, in)
+	p := objects.NewPart{Change: r.change(bucket, key, objects.Conditions{}), Upload: u.ID, Number: *in.PartNumber, Size: length}
+	of := copyAttemptOf(p.Change, fmt.Sprintf("part %d of %s: %q of %s", p.Number, u.ID, *in.CopySourceRange, *in.CopySource))
+	if err != nil { // the source may be deleted, or the grant over, since an earlier attempt
+		if run := b.copies.find(of); run != nil {
+			return b.finishPartCopy(r, bucket, run)
+		}
+		part, err := b.writer.PartBefore(b.base, p, err)
+		return partAnswer(part, from), err
+	}
+	run, err := b.copies.join(of, from, func(reading context.Context, _ blob.ID) copyResult {
+		err := errNotCopied
+		var part objects.Part
+		if length > minLookUp {
+			part, err = b.writer.PartBefore(b.base, p, err)
+		}
+		if errors.Is(err, errNotCopied) {
+			part, err = b.copyPartBytes(reading, u, p, from, offset)
+		}
+		if err != nil { // the source may have changed since an earlier attempt
+			part, err = b.writer.PartBefore(b.base, p, err)
+		}
+		return copyResult{part: part, err: err}
+	})
+	if err != nil {
+		return s3response.CopyPartResult{}, err
+	}
+	return b.finishPartCopy(r, bucket, run)
+}
+
+// copyPartBytes stores bytes of the source, from an offset on, as a part.
+func (b *backend) copyPartBytes(reading context.Context, u objects.Upload, p objects.NewPart, from objects.Stored, offset int64) (objects.Part, error) {
+	bytes, err := b.reader.Open(b.base, from, offset, p.Size)
+	if err != nil {
+		return objects.Part{}, openError(from, err)
+	}
+	defer func() { _ = bytes.Close() }()
+	return b.storePart(u, p, copyBody(reading, bytes))
+}
+
+// finishPartCopy is finishCopy for a part.
+func (b *backend) finishPartCopy(r request, bucket string, run *copyRun) (s3response.CopyPartResult, error) {
+	if !b.copies.await(r, run) {
+		b.copies.answerSlowly(r, run, func(made copyResult) (any, error) {
+			if made.err != nil {
+				return nil, b.fail(r, bucket, "UploadPartCopy", made.err)
+			}
+			return partAnswer(made.part, run.from), nil
+		})
+		return partAnswer(objects.Part{}, run.from), nil
+	}
+	defer b.copies.leave(run)
+	return partAnswer(run.result.part, run.from), run.result.err
+}
+
+// partSource finds the source of a part, and which of its bytes are copied.
+func (b *backend) partSource(r request, in *s3.UploadPartCopyInput) (from objects.Stored, offset, length int64, err error) {
+	if err = b.checkLease(r); err == nil {
+		from, err = b.copySource(*in.CopySource, s3.GetObjectInput{
+			IfMatch: in.CopySourceIfMatch, IfNoneMatch: in.CopySourceIfNoneMatch,
+			IfModifiedSince: in.CopySourceIfModifiedSince, IfUnmodifiedSince: in.CopySourceIfUnmodifiedSince,
+		})
+	}
+	if err == nil {
+		offset, length, err = copyRange(from.Size, *in.CopySourceRange)
+	}
+	return from, offset, length, err
+}
+
+func partAnswer(p objects.Part, from objects.Stored) s3response.CopyPartResult {
+	etag, sums := quoted(p.ETag), checksumsOf(p.Algorithm, p.Checksum)
+	return s3response.CopyPartResult{
+		ETag: &etag, LastModified: time.Now(), ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
+		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, CopySourceVersionId: aws.ToString(from.ShownID()),
+	}
+}
+
+// copyRange parses "bytes=first-last", which must lie inside the source. Without a range it returns the whole source.
+func copyRange(size int64, text string) (offset, length int64, err error) {
+	if strings.HasSuffix(text, "-") {
+		return 0, 0, s3err.GetInvalidArgumentErr(s3err.InvalidArgCopySourceRange, strings.Clone(text))
+	}
+	offset, length, err = front.ParseCopySourceRange(size, text)
+	switch {
+	case err != nil:
+		return 0, 0, err
+	case offset < 0 || length < 0:
+		return 0, 0, s3err.GetInvalidArgumentErr(s3err.InvalidArgCopySourceRange, strings.Clone(text))
+	case length > maxCopySize:
+		return 0, 0, s3err.GetEntityTooLargeErr(length, maxCopySize)
+	}
+	return offset, length, nil
 }

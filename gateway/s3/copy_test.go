@@ -4,9 +4,9 @@ package s3_test
 
 import (
 	"bytes"
+	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
@@ -80,99 +80,23 @@ func refuseBadSources(t *testing.T, current *awss3.Client, in func() *awss3.Copy
 	wantRefused(t, err, 400, "InvalidRequest")
 }
 
-func TestDeletingManyAnswersForEachKey(t *testing.T) {
+// A key may look as if it contained a version id.
+func TestACopysSourceIsTheKeyThatIsNamed(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	bucket := w.bucket()
-	one, two := w.lease("orders/1001", 5), w.lease("orders/1002", 6)
-	put(t, one, bucket, "1001/a", "x")
-	put(t, one, bucket, "1001/b", "x")
-	put(t, two, bucket, "1002/a", "x")
-	out, err := one.DeleteObjects(t.Context(), &awss3.DeleteObjectsInput{Bucket: &bucket, Delete: &types.Delete{Objects: []types.ObjectIdentifier{
-		{Key: aws.String("1001/a")}, {Key: aws.String("1002/a")}, {Key: aws.String("1001/missing")}, {Key: aws.String("1001/b"), ETag: aws.String(etagOf("y"))},
-	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	codes := map[string]string{}
-	for _, e := range out.Errors {
-		codes[*e.Key] = *e.Code
-	}
-	if len(out.Deleted) != 2 || len(codes) != 2 || codes["1002/a"] != "WrongFencingResource" || codes["1001/b"] != "PreconditionFailed" {
-		t.Errorf("deleted %d, errors %v", len(out.Deleted), codes)
-	}
-	if got := names(t, w.root(), awss3.ListObjectsV2Input{Bucket: &bucket}); len(got) != 2 || got[0] != "1001/b" || got[1] != "1002/a" {
-		t.Errorf("left: %q", got)
-	}
-	w.arm("orders/1001", 7)
-	out, err = one.DeleteObjects(t.Context(), &awss3.DeleteObjectsInput{Bucket: &bucket, Delete: &types.Delete{Objects: []types.ObjectIdentifier{{Key: aws.String("1001/b")}}}})
-	if err != nil || len(out.Errors) != 1 || *out.Errors[0].Code != "StaleFencingToken" {
-		t.Errorf("got %+v, %v", out, err)
-	}
-}
-
-// A quiet deletion returns refusals only, also for a list with dates, which is parsed by other code.
-func TestAQuietDeletionOfManyTellsRefusalsOnly(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	bucket := w.bucket()
-	holder := w.lease("orders/1001", 5)
-	for _, quiet := range []bool{false, true} {
-		for _, dated := range []bool{false, true} {
-			put(t, holder, bucket, "1001/a", "x")
-			list := types.Delete{Quiet: &quiet, Objects: []types.ObjectIdentifier{{Key: aws.String("1001/a")}, {Key: aws.String("1002/a")}}}
-			if dated {
-				list.Objects[1].LastModifiedTime = aws.Time(time.Now())
-			}
-			out, err := holder.DeleteObjects(t.Context(), &awss3.DeleteObjectsInput{Bucket: &bucket, Delete: &list})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if told := len(out.Deleted) == 1; told == quiet || len(out.Errors) != 1 {
-				t.Errorf("quiet %v, dated %v: deleted %+v, errors %+v", quiet, dated, out.Deleted, out.Errors)
-			}
-			if got := names(t, w.root(), awss3.ListObjectsV2Input{Bucket: &bucket}); len(got) != 0 {
-				t.Errorf("left: %q", got)
-			}
+	c := w.lease("orders/1001", 5)
+	put(t, c, bucket, "1001/a", "plain")
+	put(t, c, bucket, "1001/a?versionId=null", "odd")
+	for source, want := range map[string]string{
+		"orders/1001/a": "plain", "/orders%2F1001%2Fa": "plain", "/orders/1001/a?versionId=null": "plain",
+		"orders/1001/a%3FversionId%3Dnull": "odd", "orders/1001/a%3FversionId%3Dnull?versionId=null": "odd", "orders/1001/a%3FversionId=null": "odd",
+	} {
+		if res, text := w.send(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/1001/copy", header: map[string]string{"X-Amz-Copy-Source": source}}); res.StatusCode != http.StatusOK {
+			t.Errorf("%s: got %d %s", source, res.StatusCode, text)
 		}
-	}
-}
-
-// SDKs write dates in HTTP's form.
-func TestDeletingManyExpectsADateOfEach(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	bucket := w.bucket()
-	holder := w.lease("orders/1001", 5)
-	put(t, holder, bucket, invoice, "data")
-	head, err := holder.HeadObject(t.Context(), &awss3.HeadObjectInput{Bucket: &bucket, Key: aws.String(invoice)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	remove := func(c *awss3.Client, modified time.Time) *awss3.DeleteObjectsOutput {
-		t.Helper()
-		out, err := c.DeleteObjects(t.Context(), &awss3.DeleteObjectsInput{
-			Bucket: &bucket, Delete: &types.Delete{Objects: []types.ObjectIdentifier{{Key: aws.String(invoice), LastModifiedTime: &modified}}},
-		})
-		if err != nil {
-			t.Fatal(err)
+		if got := get(t, c, bucket, "1001/copy"); got != want {
+			t.Errorf("%s: the copy holds %q, want %q", source, got, want)
 		}
-		return out
-	}
-	if out := remove(holder, head.LastModified.Add(-time.Hour)); len(out.Deleted) != 0 || len(out.Errors) != 1 || *out.Errors[0].Code != "PreconditionFailed" {
-		t.Errorf("another date: got %+v %+v", out.Deleted, out.Errors)
-	}
-	if out := remove(w.root(), *head.LastModified); len(out.Deleted) != 0 || len(out.Errors) != 1 || *out.Errors[0].Code != "MissingFencingToken" {
-		t.Errorf("without a grant: got %+v %+v", out.Deleted, out.Errors)
-	}
-	if got := get(t, holder, bucket, invoice); got != "data" {
-		t.Errorf("the object holds %q", got)
-	}
-	if out := remove(holder, *head.LastModified); len(out.Deleted) != 1 || *out.Deleted[0].Key != invoice || len(out.Errors) != 0 {
-		t.Errorf("its date: got %+v %+v", out.Deleted, out.Errors)
-	}
-	document := `<Delete><Object><Key>1001/x</Key><LastModifiedTime>yesterday</LastModifiedTime></Object></Delete>`
-	if status, code, _ := w.ask(w.issue("orders/1001", 5), "POST", "/orders?delete=", document, nil); status != 400 || code != "MalformedXML" {
-		t.Errorf("no date: got %d %s", status, code)
 	}
 }

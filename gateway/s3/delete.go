@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/versity/versitygw/s3err"
@@ -16,7 +17,6 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/objects"
-	"github.com/fencegate/fencegate/gateway/s3/edge"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
@@ -58,7 +58,7 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 			IfMatchLastModifiedTime: o.LastModifiedTime, IfMatchSize: o.Size,
 		})
 		if err == nil {
-			result.Deleted = append(result.Deleted, deletedEntry(gone, o))
+			result.Deleted = append(result.Deleted, deletedObject(gone, o))
 			continue
 		}
 		if errors.Is(err, objects.ErrDatabaseAway) || errors.Is(err, fence.ErrUnknown) {
@@ -91,22 +91,22 @@ func deleteError(o types.ObjectIdentifier, err error) types.Error {
 	return e
 }
 
-// dated is a list of objects to delete, with dates in the form that SDKs write.
-type dated struct {
+// datedList is a list of objects to delete, with dates in the form that SDKs write.
+type datedList struct {
 	Objects []struct {
 		Key, VersionId, ETag, LastModifiedTime *string
 		Size                                   *int64
 	} `xml:"Object"`
 }
 
-// unreadable reports whether versitygw cannot parse a list of objects to delete: it accepts only RFC 3339 dates.
-func unreadable(document []byte) bool {
+// hasDates reports whether versitygw cannot parse a list of objects to delete: it accepts only RFC 3339 dates.
+func hasDates(document []byte) bool {
 	return bytes.Contains(document, []byte("LastModifiedTime")) && xml.Unmarshal(document, &s3response.DeleteObjects{}) != nil
 }
 
 // deleteDated is DeleteObjects for lists that versitygw cannot parse.
-func (b *backend) deleteDated(a addressed) (any, int, error) {
-	var list dated
+func (b *backend) deleteDated(a target) (any, int, error) {
+	var list datedList
 	if xml.Unmarshal(a.http.Request.Body(), &list) != nil {
 		return nil, 0, s3err.GetAPIError(s3err.ErrMalformedXML)
 	}
@@ -126,31 +126,7 @@ func (b *backend) deleteDated(a addressed) (any, int, error) {
 	return result, http.StatusOK, err
 }
 
-func dateOf(text string) (time.Time, error) {
-	at, err := http.ParseTime(text)
-	if err != nil {
-		at, err = time.Parse(time.RFC3339, text)
-	}
-	return at, err
-}
-
-// expects reads the conditions of a deletion that versitygw drops: an invalid size, a date in another form or in the
-// future. With an invalid condition nothing is deleted.
-func (r request) expects(in *s3.DeleteObjectInput) error {
-	if r.header(edge.HeaderExpectedSize) != "" && in.IfMatchSize == nil {
-		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The header " + edge.HeaderExpectedSize + " is not a size. Nothing was deleted."}
-	}
-	if text := r.header(edge.HeaderExpectedTime); text != "" {
-		at, err := dateOf(text)
-		if err != nil {
-			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The header " + edge.HeaderExpectedTime + " is not a date. Nothing was deleted."}
-		}
-		in.IfMatchLastModifiedTime = &at
-	}
-	return nil
-}
-
-func deletedEntry(g objects.Removed, o types.ObjectIdentifier) types.DeletedObject {
+func deletedObject(g objects.Removed, o types.ObjectIdentifier) types.DeletedObject {
 	d := types.DeletedObject{Key: o.Key, VersionId: o.VersionId}
 	if g.Marker {
 		d.DeleteMarker, d.DeleteMarkerVersionId = &g.Marker, g.ID
@@ -169,7 +145,7 @@ func (b *backend) remove(ctx context.Context, r request, in *s3.DeleteObjectInpu
 	if in.IfMatch != nil {
 		cond.IfMatch = wantedETag(*in.IfMatch) // an empty one matches no object
 	}
-	err := objects.CheckVersionID(text(in.VersionId))
+	err := objects.CheckVersionID(aws.ToString(in.VersionId))
 	if err == nil {
 		err = b.needGrant(&r, *in.Bucket, *in.Key)
 	}
@@ -177,5 +153,5 @@ func (b *backend) remove(ctx context.Context, r request, in *s3.DeleteObjectInpu
 		return objects.Removed{}, err
 	}
 	expected := objects.Expected{Size: in.IfMatchSize, Modified: in.IfMatchLastModifiedTime}
-	return b.catalog.Remove(ctx, r.change(*in.Bucket, *in.Key, cond), text(in.VersionId), expected)
+	return b.catalog.Remove(ctx, r.change(*in.Bucket, *in.Key, cond), aws.ToString(in.VersionId), expected)
 }

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/versity/versitygw/s3err"
 
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/edge"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
@@ -22,25 +25,21 @@ type gate struct {
 	cfg      config
 	requests atomic.Int64 // in progress
 	uploads  *slots
+	router   *router
 }
 
-func newGate(cfg config, uploads *slots) *gate {
-	return &gate{cfg: cfg, uploads: uploads}
+func newGate(cfg config, uploads *slots, r *router) *gate {
+	return &gate{cfg: cfg, uploads: uploads, router: r}
 }
 
 func (g *gate) handle(c fiber.Ctx) (err error) {
 	began := time.Now()
-	defer func() { g.tell(c, began) }()
-	defer func() {
-		if r := recover(); r != nil {
-			g.cfg.Logger.Error("s3: panic", "method", c.Method(), "panic", fmt.Sprint(r))
-			err = answer(c, s3err.GetAPIError(s3err.ErrInternalError))
-		}
-	}()
+	defer func() { g.report(c, began) }()
+	defer g.recoverPanic(c, &err)
 	conn := edge.ConnOf(c.RequestCtx().Conn())
-	conn.Unread.Store(false)
+	conn.BodyPending.Store(false)
 	var body *edge.Chunked
-	defer func() { conn.Unread.Store(endsEarly(c, conn, body)) }()
+	defer func() { conn.BodyPending.Store(closesEarly(c, conn, body)) }()
 	defer g.requests.Add(-1)
 	if g.requests.Add(1) > int64(g.cfg.MaxRequests) || conn.Surplus {
 		return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))
@@ -66,16 +65,16 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 		return answer(c, e)
 	}
 	edge.HideSeal(c)
-	sayIDsOnce(&c.Response().Header)
+	dedupeRequestIDs(&c.Response().Header)
 	if len(c.Request().URI().QueryString()) > 0 { // both documents need a query
-		mendAttributes(c)
+		fixAttributes(c)
 		sortTags(c)
 	}
 	if c.Response().StatusCode() == http.StatusServiceUnavailable {
 		c.Set(fiber.HeaderRetryAfter, retryAfter)
 	}
-	if s, ok := c.RequestCtx().UserValue(slowAnswer).(*slow); ok {
-		s.send(c, g.teller(c, began))
+	if s, ok := c.RequestCtx().UserValue(slowAnswerKey).(*slowAnswer); ok {
+		s.send(c, g.reporter(c, began))
 	}
 	return nil
 }
@@ -100,12 +99,12 @@ func (g *gate) check(c fiber.Ctx, began time.Time) (path string, refused s3err.S
 	if err != nil {
 		return "", s3error.Error{Code: "InvalidURI", Status: http.StatusBadRequest, Message: "The path has a percent sign that is not followed by two hexadecimal digits."}
 	}
-	return path, admit(c, path, g.cfg.RootAccessKey)
+	return path, g.admit(c, path)
 }
 
-// endsEarly reports whether the connection ends while the client may still be sending. It closes the connection if a
+// closesEarly reports whether the connection ends while the client may still be sending. It closes the connection if a
 // chunked body was not read to its end: versitygw leaves the rest, which would be parsed as the next request.
-func endsEarly(c fiber.Ctx, conn *edge.Conn, body *edge.Chunked) bool {
+func closesEarly(c fiber.Ctx, conn *edge.Conn, body *edge.Chunked) bool {
 	length, failed := c.Request().Header.ContentLength(), c.Response().StatusCode() >= http.StatusBadRequest
 	if length == -1 && (failed || !body.Over(conn)) {
 		c.Response().Header.SetConnectionClose()
@@ -117,18 +116,18 @@ func endsEarly(c fiber.Ctx, conn *edge.Conn, body *edge.Chunked) bool {
 // only after us.
 const maxDrained = 256 << 10
 
-// tell reports a request, unless its answer is still to come.
-func (g *gate) tell(c fiber.Ctx, began time.Time) {
-	if _, slow := c.RequestCtx().UserValue(slowAnswer).(*slow); slow {
+// report reports a request, unless its answer is still to come.
+func (g *gate) report(c fiber.Ctx, began time.Time) {
+	if _, slow := c.RequestCtx().UserValue(slowAnswerKey).(*slowAnswer); slow {
 		return
 	}
 	code, _ := c.Locals(localCode).(string)
-	g.teller(c, began)(c.Response().StatusCode(), code)
+	g.reporter(c, began)(c.Response().StatusCode(), code)
 }
 
-// teller returns what reports the request, also after c is reused. The log contains nothing from the query, which may
+// reporter returns what reports the request, also after c is reused. The log contains nothing from the query, which may
 // be presigned, or from a header.
-func (g *gate) teller(c fiber.Ctx, began time.Time) func(status int, code string) {
+func (g *gate) reporter(c fiber.Ctx, began time.Time) func(status int, code string) {
 	operation, _ := c.Locals(localOperation).(string)
 	if operation == "" {
 		operation = OperationNone
@@ -148,14 +147,14 @@ func (g *gate) teller(c fiber.Ctx, began time.Time) func(status int, code string
 
 // admit refuses names that cannot be stored, operations that are not served, and long bodies of requests other than
 // uploads.
-func admit(c fiber.Ctx, path, owner string) s3err.S3Error {
+func (g *gate) admit(c fiber.Ctx, path string) s3err.S3Error {
 	if e := checkNames(c, path); e != nil {
 		return e
 	}
-	if e := checkServed(c, path); e != nil {
+	if e := g.router.checkServed(c, path); e != nil {
 		return e
 	}
-	if e := edge.CheckHeaders(c, path, owner); e != nil {
+	if e := edge.CheckHeaders(c, path, g.cfg.RootAccessKey); e != nil {
 		return e
 	}
 	if edge.IsUpload(c, path) {
@@ -170,15 +169,51 @@ func admit(c fiber.Ctx, path, owner string) s3err.S3Error {
 	return nil
 }
 
+// checkNames refuses names in the path and the query that PostgreSQL cannot store: a key, a prefix, a marker.
+func checkNames(c fiber.Ctx, path string) s3err.S3Error {
+	_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	if e := checkKey(key); e != nil {
+		return e
+	}
+	for name, value := range c.Request().URI().QueryArgs().All() {
+		switch {
+		case !objects.ValidText(string(value)):
+			return s3error.InvalidText(strings.ToValidUTF8(string(name), "?"))
+		case string(name) == "partNumber" && exceedsParts(string(value)):
+			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "Part number must be an integer between 1 and 10000, inclusive."}
+		}
+	}
+	return nil
+}
+
+// exceedsParts reports whether a part number exceeds 32 bits: versitygw would take it for another number.
+func exceedsParts(text string) bool {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return errors.Is(err, strconv.ErrRange) || err == nil && n > maxPartNumber
+}
+
+const maxPartNumber = 10_000
+
+// checkKey refuses a key that PostgreSQL cannot store.
+func checkKey(key string) s3err.S3Error {
+	if err := objects.CheckKey(key); err != nil {
+		return s3error.Of(err, "")
+	}
+	return nil
+}
+
 // rescue answers 500 if a middleware around the gate panics.
 func (g *gate) rescue(c fiber.Ctx) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			g.cfg.Logger.Error("s3: panic", "method", c.Method(), "panic", fmt.Sprint(r))
-			err = answer(c, s3err.GetAPIError(s3err.ErrInternalError))
-		}
-	}()
+	defer g.recoverPanic(c, &err)
 	return c.Next()
+}
+
+// recoverPanic is deferred, and answers 500 after a panic.
+func (g *gate) recoverPanic(c fiber.Ctx, err *error) {
+	if r := recover(); r != nil {
+		g.cfg.Logger.Error("s3: panic", "method", c.Method(), "panic", fmt.Sprint(r))
+		*err = answer(c, s3err.GetAPIError(s3err.ErrInternalError))
+	}
 }
 
 // failed answers errors from before the gate. It does not log their text, which may repeat what the client sent.

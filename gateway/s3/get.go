@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	front "github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
@@ -35,24 +37,24 @@ func (b *backend) GetObject(ctx context.Context, in *s3.GetObjectInput) (*s3.Get
 
 func (b *backend) get(req request, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
 	for try := 1; ; try++ {
-		v, part, err := b.look(req, in)
+		v, part, err := b.lookUp(req, in)
 		if err != nil {
 			return nil, err
 		}
 		r, err := b.reader.Open(b.base, v, part.offset, part.length)
 		if err == nil {
-			return output(v, part, in.ChecksumMode == types.ChecksumModeEnabled, r), nil
+			return getOutput(v, part, in.ChecksumMode == types.ChecksumModeEnabled, r), nil
 		}
 		if !errors.Is(err, blob.ErrNotFound) || try == readTries {
-			return nil, fmt.Errorf("%q in %q: %w", *in.Key, *in.Bucket, unopened(v, err))
+			return nil, fmt.Errorf("%q in %q: %w", *in.Key, *in.Bucket, openError(v, err))
 		}
 		b.reader.Forget(*in.Bucket, *in.Key)
 	}
 }
 
-// unopened returns the error of a request that could not open a version's bytes. If a blob is missing or too short, the
-// bytes are damaged: no message asks for another try, since the store has not failed.
-func unopened(v objects.Stored, err error) error {
+// openError returns the error of a request that could not open a version's bytes. If a blob is missing or too short,
+// the bytes are damaged: no message asks for another try, since the store has not failed.
+func openError(v objects.Stored, err error) error {
 	if errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrSize) {
 		return fmt.Errorf("the blob store lacks bytes of version %x: %w", v.ID, err)
 	}
@@ -62,7 +64,7 @@ func unopened(v objects.Stored, err error) error {
 // HeadObject implements versitygw's Backend.
 func (b *backend) HeadObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.HeadObjectOutput, error) {
 	r := b.requestOf(ctx)
-	v, part, err := b.look(r, &s3.GetObjectInput{
+	v, part, err := b.lookUp(r, &s3.GetObjectInput{
 		Bucket: in.Bucket, Key: in.Key, VersionId: in.VersionId, Range: in.Range, PartNumber: in.PartNumber,
 		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, IfModifiedSince: in.IfModifiedSince, IfUnmodifiedSince: in.IfUnmodifiedSince,
 		ChecksumMode: in.ChecksumMode,
@@ -70,7 +72,7 @@ func (b *backend) HeadObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.H
 	if err != nil {
 		return nil, b.fail(r, *in.Bucket, "HeadObject", err)
 	}
-	o := output(v, part, in.ChecksumMode == types.ChecksumModeEnabled, nil)
+	o := getOutput(v, part, in.ChecksumMode == types.ChecksumModeEnabled, nil)
 	return &s3.HeadObjectOutput{
 		AcceptRanges: o.AcceptRanges, CacheControl: o.CacheControl, ContentDisposition: o.ContentDisposition, ContentEncoding: o.ContentEncoding,
 		ContentLanguage: o.ContentLanguage, ContentLength: o.ContentLength, ContentRange: o.ContentRange, ContentType: o.ContentType,
@@ -89,8 +91,8 @@ type extent struct {
 	checksum       string // of the requested part, if known
 }
 
-// look finds the version and the range to read, and evaluates the read's conditions.
-func (b *backend) look(r request, in *s3.GetObjectInput) (objects.Stored, extent, error) {
+// lookUp finds the version and the range to read, and evaluates the read's conditions.
+func (b *backend) lookUp(r request, in *s3.GetObjectInput) (objects.Stored, extent, error) {
 	versionID := ""
 	if in.VersionId != nil {
 		versionID = *in.VersionId
@@ -99,7 +101,7 @@ func (b *backend) look(r request, in *s3.GetObjectInput) (objects.Stored, extent
 	if err != nil {
 		return v, extent{}, err
 	}
-	if err := satisfies(v, in); err != nil {
+	if err := checkConditions(v, in); err != nil {
 		return v, extent{}, err
 	}
 	if in.PartNumber != nil {
@@ -117,22 +119,12 @@ func (b *backend) look(r request, in *s3.GetObjectInput) (objects.Stored, extent
 	return v, extent{offset: offset, length: length, partial: partial}, err
 }
 
-// rangeHolds evaluates If-Range: without the version's ETag or date there, Range is ignored and the whole version is the
-// answer. A weak ETag never matches.
-func (r request) rangeHolds(v objects.Stored) bool {
-	if r.http == nil {
-		return true
-	}
-	held := r.header("If-Range")
-	return held == "" || held == quoted(v.ETag) || held == v.CreatedAt.UTC().Format(http.TimeFormat)
-}
-
-// satisfies evaluates a read's conditions. HTTP dates are in seconds, and a change in the very second of
+// checkConditions evaluates a read's conditions. HTTP dates are in seconds, and a change in the very second of
 // If-Unmodified-Since counts as unmodified.
-func satisfies(v objects.Stored, in *s3.GetObjectInput) error {
+func checkConditions(v objects.Stored, in *s3.GetObjectInput) error {
 	cond := front.PreConditions{
 		IfModSince: in.IfModifiedSince, IfUnmodeSince: in.IfUnmodifiedSince,
-		IfMatch: matching(v.ETag, in.IfMatch, false), IfNoneMatch: matching(v.ETag, in.IfNoneMatch, true),
+		IfMatch: matchETags(v.ETag, in.IfMatch, false), IfNoneMatch: matchETags(v.ETag, in.IfNoneMatch, true),
 	}
 	if cond.IfUnmodeSince != nil {
 		until := cond.IfUnmodeSince.Add(1)
@@ -145,9 +137,9 @@ func satisfies(v objects.Stored, in *s3.GetObjectInput) error {
 	return err
 }
 
-// matching returns the version's ETag if the list contains it, else the list. A weak ETag, W/"…", matches only in a
+// matchETags returns the version's ETag if the list contains it, else the list. A weak ETag, W/"…", matches only in a
 // weak comparison.
-func matching(etag string, list *string, weak bool) *string {
+func matchETags(etag string, list *string, weak bool) *string {
 	if list == nil {
 		return nil
 	}
@@ -179,7 +171,7 @@ func partOf(v objects.Stored, number int32) (extent, error) {
 	return e, nil
 }
 
-func output(v objects.Stored, part extent, withChecksum bool, body io.ReadCloser) *s3.GetObjectOutput {
+func getOutput(v objects.Stored, part extent, withChecksum bool, body io.ReadCloser) *s3.GetObjectOutput {
 	a, bytes, etag := v.Attributes, "bytes", quoted(v.ETag)
 	o := &s3.GetObjectOutput{
 		AcceptRanges: &bytes, Body: body, ContentLength: &part.length, ETag: &etag, LastModified: &v.CreatedAt, Metadata: metadataIn(a.Metadata),
@@ -197,14 +189,101 @@ func output(v objects.Stored, part extent, withChecksum bool, body io.ReadCloser
 		o.ContentRange = &text
 	}
 	if withChecksum && (!part.partial || part.checksum != "") {
-		sums := checksumsOf(a)
+		sums := checksumsOf(a.ChecksumAlgorithm, a.Checksum)
 		if kind := sums.kind; part.checksum != "" {
 			a.Checksum = part.checksum
-			sums = checksumsOf(a)
+			sums = checksumsOf(a.ChecksumAlgorithm, a.Checksum)
 			sums.kind = kind
 		}
 		o.ChecksumCRC32, o.ChecksumCRC32C, o.ChecksumCRC64NVME = sums.crc32, sums.crc32c, sums.crc64nvme
 		o.ChecksumSHA1, o.ChecksumSHA256, o.ChecksumType = sums.sha1, sums.sha256, sums.kind
 	}
 	return o
+}
+
+// GetObjectAttributes implements versitygw's Backend. versitygw selects the attributes that the client asked for.
+func (b *backend) GetObjectAttributes(ctx context.Context, in *s3.GetObjectAttributesInput) (s3response.GetObjectAttributesResponse, error) {
+	r := b.requestOf(ctx)
+	out, err := b.objectAttributes(r, in)
+	if err != nil {
+		return s3response.GetObjectAttributesResponse{}, b.fail(r, *in.Bucket, "GetObjectAttributes", err)
+	}
+	return out, nil
+}
+
+func (b *backend) objectAttributes(r request, in *s3.GetObjectAttributesInput) (s3response.GetObjectAttributesResponse, error) {
+	v, err := b.reader.Find(b.base, *in.Bucket, *in.Key, *in.VersionId)
+	if err != nil {
+		return s3response.GetObjectAttributesResponse{}, err
+	}
+	out := s3response.GetObjectAttributesResponse{
+		ETag: &v.ETag, ObjectSize: &v.Size, StorageClass: types.StorageClassStandard, LastModified: &v.CreatedAt, VersionId: v.ShownID(),
+	}
+	if sums := checksumsOf(v.Attributes.ChecksumAlgorithm, v.Attributes.Checksum); sums.kind != "" {
+		out.Checksum = &types.Checksum{
+			ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
+			ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumType: sums.kind,
+		}
+	}
+	if strings.Contains(v.ETag, "-") { // a multipart object
+		if out.ObjectParts, err = b.objectParts(in, v); err != nil {
+			return out, err
+		}
+		if r.http != nil {
+			r.http.SetUserValue(partsCount, len(v.Blobs))
+		}
+	}
+	return out, nil
+}
+
+// objectParts returns one page of an object's parts, with their checksums if recorded.
+func (b *backend) objectParts(in *s3.GetObjectAttributesInput, v objects.Stored) (*s3response.ObjectParts, error) {
+	p := &s3response.ObjectParts{MaxParts: maxList}
+	if in.MaxParts != nil {
+		p.MaxParts = min(int(*in.MaxParts), maxList)
+	}
+	if marker := *in.PartNumberMarker; marker != "" {
+		after, err := strconv.Atoi(marker)
+		if err != nil || after < 0 {
+			return nil, s3err.GetAPIError(s3err.ErrInvalidRequest)
+		}
+		p.PartNumberMarker = after
+	}
+	sums, err := b.reader.PartChecksums(b.base, v)
+	if err != nil {
+		return p, err
+	}
+	end := min(p.PartNumberMarker+p.MaxParts, len(v.BlobSizes))
+	for i := p.PartNumberMarker; i < end; i++ {
+		number := int32(i + 1)
+		var c checksums
+		if sums != nil {
+			c = checksumsOf(v.Attributes.ChecksumAlgorithm, sums[i])
+		}
+		p.Parts = append(p.Parts, types.ObjectPart{
+			PartNumber: &number, Size: &v.BlobSizes[i], ChecksumCRC32: c.crc32, ChecksumCRC32C: c.crc32c,
+			ChecksumCRC64NVME: c.crc64nvme, ChecksumSHA1: c.sha1, ChecksumSHA256: c.sha256,
+		})
+		p.NextPartNumberMarker = i + 1
+	}
+	p.IsTruncated = end < len(v.BlobSizes)
+	return p, nil
+}
+
+// partChecksum returns the checksum of one part, counted from 1; "" if none was recorded.
+func (b *backend) partChecksum(v objects.Stored, number int32) (string, error) {
+	sums, err := b.reader.PartChecksums(b.base, v)
+	if err != nil || sums == nil {
+		return "", err
+	}
+	return sums[number-1], nil
+}
+
+// GetObjectTagging implements versitygw's Backend.
+func (b *backend) GetObjectTagging(ctx context.Context, bucket, key, versionID string) (map[string]string, error) {
+	v, err := b.reader.Find(b.base, bucket, key, versionID)
+	if err != nil {
+		return nil, b.fail(b.requestOf(ctx), bucket, "GetObjectTagging", err)
+	}
+	return v.Attributes.Tags, nil
 }

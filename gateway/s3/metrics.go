@@ -31,7 +31,8 @@ type noMetrics struct{}
 var _ Metrics = noMetrics{}
 
 func (noMetrics) Answered(string, int, string, time.Duration) {}
-func (noMetrics) Committed(time.Duration)                     {}
+
+func (noMetrics) Committed(time.Duration) {}
 
 // operations records which operation versitygw found for a request, and its result. The gate reports both.
 type operations struct{}

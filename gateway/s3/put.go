@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
@@ -36,39 +37,36 @@ func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInpu
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
-	tags, err := tagsOf(in.Tagging)
+	tags, err := parseTags(in.Tagging)
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
 	body, err := newBody(in)
+	attributes := attributesOf(in, tags)
 	if err == nil {
-		err = checkAttributes(attributesOf(in, noBody, tags))
+		err = checkAttributes(attributes)
 	}
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
-	v, err := b.upload(r, objects.Put{
-		Change: r.change(bucket, key, cond), Size: *in.ContentLength, Body: body,
-		Attributes: func() objects.Attributes { return attributesOf(in, body, tags) },
+	v, err := b.writer.Put(b.base, objects.Put{
+		Change: r.change(bucket, key, cond), Size: *in.ContentLength, Body: body, Stage: r.stages(), Doubted: r.expired != nil,
+		Attributes: func() objects.Attributes {
+			attributes.ChecksumAlgorithm, attributes.Checksum = body.Checksum()
+			return attributes
+		},
 	})
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
-	sums := checksumsOf(v.Attributes)
+	if r.stages() {
+		r.nameStage(v)
+	}
+	sums := checksumsOf(v.Attributes.ChecksumAlgorithm, v.Attributes.Checksum)
 	return s3response.PutObjectOutput{
-		ETag: quoted(v.ETag), VersionID: text(v.ShownID()), ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
+		ETag: quoted(v.ETag), VersionID: aws.ToString(v.ShownID()), ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
 		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumType: sums.kind,
 	}, nil
-}
-
-// upload stores the object and commits it, or stages it and names the stage in the answer.
-func (b *backend) upload(r request, p objects.Put) (objects.Stored, error) {
-	p.Stage, p.Doubted = r.stages(), r.expired != nil
-	v, err := b.writer.Put(b.base, p)
-	if err == nil && p.Stage {
-		r.tellStage(v)
-	}
-	return v, err
 }
 
 func putConditions(ifMatch, ifNoneMatch *string) (objects.Conditions, error) {
@@ -114,4 +112,37 @@ func refuseUnsupported(r request) error {
 		return s3err.GetNotImplementedErr("X-Amz-Storage-Class", "")
 	}
 	return nil
+}
+
+// PutObjectTagging implements versitygw's Backend. It checks the fence and changes the version's tags in one
+// transaction.
+func (b *backend) PutObjectTagging(ctx context.Context, bucket, key, versionID string, tags map[string]string) error {
+	r := b.requestOf(ctx)
+	if err := b.putTags(r, bucket, key, versionID, tags); err != nil {
+		return b.fail(r, bucket, "PutObjectTagging", err)
+	}
+	return nil
+}
+
+// DeleteObjectTagging implements versitygw's Backend.
+func (b *backend) DeleteObjectTagging(ctx context.Context, bucket, key, versionID string) error {
+	r := b.requestOf(ctx)
+	if err := b.putTags(r, bucket, key, versionID, nil); err != nil {
+		return b.fail(r, bucket, "DeleteObjectTagging", err)
+	}
+	return nil
+}
+
+func (b *backend) putTags(r request, bucket, key, versionID string, tags map[string]string) error {
+	err := objects.CheckVersionID(versionID)
+	if err == nil {
+		err = checkAttributes(objects.Attributes{Tags: tags})
+	}
+	if err == nil {
+		err = b.needGrant(&r, bucket, key)
+	}
+	if err != nil {
+		return err
+	}
+	return b.catalog.PutTags(b.base, r.change(bucket, key, objects.Conditions{}), versionID, tags)
 }

@@ -1,13 +1,18 @@
 package s3
 
 import (
-	"context"
+	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/valyala/fasthttp"
 	"github.com/versity/versitygw/auth"
+	front "github.com/versity/versitygw/backend"
+	"github.com/versity/versitygw/metrics"
 	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
 
@@ -30,47 +35,19 @@ type request struct {
 	invocation string // "" if there is none
 }
 
-// requestOf reads the context that versitygw passes on, which is the HTTP request itself. It copies what it keeps,
-// because the buffer does not outlive the request.
-func (b *backend) requestOf(ctx context.Context) request {
-	rc, ok := ctx.(*fasthttp.RequestCtx)
-	if !ok {
-		return request{}
-	}
-	r := request{http: rc}
-	if s, leased := b.sessionOf(rc); leased {
-		r.grant, r.leased, r.terms = objects.Proof{Resource: s.Resource, Token: s.Token}, true, s.Terms
-		if !time.Now().Before(s.Expires) {
-			r.expired = new(lapse)
-		}
-	} else {
-		account := accountOf(rc)
-		r.root = !account.IsSession && account.Access != "" && account.Access == b.cfg.RootAccessKey
-	}
-	// The id need not be signed: botocore does not sign it. An id added on the way can make a write fail, or repeat its
-	// earlier answer; it admits no write.
-	if id := r.header(edge.HeaderInvocation); len(id) <= maxInvocation {
-		r.invocation = id
-	}
-	return r
+const maxInvocation = 128 // bytes of its id
+
+// target is a request and what it names; key is "" for a bucket.
+type target struct {
+	request
+
+	bucket, key string
 }
 
 func accountOf(rc *fasthttp.RequestCtx) auth.Account {
 	account, _ := rc.UserValue(string(utils.ContextKeyAccount)).(auth.Account)
 	return account
 }
-
-// sessionOf returns the session of a lease's credentials, which versitygw has authenticated through iam.
-func (b *backend) sessionOf(rc *fasthttp.RequestCtx) (credentials.Session, bool) {
-	account := accountOf(rc)
-	if !account.IsSession {
-		return credentials.Session{}, false
-	}
-	s, err := b.cfg.Keys.Open(account.SessionToken)
-	return s, err == nil
-}
-
-const maxInvocation = 128 // bytes of its id
 
 // id returns the answer's x-amz-request-id; "" if there is no HTTP request.
 func (r request) id() string {
@@ -84,6 +61,9 @@ func (r request) id() string {
 func (r request) header(name string) string { return string(r.http.Request.Header.Peek(name)) }
 
 func (r request) query(name string) string { return string(r.http.QueryArgs().Peek(name)) }
+
+// reads reports whether the request is a read by its method.
+func (r request) reads() bool { return r.http.IsGet() || r.http.IsHead() }
 
 // signed reports whether the request's signature covers the header. versitygw enforces that for X-Amz-* and Host; other
 // headers may have been added on the way. The list is the one that versitygw itself checked: a request with any
@@ -128,91 +108,9 @@ func signedHeaders(authorization string) string {
 	return list
 }
 
-// needGrant refuses a write that neither a lease's credentials nor a Fencing-Token header authorizes. The header's
-// grant is for the resource that the key needs; the fence authenticates it by its seal.
-func (b *backend) needGrant(r *request, bucket, key string) error {
-	if r.stages() {
-		if err := r.checkStage(); err != nil {
-			return err
-		}
-	}
-	if r.terms.Has(credentials.ReadOnly) {
-		return errReadOnly
-	}
-	if r.expired != nil {
-		return b.onlyRepeat(r, bucket, key)
-	}
-	presented := ""
-	if r.http != nil {
-		presented = r.header(edge.HeaderToken)
-	}
-	if r.terms.Has(credentials.WhileHeld) {
-		if _, err := b.held.check(b.base, r.grant); err != nil {
-			return err
-		}
-	}
-	if presented == "" && r.grant.Token > 0 {
-		return nil
-	}
-	rule, err := b.catalog.RuleOf(b.base, bucket, key)
-	if err != nil {
-		return err
-	}
-	needed := rule.Resource(bucket, key)
-	switch {
-	case presented == "" && rule.Unchecked() && r.root:
-		return nil
-	case presented != "" && rule.Unchecked():
-		return edge.InvalidToken("is presented where nothing checks it: the rule of this key is none; leave it out")
-	case presented == "":
-		return &fence.NoGrantError{Needed: needed}
-	case r.leased:
-		return edge.InvalidToken("is presented beside a lease's credentials; one of the two must go")
-	case !r.root, !r.signed(edge.HeaderToken):
-		return edge.InvalidToken("is not among the signed headers")
-	}
-	g, err := fence.ParseGrant(needed, presented)
-	if err != nil {
-		return edge.InvalidToken("is malformed: " + err.Error()) // the error repeats no part of it
-	}
-	switch monotone := rule.IsMonotone(); {
-	case monotone && !g.Seal.IsZero():
-		return edge.InvalidToken("has a seal; the rule of this key is monotone, which takes a bare TOKEN")
-	case monotone:
-		r.grant = objects.Proof{Resource: needed, Token: g.Token, SealHash: []byte{}} // no seal, which differs from not presented
-		return nil
-	case g.Seal.IsZero():
-		return edge.InvalidToken("has no seal; it reads TOKEN.SEAL")
-	}
-	r.grant = objects.Proof{Resource: needed, Token: g.Token, SealHash: g.Seal.Hash()}
-	return nil
-}
-
 // change returns the change that the request makes, with its proof.
 func (r request) change(bucket, key string, cond objects.Conditions) objects.Change {
 	return objects.Change{Bucket: bucket, Key: key, Proof: r.grant, Invocation: r.invocation, Conditions: cond}
-}
-
-// Response headers of a refusal by the fence.
-const (
-	headerCode     = "Fencing-Code"
-	headerRecorded = "Fencing-Recorded"
-	headerResource = "Fencing-Resource" // percent-encoded
-)
-
-// refuse sets the response headers of a refusal by the fence.
-func (r request) refuse(facts *s3error.Fencing) {
-	if r.http == nil || facts == nil {
-		return
-	}
-	h := &r.http.Response.Header
-	h.Set(headerCode, facts.Code)
-	if facts.Recorded > 0 {
-		h.Set(headerRecorded, facts.Recorded.String())
-	}
-	if facts.Resource != "" {
-		h.Set(headerResource, fence.EscapeResource(facts.Resource))
-	}
 }
 
 // stages reports whether the request asks for its upload to be staged.
@@ -233,14 +131,159 @@ func (r request) checkStage() error {
 	return nil
 }
 
-// tellStage names the stage in the answer.
-func (r request) tellStage(v objects.Stored) {
+// nameStage names the stage in the answer.
+func (r request) nameStage(v objects.Stored) {
 	r.http.Response.Header.Set(edge.HeaderStage, blob.ID(v.ID).String())
 }
 
-// addressed is a request and what it names; key is "" for a bucket.
-type addressed struct {
-	request
+// encoding returns the encoding-type, which versitygw does not pass on.
+func (r request) encoding() (types.EncodingType, error) {
+	switch t := r.query("encoding-type"); t {
+	case "":
+		return "", nil
+	case "url":
+		return types.EncodingTypeUrl, nil
+	}
+	return "", s3error.Error{Code: "InvalidArgument", Status: 400, Message: "Invalid Encoding Method specified in Request"}
+}
 
-	bucket, key string
+// expects reads the conditions of a deletion that versitygw drops: an invalid size, a date in another form or in the
+// future. With an invalid condition nothing is deleted.
+func (r request) expects(in *s3.DeleteObjectInput) error {
+	if r.header(edge.HeaderExpectedSize) != "" && in.IfMatchSize == nil {
+		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The header " + edge.HeaderExpectedSize + " is not a size. Nothing was deleted."}
+	}
+	if text := r.header(edge.HeaderExpectedTime); text != "" {
+		at, err := dateOf(text)
+		if err != nil {
+			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The header " + edge.HeaderExpectedTime + " is not a date. Nothing was deleted."}
+		}
+		in.IfMatchLastModifiedTime = &at
+	}
+	return nil
+}
+
+func dateOf(text string) (time.Time, error) {
+	at, err := http.ParseTime(text)
+	if err != nil {
+		at, err = time.Parse(time.RFC3339, text)
+	}
+	return at, err
+}
+
+// condition returns a condition on the target, which versitygw does not pass on.
+func (r request) condition(header string) *string {
+	return optional(strings.Trim(r.header(header), `"`))
+}
+
+// rangeHolds evaluates If-Range: without the version's ETag or date there, Range is ignored and the whole version is
+// the answer. A weak ETag never matches.
+func (r request) rangeHolds(v objects.Stored) bool {
+	if r.http == nil {
+		return true
+	}
+	held := r.header("If-Range")
+	return held == "" || held == quoted(v.ETag) || held == v.CreatedAt.UTC().Format(http.TimeFormat)
+}
+
+// parseSource parses a copy's source. versitygw decodes it before it looks for a version id, so it can take part of a
+// key for one.
+func parseSource(source string) (bucket, key, versionID string, err error) {
+	if bucket, _, _, err = front.ParseCopySource(source); err != nil {
+		return "", "", "", err
+	}
+	path, id, _ := strings.Cut(source, "?versionId=")
+	path, _ = url.QueryUnescape(path) // the whole source could be decoded above
+	_, key, _ = strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	id, _ = url.QueryUnescape(id)
+	return bucket, key, id, nil
+}
+
+// Response headers of a refusal by the fence.
+const (
+	headerCode     = "Fencing-Code"
+	headerRecorded = "Fencing-Recorded"
+	headerResource = "Fencing-Resource" // percent-encoded
+)
+
+// setFencingHeaders sets the response headers of a refusal by the fence.
+func (r request) setFencingHeaders(facts *s3error.Fencing) {
+	if r.http == nil || facts == nil {
+		return
+	}
+	h := &r.http.Response.Header
+	h.Set(headerCode, facts.Code)
+	if facts.Recorded > 0 {
+		h.Set(headerRecorded, facts.Recorded.String())
+	}
+	if facts.Resource != "" {
+		h.Set(headerResource, fence.EscapeResource(facts.Resource))
+	}
+}
+
+// unavailable asks the client to retry.
+func (r request) unavailable(message string) s3error.Error {
+	return s3error.Unavailable(r.message(message))
+}
+
+// noRight refuses a request for which the principal of the credentials has no right, or no longer has it.
+func (r request) noRight() s3error.Error {
+	return s3error.Error{Code: "AccessDenied", Status: http.StatusForbidden, Message: r.message(s3error.MessageNoRight)}
+}
+
+// message returns the text for this attempt: of a possible repetition it claims nothing of earlier attempts, which were
+// not looked for.
+func (r request) message(text string) string {
+	if r.mayRepeat() {
+		return s3error.Repeated(text)
+	}
+	return text
+}
+
+// mayRepeat reports whether the request may be a repetition of a write. A client that does not count its attempts may
+// have sent it before.
+func (r request) mayRepeat() bool {
+	if r.invocation == "" || r.http == nil || r.reads() {
+		return false
+	}
+	for field := range strings.SplitSeq(r.header(edge.HeaderAttempt), ";") {
+		if n, counted := strings.CutPrefix(strings.TrimSpace(field), "attempt="); counted {
+			return n != "1"
+		}
+	}
+	return true
+}
+
+// lapse is the end of the credentials that signed a request.
+type lapse struct {
+	undecided error // not nil: an earlier attempt may still take effect
+}
+
+// repeatable are the operations that answer a request with the result of its earlier attempt.
+var repeatable = map[string]bool{
+	metrics.ActionPutObject: true, metrics.ActionCopyObject: true, metrics.ActionDeleteObject: true, metrics.ActionDeleteObjects: true,
+	metrics.ActionPutObjectTagging: true, metrics.ActionDeleteObjectTagging: true,
+	metrics.ActionCreateMultipartUpload: true, metrics.ActionUploadPart: true, metrics.ActionUploadPartCopy: true,
+	metrics.ActionCompleteMultipartUpload: true, metrics.ActionAbortMultipartUpload: true,
+}
+
+// lapsed reports whether expired credentials signed a request that cannot be the repetition of a write.
+func (r request) lapsed(action string) bool { return r.expired != nil && !repeatable[action] }
+
+// answer returns what a client with expired credentials learns of an error: that its grant is superseded, or that its
+// request could not be judged. Other errors would tell what is stored.
+func (l *lapse) answer(err error) error {
+	status := 0
+	if code, ok := fence.CodeOf(err); ok {
+		status = code.S3Status
+	} else if e := s3error.Of(err, ""); e != nil {
+		status = e.StatusCode()
+	}
+	switch {
+	case status == 0 || status >= http.StatusInternalServerError || errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrUnknown):
+		return err
+	case l.undecided != nil:
+		return l.undecided
+	}
+	return errExpired
 }

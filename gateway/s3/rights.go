@@ -2,7 +2,6 @@ package s3
 
 import (
 	"log/slog"
-	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -23,40 +22,53 @@ type right struct {
 	resource  string
 }
 
+// authorizer asks for the rights of the principals that sign requests, and logs denials.
+type authorizer struct {
+	rights  Rights // nil: everybody may do everything
+	root    string // root's access key
+	log     *slog.Logger
+	denials denials
+}
+
 // needed returns the right that the signer of a request needs. The principal of a lease's credentials must still have
 // the right to acquire the resource. The port's own key is a principal of its own. asked is false for an unsigned
 // request, which is refused elsewhere.
-func (c config) needed(r request, s credentials.Session, leased bool) (n right, asked bool) {
+func (a *authorizer) needed(r request, s credentials.Session, leased bool) (n right, asked bool) {
 	switch {
-	case c.Rights == nil || !leased && !r.root:
+	case a.rights == nil || !leased && !r.root:
 		return right{}, false
 	case leased:
 		return right{s.Principal, access.Acquire, s.Resource}, true
 	}
-	n = right{access.S3Prefix + c.RootAccessKey, access.Buckets, ""}
-	if method := string(r.http.Method()); method == http.MethodGet || method == http.MethodHead {
+	n = right{access.S3Prefix + a.root, access.Buckets, ""}
+	if r.reads() {
 		n.verb = access.S3Read
 	}
 	return n, true
 }
 
-// permitted reports whether the request is allowed, and logs a denial.
-func (b *backend) permitted(r request, s credentials.Session, leased bool, action string) bool {
-	n, asked := b.cfg.needed(r, s, leased)
-	if !asked || b.cfg.Rights.May(n.principal, n.verb, n.resource) {
+// permits reports whether the request is allowed, and logs a denial.
+func (a *authorizer) permits(r request, s credentials.Session, leased bool, action string) bool {
+	n, asked := a.needed(r, s, leased)
+	if !asked || a.rights.May(n.principal, n.verb, n.resource) {
 		return true
 	}
-	b.tellDenied(r, n, action)
+	a.logDenial(r, n, action)
 	return false
 }
 
-// tellDenied writes an audit line, at most one per principal and denialsEvery.
-func (b *backend) tellDenied(r request, n right, action string) {
-	suppressed, due := b.denials.due(n.principal, time.Now())
+// readsAll reports whether credentials without OwnKeys may read other resources' objects now.
+func (a *authorizer) readsAll(s credentials.Session) bool {
+	return a.rights == nil || a.rights.May(s.Principal, access.S3Read, "")
+}
+
+// logDenial writes an audit line, at most one per principal and denialsEvery.
+func (a *authorizer) logDenial(r request, n right, action string) {
+	suppressed, due := a.denials.due(n.principal, time.Now())
 	if !due {
 		return
 	}
-	b.cfg.Logger.Info("a request was denied", "verb", n.verb, "resource", n.resource, "operation", strings.TrimPrefix(action, actionPrefix), "suppressed_before", suppressed, "request_id", r.id(),
+	a.log.Info("a request was denied", "verb", n.verb, "resource", n.resource, "operation", strings.TrimPrefix(action, actionPrefix), "suppressed_before", suppressed, "request_id", r.id(),
 		slog.Group("audit", "principal", n.principal, "client", r.http.RemoteAddr().String()))
 }
 
@@ -69,12 +81,12 @@ const (
 // Safe for concurrent use.
 type denials struct {
 	mu sync.Mutex
-	of map[string]denied
+	of map[string]denial
 }
 
-type denied struct {
-	told       time.Time
-	suppressed int
+type denial struct {
+	logged     time.Time
+	suppressed int // since then
 }
 
 // due reports whether a denial is logged now, and how many were suppressed since the last.
@@ -82,19 +94,14 @@ func (d *denials) due(principal string, now time.Time) (suppressed int, due bool
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	last, known := d.of[principal]
-	if known && now.Sub(last.told) < denialsEvery {
+	if known && now.Sub(last.logged) < denialsEvery {
 		last.suppressed++
 		d.of[principal] = last
 		return 0, false
 	}
 	if d.of == nil || len(d.of) >= maxDenied {
-		d.of = map[string]denied{}
+		d.of = map[string]denial{}
 	}
-	d.of[principal] = denied{told: now}
+	d.of[principal] = denial{logged: now}
 	return last.suppressed, true
-}
-
-// readsAll reports whether credentials without OwnKeys may read other resources' objects now.
-func (c config) readsAll(s credentials.Session) bool {
-	return c.Rights == nil || c.Rights.May(s.Principal, access.S3Read, "")
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
-func named(name string, verbs ...access.Verb) access.Definition {
+func principal(name string, verbs ...access.Verb) access.Definition {
 	d := access.Definition{Name: name}
 	if !strings.HasPrefix(name, "s3:") {
 		d.Tokens = []access.Digest{access.DigestOf(name)}
@@ -28,7 +28,7 @@ func named(name string, verbs ...access.Verb) access.Definition {
 // The current rights of their principal bound credentials, not the rights at their issue.
 func TestCredentialsAreWorthWhatTheirPrincipalMayNow(t *testing.T) {
 	t.Parallel()
-	all, err := access.New([]access.Definition{named("worker", access.Acquire, access.S3Read), named("s3:"+rootAccess, access.S3Read, access.Buckets)})
+	all, err := access.New([]access.Definition{principal("worker", access.Acquire, access.S3Read), principal("s3:"+rootAccess, access.S3Read, access.Buckets)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,14 +63,14 @@ func TestCredentialsAreWorthWhatTheirPrincipalMayNow(t *testing.T) {
 	expect("the port's key", root, "GET", "/orders/1001/a", 200)
 	expect("the port's key", root, "PUT", "/more", 200)
 
-	replace(named("worker", access.Acquire), named("s3:"+rootAccess, access.S3Read))
+	replace(principal("worker", access.Acquire), principal("s3:"+rootAccess, access.S3Read))
 	expect("without s3-read", of("worker"), "PUT", "/orders/1001/b", 200)
 	expect("without s3-read", of("worker"), "GET", "/orders/1001/a", 200)
 	expect("without s3-read", of("worker"), "GET", "/orders/1002/none", 403)
 	expect("without buckets", root, "PUT", "/evenmore", 403)
 	expect("without buckets", root, "GET", "/orders/1001/a", 200)
 
-	replace(named("worker"))
+	replace(principal("worker"))
 	if _, text := w.send(raw{creds: of("worker"), method: "DELETE", path: "/orders/1001/a"}); !strings.Contains(text, "an earlier attempt of the same request may have") {
 		t.Errorf("what was done before is denied: %s", text)
 	}
@@ -86,7 +86,7 @@ func TestCredentialsAreWorthWhatTheirPrincipalMayNow(t *testing.T) {
 // Denials are logged at a limited rate: a client that retries without a pause does not fill the log.
 func TestADenialIsWrittenDownNowAndThen(t *testing.T) {
 	t.Parallel()
-	all, err := access.New([]access.Definition{named("worker"), named("reader", access.Acquire)})
+	all, err := access.New([]access.Definition{principal("worker"), principal("reader", access.Acquire)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,18 +3,21 @@ package s3
 import (
 	"net/http"
 
+	"github.com/gofiber/fiber/v3"
 	"github.com/versity/versitygw/metrics"
+	"github.com/versity/versitygw/s3api/controllers"
 	"github.com/versity/versitygw/s3err"
 )
 
-// places are all operations that the S3 port serves, or refuses in its own words. A sub-resource that is missing here
-// answers NotImplemented: versitygw's own router would ignore it, and DELETE /bucket?policy would delete the bucket.
-var places = []place{
+// routeTable has all operations that the S3 port serves, or refuses in its own words. A sub-resource that is missing
+// here answers NotImplemented: versitygw's own router would ignore it, and DELETE /bucket?policy would delete the
+// bucket.
+var routeTable = []place{
 	{method: http.MethodGet, level: ofService, routes: []route{
 		noCopySource,
 		{action: metrics.ActionListAllMyBuckets, do: versity(ctl.ListBuckets), steps: anyRegion | unnamed | noCORS | noACL},
 	}},
-	{method: http.MethodOptions, level: ofService, routes: []route{{do: nothing, steps: open}}},
+	{method: http.MethodOptions, level: ofService, routes: []route{{do: emptyAnswer, steps: open}}},
 
 	{method: http.MethodHead, level: ofBucket, routes: []route{
 		noCopySource,
@@ -79,17 +82,17 @@ var places = []place{
 	{method: http.MethodDelete, level: ofBucket, with: "id", routes: []route{
 		noCopySource,
 		{sub: "tagging", action: metrics.ActionDeleteBucketTagging, do: versity(ctl.DeleteBucketTagging)},
-		{sub: "ownershipControls", action: metrics.ActionDeleteBucketOwnershipControls, own: deleteNone, steps: checked},
+		{sub: "ownershipControls", action: metrics.ActionDeleteBucketOwnershipControls, own: deleteUnconfigured, steps: checked},
 		{sub: "policy", action: metrics.ActionDeleteBucketPolicy, do: versity(ctl.DeleteBucketPolicy)},
 		{sub: "cors", action: metrics.ActionDeleteBucketCors, do: versity(ctl.DeleteBucketCors)},
 		unserved("analytics", "", metrics.ActionDeleteBucketAnalyticsConfiguration),
-		{sub: "encryption", action: metrics.ActionDeleteBucketEncryption, own: deleteNone, steps: checked | noCORS},
+		{sub: "encryption", action: metrics.ActionDeleteBucketEncryption, own: deleteUnconfigured, steps: checked | noCORS},
 		unserved("intelligent-tiering", "", metrics.ActionDeleteBucketIntelligentTieringConfiguration),
 		unserved("inventory", "", metrics.ActionDeleteBucketInventoryConfiguration),
 		unserved("lifecycle", "", metrics.ActionDeleteBucketLifecycle),
 		unserved("metrics", "", metrics.ActionDeleteBucketMetricsConfiguration),
 		unserved("replication", "", metrics.ActionDeleteBucketReplication),
-		{sub: "publicAccessBlock", action: metrics.ActionDeletePublicAccessBlock, own: deleteNone, steps: checked | noCORS},
+		{sub: "publicAccessBlock", action: metrics.ActionDeletePublicAccessBlock, own: deleteUnconfigured, steps: checked | noCORS},
 		{sub: "website", action: metrics.ActionDeleteBucketWebsite, do: versity(ctl.DeleteBucketWebsite)},
 		{action: metrics.ActionDeleteBucket, do: versity(ctl.DeleteBucket)},
 	}},
@@ -103,8 +106,8 @@ var places = []place{
 		{action: metrics.ActionHeadObject, do: versity(ctl.HeadObject), steps: sumOptional},
 	}},
 	{method: http.MethodGet, level: ofObject, routes: []route{
-		{sub: "uploads", action: metrics.ActionUndetected, do: fails(s3err.GetAPIError(s3err.ErrGetUploadsWithKey)), steps: open},
-		{sub: "versions", action: metrics.ActionUndetected, do: fails(s3err.GetAPIError(s3err.ErrVersionsWithKey)), steps: open},
+		{sub: "uploads", action: metrics.ActionUndetected, do: failing(s3err.GetAPIError(s3err.ErrGetUploadsWithKey)), steps: open},
+		{sub: "versions", action: metrics.ActionUndetected, do: failing(s3err.GetAPIError(s3err.ErrVersionsWithKey)), steps: open},
 		noCopySource,
 		{sub: "tagging", action: metrics.ActionGetObjectTagging, do: versity(ctl.GetObjectTagging)},
 		{sub: "retention", action: metrics.ActionGetObjectRetention, do: versity(ctl.GetObjectRetention)},
@@ -121,8 +124,8 @@ var places = []place{
 		{sub: "acl", action: metrics.ActionPutObjectAcl, own: (*backend).writeACL, steps: checked},
 		{sub: "uploadId", and: "partNumber", header: headerCopySource, action: metrics.ActionUploadPartCopy, do: versity(ctl.UploadPartCopy)},
 		{sub: "uploadId", and: "partNumber", action: metrics.ActionUploadPart, do: versity(ctl.UploadPart), steps: streamed},
-		{and: "partNumber", action: metrics.ActionUndetected, do: fails(errUploadID), steps: open},
-		{sub: "uploadId", action: metrics.ActionUndetected, do: fails(errPartNumber), steps: open},
+		{and: "partNumber", action: metrics.ActionUndetected, do: failing(errUploadID), steps: open},
+		{sub: "uploadId", action: metrics.ActionUndetected, do: failing(errPartNumber), steps: open},
 		{header: headerCopySource, action: metrics.ActionCopyObject, do: versity(ctl.CopyObject), steps: corsFirst},
 		{action: metrics.ActionPutObject, do: versity(ctl.PutObject), steps: streamed | corsFirst},
 	}},
@@ -141,8 +144,8 @@ var places = []place{
 	{method: http.MethodOptions, level: ofObject, routes: []route{{action: metrics.ActionOptions, do: versity(ctl.CORSOptions), steps: anonymous}}},
 }
 
-// notRead are sub-resources of S3 that no read has; without this list they would be ignored.
-const notRead = "torrent session metadataTable metadataConfiguration metadataInventoryTable metadataJournalTable abac " +
+// otherSubresources are sub-resources of S3 that no read has; without this list they would be ignored.
+const otherSubresources = "torrent session metadataTable metadataConfiguration metadataInventoryTable metadataJournalTable abac " +
 	"renameObject select restore"
 
 // noCopySource refuses a header that only writes may have, before authentication.
@@ -152,6 +155,30 @@ var noCopySource = route{header: headerCopySource, action: metrics.ActionUndetec
 func unserved(sub, and, action string) route {
 	return route{sub: sub, and: and, action: action, steps: noCORS}
 }
+
+// versity wraps an operation of versitygw.
+func versity(do func(ctl, fiber.Ctx) (*controllers.Response, error)) serveFunc {
+	return func(p *port, c fiber.Ctx) (*controllers.Response, error) { return do(p.ctl, c) }
+}
+
+func refuseCopySource(_ *port, c fiber.Ctx) (*controllers.Response, error) {
+	return &controllers.Response{}, s3err.GetInvalidArgumentErr(s3err.InvalidArgCopySource, c.Get(headerCopySource))
+}
+
+// emptyAnswer answers 200 and has no effect.
+func emptyAnswer(*port, fiber.Ctx) (*controllers.Response, error) {
+	return &controllers.Response{}, nil
+}
+
+// deleteObjects calls versitygw, except for lists that it cannot parse.
+func deleteObjects(p *port, c fiber.Ctx) (*controllers.Response, error) {
+	if hasDates(c.BodyRaw()) {
+		return deleteDatedObjects(p, c)
+	}
+	return p.ctl.DeleteObjects(c)
+}
+
+var deleteDatedObjects = ownOperation(metrics.ActionDeleteObjects, (*backend).deleteDated)
 
 var (
 	errPartNumber = s3err.GetMethodNotAllowedErr(http.MethodPut, s3err.ResourceTypeUpload,

@@ -105,7 +105,7 @@ func upstream(t *testing.T) []string {
 	}
 	list, err := os.ReadFile(filepath.Join("testdata", "versitygw-"+string(version[1])+"-routes.txt"))
 	if err != nil {
-		t.Fatalf("versitygw has another version: compare its routes with ours, and make the list anew: %v", err)
+		t.Fatalf("versitygw has another version: compare its routes with ours, and renew the list: %v", err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(list)), "\n")
 	return lines[1:]

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v3"
+	"github.com/versity/versitygw/s3api/controllers"
+	"github.com/versity/versitygw/s3api/middlewares"
 
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
@@ -38,17 +40,39 @@ func New(deps Deps, o Options) (*Server, error) {
 		stop()
 		return nil, err
 	}
-	s := &Server{cfg: cfg, backend: be, stop: stop, gate: newGate(cfg, uploads)}
-	s.app = newApp(cfg, be, s.gate)
+	routes := newRouter(routeTable, otherSubresources)
+	s := &Server{cfg: cfg, backend: be, stop: stop, gate: newGate(cfg, uploads, routes)}
+	s.app = newApp(cfg, be, s.gate, routes)
 	edge.Guard(s.app.Server(), cfg.timeouts(), cfg.Logger)
 	return s, nil
+}
+
+// headerSize bounds the request line and headers, in bytes.
+const headerSize = 8 << 10
+
+func newApp(cfg config, be *backend, g *gate, r *router) *fiber.App {
+	p := newPort(cfg, be, r)
+	app := fiber.New(fiber.Config{
+		StreamRequestBody: true,
+		ReadBufferSize:    headerSize,
+		Concurrency:       cfg.MaxConnections + edge.Refusers + 1, // the listener enforces the limit
+		ErrorHandler:      g.failed,
+	})
+	app.Use("*", g.rescue, middlewares.DrainRequestBody(), middlewares.RequestIDs(), g.handle,
+		middlewares.SetDefaultValues(p.root, cfg.Region), controllers.WrapMiddleware(middlewares.DecodeURL, nil, operations{}))
+	if cfg.Domain != "" {
+		app.Use("*", middlewares.HostStyleParser(cfg.Domain))
+	}
+	app.All("/:bucket/*", p.dispatch) // versitygw's operations read the bucket parameter
+	app.All("*", p.dispatch)
+	return app
 }
 
 // Catalog returns the server's catalog of buckets and objects.
 func (s *Server) Catalog() *objects.Catalog { return s.backend.catalog }
 
 // SawDatabase reports which PostgreSQL a connection leads to, as fence.identity names it; "" for one that may have lost
-// acknowledged writes. The server forgets what it has cached of another one.
+// acknowledged writes. The server drops its cache of another one.
 func (s *Server) SawDatabase(identity string) { s.backend.reader.Saw(identity) }
 
 // Keeper returns the keeper of the server's blob store and database.

@@ -66,7 +66,7 @@ var objectMutants = []Mutant{
 			File: "gateway/objects/reserve.go",
 			Old:  "id, ok = r.free[0].id, true\n\t\tr.free = r.free[1:]", New: "id, ok = r.free[0].id, true",
 		}, {
-			File: "gateway/blob/reserve.go",
+			File: "gateway/blob/dir.go",
 			Old:  "\tif err == nil && info.Size() > 0 {\n\t\terr = ErrFilled\n\t}", New: "\t_ = info",
 		}},
 		Surfaces: []string{"s3-small"},
@@ -81,12 +81,12 @@ var objectMutants = []Mutant{
 			"enough.",
 		Files: []Replace{
 			{
-				File: "gateway/objects/find.go",
+				File: "gateway/objects/reader.go",
 				Old:  "\t\"strings\"\n\t\"time\"\n",
 				New:  "\t\"strings\"\n\t\"sync\"\n\t\"time\"\n",
 			},
 			{
-				File: "gateway/objects/find.go",
+				File: "gateway/objects/reader.go",
 				Old:  "// Reader finds versions",
 				New: `var latest sync.Map
 
@@ -98,7 +98,7 @@ type late struct {
 // Reader finds versions`,
 			},
 			{
-				File: "gateway/objects/find.go",
+				File: "gateway/objects/reader.go",
 				Old:  "\tcase err == nil:\n\t\tr.memory.remember(bucket, key, c, began)",
 				New: `	case err == nil:
 		old, ok := latest.Load(bucket + "/" + key)

@@ -51,9 +51,9 @@ func newUploads(t *testing.T) *uploads {
 
 // lookAgain makes the next upload check the owner of the store.
 func (u *uploads) lookAgain() {
-	u.keeper.memory.mu.Lock()
-	defer u.keeper.memory.mu.Unlock()
-	u.keeper.memory.until = time.Time{}
+	u.keeper.owner.mu.Lock()
+	defer u.keeper.owner.mu.Unlock()
+	u.keeper.owner.until = time.Time{}
 }
 
 // textBody is a body whose digests are not needed.
@@ -183,11 +183,11 @@ func TestAStoreThatIsMarkedMeanwhileIsOurs(t *testing.T) {
 type probing struct {
 	blob.Store
 
-	meanwhile func()
+	onDelete func()
 }
 
 func (s *probing) Delete(ctx context.Context, id blob.ID) error {
-	s.meanwhile()
+	s.onDelete()
 	return s.Store.Delete(ctx, id)
 }
 
@@ -196,7 +196,7 @@ func TestAProbeIsNotTakenForAnothersBlob(t *testing.T) {
 	t.Parallel()
 	u := newUploads(t)
 	var looked int
-	store := &probing{Store: u.store, meanwhile: func() {
+	store := &probing{Store: u.store, onDelete: func() {
 		looked++
 		if err := New(u.keeper.db, u.store).Check(t.Context()); err != nil {
 			t.Error(err)

@@ -60,15 +60,15 @@ const DefaultRecordAge = 30 * 24 * time.Hour
 // Swept is the result of a sweep.
 type Swept struct {
 	Adopted   int // unlisted blobs in the store, now recorded
-	Named     int // blobs without a row that a version lists: left alone, but a sign of damage
+	Listed    int // blobs without a row that a version lists: left alone, but a sign of damage
 	Pruned    int // older versions that their buckets no longer keep
 	Forgotten int // records of deletions, and of versions without bytes
 	Condemned int // blobs to which nothing points, now marked
 	Deleted   int // blobs whose bytes were deleted, some of them again
 }
 
-// Grace returns how long the bytes of superseded versions stay at least: the longest SupersededAge with which a sweep of
-// this database has run or that was declared by [Keeper.DeclareGrace], or the one that a sweep with Shorten has set
+// Grace returns how long the bytes of superseded versions stay at least: the longest SupersededAge with which a sweep
+// of this database has run or that was declared by [Keeper.DeclareGrace], or the one that a sweep with Shorten has set
 // since. 0: none of them.
 func (k *Keeper) Grace(ctx context.Context) (time.Duration, error) {
 	var micros int64
@@ -361,7 +361,7 @@ func (r *rowless) adopt(ctx context.Context) error {
 		return q.QueryRow(ctx, sqlAdopt, r.unknown, r.DryRun).Scan(&adopted, &named)
 	})
 	r.swept.Adopted += adopted
-	r.swept.Named += named
+	r.swept.Listed += named
 	r.unknown = r.unknown[:0]
 	if err != nil && ctx.Err() == nil && time.Since(begun) >= r.limit {
 		return fmt.Errorf("PostgreSQL took longer than %v to compare %d unknown blobs with all versions", r.limit, n)

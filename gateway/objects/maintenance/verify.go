@@ -3,9 +3,11 @@ package maintenance
 import (
 	"context"
 	"crypto/md5" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -28,15 +30,15 @@ const (
 	sqlByKey = ` ORDER BY p.bucket, p.key LIMIT $5`
 	// A page of current versions, ordered by key.
 	sqlVerifyCurrent = sqlCurrent + `(p.bucket, p.key) > ($1, $2)` + sqlByKey
-	// The same where the last key's kept versions are not all read ($6 > 0): its current version comes again if it is not
-	// the one that was read ($7). Else a kept version that becomes current between two pages is in neither.
+	// The same where the last key's kept versions are not all read ($6 > 0): its current version comes again if it is
+	// not the one that was read ($7). Else a kept version that becomes current between two pages is in neither.
 	sqlVerifyCurrentAgain = sqlCurrent + `(p.bucket, p.key) >= ($1, $2) AND NOT (p.bucket = $1 AND p.key = $2 AND ($6 = 0 OR v.id = $7))` + sqlByKey
 	sqlVerifyKept         = `SELECT v.bucket, v.key, v.id, v.blobs, v.blob_sizes, v.etag, v.kept_order, ` + sqlChecksum + `
 	FROM objects.versions v
 	WHERE (v.bucket, v.key) >= ($1, $2) AND NOT (v.bucket = $1 AND v.key = $2 AND v.kept_order >= $6)
 	AND v.kept_order IS NOT NULL AND NOT v.deletion AND ($3 = '' OR v.bucket = $3) AND ($4 = '' OR starts_with(v.key, $4))
 	ORDER BY v.bucket, v.key, v.kept_order DESC LIMIT $5`
-	// A page of both, in one statement: a version that stops being current meanwhile is not missed. Of each key the current
+	// A page of both, in one statement: a version that stops being current is not missed. Of each key the current
 	// version comes first, then the kept ones, the newest first.
 	sqlVerifyAll  = "(" + sqlVerifyCurrentAgain + ") UNION ALL (" + sqlVerifyKept + ") ORDER BY bucket, key, kept_order DESC LIMIT $5"
 	sqlStillThere = `SELECT EXISTS (SELECT FROM objects.pointers p WHERE p.bucket = $1 AND p.key = $2 AND p.version = $3)
@@ -187,7 +189,7 @@ func (v *verifier) page(ctx context.Context) (page []recorded, err error) {
 func (v *verifier) version(ctx context.Context, r recorded) error {
 	v.done.Versions++
 	parts := make([][]byte, len(r.blobs))
-	checksum := resum(r.algorithm, r.checksum)
+	checksum := newChecksumCheck(r.algorithm, r.checksum)
 	for i, id := range r.blobs {
 		sum, problem, err := v.sum(ctx, id, r.sizes[i], checksum)
 		if ctx.Err() != nil {
@@ -197,7 +199,7 @@ func (v *verifier) version(ctx context.Context, r recorded) error {
 			return v.bad(ctx, r, blob.ID(id).String(), problem, err)
 		}
 		parts[i] = sum
-		checksum.blobEnds()
+		checksum.endBlob()
 	}
 	v.failed = 0
 	got := etagOf(parts)
@@ -207,7 +209,7 @@ func (v *verifier) version(ctx context.Context, r recorded) error {
 	if got != r.etag {
 		return v.bad(ctx, r, "", BlobContent, fmt.Errorf("the stored bytes have the ETag %s, but %s is recorded", got, r.etag))
 	}
-	if err := checksum.differs(); err != nil {
+	if err := checksum.check(); err != nil {
 		return v.bad(ctx, r, "", BlobContent, err)
 	}
 	return nil
@@ -297,6 +299,63 @@ func (v *verifier) bad(ctx context.Context, r recorded, id, problem string, caus
 	}
 	if v.failed++; v.failed >= verifyPatience {
 		return fmt.Errorf("verify: %d blobs in a row can't be read; is the blob store available? %w", v.failed, cause)
+	}
+	return nil
+}
+
+// checksumCheck recomputes a version's recorded checksum from the bytes that are read: from all of them, or from the
+// parts' checksums, where each part is a blob. If none was recorded it does nothing.
+type checksumCheck struct {
+	algorithm, recorded string
+
+	all   hash.Hash // nil: none was recorded, or the algorithm is unknown here
+	part  hash.Hash // nil: all hashes the bytes themselves
+	parts int
+}
+
+func newChecksumCheck(algorithm, recorded string) *checksumCheck {
+	r := &checksumCheck{algorithm: algorithm, recorded: recorded}
+	if recorded == "" {
+		return r
+	}
+	r.all = objects.ChecksumHash(algorithm)
+	if objects.IsComposite(recorded) {
+		r.part = objects.ChecksumHash(algorithm)
+	}
+	return r
+}
+
+// Write implements [io.Writer]. It does not fail.
+func (r *checksumCheck) Write(p []byte) (int, error) {
+	switch {
+	case r.part != nil:
+		return r.part.Write(p)
+	case r.all != nil:
+		return r.all.Write(p)
+	}
+	return len(p), nil
+}
+
+// endBlob is called at the end of each blob.
+func (r *checksumCheck) endBlob() {
+	if r.part != nil {
+		r.all.Write(r.part.Sum(nil))
+		r.part.Reset()
+		r.parts++
+	}
+}
+
+// check returns an error if the checksum is not the recorded one.
+func (r *checksumCheck) check() error {
+	if r.all == nil {
+		return nil
+	}
+	got := base64.StdEncoding.EncodeToString(r.all.Sum(nil))
+	if r.part != nil {
+		got += "-" + strconv.Itoa(r.parts)
+	}
+	if got != r.recorded {
+		return fmt.Errorf("the stored bytes have the %s %s, but %s is recorded", r.algorithm, got, r.recorded)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 type Keyring struct {
 	current string
 	keys    map[string]sessionKeys
-	seen    seenTokens
+	cache   tokenCache
 }
 
 // sessionKeys are derived from one master key, one per purpose.

@@ -95,14 +95,14 @@ func (k *Keyring) IssueTo(principal, resource string, token fence.Token, expires
 	payload = binary.BigEndian.AppendUint64(payload, uint64(token))
 	payload = append(payload, resource...)
 	keys := k.keys[k.current]
-	text := base64.RawURLEncoding.EncodeToString(append(payload, keyed(keys.mac, payload)...))
+	text := base64.RawURLEncoding.EncodeToString(append(payload, hmacOf(keys.mac, payload)...))
 	access := accessKeyOf(text)
 	return Credentials{AccessKeyID: access, SecretAccessKey: keys.secretOf(access, text), SessionToken: text, Expires: expires}, nil
 }
 
 // Open authenticates a session token, without checking its expiry. The error is [ErrForged].
 func (k *Keyring) Open(text string) (Session, error) {
-	if t := k.seen.get(text); t != nil {
+	if t := k.cache.get(text); t != nil {
 		return t.session, nil
 	}
 	s, _, err := k.open(text)
@@ -121,7 +121,7 @@ func (k *Keyring) open(text string) (Session, sessionKeys, error) {
 		return Session{}, sessionKeys{}, ErrForged
 	}
 	keys, known := k.keys[string(payload[2:2+idLength])]
-	if !known || !hmac.Equal(mac, keyed(keys.mac, payload)) {
+	if !known || !hmac.Equal(mac, hmacOf(keys.mac, payload)) {
 		return Session{}, sessionKeys{}, ErrForged
 	}
 	s, whole := readSession(raw[0], payload[2+idLength:])
@@ -162,7 +162,7 @@ func readSession(format byte, body []byte) (s Session, whole bool) {
 // Verify authenticates a request's access key and session token. The result holds the secret that must sign the
 // request. The error is [ErrForged] or [ErrExpired].
 func (k *Keyring) Verify(access, text string, now time.Time) (*Verified, error) {
-	t := k.seen.get(text)
+	t := k.cache.get(text)
 	if t == nil {
 		s, keys, err := k.open(text)
 		if err != nil {
@@ -170,7 +170,7 @@ func (k *Keyring) Verify(access, text string, now time.Time) (*Verified, error) 
 		}
 		own := accessKeyOf(text)
 		t = &Verified{session: s, access: own, secret: keys.secretOf(own, text)}
-		k.seen.put(text, t)
+		k.cache.put(text, t)
 	}
 	if access != t.access {
 		return nil, ErrForged
@@ -188,5 +188,5 @@ func accessKeyOf(sessionToken string) string {
 
 // secretOf also binds the secret to the whole session token: the access key is only 80 bits of its hash.
 func (k sessionKeys) secretOf(access, sessionToken string) string {
-	return base64.RawURLEncoding.EncodeToString(keyed(k.secret, []byte(access+"\x00"+sessionToken)))
+	return base64.RawURLEncoding.EncodeToString(hmacOf(k.secret, []byte(access+"\x00"+sessionToken)))
 }

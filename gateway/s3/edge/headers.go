@@ -17,9 +17,9 @@ import (
 // These checks refuse what is not implemented, before versitygw takes it for something else: it selects operations by
 // the parameters that it knows, so DELETE /bucket?metadataTable would delete the bucket.
 
-// everywhere are the parameters that any operation may have: those of a presigned URL.
-const everywhere = "x-id Expires AWSAccessKeyId Signature X-Amz-Algorithm X-Amz-Credential X-Amz-Date X-Amz-Expires X-Amz-SignedHeaders " +
-	"X-Amz-Signature X-Amz-Security-Token X-Amz-Content-Sha256 X-Amz-User-Agent"
+// presigned are the parameters of a presigned URL, which any operation may have.
+var presigned = Words(strings.ToLower("x-id Expires AWSAccessKeyId Signature X-Amz-Algorithm X-Amz-Credential X-Amz-Date X-Amz-Expires X-Amz-SignedHeaders " +
+	"X-Amz-Signature X-Amz-Security-Token X-Amz-Content-Sha256 X-Amz-User-Agent"))
 
 // Headers of this gateway, and of SDKs.
 const (
@@ -51,14 +51,12 @@ const (
 	HeaderGrant = "X-Amz-Grant-" // prefix of several
 )
 
-// ofWrites are the headers of conditions on a write, a deletion or a copy's source.
-var ofWrites = Words("If-Match If-None-Match X-Amz-Copy-Source-If-Match X-Amz-Copy-Source-If-None-Match X-Amz-Copy-Source-If-Modified-Since " +
+// writeConditions are the headers of conditions on a write, a deletion or a copy's source.
+var writeConditions = Words("If-Match If-None-Match X-Amz-Copy-Source-If-Match X-Amz-Copy-Source-If-None-Match X-Amz-Copy-Source-If-Modified-Since " +
 	"X-Amz-Copy-Source-If-Unmodified-Since " + HeaderExpectedSize + " " + HeaderExpectedTime)
 
-var (
-	always   = Words(strings.ToLower(everywhere))
-	notThere = []string{HeaderGrant, "X-Amz-Object-Lock-", "X-Amz-Server-Side-Encryption", "X-Amz-Copy-Source-Server-Side-Encryption"}
-)
+// unsupported are the prefixes of headers that ask for what is not implemented.
+var unsupported = []string{HeaderGrant, "X-Amz-Object-Lock-", "X-Amz-Server-Side-Encryption", "X-Amz-Copy-Source-Server-Side-Encryption"}
 
 // Words returns the words of a text, as a set.
 func Words(words string) map[string]bool {
@@ -69,8 +67,8 @@ func Words(words string) map[string]bool {
 	return s
 }
 
-// OfVersions reports whether a PUT writes not an object but something about one, possibly of an older version.
-func OfVersions(c fiber.Ctx) bool {
+// WritesProperties reports whether a PUT writes not an object but something about one, possibly of an older version.
+func WritesProperties(c fiber.Ctx) bool {
 	return slices.ContainsFunc([]string{"tagging", "retention", "legal-hold", "acl"}, c.Request().URI().QueryArgs().Has)
 }
 
@@ -78,7 +76,7 @@ func OfVersions(c fiber.Ctx) bool {
 // put into one.
 func Harmless(name string) bool {
 	name = strings.ToLower(name)
-	return always[name] || strings.HasPrefix(name, "x-amz-checksum-") || name == "x-amz-sdk-checksum-algorithm"
+	return presigned[name] || strings.HasPrefix(name, "x-amz-checksum-") || name == "x-amz-sdk-checksum-algorithm"
 }
 
 // CheckHeaders refuses headers that ask for something not implemented, for any operation.
@@ -88,7 +86,7 @@ func CheckHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 	for name, value := range c.Request().Header.All() {
 		header := string(name)
 		switch {
-		case !reads && ofWrites[header] && (len(bytes.Trim(value, `" `)) == 0 || len(c.Request().Header.PeekAll(header)) > 1): // versitygw uses the first, ignores an empty one
+		case !reads && writeConditions[header] && (len(bytes.Trim(value, `" `)) == 0 || len(c.Request().Header.PeekAll(header)) > 1): // versitygw uses the first, ignores an empty one
 			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The condition " + header + " has no value, or is repeated."}
 		case !strings.HasPrefix(header, "X-Amz-"):
 		case header == "X-Amz-Expected-Bucket-Owner" || header == "X-Amz-Source-Expected-Bucket-Owner":
@@ -96,15 +94,15 @@ func CheckHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 				return s3error.Error{Code: "AccessDenied", Status: http.StatusForbidden, Message: "All buckets here belong to the root access key, which is not the owner that " + header + " names."}
 			}
 		case acl && (header == HeaderACL || strings.HasPrefix(header, HeaderGrant)): // isPrivate checks it
-		case asksForMore(header, string(value), key != ""), overlooked(c, header):
+		case asksForMore(header, string(value), key != ""), wouldIgnore(c, header):
 			return s3err.GetNotImplementedErr(header, "")
 		}
 	}
 	return nil
 }
 
-// overlooked reports whether a header is a condition, a range or a body digest that the operation would ignore.
-func overlooked(c fiber.Ctx, header string) bool {
+// wouldIgnore reports whether the operation would ignore a header: a condition, a range or a body digest.
+func wouldIgnore(c fiber.Ctx, header string) bool {
 	switch header {
 	case HeaderExpectedSize, HeaderExpectedTime:
 		return c.Method() != fiber.MethodDelete
@@ -151,5 +149,5 @@ func asksForMore(header, value string, ofObject bool) bool {
 	case "X-Amz-Website-Redirect-Location", "X-Amz-Write-Offset-Bytes", "X-Amz-Rename-Source":
 		return true
 	}
-	return slices.ContainsFunc(notThere, func(prefix string) bool { return strings.HasPrefix(header, prefix) })
+	return slices.ContainsFunc(unsupported, func(prefix string) bool { return strings.HasPrefix(header, prefix) })
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -98,8 +99,8 @@ func (p *Listener) Accept() (net.Conn, error) {
 type Conn struct {
 	net.Conn
 
-	Surplus bool        // beyond the limit: to be refused
-	Unread  atomic.Bool // the client may be sending a body that is not read
+	Surplus     bool        // beyond the limit: to be refused
+	BodyPending atomic.Bool // the client may be sending a body that is not read
 
 	stall  time.Duration
 	linger time.Duration
@@ -151,6 +152,44 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// Answers are sent the cheapest way: from a file to a TCP connection inside the kernel, otherwise in pieces larger than
+// the server's buffer.
+
+const (
+	sendStep   = 256 << 10 // bytes that must be sent within the stall timeout
+	sendBuffer = 64 << 10
+)
+
+var sendBuffers = sync.Pool{New: func() any { b := make([]byte, sendBuffer); return &b }}
+
+var _ io.ReaderFrom = (*Conn)(nil)
+
+// ReadFrom implements [io.ReaderFrom]. It extends the deadline with each step.
+func (c *Conn) ReadFrom(r io.Reader) (sent int64, err error) {
+	tcp, isTCP := c.Conn.(*net.TCPConn)
+	limited, isFile := r.(*io.LimitedReader)
+	if isFile {
+		_, isFile = limited.R.(*os.File)
+	}
+	if !isTCP || !isFile {
+		buf := sendBuffers.Get().(*[]byte)
+		defer sendBuffers.Put(buf)
+		return io.CopyBuffer(struct{ io.Writer }{c}, struct{ io.Reader }{r}, *buf)
+	}
+	for limited.N > 0 {
+		if err := c.SetWriteDeadline(time.Now().Add(c.stall)); err != nil {
+			return sent, err
+		}
+		n, err := tcp.ReadFrom(&io.LimitedReader{R: limited.R, N: min(limited.N, sendStep)})
+		c.conns.Out.Add(n)
+		sent, limited.N = sent+n, limited.N-n
+		if err != nil || n == 0 {
+			return sent, err
+		}
+	}
+	return sent, nil
+}
+
 // Lingering is how long a refused client may continue to send its upload before it reads the answer. Half of it may pass
 // until the end of a body, after its last byte.
 const Lingering = 2 * time.Second
@@ -158,7 +197,7 @@ const Lingering = 2 * time.Second
 // Close implements [net.Conn]. Closing while the client sends would reset the connection, and the client could lose the
 // answer.
 func (c *Conn) Close() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.Unread.Load() && half.CloseWrite() == nil {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.BodyPending.Load() && half.CloseWrite() == nil {
 		_ = c.Conn.SetReadDeadline(time.Now().Add(c.linger)) // of all reads together
 		n, _ := io.Copy(io.Discard, c.Conn)
 		c.conns.In.Add(n)

@@ -80,7 +80,7 @@ func TestTheRestOfARefusedBodyIsHeardForTwoSeconds(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			conn, client := piped(t)
-			conn.Unread.Store(c.unread)
+			conn.BodyPending.Store(c.unread)
 			var sent atomic.Int64
 			var sending sync.WaitGroup
 			sending.Go(func() {

@@ -82,8 +82,8 @@ func Refusal(err error, code fence.Code) Error {
 	return Error{Code: code.S3Code, Message: err.Error() + ". " + code.Hint, Status: code.S3Status, Fencing: facts}
 }
 
-// NotThere reports that the operation, or an option of it, is not implemented.
-var NotThere = s3err.GetAPIError(s3err.ErrNotImplemented)
+// NotImplemented reports that the operation, or an option of it, is not implemented.
+var NotImplemented = s3err.GetAPIError(s3err.ErrNotImplemented)
 
 // InvalidText reports a name or value that cannot be stored.
 func InvalidText(what string) Error {

@@ -63,7 +63,7 @@ func ofFacts(err error) s3err.S3Error {
 		return s3err.GetAPIError(s3err.ErrNoSuchKey)
 	}
 	if e, ok := errors.AsType[*objects.NoVersionError](err); ok {
-		return s3err.GetNoSuchVersionErr(e.Key, e.Version)
+		return s3err.GetNoSuchVersionErr(e.Key, e.ID)
 	}
 	if e, ok := errors.AsType[*objects.NoUploadError](err); ok {
 		return s3err.GetNoSuchUploadErr(e.ID)

@@ -20,7 +20,7 @@ func TestErrorsOfTheCatalogueAreThoseOfS3(t *testing.T) {
 		{objects.ErrNoBucket, 404, "NoSuchBucket"},
 		{objects.ErrNoKey, 404, "NoSuchKey"},
 		{objects.ErrNoVersion, 404, "NoSuchVersion"},
-		{&objects.NoVersionError{Key: "k", Version: "v"}, 404, "NoSuchVersion"},
+		{&objects.NoVersionError{Key: "k", ID: "v"}, 404, "NoSuchVersion"},
 		{objects.ErrNoUpload, 404, "NoSuchUpload"},
 		{&objects.NoUploadError{ID: "u"}, 404, "NoSuchUpload"},
 		{objects.ErrVersionID, 400, "InvalidArgument"},
@@ -36,7 +36,7 @@ func TestErrorsOfTheCatalogueAreThoseOfS3(t *testing.T) {
 		{&objects.TooLargeError{Size: 1 << 50}, 400, "EntityTooLarge"},
 		{&objects.BodyError{Cause: lost}, 400, "RequestTimeout"},
 		// versitygw's error about the body takes precedence.
-		{&objects.BodyError{Cause: s3error.NotThere}, 501, "NotImplemented"},
+		{&objects.BodyError{Cause: s3error.NotImplemented}, 501, "NotImplemented"},
 	} {
 		for _, err := range []error{c.err, fmt.Errorf("put %q: %w", "k", c.err)} {
 			e := s3error.Of(err, "orders")
