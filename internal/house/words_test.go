@@ -90,13 +90,17 @@ func TestNoTextHasATic(t *testing.T) {
 		}
 		for i, line := range strings.Split(string(text), "\n") {
 			for _, w := range tics {
-				if hasWords(line, w.tic) {
+				if hasWords(line, w.tic) && !(w.tic == "told" && keepsTold.MatchString(f)) {
 					t.Errorf("%s:%d: %q: write %s", f, i+1, w.tic, w.write)
 				}
 			}
 		}
 	}
 }
+
+// The result of fence.end_holders has a column of that name. PostgreSQL renames it only by dropping the function, which
+// anybody's view of it would prevent.
+var keepsTold = regexp.MustCompile(`^(migrations/(fence/code/arm|schema)\.sql|conformance/golden/transcripts/rights-postgresql\.txt|(internal|robustness)/mutants/.*)$`)
 
 // hasWords reports whether a line has these words as words, in any case.
 func hasWords(line, words string) bool {

@@ -93,10 +93,10 @@ var fenceMutants = []Mutant{
 			"the next acquisition is enough.",
 		Functions: []Replace{{
 			File: armSQL, Function: "fence.end_holders",
-			Old: "signalled := signalled + pg_terminate_backend(h.pid)::int;", New: "signalled := signalled + 1;",
+			Old: "told := told + pg_terminate_backend(h.pid)::int;", New: "told := told + 1;",
 		}, {
 			File: armSQL, Function: "fence.drain",
-			Old: "ended := ended + e.signalled;", New: "ended := ended + e.signalled;\n      EXIT WHEN e.signalled > 0;",
+			Old: "ended := ended + e.told;", New: "ended := ended + e.told;\n      EXIT WHEN e.told > 0;",
 		}},
 		Surfaces: direct, Faults: []string{"client-stop"}, MaxTTL: short, Expect: stale, Within: tries,
 	},

@@ -109,21 +109,20 @@ EXCEPTION WHEN invalid_parameter_value THEN   -- in the future: so the version i
 END $$;
 REVOKE ALL ON FUNCTION fence.is_uncommitted(xid) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Ends the other sessions that hold one superseded key. Returns in `signalled` how many got the signal, and in `held_by` which could
+-- Ends the other sessions that hold one superseded key. Returns in `told` how many got the signal, and in `held_by` which could
 -- not be, and why. Waits for a holder that has just ended, such as a prepared transaction that is being committed.
-DROP FUNCTION IF EXISTS fence.end_holders(bigint);   -- an older revision has other names in its result
-CREATE FUNCTION fence.end_holders(p_key bigint, OUT signalled int, OUT held_by text) LANGUAGE plpgsql VOLATILE
+CREATE OR REPLACE FUNCTION fence.end_holders(p_key bigint, OUT told int, OUT held_by text) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   h record;
 BEGIN
-  signalled := 0;
+  told := 0;
   FOR h IN SELECT * FROM fence.holders(p_key) x WHERE x.writer AND (x.pid IS NOT NULL OR x.gid IS NOT NULL) AND x.pid IS DISTINCT FROM pg_backend_pid() LOOP
     IF h.pid IS NULL THEN
       held_by := format('prepared transaction %L; ROLLBACK PREPARED or COMMIT PREPARED it', h.gid);
     ELSE
       BEGIN
-        signalled := signalled + pg_terminate_backend(h.pid)::int;
+        told := told + pg_terminate_backend(h.pid)::int;
       EXCEPTION WHEN insufficient_privilege THEN
         held_by := format('process %s, which %I may not end (%s)', h.pid, current_user, sqlerrm)
           || CASE WHEN pg_has_role(current_user, 'pg_signal_backend', 'USAGE') THEN ''
@@ -177,7 +176,7 @@ BEGIN
       EXIT WHEN fence.lock_within(k, true, patience);
       waited := waited + patience;
       e := fence.end_holders(k);
-      ended := ended + e.signalled;
+      ended := ended + e.told;
       held_by := coalesce(e.held_by, CASE WHEN waited > most THEN
         (SELECT string_agg(format('process %s', h.pid), ', ') || ', signalled and still there' FROM fence.holders(k) h WHERE h.writer AND h.pid IS NOT NULL) END);
     END LOOP;
