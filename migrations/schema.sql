@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 1 1a79ed4e0d65, code 30 81da4e31bc27'
+  COMMENT 'fencegate fence state 1 1a79ed4e0d65, code 31 ef13a461bb05'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -481,7 +481,7 @@ FUNCTION fence.disallow_unsealed(p_pattern text) RETURNS void
 FUNCTION fence.drain(p_resource text, p_token bigint, p_seal_hash bytea, p_grace interval DEFAULT '00:00:00.2'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT ours boolean, OUT recorded bigint, OUT ended integer) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body d302b3feaebe009aa3ba09d5a8d69505
+  body f4e55648b580a8b2c4d164e4e8851d1f
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker
@@ -530,10 +530,10 @@ FUNCTION fence.end_group(p_resources text[], p_tokens bigint[], p_seal_hashes by
   body 3cae993455f7b6530ae423f156f05c3e
   OWNER fence_owner
 
-FUNCTION fence.end_holders(p_key bigint, OUT signalled integer, OUT held_by text) RETURNS record
+FUNCTION fence.end_holders(p_key bigint, OUT told integer, OUT held_by text) RETURNS record
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body d3711996e8da20d2a39d0f62346390e4
+  body 701c36fedfcc60db1b124b5309221bad
   OWNER fence_owner
 
 FUNCTION fence.end_leases() RETURNS void
