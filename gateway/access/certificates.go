@@ -32,24 +32,24 @@ func namesOf(cert *x509.Certificate) []string {
 // has one of its names, or two have. The principal's rights end with the certificate.
 func (ps *Principals) AuthenticateCertificate(cert *x509.Certificate) (*Principal, error) {
 	names := namesOf(cert)
-	r := ps.naming(names)
+	r := ps.byCertificate(names)
 	if r == nil || !time.Now().Before(cert.NotAfter) {
 		return &Principal{}, ErrUnknown
 	}
 	name := r.definition.Name
 	return &Principal{name: name, ended: r.ended, expires: cert.NotAfter, proof: "certificate", now: func() *rights {
-		if r := ps.naming(names); r != nil && r.definition.Name == name && time.Now().Before(cert.NotAfter) {
+		if r := ps.byCertificate(names); r != nil && r.definition.Name == name && time.Now().Before(cert.NotAfter) {
 			return r
 		}
 		return nil
 	}}, nil
 }
 
-// naming returns the rights of the principal with one of the names; nil if two principals match.
-func (ps *Principals) naming(names []string) (found *rights) {
-	byCertificate := ps.current.Load().certificates
+// byCertificate returns the rights of the principal with one of the names; nil if two principals match.
+func (ps *Principals) byCertificate(names []string) (found *rights) {
+	known := ps.current.Load().certificates
 	for _, name := range names {
-		switch r := byCertificate[name]; {
+		switch r := known[name]; {
 		case r == nil || r == found:
 		case found != nil:
 			return nil

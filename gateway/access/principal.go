@@ -88,6 +88,15 @@ func (p *Principal) Patterns(v Verb) []string {
 	})
 }
 
+// ShareOf returns how many of all places the principal may take, so that none takes all of them: a quarter, and at least
+// two. [Everybody], which may be many clients, may take all places: 0, no bound.
+func (p *Principal) ShareOf(all int) int {
+	if p.all {
+		return 0
+	}
+	return max(2, all/4)
+}
+
 // Lasts returns a context that ends with ctx, when the principal's rights end or change, or when its token or
 // certificate expires. A stream of events, for example, ends then, and the client reconnects.
 func (p *Principal) Lasts(ctx context.Context) (context.Context, context.CancelFunc) {

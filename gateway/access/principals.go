@@ -166,19 +166,19 @@ func (ps *Principals) Replace(all []Definition, opts ...Option) (Change, error) 
 // tokens takes constant time.
 func (ps *Principals) Authenticate(ctx context.Context, token string) (*Principal, error) {
 	digest := DigestOf(token)
-	if r := ps.holding(digest); r != nil {
+	if r := ps.byToken(digest); r != nil {
 		name := r.definition.Name
 		return &Principal{name: name, ended: r.ended, now: func() *rights {
-			if r := ps.holding(digest); r != nil && r.definition.Name == name { // a token may move to another principal
+			if r := ps.byToken(digest); r != nil && r.definition.Name == name { // a token may move to another principal
 				return r
 			}
 			return nil
 		}}, nil
 	}
-	return ps.verified(ctx, token)
+	return ps.verify(ctx, token)
 }
 
-func (ps *Principals) holding(digest Digest) (found *rights) {
+func (ps *Principals) byToken(digest Digest) (found *rights) {
 	for _, k := range ps.current.Load().tokens {
 		if subtle.ConstantTimeCompare(k.digest[:], digest[:]) == 1 {
 			found = k.rights
@@ -189,13 +189,13 @@ func (ps *Principals) holding(digest Digest) (found *rights) {
 
 // May reports what the principal with this name may do now.
 func (ps *Principals) May(name string, v Verb, resource string) bool {
-	p, _ := ps.Named(name)
+	p, _ := ps.ByName(name)
 	return p.May(v, resource)
 }
 
-// Named returns the principal with a name that another system has authenticated; false if there is none. A principal
+// ByName returns the principal with a name that another system has authenticated; false if there is none. A principal
 // that does not exist may do nothing.
-func (ps *Principals) Named(name string) (p *Principal, ok bool) {
+func (ps *Principals) ByName(name string) (p *Principal, ok bool) {
 	r := ps.current.Load().byName[name]
 	p = &Principal{name: name, now: func() *rights { return ps.current.Load().byName[name] }}
 	if r != nil {

@@ -72,9 +72,9 @@ func (r *rights) fit(i Identity) bool {
 	return slices.ContainsFunc(r.definition.Issued, func(c Claims) bool { return c.fit(i) })
 }
 
-// claiming returns the rights of the principal whose claims match; nil if two principals match, or if what was trusted
+// byClaims returns the rights of the principal whose claims match; nil if two principals match, or if what was trusted
 // when the token was verified is trusted no longer.
-func (ps *Principals) claiming(i Identity, trust uint64) (found *rights) {
+func (ps *Principals) byClaims(i Identity, trust uint64) (found *rights) {
 	current := ps.current.Load()
 	if current.trust != trust {
 		return nil
@@ -91,8 +91,9 @@ func (ps *Principals) claiming(i Identity, trust uint64) (found *rights) {
 	return found
 }
 
-// verified returns the principal of an external issuer's token. If trust ends meanwhile, the token is verified again.
-func (ps *Principals) verified(ctx context.Context, token string) (*Principal, error) {
+// verify returns the principal of an external issuer's token. If trust ends before the token counts, it is verified
+// again.
+func (ps *Principals) verify(ctx context.Context, token string) (*Principal, error) {
 	for {
 		current := ps.current.Load()
 		if current.verify == nil {
@@ -102,22 +103,22 @@ func (ps *Principals) verified(ctx context.Context, token string) (*Principal, e
 		if err != nil {
 			return &Principal{}, err
 		}
-		p, err := ps.identified(identity, current.trust)
+		p, err := ps.principalOf(identity, current.trust)
 		if err == nil || ps.current.Load().trust == current.trust {
 			return p, err
 		}
 	}
 }
 
-// identified returns the principal of a token that was verified in a set with that trust.
-func (ps *Principals) identified(i Identity, trust uint64) (*Principal, error) {
-	r := ps.claiming(i, trust)
+// principalOf returns the principal of a token that was verified in a set with that trust.
+func (ps *Principals) principalOf(i Identity, trust uint64) (*Principal, error) {
+	r := ps.byClaims(i, trust)
 	if r == nil || !time.Now().Before(i.Expires) {
 		return &Principal{}, ErrUnknown
 	}
 	name := r.definition.Name
 	return &Principal{name: name, ended: r.ended, expires: i.Expires, proof: "token", now: func() *rights {
-		if r := ps.claiming(i, trust); r != nil && r.definition.Name == name && time.Now().Before(i.Expires) {
+		if r := ps.byClaims(i, trust); r != nil && r.definition.Name == name && time.Now().Before(i.Expires) {
 			return r
 		}
 		return nil
