@@ -72,7 +72,7 @@ func (f *Feed) Tell(e Event) {
 	}
 	f.add(e)
 	if e.Kind == wire.EventRefused {
-		f.log.refused(e)
+		f.log.add(e)
 	}
 }
 

@@ -54,7 +54,7 @@ func (r *resourceCalls) page(ctx context.Context, q listing) (wire.Resources, er
 	if q.onlyHeld {
 		scanned = maxPage
 	}
-	found, err := r.visible(ctx, q.prefix, q.after, scanned)
+	found, err := r.listFences(ctx, q.prefix, q.after, scanned)
 	if err != nil {
 		return answer, err
 	}
@@ -108,9 +108,9 @@ func (r *resourceCalls) survey(ctx context.Context, found []fence.Record, need b
 	return all, nil
 }
 
-// visible returns a page of the fences that the caller may inspect. It queries only those: filtering a page would
+// listFences returns a page of the fences that the caller may inspect. It queries only those: filtering a page would
 // reveal how many others there are, and its end one of their names.
-func (r *resourceCalls) visible(ctx context.Context, prefix, after string, limit int) (page []fence.Record, err error) {
+func (r *resourceCalls) listFences(ctx context.Context, prefix, after string, limit int) (page []fence.Record, err error) {
 	p := access.Of(ctx)
 	if !p.MaySome(access.Inspect) {
 		return nil, p.Denied(access.Inspect, "")

@@ -48,7 +48,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	log := slog.New(identified{cfg.Logger.Handler()})
+	log := slog.New(idHandler{cfg.Logger.Handler()})
 	s := &Server{
 		cfg: cfg, log: log, echo: echo.New(), health: newHealthCalls(cfg),
 		journal: &journal{log: log, events: cfg.Events, principals: cfg.Principals != nil},
