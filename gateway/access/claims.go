@@ -19,8 +19,8 @@ type Verifier interface {
 	Verify(ctx context.Context, token string) (Identity, error)
 }
 
-// Successor is a [Verifier] that takes over what the previous one has learned. [Principals.Replace] calls Succeed, which
-// reports whether all that the previous one trusted is trusted still.
+// Successor is a [Verifier] that takes over what the previous one has learned. [Principals.Replace] calls Succeed,
+// which reports whether all that the previous one trusted is trusted still.
 type Successor interface {
 	Succeed(before Verifier) (still bool)
 }

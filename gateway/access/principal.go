@@ -88,8 +88,8 @@ func (p *Principal) Patterns(v Verb) []string {
 	})
 }
 
-// ShareOf returns how many of all places the principal may take, so that none takes all of them: a quarter, and at least
-// two. [Everybody], which may be many clients, may take all places: 0, no bound.
+// ShareOf returns how many of all places the principal may take, so that none takes all of them: a quarter, and at
+// least two. [Everybody], which may be many clients, may take all places: 0, no bound.
 func (p *Principal) ShareOf(all int) int {
 	if p.all {
 		return 0

@@ -301,8 +301,8 @@ func (a *acquisition) look(ctx context.Context) ([]leasing.Lease, error) {
 // errNotTheKeys reports that a resource is not held under a key.
 var errNotTheKeys = errors.New("the key does not hold the resource")
 
-// leaseUnder returns the lease of a resource whose current grant has one of the seals, and when it was acquired. It extends
-// the lease, because its holder receives it only now.
+// leaseUnder returns the lease of a resource whose current grant has one of the seals, and when it was acquired. It
+// extends the lease, because its holder receives it only now.
 func (a *acquisition) leaseUnder(ctx context.Context, r leasing.Request, seals []fence.Seal) (lease leasing.Lease, since time.Time, err error) {
 	record, err := recordOf(ctx, a.calls.cfg.Fences, r.Resource)
 	switch {

@@ -58,8 +58,8 @@ func (a *authenticator) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// principalOf returns the principal of a request's bearer token or, without a token, of its client certificate. The two must not
-// belong to two principals. A certificate that belongs to no principal is ignored beside a token.
+// principalOf returns the principal of a request's bearer token or, without a token, of its client certificate. The two
+// must not belong to two principals. A certificate that belongs to no principal is ignored beside a token.
 func (a *authenticator) principalOf(r *http.Request) (*access.Principal, error) {
 	shown, err := a.ofCertificate(r)
 	header := r.Header.Get(echo.HeaderAuthorization)
@@ -93,8 +93,8 @@ func (a *authenticator) ofCertificate(r *http.Request) (*access.Principal, error
 // open reports whether the API requires no token.
 func (a *authenticator) open() bool { return a.principals == nil && a.bearerToken == "" }
 
-// ofToken returns the principal of a bearer token. The error is [access.ErrUnknown], or a [*leasing.UnavailableError] if an
-// external issuer's token could not be verified.
+// ofToken returns the principal of a bearer token. The error is [access.ErrUnknown], or a [*leasing.UnavailableError]
+// if an external issuer's token could not be verified.
 func (a *authenticator) ofToken(ctx context.Context, token string) (*access.Principal, error) {
 	if a.principals == nil {
 		got, want := access.DigestOf(token), access.DigestOf(a.bearerToken) // equal lengths for the comparison
@@ -136,7 +136,8 @@ func checkRight(c echo.Context, v access.Verb, resource string) error {
 	return access.Of(c.Request().Context()).Check(v, resource)
 }
 
-// mayUse is checkRight for a lease: the caller's own lease needs the right to acquire it, another's the right to manage it.
+// mayUse is checkRight for a lease: the caller's own lease needs the right to acquire it, another's the right to manage
+// it.
 func mayUse(c echo.Context, h handle) error {
 	p := access.Of(c.Request().Context())
 	if h.Principal == p.Name() && p.May(access.Acquire, h.Resource) {

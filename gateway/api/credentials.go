@@ -38,7 +38,7 @@ func (k *credentialCalls) issue(c echo.Context) error {
 	case err != nil:
 		return err
 	case k.credentials == nil:
-		return fmt.Errorf("%w: this gateway serves no S3", ErrNotImplemented)
+		return errNoS3Port
 	}
 	left, err := h.left()
 	if err != nil {
@@ -100,7 +100,8 @@ func (k *credentialCalls) stateOf(ctx context.Context, ref leasing.Ref) (state l
 	return state, nil
 }
 
-// showEndpoints answers with the addresses of the other ports, under the host name by which the client reached this one.
+// showEndpoints answers with the addresses of the other ports, under the host name by which the client reached this
+// one.
 func (k *credentialCalls) showEndpoints(c echo.Context) error {
 	return respond(c, http.StatusOK, k.endpointsFor(c))
 }

@@ -152,9 +152,9 @@ const (
 	whitespace = " \t\r\n" // JSON's
 )
 
-// repeatedField returns a field that an object of the text has twice; "" if none. JSON parsers differ in which of the two
-// they take, and the decoder even mixes them: a second list of statements inherits arguments of the first. The decoder
-// has already found that the text is one JSON value.
+// repeatedField returns a field that an object of the text has twice; "" if none. JSON parsers differ in which of the
+// two they take, and the decoder even mixes them: a second list of statements inherits arguments of the first. The
+// decoder has already found that the text is one JSON value.
 func repeatedField(text []byte) string {
 	var few [fieldDepth][8]string
 	var fields [fieldDepth][]string // of the enclosing objects, the outermost first

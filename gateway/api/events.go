@@ -166,8 +166,8 @@ func (e *eventCalls) keptAfter(refused bool) func(ctx context.Context, after str
 	}
 }
 
-// visibleTo returns the events that a principal may see, with the fields that it may see: the events about a resource that
-// it may inspect. A write under one resource's grant to a row that needs another is visible to principals that may
+// visibleTo returns the events that a principal may see, with the fields that it may see: the events about a resource
+// that it may inspect. A write under one resource's grant to a row that needs another is visible to principals that may
 // inspect either, without the other. Events about no resource, and the number of missed events, are visible to
 // principals that may inspect everything.
 func visibleTo(p *access.Principal, events []activity.Event) (visible []activity.Event) {

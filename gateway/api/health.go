@@ -28,7 +28,7 @@ type healthCalls struct {
 	checks   []Check
 	surfaces []string                              // that the gateway has, besides leases
 	gateway  func(ctx context.Context) wire.Status // nil: the status has the checks' results only
-	runs     map[string]*checkRuns                 // by surface: a request for one does not wait for parts that it does not need
+	runs     map[string]*checkRuns                 // by surface: none waits for parts that it does not need
 	leaving  atomic.Bool
 }
 
@@ -168,8 +168,8 @@ func (h *healthCalls) check(ctx context.Context, surface string) (checks []Check
 	return checks, found, err
 }
 
-// checkRuns shares one run of the checks among the requests that arrive while it lasts: /readyz needs no token, and each
-// run takes connections that leases need, too.
+// checkRuns shares one run of the checks among the requests that arrive while it lasts: /readyz needs no token, and
+// each run takes connections that leases need, too.
 type checkRuns struct {
 	mu  sync.Mutex
 	now *checkRun // nil: none is running

@@ -107,7 +107,8 @@ func (l *leaseCalls) release(c echo.Context) error {
 	return c.NoContent(http.StatusNoContent)
 }
 
-// usableHandle parses a handle. The error is an [*access.DeniedError] if the caller may not renew and release the lease.
+// usableHandle parses a handle. The error is an [*access.DeniedError] if the caller may not renew and release the
+// lease.
 func (l *leaseCalls) usableHandle(c echo.Context, text string) (handle, error) {
 	h, err := l.handles.open(text)
 	if err == nil {
@@ -149,7 +150,8 @@ func timingOf(began time.Time, end clock.Instant) wire.Timing {
 	return wire.Timing{ElapsedMS: max(0, elapsed.Milliseconds()), ValidMS: left.Milliseconds()}
 }
 
-// reportEnd reports how long a lease was held. The time is from its handle, because another replica may have acquired it.
+// reportEnd reports how long a lease was held. The time is from its handle, because another replica may have acquired
+// it.
 func (l *leaseCalls) reportEnd(h handle, lost bool) {
 	if l.cfg.Ended != nil {
 		l.cfg.Ended(max(0, time.Since(h.Since)), lost)
