@@ -4,7 +4,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/fencegate/fencegate/fence"
 )
@@ -28,44 +27,9 @@ func namesOf(cert *x509.Certificate) []string {
 	return names
 }
 
-// AuthenticateCertificate returns the principal of a verified certificate. The error is [ErrUnknown] if no principal
-// has one of its names, or two have. The principal's rights end with the certificate.
-func (ps *Principals) AuthenticateCertificate(cert *x509.Certificate) (*Principal, error) {
-	names := namesOf(cert)
-	r := ps.naming(names)
-	if r == nil || !time.Now().Before(cert.NotAfter) {
-		return &Principal{}, ErrUnknown
-	}
-	name := r.definition.Name
-	return &Principal{name: name, ended: r.ended, expires: cert.NotAfter, proof: "certificate", now: func() *rights {
-		if r := ps.naming(names); r != nil && r.definition.Name == name && time.Now().Before(cert.NotAfter) {
-			return r
-		}
-		return nil
-	}}, nil
-}
-
-// naming returns the rights of the principal with one of the names; nil if two principals match.
-func (ps *Principals) naming(names []string) (found *rights) {
-	byCertificate := ps.current.Load().certificates
-	for _, name := range names {
-		switch r := byCertificate[name]; {
-		case r == nil || r == found:
-		case found != nil:
-			return nil
-		default:
-			found = r
-		}
-	}
-	return found
-}
-
-// KnowsCertificates reports whether any principal is known by a certificate.
-func (ps *Principals) KnowsCertificates() bool { return len(ps.current.Load().certificates) > 0 }
-
 func validateCertificates(all []string) error {
-	if len(all) > maxTokens {
-		return &fence.InvalidError{Field: "certificates", Reason: fmt.Sprintf("are %d; at most %d are allowed", len(all), maxTokens)}
+	if len(all) > maxProofs {
+		return &fence.InvalidError{Field: "certificates", Reason: fmt.Sprintf("are %d; at most %d are allowed", len(all), maxProofs)}
 	}
 	for _, one := range all {
 		kind, name, _ := strings.Cut(one, ":")

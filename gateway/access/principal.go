@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/fencegate/fencegate/fence"
 )
 
 // Principal is the caller of a request. It is safe for concurrent use.
@@ -88,6 +86,15 @@ func (p *Principal) Patterns(v Verb) []string {
 	})
 }
 
+// ShareOf returns how many of all places the principal may take, so that none takes all of them: a quarter, and at
+// least two. [Everybody], which may be many clients, may take all places: 0, no bound.
+func (p *Principal) ShareOf(all int) int {
+	if p.all {
+		return 0
+	}
+	return max(2, all/4)
+}
+
 // Lasts returns a context that ends with ctx, when the principal's rights end or change, or when its token or
 // certificate expires. A stream of events, for example, ends then, and the client reconnects.
 func (p *Principal) Lasts(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -144,16 +151,16 @@ func (p *Principal) Denied(v Verb, resource string) *DeniedError {
 	return e
 }
 
-type key struct{}
+type callerKey struct{}
 
 // With returns a context that carries the caller.
 func With(ctx context.Context, p *Principal) context.Context {
-	return context.WithValue(ctx, key{}, p)
+	return context.WithValue(ctx, callerKey{}, p)
 }
 
 // Of returns the context's caller. If there is none, it returns a principal that may do nothing.
 func Of(ctx context.Context) *Principal {
-	if p, ok := ctx.Value(key{}).(*Principal); ok {
+	if p, ok := ctx.Value(callerKey{}).(*Principal); ok {
 		return p
 	}
 	return &Principal{}
@@ -179,19 +186,4 @@ func (e *DeniedError) Error() string {
 		return fmt.Sprintf("%s has no right to %s", who, e.Verb)
 	}
 	return fmt.Sprintf("%s has no right to %s %q", who, e.Verb, e.Resource)
-}
-
-// maxName keeps a name's length in one byte, and a name in a log line.
-const maxName = 200
-
-func validateName(name string) error {
-	switch {
-	case name == "":
-		return &fence.InvalidError{Field: "name", Reason: "is missing"}
-	case len(name) > maxName:
-		return &fence.InvalidError{Field: "name", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(name), maxName)}
-	case fence.ValidateResource(name) != nil || strings.TrimSpace(name) != name: // the characters of a resource's name
-		return &fence.InvalidError{Field: "name", Reason: "has control characters, a \"*\" or spaces around it, or is not valid UTF-8"}
-	}
-	return nil
 }

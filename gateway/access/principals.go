@@ -2,68 +2,16 @@ package access
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/hex"
-	"fmt"
+	"crypto/x509"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/fencegate/fencegate/fence"
 )
-
-// Digest is the SHA-256 of a bearer token. A gateway knows only the digest.
-type Digest [sha256.Size]byte
-
-// DigestOf returns the digest of a token.
-func DigestOf(token string) Digest { return sha256.Sum256([]byte(token)) }
-
-// ParseDigest parses 64 hexadecimal digits. The error contains none of them: the text may be the token itself.
-func ParseDigest(text string) (d Digest, err error) {
-	b, err := hex.DecodeString(text)
-	if err != nil || len(b) != len(d) {
-		return d, &fence.InvalidError{Field: "token", Reason: "is not a SHA-256 in 64 hexadecimal digits; `fencegate principals hash` makes one of a token"}
-	}
-	return Digest(b), nil
-}
-
-// String returns the digest in hexadecimal digits.
-func (d Digest) String() string { return hex.EncodeToString(d[:]) }
-
-// S3Prefix begins the name of the principal of an S3 port's own key: s3:KEY.
-const S3Prefix = "s3:"
-
-// Definition defines a principal.
-type Definition struct {
-	Name string
-	// Tokens are the digests of its tokens, several during a rotation.
-	Tokens []Digest
-	// Issued are the claims of external issuers' tokens by which it is known, too.
-	Issued []Claims
-	// Certificates are names of verified client certificates by which it is known, too: dns:NAME,
-	// uri:URI or email:ADDRESS.
-	Certificates []string
-	Rules        []Rule
-}
-
-// Bounds of the configuration: each request compares its token with all of them.
-const (
-	maxPrincipals = 1000
-	maxTokens     = 10  // of one principal
-	maxRules      = 100 // likewise
-)
-
-// DefinitionError names the definition that is refused.
-type DefinitionError struct {
-	Index int // in the list
-	Err   error
-}
-
-func (e *DefinitionError) Error() string { return e.Err.Error() }
-func (e *DefinitionError) Unwrap() error { return e.Err }
 
 // Principals are the principals of a gateway. They may be replaced while it serves. Safe for concurrent use.
 type Principals struct {
@@ -73,7 +21,7 @@ type Principals struct {
 
 // set is immutable.
 type set struct {
-	tokens []known
+	tokens []ownToken
 	issued []*rights // principals known by the claims of a token
 	verify Verifier
 	trust  uint64 // rises with each set whose verifier does not trust all that the previous one did
@@ -82,10 +30,28 @@ type set struct {
 	certificates map[string]*rights // by their names
 }
 
-type known struct {
+type ownToken struct {
 	digest Digest
 	rights *rights
 }
+
+// succeed makes the set the successor of another. It reports whether tokens that the other's verifier has accepted may
+// count still.
+func (s *set) succeed(before *set) bool {
+	next, ok := s.verify.(Successor)
+	still := ok && before.verify != nil && next.Succeed(before.verify)
+	if s.trust = before.trust; !still {
+		s.trust++
+	}
+	return still
+}
+
+// Option is an option of [New] and of [Principals.Replace].
+type Option func(*set)
+
+// VerifiedBy sets the verifier of external issuers' tokens. Without it such tokens are unknown, and no [Definition] may
+// have Issued.
+func VerifiedBy(v Verifier) Option { return func(s *set) { s.verify = v } }
 
 // New creates Principals. The error is a [*DefinitionError], or a [*fence.InvalidError] if there are none or too many.
 func New(all []Definition, opts ...Option) (*Principals, error) {
@@ -139,7 +105,7 @@ func (ps *Principals) Replace(all []Definition, opts ...Option) (Change, error) 
 		}
 		next.byName[d.Name] = r
 		for _, t := range d.Tokens {
-			next.tokens = append(next.tokens, known{t, r})
+			next.tokens = append(next.tokens, ownToken{t, r})
 		}
 		if len(d.Issued) > 0 {
 			next.issued = append(next.issued, r)
@@ -166,19 +132,19 @@ func (ps *Principals) Replace(all []Definition, opts ...Option) (Change, error) 
 // tokens takes constant time.
 func (ps *Principals) Authenticate(ctx context.Context, token string) (*Principal, error) {
 	digest := DigestOf(token)
-	if r := ps.holding(digest); r != nil {
+	if r := ps.byToken(digest); r != nil {
 		name := r.definition.Name
 		return &Principal{name: name, ended: r.ended, now: func() *rights {
-			if r := ps.holding(digest); r != nil && r.definition.Name == name { // a token may move to another principal
+			if r := ps.byToken(digest); r != nil && r.definition.Name == name { // a token may move to another principal
 				return r
 			}
 			return nil
 		}}, nil
 	}
-	return ps.verified(ctx, token)
+	return ps.verify(ctx, token)
 }
 
-func (ps *Principals) holding(digest Digest) (found *rights) {
+func (ps *Principals) byToken(digest Digest) (found *rights) {
 	for _, k := range ps.current.Load().tokens {
 		if subtle.ConstantTimeCompare(k.digest[:], digest[:]) == 1 {
 			found = k.rights
@@ -187,89 +153,111 @@ func (ps *Principals) holding(digest Digest) (found *rights) {
 	return found
 }
 
+// verify returns the principal of an external issuer's token. If trust ends before the token counts, it is verified
+// again.
+func (ps *Principals) verify(ctx context.Context, token string) (*Principal, error) {
+	for {
+		current := ps.current.Load()
+		if current.verify == nil {
+			return &Principal{}, ErrUnknown
+		}
+		identity, err := current.verify.Verify(ctx, token)
+		if err != nil {
+			return &Principal{}, err
+		}
+		p, err := ps.principalOf(identity, current.trust)
+		if err == nil || ps.current.Load().trust == current.trust {
+			return p, err
+		}
+	}
+}
+
+// principalOf returns the principal of a token that was verified in a set with that trust.
+func (ps *Principals) principalOf(i Identity, trust uint64) (*Principal, error) {
+	r := ps.byClaims(i, trust)
+	if r == nil || !time.Now().Before(i.Expires) {
+		return &Principal{}, ErrUnknown
+	}
+	name := r.definition.Name
+	return &Principal{name: name, ended: r.ended, expires: i.Expires, proof: "token", now: func() *rights {
+		if r := ps.byClaims(i, trust); r != nil && r.definition.Name == name && time.Now().Before(i.Expires) {
+			return r
+		}
+		return nil
+	}}, nil
+}
+
+// byClaims returns the rights of the principal whose claims match; nil if two principals match, or if what was trusted
+// when the token was verified is trusted no longer.
+func (ps *Principals) byClaims(i Identity, trust uint64) (found *rights) {
+	current := ps.current.Load()
+	if current.trust != trust {
+		return nil
+	}
+	for _, r := range current.issued {
+		if !r.fit(i) {
+			continue
+		}
+		if found != nil {
+			return nil
+		}
+		found = r
+	}
+	return found
+}
+
+func (r *rights) fit(i Identity) bool {
+	return slices.ContainsFunc(r.definition.Issued, func(c Claims) bool { return c.fit(i) })
+}
+
+// AuthenticateCertificate returns the principal of a verified certificate. The error is [ErrUnknown] if no principal
+// has one of its names, or two have. The principal's rights end with the certificate.
+func (ps *Principals) AuthenticateCertificate(cert *x509.Certificate) (*Principal, error) {
+	names := namesOf(cert)
+	r := ps.byCertificate(names)
+	if r == nil || !time.Now().Before(cert.NotAfter) {
+		return &Principal{}, ErrUnknown
+	}
+	name := r.definition.Name
+	return &Principal{name: name, ended: r.ended, expires: cert.NotAfter, proof: "certificate", now: func() *rights {
+		if r := ps.byCertificate(names); r != nil && r.definition.Name == name && time.Now().Before(cert.NotAfter) {
+			return r
+		}
+		return nil
+	}}, nil
+}
+
+// byCertificate returns the rights of the principal with one of the names; nil if two principals match.
+func (ps *Principals) byCertificate(names []string) (found *rights) {
+	known := ps.current.Load().certificates
+	for _, name := range names {
+		switch r := known[name]; {
+		case r == nil || r == found:
+		case found != nil:
+			return nil
+		default:
+			found = r
+		}
+	}
+	return found
+}
+
+// KnowsCertificates reports whether any principal is known by a certificate.
+func (ps *Principals) KnowsCertificates() bool { return len(ps.current.Load().certificates) > 0 }
+
 // May reports what the principal with this name may do now.
 func (ps *Principals) May(name string, v Verb, resource string) bool {
-	p, _ := ps.Named(name)
+	p, _ := ps.ByName(name)
 	return p.May(v, resource)
 }
 
-// Named returns the principal with a name that another system has authenticated; false if there is none. A principal
+// ByName returns the principal with a name that another system has authenticated; false if there is none. A principal
 // that does not exist may do nothing.
-func (ps *Principals) Named(name string) (p *Principal, ok bool) {
+func (ps *Principals) ByName(name string) (p *Principal, ok bool) {
 	r := ps.current.Load().byName[name]
 	p = &Principal{name: name, now: func() *rights { return ps.current.Load().byName[name] }}
 	if r != nil {
 		p.ended = r.ended
 	}
 	return p, r != nil
-}
-
-// Validate returns the error that [New] would return for these definitions.
-func Validate(all []Definition) error {
-	switch n := len(all); {
-	case n == 0:
-		return &fence.InvalidError{Field: "principals", Reason: "is an empty list: no client could do anything; omit it to allow everything"}
-	case n > maxPrincipals:
-		return &fence.InvalidError{Field: "principals", Reason: fmt.Sprintf("are %d; at most %d are allowed", n, maxPrincipals)}
-	}
-	names, tokens, certificates := map[string]bool{}, map[Digest]string{}, map[string]string{}
-	for i, d := range all {
-		err := d.validate()
-		if err == nil && names[d.Name] {
-			err = &fence.InvalidError{Field: "name", Reason: fmt.Sprintf("%q is that of another principal", d.Name)}
-		}
-		names[d.Name] = true
-		for _, t := range d.Tokens {
-			if other, twice := tokens[t]; twice && err == nil {
-				err = &fence.InvalidError{Field: "tokens", Reason: fmt.Sprintf("have one of %q", other)}
-			}
-			tokens[t] = d.Name
-		}
-		for _, c := range d.Certificates {
-			if other, twice := certificates[c]; twice && err == nil {
-				err = &fence.InvalidError{Field: "certificates", Reason: fmt.Sprintf("have one of %q", other)}
-			}
-			certificates[c] = d.Name
-		}
-		if err != nil {
-			return &DefinitionError{Index: i, Err: err}
-		}
-	}
-	return nil
-}
-
-func (d Definition) validate() error {
-	if err := validateName(d.Name); err != nil {
-		return err
-	}
-	elsewhere := strings.HasPrefix(d.Name, S3Prefix)
-	switch {
-	case d.Name == S3Prefix:
-		return &fence.InvalidError{Field: "name", Reason: "is without the key; s3:KEY is needed"}
-	case elsewhere && len(d.Tokens)+len(d.Issued)+len(d.Certificates) > 0:
-		return &fence.InvalidError{Field: "tokens", Reason: "are not allowed for s3:KEY, whose key signs requests to the S3 port"}
-	case !elsewhere && len(d.Tokens)+len(d.Issued)+len(d.Certificates) == 0:
-		return &fence.InvalidError{Field: "tokens", Reason: "are missing, and so are jwt and certificates: nobody could be this principal"}
-	case len(d.Tokens) > maxTokens:
-		return &fence.InvalidError{Field: "tokens", Reason: fmt.Sprintf("are %d; at most %d are allowed", len(d.Tokens), maxTokens)}
-	case len(d.Rules) > maxRules:
-		return &fence.InvalidError{Field: "allow", Reason: fmt.Sprintf("has %d rules; at most %d are allowed", len(d.Rules), maxRules)}
-	}
-	if err := validateIssued(d.Issued); err != nil {
-		return err
-	}
-	if err := validateCertificates(d.Certificates); err != nil {
-		return err
-	}
-	for _, t := range d.Tokens {
-		if t == DigestOf("") {
-			return &fence.InvalidError{Field: "tokens", Reason: "have that of an empty token"}
-		}
-	}
-	for _, r := range d.Rules {
-		if err := r.Validate(); err != nil {
-			return err
-		}
-	}
-	return nil
 }

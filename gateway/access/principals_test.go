@@ -85,7 +85,7 @@ func TestRightsAreThoseOfNow(t *testing.T) {
 		}
 		replaced(t, ps, worker("t", rule("stock/*", access.Acquire)))
 		if p.May(access.Acquire, "orders/1") || !p.May(access.Acquire, "stock/1") || !ended(p) {
-			t.Error("other rules do not count at once, or nobody was told")
+			t.Error("other rules do not count at once, or nobody was logged")
 		}
 		p, _ = ps.Authenticate(t.Context(), "t")
 		replaced(t, ps, worker("other", rule("stock/*", access.Acquire)))
@@ -139,11 +139,11 @@ func TestKeysOfTheS3PortAreKnownByName(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ps := made(t, access.Definition{Name: "s3:app", Rules: []access.Rule{rule("", access.Buckets)}})
-		p, ok := ps.Named("s3:app")
+		p, ok := ps.ByName("s3:app")
 		if !ok || !p.May(access.Buckets, "") {
 			t.Error("s3:app may not manage buckets")
 		}
-		if other, ok := ps.Named("s3:other"); ok || other.May(access.Buckets, "") {
+		if other, ok := ps.ByName("s3:other"); ok || other.May(access.Buckets, "") {
 			t.Error("a key that is no principal may manage buckets")
 		}
 		replaced(t, ps, access.Definition{Name: "s3:new"})

@@ -13,9 +13,6 @@ import (
 	"github.com/fencegate/fencegate/wire"
 )
 
-// Event is an event in the form of the API.
-type Event = wire.Event
-
 // Config says what a [Feed] keeps, and who is notified of refusals.
 type Config struct {
 	// Keep is how many events are remembered. Defaults to 2048: with the longest names these take 3 MiB.
@@ -72,7 +69,7 @@ func (f *Feed) Tell(e Event) {
 	}
 	f.add(e)
 	if e.Kind == wire.EventRefused {
-		f.log.refused(e)
+		f.log.add(e)
 	}
 }
 

@@ -105,8 +105,8 @@ func TestAReaderWaitsForWhatComes(t *testing.T) {
 		}()
 		synctest.Wait()
 		f.Tell(acquired("r1"))
-		if told := <-got; told != "r1<nil>" {
-			t.Errorf("got %q", told)
+		if event := <-got; event != "r1<nil>" {
+			t.Errorf("got %q", event)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// maxQuieted bounds how many resources have log lines of their own: clients choose the names.
-const maxQuieted = 1000
+// maxQuiet bounds how many resources have log lines of their own: clients choose the names.
+const maxQuiet = 1000
 
 // refusalLog logs refusals: for each resource the first at once, and then one line per pause, with the number of
 // refusals suppressed before it.
@@ -17,43 +17,42 @@ type refusalLog struct {
 	log   *slog.Logger
 	pause time.Duration
 
-	mu      sync.Mutex
-	quieted map[string]*quieted
-	closed  bool
+	mu     sync.Mutex
+	quiet  map[string]*quietResource
+	closed bool
 }
 
-// quieted is a resource that was logged within the last pause.
-type quieted struct {
+// quietResource is a resource that was logged within the last pause.
+type quietResource struct {
 	timer *time.Timer
 	left  int   // refusals since then
 	last  Event // of them
 }
 
 func newRefusalLog(log *slog.Logger, pause time.Duration) *refusalLog {
-	return &refusalLog{log: log, pause: pause, quieted: map[string]*quieted{}}
+	return &refusalLog{log: log, pause: pause, quiet: map[string]*quietResource{}}
 }
 
-func (l *refusalLog) refused(e Event) {
-	if l.leaves(e) {
-		return
+func (l *refusalLog) add(e Event) {
+	if !l.suppress(e) {
+		l.say(e, 0)
 	}
-	l.say(e, 0)
 }
 
-// leaves reports whether the refusal is suppressed for now.
-func (l *refusalLog) leaves(e Event) bool {
+// suppress counts the refusal, if its resource is quiet for now.
+func (l *refusalLog) suppress(e Event) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	resource := cmp.Or(e.Resource, e.Needed)
-	if l.quieted[resource] == nil && len(l.quieted) >= maxQuieted {
+	if l.quiet[resource] == nil && len(l.quiet) >= maxQuiet {
 		resource = "*" // not a name: the resources beyond the limit share a line
 	}
-	if q := l.quieted[resource]; q != nil {
+	if q := l.quiet[resource]; q != nil {
 		q.left, q.last = q.left+1, e
 		return true
 	}
 	if !l.closed {
-		l.quieted[resource] = &quieted{timer: time.AfterFunc(l.pause, func() { l.resume(resource) })}
+		l.quiet[resource] = &quietResource{timer: time.AfterFunc(l.pause, func() { l.resume(resource) })}
 	}
 	return false
 }
@@ -62,10 +61,10 @@ func (l *refusalLog) leaves(e Event) bool {
 func (l *refusalLog) resume(resource string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch q := l.quieted[resource]; {
+	switch q := l.quiet[resource]; {
 	case q == nil: // it is closed
 	case q.left == 0:
-		delete(l.quieted, resource)
+		delete(l.quiet, resource)
 	default:
 		l.say(q.last, q.left-1)
 		q.left = 0
@@ -77,12 +76,12 @@ func (l *refusalLog) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
-	for resource, q := range l.quieted {
+	for resource, q := range l.quiet {
 		q.timer.Stop()
 		if q.left > 0 {
 			l.say(q.last, q.left-1)
 		}
-		delete(l.quieted, resource)
+		delete(l.quiet, resource)
 	}
 }
 

@@ -5,29 +5,29 @@ import "sort"
 // ring holds the latest events of one kind, or of all.
 type ring struct {
 	keep    int
-	kept    []numbered // event i, counted from 0, is at i % keep
-	added   uint64     // how many were added
-	dropped uint64     // the number of the latest dropped event; 0: none
+	kept    []entry // event i, counted from 0, is at i % keep
+	added   uint64  // how many were added
+	dropped uint64  // the number of the latest dropped event; 0: none
 }
 
-// numbered is an event with its number among all events.
-type numbered struct {
+// entry is an event with its number among all events.
+type entry struct {
 	number uint64
 	event  Event
 }
 
 func (r *ring) add(number uint64, e Event) {
 	if len(r.kept) < r.keep {
-		r.kept = append(r.kept, numbered{number, e})
+		r.kept = append(r.kept, entry{number, e})
 	} else {
 		at := r.at(r.added)
 		r.dropped = at.number
-		*at = numbered{number, e}
+		*at = entry{number, e}
 	}
 	r.added++
 }
 
-func (r *ring) at(i uint64) *numbered { return &r.kept[i%uint64(r.keep)] }
+func (r *ring) at(i uint64) *entry { return &r.kept[i%uint64(r.keep)] }
 
 // oldest is the index of the first kept event.
 func (r *ring) oldest() uint64 { return r.added - uint64(len(r.kept)) }

@@ -19,16 +19,28 @@ func bucketOf(b wire.Bucket) wire.Bucket {
 	return b
 }
 
+// bucketCalls are the calls about buckets.
+type bucketCalls struct {
+	buckets Buckets // nil: there is no S3 port
+	journal *journal
+}
+
 var errNoS3Port = fmt.Errorf("%w: this gateway serves no S3", ErrNotImplemented)
 
-// ensureBucket creates a bucket or changes its settings.
-func (s *Server) ensureBucket(c echo.Context) error {
+// bucketName reads the bucket's name from the path.
+func bucketName(c echo.Context) (string, error) {
+	name := pathParam(c, "bucket")
+	return name, storable("bucket", name)
+}
+
+// ensure creates a bucket or changes its settings.
+func (b *bucketCalls) ensure(c echo.Context) error {
 	var body wire.BucketRequest
 	if err := decode(c, &body); err != nil {
 		return err
 	}
 	switch {
-	case s.cfg.Buckets == nil:
+	case b.buckets == nil:
 		return errNoS3Port
 	case body == wire.BucketRequest{}:
 		return &fence.InvalidError{Field: "rule", Reason: "and keep and write_once are missing; one of them is needed"}
@@ -37,42 +49,42 @@ func (s *Server) ensureBucket(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	created, err := s.cfg.Buckets.EnsureBucket(c.Request().Context(), name, body)
+	created, err := b.buckets.EnsureBucket(c.Request().Context(), name, body)
 	if err != nil {
 		return err
 	}
-	s.audit(c, "a bucket was set by an operator", "bucket", name, "created", created, "rule", body.Rule, "keep", body.Keep, "write_once", body.WriteOnce)
+	b.journal.audit(c.Request(), "a bucket was set by an operator", "bucket", name, "created", created, "rule", body.Rule, "keep", body.Keep, "write_once", body.WriteOnce)
 	status := http.StatusOK
 	if created {
 		status = http.StatusCreated
 	}
-	return halfDone(s.tellBucket(c, status, name), unreadHint)
+	return halfDone(b.show(c, status, name), notShownHint)
 }
 
-// unreadHint is the hint if a bucket was set and can't be shown.
-const unreadHint = "It was done, but the bucket could not be read afterwards."
+// notShownHint is the hint if a bucket was set and can't be shown.
+const notShownHint = "It was done, but the bucket could not be read afterwards."
 
-func (s *Server) tellBucket(c echo.Context, status int, name string) error {
-	found, err := s.cfg.Buckets.InspectBucket(c.Request().Context(), name)
+func (b *bucketCalls) show(c echo.Context, status int, name string) error {
+	found, err := b.buckets.InspectBucket(c.Request().Context(), name)
 	if err != nil {
 		return err
 	}
 	return respond(c, status, bucketOf(found))
 }
 
-func (s *Server) inspectBucket(c echo.Context) error {
-	if s.cfg.Buckets == nil {
+func (b *bucketCalls) inspect(c echo.Context) error {
+	if b.buckets == nil {
 		return errNoS3Port
 	}
 	name, err := bucketName(c)
 	if err != nil {
 		return err
 	}
-	return s.tellBucket(c, http.StatusOK, name)
+	return b.show(c, http.StatusOK, name)
 }
 
-// listBuckets pages through the buckets, ordered by name.
-func (s *Server) listBuckets(c echo.Context) error {
+// list pages through the buckets, ordered by name.
+func (b *bucketCalls) list(c echo.Context) error {
 	query, err := queryOf(c, "after", "limit")
 	if err != nil {
 		return err
@@ -85,16 +97,16 @@ func (s *Server) listBuckets(c echo.Context) error {
 	if err := storable("after", after); err != nil {
 		return err
 	}
-	if s.cfg.Buckets == nil {
+	if b.buckets == nil {
 		return errNoS3Port
 	}
-	found, err := s.cfg.Buckets.ListBuckets(c.Request().Context(), after, limit)
+	found, err := b.buckets.ListBuckets(c.Request().Context(), after, limit)
 	if err != nil {
 		return err
 	}
 	answer := wire.Buckets{Buckets: []wire.Bucket{}}
-	for _, b := range found {
-		answer.Buckets = append(answer.Buckets, bucketOf(b))
+	for _, one := range found {
+		answer.Buckets = append(answer.Buckets, bucketOf(one))
 	}
 	if len(found) == limit {
 		answer.Next = &found[limit-1].Bucket
@@ -102,28 +114,28 @@ func (s *Server) listBuckets(c echo.Context) error {
 	return respond(c, http.StatusOK, answer)
 }
 
-// setPrefixRule sets the rule of a prefix.
-func (s *Server) setPrefixRule(c echo.Context) error {
+// setRule sets the rule of a prefix.
+func (b *bucketCalls) setRule(c echo.Context) error {
 	var body wire.PrefixRule
 	if err := decode(c, &body); err != nil {
 		return err
 	}
-	if s.cfg.Buckets == nil {
+	if b.buckets == nil {
 		return errNoS3Port
 	}
 	name, err := bucketName(c)
 	if err != nil {
 		return err
 	}
-	if err := s.cfg.Buckets.SetPrefixRule(c.Request().Context(), name, body.Prefix, body.Rule); err != nil {
+	if err := b.buckets.SetPrefixRule(c.Request().Context(), name, body.Prefix, body.Rule); err != nil {
 		return err
 	}
-	s.audit(c, "a prefix's rule was set by an operator", "bucket", name, "prefix", body.Prefix, "rule", body.Rule)
-	return halfDone(s.tellBucket(c, http.StatusOK, name), unreadHint)
+	b.journal.audit(c.Request(), "a prefix's rule was set by an operator", "bucket", name, "prefix", body.Prefix, "rule", body.Rule)
+	return halfDone(b.show(c, http.StatusOK, name), notShownHint)
 }
 
-// dropPrefixRule drops the rule of a prefix.
-func (s *Server) dropPrefixRule(c echo.Context) error {
+// dropRule drops the rule of a prefix.
+func (b *bucketCalls) dropRule(c echo.Context) error {
 	query, err := queryOf(c, "prefix")
 	if err != nil {
 		return err
@@ -135,16 +147,16 @@ func (s *Server) dropPrefixRule(c echo.Context) error {
 	if err := storable("prefix", prefix); err != nil {
 		return err
 	}
-	if s.cfg.Buckets == nil {
+	if b.buckets == nil {
 		return errNoS3Port
 	}
 	name, err := bucketName(c)
 	if err != nil {
 		return err
 	}
-	if err := s.cfg.Buckets.DropPrefixRule(c.Request().Context(), name, prefix); err != nil {
+	if err := b.buckets.DropPrefixRule(c.Request().Context(), name, prefix); err != nil {
 		return err
 	}
-	s.audit(c, "a prefix's rule was dropped by an operator", "bucket", name, "prefix", prefix)
-	return halfDone(s.tellBucket(c, http.StatusOK, name), unreadHint)
+	b.journal.audit(c.Request(), "a prefix's rule was dropped by an operator", "bucket", name, "prefix", prefix)
+	return halfDone(b.show(c, http.StatusOK, name), notShownHint)
 }

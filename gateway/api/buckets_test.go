@@ -20,7 +20,7 @@ func TestBucketsAreSetAndShown(t *testing.T) {
 	for _, c := range []struct {
 		method, path, body string
 		status             int
-		told               []string
+		want               []string
 	}{
 		{"PUT", "/v1/buckets/orders", `{"rule":"key","keep":"30d"}`, 201, []string{"ensure", "orders", "key", "30d"}},
 		{"PUT", "/v1/buckets/orders", `{"keep":"all"}`, 200, []string{"ensure", "orders", "", "all"}},
@@ -44,10 +44,10 @@ func TestBucketsAreSetAndShown(t *testing.T) {
 		{"DELETE", "/v1/buckets/orders/rules?prefix=", "", 400, nil},
 		{"DELETE", "/v1/buckets/orders/rules?prefix=a&prefix=b", "", 400, nil},
 	} {
-		f.told = nil
+		f.buckets = nil
 		a := request(t, s, c.method, c.path, c.body)
-		if a.status != c.status || !slices.Equal(f.told, c.told) {
-			t.Errorf("%s %s %s: %d %s, told %q; want %d, %q", c.method, c.path, c.body, a.status, a.text, f.told, c.status, c.told)
+		if a.status != c.status || !slices.Equal(f.buckets, c.want) {
+			t.Errorf("%s %s %s: %d %s, called %q; want %d, %q", c.method, c.path, c.body, a.status, a.text, f.buckets, c.status, c.want)
 		}
 	}
 	if a := request(t, s, "GET", "/v1/buckets/a%2Fb", ""); a.str("bucket") != "a/b" {
@@ -88,17 +88,17 @@ func TestBucketsNeedTheTokenAndTheS3Port(t *testing.T) {
 	}
 }
 
-// unread are buckets that can be set and not read.
-type unread struct{ *fakes }
+// unreadableBuckets are buckets that can be set and not read.
+type unreadableBuckets struct{ *fakes }
 
-func (unread) InspectBucket(context.Context, string) (wire.Bucket, error) {
+func (unreadableBuckets) InspectBucket(context.Context, string) (wire.Bucket, error) {
 	return wire.Bucket{}, &leasing.UnavailableError{Part: wire.PartPostgres}
 }
 
 func TestABucketThatWasSetAndCannotBeReadIsNotToldAsUndone(t *testing.T) {
 	t.Parallel()
 	f := newFakes()
-	s := newServer(t, f, func(c *api.Config) { c.Buckets = unread{f} })
+	s := newServer(t, f, func(c *api.Config) { c.Buckets = unreadableBuckets{f} })
 	for _, r := range [][3]string{
 		{"PUT", "/v1/buckets/orders", `{"rule":"key"}`},
 		{"PUT", "/v1/buckets/orders/rules", `{"prefix":"a/","rule":"none"}`},

@@ -15,20 +15,30 @@ import (
 	"github.com/fencegate/fencegate/wire"
 )
 
-func (s *Server) credentials(c echo.Context) error {
+// credentialCalls issue S3 credentials for leases, and say where the other ports are.
+type credentialCalls struct {
+	credentials Credentials // nil: there is no S3 port
+	leases      Leases
+	fences      Fences
+	handles     *sealer
+	journal     *journal
+	endpoints   func(host string) wire.Endpoints // nil: there are none
+}
+
+func (k *credentialCalls) issue(c echo.Context) error {
 	var body wire.CredentialsRequest
 	if err := decode(c, &body); err != nil {
 		return err
 	}
-	h, err := s.leased(body.Handle)
+	h, err := k.handles.open(body.Handle)
 	if err == nil {
 		err = mayWrite(c, h)
 	}
 	switch {
 	case err != nil:
 		return err
-	case s.cfg.Credentials == nil:
-		return fmt.Errorf("%w: this gateway serves no S3", ErrNotImplemented)
+	case k.credentials == nil:
+		return errNoS3Port
 	}
 	left, err := h.left()
 	if err != nil {
@@ -36,7 +46,7 @@ func (s *Server) credentials(c echo.Context) error {
 	}
 	asked := time.Now()
 	most := asked.Add(min(left, MaxCredentials))
-	state, err := s.current(c.Request().Context(), h.Ref)
+	state, err := k.stateOf(c.Request().Context(), h.Ref)
 	expires := most
 	if err == nil && body.Refreshing {
 		expires, err = deadlineOf(c.Request().Context(), h, asked, most, state)
@@ -45,30 +55,23 @@ func (s *Server) credentials(c echo.Context) error {
 		return err
 	}
 	p := access.Of(c.Request().Context())
-	creds, err := s.cfg.Credentials.Issue(h.Resource, h.Token, expires, CredentialTerms{
+	creds, err := k.credentials.Issue(h.Resource, h.Token, expires, CredentialTerms{
 		WhileHeld: !body.Refreshing, OwnKeys: body.OwnKeys || !p.May(access.S3Read, ""), ReadOnly: body.ReadOnly,
 		EndHeld: !body.Refreshing && p.Expires(), Principal: h.Principal,
 	})
 	if err != nil {
 		return err
 	}
-	s.auditIssued(c, h, body.ReadOnly)
+	k.journal.credentials(c.Request(), h, body.ReadOnly)
 	creds.ExpiresAt, creds.ValidMS = creds.ExpiresAt.UTC(), max(0, time.Until(creds.ExpiresAt).Milliseconds())
-	if e := s.endpointsFor(c); e.S3 != nil {
+	if e := k.endpointsFor(c); e.S3 != nil {
 		creds.EndpointURL, creds.Region = e.S3.URL, e.S3.Region
 	}
 	return respond(c, http.StatusOK, creds)
 }
 
-// held is the lock's state of a lease; err is set if the lock did not answer.
-type held struct {
-	leasing.Inspection
-
-	err error
-}
-
 // deadlineOf returns when a lease ends unless it is renewed, but not later than most. Only the lock knows it.
-func deadlineOf(ctx context.Context, h handle, asked, most time.Time, state held) (time.Time, error) {
+func deadlineOf(ctx context.Context, h handle, asked, most time.Time, state lockAnswer) (time.Time, error) {
 	switch {
 	case state.err != nil:
 		return time.Time{}, leaseError(ctx, state.err)
@@ -78,13 +81,13 @@ func deadlineOf(ctx context.Context, h handle, asked, most time.Time, state held
 	return asked.Add(state.TTL), nil
 }
 
-// current asks the fence, which refuses the writes of a lease that is no longer recorded, and at the same time the
+// stateOf asks the fence, which refuses the writes of a lease that is no longer recorded, and at the same time the
 // lock, which knows whether a lease has expired that nobody has taken over. Without a quorum of Redis the fence's
 // answer is enough.
-func (s *Server) current(ctx context.Context, ref leasing.Ref) (state held, err error) {
+func (k *credentialCalls) stateOf(ctx context.Context, ref leasing.Ref) (state lockAnswer, err error) {
 	var asked sync.WaitGroup
-	asked.Go(func() { state.Inspection, state.err = leasing.One(s.cfg.Leases.Inspect(ctx, ref.Resource)) })
-	record, err := s.recorded(ctx, ref.Resource)
+	asked.Go(func() { state = askLock(ctx, k.leases, ref.Resource) })
+	record, err := recordOf(ctx, k.fences, ref.Resource)
 	asked.Wait()
 	switch {
 	case err != nil:
@@ -95,4 +98,17 @@ func (s *Server) current(ctx context.Context, ref leasing.Ref) (state held, err 
 		return state, fmt.Errorf("%w: it was released, or has ended", leasing.ErrLost)
 	}
 	return state, nil
+}
+
+// showEndpoints answers with the addresses of the other ports, under the host name by which the client reached this
+// one.
+func (k *credentialCalls) showEndpoints(c echo.Context) error {
+	return respond(c, http.StatusOK, k.endpointsFor(c))
+}
+
+func (k *credentialCalls) endpointsFor(c echo.Context) wire.Endpoints {
+	if k.endpoints == nil {
+		return wire.Endpoints{}
+	}
+	return k.endpoints(hostname(c.Request().Host))
 }

@@ -53,8 +53,8 @@ func issued(t *testing.T, s *api.Server, handle string, refreshing bool, headers
 	return at
 }
 
-// Refreshing credentials end with the lease as it stands when they are asked for, so after a renewal they reach further.
-// Static ones outlive it: the S3 port asks whether it is held.
+// Refreshing credentials end with the lease as it stands when they are asked for, so after a renewal they reach
+// further. Static ones outlive it: the S3 port asks whether it is held.
 func TestRefreshingCredentialsEndWithTheLeaseAndStaticOnesWithItsLongestLife(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

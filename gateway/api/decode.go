@@ -25,17 +25,6 @@ import (
 
 const maxBodyBytes = 1 << 20
 
-// limitBody bounds the reading of a body on every path: net/http reads the rest of a body before it sends an answer,
-// even a refusal, and would wait forever. Only reading the body to its end removes the limit.
-func (s *Server) limitBody(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		if c.Request().ContentLength != 0 {
-			_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(s.cfg.BodyTimeout)) // a test's recorder has no deadlines
-		}
-		return next(c)
-	}
-}
-
 // decode reads the request's body into v: exactly one JSON value, without
 // unknown fields, in UTF-8.
 func decode(c echo.Context, v any) error {
@@ -73,7 +62,7 @@ func decode(c echo.Context, v any) error {
 	if len(bytes.TrimLeft(body[dec.InputOffset():], whitespace)) > 0 {
 		return &fence.InvalidError{Field: "body", Reason: "has data after its JSON value"}
 	}
-	if name := repeated(body); name != "" {
+	if name := repeatedField(body); name != "" {
 		return &fence.InvalidError{Field: "body", Reason: fmt.Sprintf("has the field %q twice", name)}
 	}
 	return nil
@@ -155,6 +144,64 @@ func escapedUnit(text []byte) rune {
 	return rune(unit)
 }
 
+const (
+	// fieldDepth is the greatest depth of a body's fields: those of a statement, in a list, in an object. Anything
+	// deeper is a value of the client's.
+	fieldDepth = 3
+
+	whitespace = " \t\r\n" // JSON's
+)
+
+// repeatedField returns a field that an object of the text has twice; "" if none. JSON parsers differ in which of the
+// two they take, and the decoder even mixes them: a second list of statements inherits arguments of the first. The
+// decoder has already found that the text is one JSON value.
+func repeatedField(text []byte) string {
+	var few [fieldDepth][8]string
+	var fields [fieldDepth][]string // of the enclosing objects, the outermost first
+	depth := 0
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '{', '[':
+			if depth < fieldDepth {
+				fields[depth] = few[depth][:0] //nolint:gosec // depth is below fieldDepth
+			}
+			depth++
+		case '}', ']':
+			depth--
+		case '"':
+			end := closing(text, i)
+			if depth <= fieldDepth && bytes.HasPrefix(bytes.TrimLeft(text[end:], whitespace), []byte{':'}) {
+				name := unquoted(text[i:end])
+				if slices.ContainsFunc(fields[depth-1], func(other string) bool { return strings.EqualFold(name, other) }) { //nolint:gosec // as the decoder compares; a name is inside of an object
+					return name
+				}
+				fields[depth-1] = append(fields[depth-1], name) //nolint:gosec // likewise
+			}
+			i = end - 1
+		}
+	}
+	return ""
+}
+
+// closing returns the end of the string that begins at i.
+func closing(text []byte, i int) int {
+	for i++; text[i] != '"'; i++ {
+		if text[i] == '\\' {
+			i++
+		}
+	}
+	return i + 1
+}
+
+// unquoted returns the value of a JSON string.
+func unquoted(text []byte) (name string) {
+	if bytes.IndexByte(text, '\\') < 0 {
+		return string(text[1 : len(text)-1])
+	}
+	_ = json.Unmarshal(text, &name) // it is a valid string
+	return name
+}
+
 // pathParam returns a parameter of the path, unescaped. The router works on the escaped path if that is not the usual
 // form of the plain one, as with an encoded slash, and does not unescape its parameters.
 func pathParam(c echo.Context, name string) string {
@@ -166,12 +213,6 @@ func pathParam(c echo.Context, name string) string {
 		return plain
 	}
 	return text
-}
-
-// bucketName reads the bucket's name from the path.
-func bucketName(c echo.Context) (string, error) {
-	name := pathParam(c, "bucket")
-	return name, storable("bucket", name)
 }
 
 // storable refuses names that PostgreSQL cannot store or look up, and names longer than S3 allows.
@@ -218,16 +259,19 @@ func duration(field string, text *string, fallback time.Duration) (time.Duration
 	return d, nil
 }
 
-// ttl parses a lease's time to live.
-func (s *Server) ttl(text *string) (time.Duration, error) {
-	ttl, err := duration("ttl", text, s.cfg.DefaultTTL)
-	switch {
-	case err != nil:
-		return 0, err
-	case ttl <= 0:
-		return 0, &fence.InvalidError{Field: "ttl", Reason: "is not positive"}
-	case s.cfg.MaxTTL > 0 && ttl > s.cfg.MaxTTL:
-		return 0, &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is over the maximum of %v", s.cfg.MaxTTL)}
+const (
+	defaultPage = 100
+	maxPage     = 1000
+)
+
+// limitIn returns how many entries a page may have.
+func limitIn(query url.Values) (int, error) {
+	if !query.Has("limit") {
+		return defaultPage, nil
 	}
-	return ttl, nil
+	limit, err := strconv.Atoi(query.Get("limit"))
+	if err != nil || limit < 1 || limit > maxPage {
+		return 0, &fence.InvalidError{Field: "limit", Reason: fmt.Sprintf("is not a number from 1 to %d", maxPage)}
+	}
+	return limit, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
@@ -56,12 +55,6 @@ func leaseError(ctx context.Context, err error) error {
 	return &leasing.UnavailableError{Part: wire.PartPostgres, Cause: err} // the rest comes from arming
 }
 
-const (
-	releaseHint = "The grant may have ended already. Release again; otherwise the lock ends at its TTL."
-	renewHint   = "The lease may end at its old deadline. Try again before that."
-	repeatHint  = "Whether it was done is unknown. Repeat the request with the same Idempotency-Key, here or at another gateway."
-)
-
 // halfDoneError is a [*leasing.UnavailableError] of a request that may have done something.
 type halfDoneError struct {
 	*leasing.UnavailableError
@@ -79,24 +72,11 @@ func halfDone(err error, hint string) error {
 	return err
 }
 
-// unavailableProblem is the problem of a part that cannot be reached.
-func unavailableProblem(away *leasing.UnavailableError, err error) wire.Problem {
-	hint := "Nothing was done. Try again later."
-	if halfDone, ok := errors.AsType[*halfDoneError](err); ok {
-		hint = halfDone.hint
-	} else if errors.Is(away.Cause, fence.ErrUnknown) {
-		hint = "Whether it was done is unknown. Look, then try again later."
-	}
-	p := word(wire.CodeUnavailable, "Unavailable", unavailableDetail(away), hint)
-	p.Part, p.RetryAfterMS = away.Part, retryAfter(away).Milliseconds()
-	return p
-}
-
 // unavailableDetail is the text for clients. It contains no address, and a cause only if that has a text for clients.
 func unavailableDetail(away *leasing.UnavailableError) string {
-	var told interface{ Tell() string }
-	if errors.As(away.Cause, &told) {
-		return told.Tell()
+	var public interface{ Tell() string }
+	if errors.As(away.Cause, &public) {
+		return public.Tell()
 	}
 	switch away.Part {
 	case wire.PartPostgres:
@@ -105,18 +85,6 @@ func unavailableDetail(away *leasing.UnavailableError) string {
 		return "No quorum of Redis nodes serves the gateway now."
 	}
 	return "The " + away.Part + " can't serve now."
-}
-
-// defaultRetry is Retry-After for an unavailable part if nobody knows when it returns.
-const defaultRetry = time.Second
-
-// retryAfter is when a retry may succeed.
-func retryAfter(away *leasing.UnavailableError) time.Duration {
-	var told interface{ Left() time.Duration }
-	if errors.As(away.Cause, &told) && told.Left() > 0 {
-		return told.Left()
-	}
-	return defaultRetry
 }
 
 // DegradedError is a [Check]'s error for a part that serves with something missing.

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -17,6 +15,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/activity"
+	"github.com/fencegate/fencegate/gateway/quota"
 	"github.com/fencegate/fencegate/wire"
 )
 
@@ -27,13 +26,20 @@ const (
 	heartbeat = 15 * time.Second
 )
 
-// events streams the events of this gateway: the kept ones, then new ones.
-func (s *Server) events(c echo.Context) error {
+// eventCalls are the calls about the events of this gateway.
+type eventCalls struct {
+	events   Events // nil: there are none
+	streams  quota.Quota[string]
+	stopping context.Context // ends the streams
+}
+
+// stream streams the events: the kept ones, then new ones.
+func (e *eventCalls) stream(c echo.Context) error {
 	query, err := queryOf(c, "follow", "kind")
 	switch {
 	case err != nil:
 		return err
-	case s.cfg.Events == nil:
+	case e.events == nil:
 		return fmt.Errorf("%w: this gateway serves no events", ErrNotImplemented)
 	case query.Has("follow") && query.Get("follow") != "true" && query.Get("follow") != "false":
 		return &fence.InvalidError{Field: "follow", Reason: "is neither true nor false"}
@@ -45,14 +51,14 @@ func (s *Server) events(c echo.Context) error {
 	if !p.MaySome(access.Inspect) {
 		return p.Denied(access.Inspect, "")
 	}
-	leave, ok := s.streams.Take(p)
+	leave, ok := e.streams.Take(p.Name(), p.ShareOf(maxStreams))
 	if !ok {
 		return &leasing.UnavailableError{Part: wire.PartGateway, Cause: errors.New("too many streams of events are open, of this principal or in all")}
 	}
 	defer leave()
 	ctx, cancel := p.Lasts(c.Request().Context())
 	defer cancel()
-	defer context.AfterFunc(s.stopping, cancel)()
+	defer context.AfterFunc(e.stopping, cancel)()
 	header := c.Response().Header()
 	header.Set(echo.HeaderContentType, "text/event-stream")
 	header.Set(echo.HeaderCacheControl, "no-store")
@@ -63,8 +69,8 @@ func (s *Server) events(c echo.Context) error {
 	}
 	after := c.Request().Header.Get("Last-Event-ID")
 	if query.Get("follow") == "false" {
-		for kept := s.kept(refused, after); len(kept) > 0; kept = s.kept(refused, after) {
-			if sendEvents(c, toldTo(p, kept)) != nil {
+		for kept := e.kept(refused, after); len(kept) > 0; kept = e.kept(refused, after) {
+			if sendEvents(c, visibleTo(p, kept)) != nil {
 				return nil
 			}
 			after = kept[len(kept)-1].ID
@@ -72,27 +78,27 @@ func (s *Server) events(c echo.Context) error {
 		return nil
 	}
 	for {
-		if after, err = s.stream(ctx, c, refused, after); err != nil {
+		if after, err = e.sendNext(ctx, c, refused, after); err != nil {
 			return nil //nolint:nilerr // the reader has gone, or the gateway stops
 		}
 	}
 }
 
 // kept returns the kept events, all or only refusals.
-func (s *Server) kept(refused bool, after string) []activity.Event {
+func (e *eventCalls) kept(refused bool, after string) []activity.Event {
 	if refused {
-		return s.cfg.Events.RefusedKept(after)
+		return e.events.RefusedKept(after)
 	}
-	return s.cfg.Events.Kept(after)
+	return e.events.Kept(after)
 }
 
-// stream sends the next events, or a heartbeat.
-func (s *Server) stream(ctx context.Context, c echo.Context, refused bool, after string) (string, error) {
+// sendNext sends the next events, or a heartbeat.
+func (e *eventCalls) sendNext(ctx context.Context, c echo.Context, refused bool, after string) (string, error) {
 	within, cancel := context.WithTimeout(ctx, heartbeat)
 	defer cancel()
-	since := s.cfg.Events.Since
+	since := e.events.Since
 	if refused {
-		since = s.cfg.Events.RefusedSince
+		since = e.events.RefusedSince
 	}
 	for { // an event that the reader may not see triggers no heartbeat, which would reveal its time
 		next, err := since(within, after)
@@ -103,8 +109,8 @@ func (s *Server) stream(ctx context.Context, c echo.Context, refused bool, after
 			return after, send(c, []byte(":\n\n"))
 		}
 		after = next[len(next)-1].ID
-		if told := toldTo(access.Of(ctx), next); len(told) > 0 {
-			return after, sendEvents(c, told)
+		if visible := visibleTo(access.Of(ctx), next); len(visible) > 0 {
+			return after, sendEvents(c, visible)
 		}
 	}
 }
@@ -133,49 +139,56 @@ func send(c echo.Context, text []byte) error {
 	return http.NewResponseController(c.Response()).Flush()
 }
 
-// tell records an event of a request, if Events is set.
-func (s *Server) tell(c echo.Context, e activity.Event) { s.tellOf(c.Request(), e) }
-
-func (s *Server) tellOf(r *http.Request, e activity.Event) {
-	if s.cfg.Events == nil {
-		return
+// after waits, until ctx ends, for events that the context's principal may see.
+func (e *eventCalls) after(ctx context.Context, after string) (visible []activity.Event, last string, err error) {
+	if e.events == nil {
+		<-ctx.Done()
+		return nil, after, ctx.Err()
 	}
-	e.Client, e.App = r.RemoteAddr, r.UserAgent()
-	s.cfg.Events.Tell(activity.Cleaned(e))
+	next, err := e.events.Since(ctx, after)
+	if err != nil {
+		return nil, after, err
+	}
+	return visibleTo(access.Of(ctx), next), next[len(next)-1].ID, nil
 }
 
-// tellLease records an event about a lease.
-func (s *Server) tellLease(c echo.Context, kind string, ref leasing.Ref) {
-	e := activity.Event{Kind: kind, Surface: wire.SurfaceAPI, Resource: ref.Resource}
-	if kind == wire.EventAcquired {
-		e.Recorded = ref.Token
-	} else {
-		e.Presented = ref.Token
-	}
-	s.tell(c, e)
-}
-
-// kinds are the SQL commands that an event may name.
-var kinds = []string{"INSERT", "UPDATE", "DELETE", "TRUNCATE", "MERGE", "SELECT", "WITH", "CALL", "DO"}
-
-// kindOf returns the command with which a statement begins; else "".
-func kindOf(sql string) string {
-	for word := range strings.FieldsSeq(sql) {
-		if word = strings.ToUpper(word); slices.Contains(kinds, word) {
-			return word
+// keptAfter is after without the wait, for all events or only refusals.
+func (e *eventCalls) keptAfter(refused bool) func(ctx context.Context, after string) (visible []activity.Event, last string) {
+	return func(ctx context.Context, after string) (visible []activity.Event, last string) {
+		if e.events == nil {
+			return nil, after
 		}
-		break
+		kept := e.kept(refused, after)
+		if len(kept) == 0 {
+			return nil, after
+		}
+		return visibleTo(access.Of(ctx), kept), kept[len(kept)-1].ID
 	}
-	return ""
 }
 
-// tellRefused records that the fence refused a request for SQL, in one of its statements or before the first one.
-func (s *Server) tellRefused(c echo.Context, statements []wire.Statement, err error) {
-	about := activity.Event{Surface: wire.SurfaceSQL, Statement: kindOf(statements[0].SQL)}
-	if st, ok := errors.AsType[*StatementError](err); ok {
-		about.Statement, about.Table = st.Operation, st.Table
+// visibleTo returns the events that a principal may see, with the fields that it may see: the events about a resource
+// that it may inspect. A write under one resource's grant to a row that needs another is visible to principals that may
+// inspect either, without the other. Events about no resource, and the number of missed events, are visible to
+// principals that may inspect everything.
+func visibleTo(p *access.Principal, events []activity.Event) (visible []activity.Event) {
+	if p.May(access.Inspect, "") {
+		return events
 	}
-	if e, ok := activity.Refused(err, about); ok {
-		s.tell(c, e)
+	for _, e := range events {
+		ofGrant, ofNeed := e.Resource != "" && p.May(access.Inspect, e.Resource), e.Needed != "" && p.May(access.Inspect, e.Needed)
+		switch {
+		case e.Kind == wire.EventMissed:
+			e.Missed = 0
+		case !ofGrant && !ofNeed:
+			continue
+		}
+		if !ofGrant {
+			e.Resource, e.Presented, e.Recorded = "", 0, 0
+		}
+		if !ofNeed && e.Needed != "" { // the table belongs to the needed resource
+			e.Needed, e.Table = "", ""
+		}
+		visible = append(visible, e)
 	}
+	return visible
 }

@@ -141,7 +141,7 @@ func TestWhatTheAPIDoesIsTold(t *testing.T) {
 	}
 	want := "acquired orders/1001 0 34 |released orders/1001 34 0 |revoked orders/1001 0 35 ops|refused orders/1001 33 34 "
 	if text := strings.Join(got, "|"); text != want {
-		t.Errorf("told %s, want %s", text, want)
+		t.Errorf("recorded %s, want %s", text, want)
 	}
 }
 
@@ -154,12 +154,12 @@ func TestARefusalIsShownHoweverMuchElseHappened(t *testing.T) {
 		feed.Tell(activity.Event{Kind: wire.EventAcquired, Resource: "busy"})
 	}
 	c := goClient(t, way)
-	var told []string
-	if err := c.Refusals(t.Context(), "", false, func(e wire.Event) error { told = append(told, e.Kind+" "+e.Resource); return nil }); err != nil {
+	var recorded []string
+	if err := c.Refusals(t.Context(), "", false, func(e wire.Event) error { recorded = append(recorded, e.Kind+" "+e.Resource); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(told, ", "); got != "refused orders/1001" {
-		t.Errorf("the stream told %q", got)
+	if got := strings.Join(recorded, ", "); got != "refused orders/1001" {
+		t.Errorf("the stream recorded %q", got)
 	}
 	_, page := newBrowser(t, way).do("/", nil)
 	_, refused, _ := strings.Cut(page, `<tbody id="refused"`)

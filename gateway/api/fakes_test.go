@@ -31,7 +31,7 @@ type fakes struct {
 	renewed   time.Duration // the ttl of the last renewal
 	released  chan leasing.Ref
 	record    fence.Record
-	told      []string // of buckets
+	buckets   []string // the calls about buckets
 	err       error    // of Renew, Release, Inspect, EnsureBucket and Run
 	lockErr   error
 	free      bool // the lock is not held
@@ -133,9 +133,9 @@ func (f *fakes) Issue(_ string, _ fence.Token, expires time.Time, terms api.Cred
 }
 
 func (f *fakes) EnsureBucket(_ context.Context, name string, want wire.BucketRequest) (bool, error) {
-	f.told = append(f.told, "ensure", name, want.Rule, want.Keep)
+	f.buckets = append(f.buckets, "ensure", name, want.Rule, want.Keep)
 	if want.WriteOnce != "" {
-		f.told = append(f.told, want.WriteOnce)
+		f.buckets = append(f.buckets, want.WriteOnce)
 	}
 	return want.Rule != "", f.err
 }
@@ -145,17 +145,17 @@ func (f *fakes) InspectBucket(_ context.Context, name string) (wire.Bucket, erro
 }
 
 func (f *fakes) ListBuckets(_ context.Context, after string, limit int) ([]wire.Bucket, error) {
-	f.told = append(f.told, "list", after, strconv.Itoa(limit))
+	f.buckets = append(f.buckets, "list", after, strconv.Itoa(limit))
 	return []wire.Bucket{{Bucket: "a"}, {Bucket: "b"}}, f.err
 }
 
 func (f *fakes) SetPrefixRule(_ context.Context, name, prefix, rule string) error {
-	f.told = append(f.told, "set", name, prefix, rule)
+	f.buckets = append(f.buckets, "set", name, prefix, rule)
 	return f.err
 }
 
 func (f *fakes) DropPrefixRule(_ context.Context, name, prefix string) error {
-	f.told = append(f.told, "drop", name, prefix)
+	f.buckets = append(f.buckets, "drop", name, prefix)
 	return f.err
 }
 

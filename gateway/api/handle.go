@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"math"
 	"time"
@@ -54,22 +55,24 @@ func (e *cappedError) Unwrap() error { return leasing.ErrLost }
 
 const (
 	handleVersion = 3
-	// handleBefore is the version without a time of acquisition: its leases end 24 h after it.
-	handleBefore = 2
-	macBytes     = sha256.Size
-	// handleLabel separates this use of the master keys from every other.
+	// handleBefore is the version without a time of acquisition: its leases end maxLeaseBefore after it.
+	handleBefore   = 2
+	maxLeaseBefore = 24 * time.Hour
+	macBytes       = sha256.Size
+	// The labels separate these uses of the master keys from every other.
 	handleLabel = "fencegate lease handle v2"
+	sealLabel   = "fencegate idempotency key v1"
 )
 
 // sealer makes and opens handles.
 type sealer struct {
-	current string
-	keys    map[string][]byte
-	once    map[string][]byte // derives the seals of acquisitions with an Idempotency-Key
+	current  string
+	keys     map[string][]byte
+	sealKeys map[string][]byte // derive the seals of acquisitions with an Idempotency-Key
 }
 
 func newSealer(keys HandleKeys) (*sealer, error) {
-	s := &sealer{current: keys.Current, keys: make(map[string][]byte, len(keys.Master)), once: make(map[string][]byte, len(keys.Master))}
+	s := &sealer{current: keys.Current, keys: make(map[string][]byte, len(keys.Master)), sealKeys: make(map[string][]byte, len(keys.Master))}
 	for id, master := range keys.Master {
 		if id == "" || len(id) > 255 {
 			return nil, &fence.InvalidError{Field: "Handles", Reason: "have a key id that is empty or over 255 bytes"}
@@ -82,7 +85,7 @@ func newSealer(keys HandleKeys) (*sealer, error) {
 			return nil, err
 		}
 		s.keys[id] = key
-		if s.once[id], err = hkdf.Key(sha256.New, master, nil, onceLabel, sha256.Size); err != nil {
+		if s.sealKeys[id], err = hkdf.Key(sha256.New, master, nil, sealLabel, sha256.Size); err != nil {
 			return nil, err
 		}
 	}
@@ -121,8 +124,12 @@ func mac(key, b []byte) []byte {
 // errForeign: no master key of this gateway has signed the handle.
 var errForeign = &fence.InvalidError{Field: "handle", Reason: "is not one that this gateway has issued: it is damaged, or of a gateway with another master key"}
 
-// open checks the MAC before it uses anything but the key's id.
+// open parses a handle. It checks the MAC before it uses anything but the key's id. The error is a
+// [*fence.InvalidError].
 func (s *sealer) open(text string) (handle, error) {
+	if text == "" {
+		return handle{}, &fence.InvalidError{Field: "handle", Reason: "is missing"}
+	}
 	all, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(all) < 2+macBytes {
 		return handle{}, errForeign
@@ -160,7 +167,7 @@ func (s *sealer) open(text string) (handle, error) {
 		h.Until = time.UnixMilli(until)
 	}
 	if b[0] == handleBefore {
-		h.Since = h.Until.Add(-defaultMaxLease)
+		h.Since = h.Until.Add(-maxLeaseBefore)
 	} else {
 		h.Since = time.UnixMilli(int64(binary.BigEndian.Uint64(rest[16:])))
 	}
@@ -174,4 +181,25 @@ func cutBytes(b []byte) (value, rest []byte, ok bool) {
 	}
 	n := 1 + int(b[0])
 	return b[1:n], b[n:], true
+}
+
+// seals derives an acquisition's seals under each master key, the current one first.
+func (s *sealer) seals(of []byte) (all []fence.Seal) {
+	all = append(all, sealUnder(s.sealKeys[s.current], of))
+	for id, key := range s.sealKeys {
+		if id != s.current {
+			all = append(all, sealUnder(key, of))
+		}
+	}
+	return all
+}
+
+func sealUnder(key, of []byte) fence.Seal {
+	h := hmac.New(sha256.New, key)
+	h.Write(of)
+	seal, err := fence.ParseSeal(hex.EncodeToString(h.Sum(nil)[:16]))
+	if err != nil {
+		panic(err) // 32 hex digits are a seal
+	}
+	return seal
 }

@@ -19,7 +19,7 @@ type shelf struct {
 	*fakes
 
 	all  []fence.Record
-	held map[string]time.Duration
+	ttls map[string]time.Duration
 	away error
 	asks atomic.Int32 // rounds
 }
@@ -43,7 +43,7 @@ type onShelf struct {
 func (s onShelf) Inspect(_ context.Context, resources ...string) (all []leasing.Inspection, err error) {
 	s.shelf.asks.Add(1)
 	for _, name := range resources {
-		ttl, held := s.shelf.held[name]
+		ttl, held := s.shelf.ttls[name]
 		all = append(all, leasing.Inspection{Resource: name, Locked: held, TTL: ttl})
 	}
 	return all, s.shelf.away
@@ -52,7 +52,7 @@ func (s onShelf) Inspect(_ context.Context, resources ...string) (all []leasing.
 func newShelf(t *testing.T) (*shelf, *api.Server) {
 	t.Helper()
 	ended := time.Unix(1700000000, 0)
-	shelf := &shelf{fakes: newFakes(), held: map[string]time.Duration{"orders/3": time.Second, "orders/5": -1}}
+	shelf := &shelf{fakes: newFakes(), ttls: map[string]time.Duration{"orders/3": time.Second, "orders/5": -1}}
 	for _, name := range []string{"invoices/1", "orders/1", "orders/2", "orders/3", "orders/4", "orders/5"} {
 		shelf.all = append(shelf.all, fence.Record{Resource: name, Token: 1})
 	}
@@ -91,7 +91,7 @@ func TestAListTellsLiveFromExpiredAndReleased(t *testing.T) {
 	if got := stated(t, a); got != "orders/5 live" || a.str("next") != "" {
 		t.Errorf("%s, then after %q", got, a.str("next"))
 	}
-	shelf.away, shelf.held = leasing.ErrUnavailable, nil
+	shelf.away, shelf.ttls = leasing.ErrUnavailable, nil
 	if got := stated(t, request(t, s, "GET", "/v1/resources?prefix=orders/&limit=2", "")); got != "orders/1 released, orders/2 unknown" {
 		t.Errorf("while the lock is away: %s", got)
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"strconv"
 	"time"
 
@@ -8,12 +9,24 @@ import (
 	"github.com/fencegate/fencegate/wire"
 )
 
+// lockAnswer is the lock's state of a resource; err is set if the lock did not answer.
+type lockAnswer struct {
+	leasing.Inspection
+
+	err error
+}
+
+func askLock(ctx context.Context, source Leases, resource string) (a lockAnswer) {
+	a.Inspection, a.err = leasing.One(source.Inspect(ctx, resource))
+	return a
+}
+
 // lockOf returns the holder of a lock, in JSON. The servers' names and errors contain addresses, so only callers that
 // may inspect everything get them; others get numbers.
 func lockOf(state leasing.Inspection, servers bool) *wire.Lock {
-	answer := &wire.Lock{Holder: state.Holder, Token: token(state.Token), TTLMS: ttlMS(state.Locked, state.TTL), Waiters: state.Waiters, Servers: []wire.LockServer{}}
+	answer := &wire.Lock{Holder: state.Holder, Token: optionalToken(state.Token), TTLMS: ttlMS(state.Locked, state.TTL), Waiters: state.Waiters, Servers: []wire.LockServer{}}
 	for i, m := range state.Members {
-		server := wire.LockServer{Name: m.Name, Locked: m.Locked, Holder: m.Holder, Token: token(m.Token), TTLMS: ttlMS(m.Locked, m.TTL), Waiters: m.Waiters}
+		server := wire.LockServer{Name: m.Name, Locked: m.Locked, Holder: m.Holder, Token: optionalToken(m.Token), TTLMS: ttlMS(m.Locked, m.TTL), Waiters: m.Waiters}
 		if m.Err != nil {
 			why := noAnswer
 			if servers {
@@ -22,7 +35,7 @@ func lockOf(state leasing.Inspection, servers bool) *wire.Lock {
 			server.Error = &why
 		}
 		if !servers {
-			server.Name = numbered(i)
+			server.Name = numberOf(i)
 		}
 		answer.Servers = append(answer.Servers, server)
 	}
@@ -32,14 +45,14 @@ func lockOf(state leasing.Inspection, servers bool) *wire.Lock {
 // noAnswer replaces a server's error for callers that may not inspect everything.
 const noAnswer = "no answer"
 
-// numbered replaces a server's name for callers that may not inspect everything.
-func numbered(i int) string { return strconv.Itoa(i + 1) }
+// numberOf replaces a server's name for callers that may not inspect everything.
+func numberOf(i int) string { return strconv.Itoa(i + 1) }
 
-// unnamed returns the nodes without their names, and without warnings, which contain the names.
-func unnamed(nodes []wire.NodeStatus) []wire.NodeStatus {
+// withoutNames returns the nodes without their names, and without warnings, which contain the names.
+func withoutNames(nodes []wire.NodeStatus) []wire.NodeStatus {
 	all := make([]wire.NodeStatus, len(nodes))
 	for i, n := range nodes {
-		all[i] = wire.NodeStatus{Name: numbered(i), State: n.State, QuarantineMS: n.QuarantineMS}
+		all[i] = wire.NodeStatus{Name: numberOf(i), State: n.State, QuarantineMS: n.QuarantineMS}
 	}
 	return all
 }

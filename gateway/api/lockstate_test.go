@@ -44,13 +44,13 @@ func TestServersAreNamedToWhoMayInspectEverything(t *testing.T) {
 			if a.status != http.StatusOK {
 				t.Fatalf("%s: %d %s", path, a.status, a.text)
 			}
-			for _, told := range []string{"10.1.2.3", "node-1", "node-2"} {
-				if strings.Contains(a.text, told) != c.all {
-					t.Errorf("%s with inspect on %s: %s is there: %v; %s", path, c.rule, told, !c.all, a.text)
+			for _, text := range []string{"10.1.2.3", "node-1", "node-2"} {
+				if strings.Contains(a.text, text) != c.all {
+					t.Errorf("%s with inspect on %s: %s is there: %v; %s", path, c.rule, text, !c.all, a.text)
 				}
 			}
-			for _, told := range []string{`"name":"1"`, `"name":"2"`} {
-				if strings.Contains(a.text, told) == c.all {
+			for _, text := range []string{`"name":"1"`, `"name":"2"`} {
+				if strings.Contains(a.text, text) == c.all {
 					t.Errorf("%s with inspect on %s: %s", path, c.rule, a.text)
 				}
 			}

@@ -2,13 +2,10 @@ package api
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +16,54 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/wire"
 )
+
+// Code is the code of a problem other than a refusal of the fence; those are in [fence.Codes].
+type Code struct {
+	Code    string
+	Status  int
+	Meaning string
+}
+
+// Codes are all codes. Treat it as read-only.
+var Codes = []Code{
+	{wire.CodeInvalid, http.StatusBadRequest, "`field` says which part is malformed; nothing was done. What is no HTTP at all gets plain text"},
+	{wire.CodeUnauthorized, http.StatusUnauthorized, "the bearer token is missing or wrong, or of another principal than the client certificate"},
+	{wire.CodeDenied, http.StatusForbidden, "the principal has no such right; nothing was done"},
+	{wire.CodeNotFound, http.StatusNotFound, "the path, or what it names, does not exist"},
+	{wire.CodeMethodNotAllowed, http.StatusMethodNotAllowed, "the path does not serve this method"},
+	{wire.CodeHeld, http.StatusConflict, "another holds the resource, `holder` where it is known; `retry_after_ms` says when it may be free"},
+	{wire.CodeConflict, http.StatusConflict, "the thing's state does not allow it, such as a rule under which objects were written"},
+	{wire.CodeLeaseLost, http.StatusGone, "the lease is over: it ended, was released, was renewed for as long as it may be, or its resource was revoked"},
+	{wire.CodeTooLarge, http.StatusRequestEntityTooLarge, "the body is over 1 MiB, or the result of SQL over its limit; nothing was done"},
+	{wire.CodeKeyReused, http.StatusUnprocessableEntity, "the `Idempotency-Key` came with another request before; nothing was done"},
+	{wire.CodeSQLError, http.StatusUnprocessableEntity, "a statement failed; `sqlstate` and `statement` say how and which; nothing was committed"},
+	{wire.CodeRateLimited, http.StatusTooManyRequests, "the principal asks more often than `--api-rate` allows; `retry_after_ms` says when it may again; nothing was done"},
+	{wire.CodeInternal, http.StatusInternalServerError, "the gateway failed; its log says more"},
+	{wire.CodeNotImplemented, http.StatusNotImplemented, "this gateway is not configured for the call"},
+	{wire.CodeUnknown, http.StatusBadGateway, "PostgreSQL's answer to COMMIT was lost: look before you repeat the call"},
+	{wire.CodeUnavailable, http.StatusServiceUnavailable, "`part` is `postgresql`, `redis` or `gateway`; nothing was done, unless `hint` says otherwise"},
+}
+
+// StatusOf returns the HTTP status of a problem's code, one of [Codes] or a SQLSTATE of [fence.Codes]; 0: unknown code.
+func StatusOf(code string) int {
+	for _, c := range Codes {
+		if c.Code == code {
+			return c.Status
+		}
+	}
+	for _, c := range fence.Codes {
+		if c.SQLState == code {
+			return c.HTTPStatus
+		}
+	}
+	return 0
+}
+
+// codeProblem returns a problem whose code is one of [Codes].
+func codeProblem(code, title, detail, hint string) wire.Problem {
+	i := slices.IndexFunc(Codes, func(c Code) bool { return c.Code == code })
+	return wire.Problem{Type: wire.ProblemType + strings.ReplaceAll(code, "_", "-"), Title: title, Status: Codes[i].Status, Detail: detail, Code: code, Hint: hint}
+}
 
 // lostHint is the hint for a client that has lost a lease.
 const lostHint = "Stop; acquire the resource again and start from what its last holder wrote."
@@ -49,10 +94,10 @@ func problemOf(err error) (p wire.Problem, known bool) {
 	}
 	for _, s := range sentinels {
 		if errors.Is(err, s.err) {
-			return word(s.code, s.title, cmp.Or(s.detail, err.Error()), s.hint), true
+			return codeProblem(s.code, s.title, cmp.Or(s.detail, err.Error()), s.hint), true
 		}
 	}
-	return word(wire.CodeInternal, "Internal error", "The gateway failed; its log says more.", ""), false
+	return codeProblem(wire.CodeInternal, "Internal error", "The gateway failed; its log says more.", ""), false
 }
 
 // factualProblem is the problem of an error with facts for the client.
@@ -75,7 +120,7 @@ func factualProblem(err error) (p wire.Problem, is bool) {
 	case errors.As(err, &unavailable):
 		p = unavailableProblem(unavailable, err)
 	case errors.Is(err, fence.ErrUnknown):
-		p = word(wire.CodeUnknown, "The outcome is unknown",
+		p = codeProblem(wire.CodeUnknown, "The outcome is unknown",
 			"The connection broke after COMMIT was sent: all of it has taken effect, or none of it.",
 			"Read what the statements would have changed, under a current grant, before you run them again.")
 	case errors.As(err, &statement):
@@ -83,24 +128,24 @@ func factualProblem(err error) (p wire.Problem, is bool) {
 	case isRefusal(err):
 		p = refusalProblem(err)
 	case errors.As(err, &invalid):
-		p = word(wire.CodeInvalid, "Invalid input", invalid.Error(), "")
+		p = codeProblem(wire.CodeInvalid, "Invalid input", invalid.Error(), "")
 		p.Field = invalid.Field
 		if invalid == errForeign {
 			p.Hint = foreignHint
 		}
 	case errors.As(err, &held):
-		p = word(wire.CodeHeld, "Held by another", held.Error(), "Try again, or send a wait.")
+		p = codeProblem(wire.CodeHeld, "Held by another", held.Error(), "Try again, or send a wait.")
 		p.Resource, p.Holder, p.RetryAfterMS = held.Resource, held.Holder, held.RetryAfter.Milliseconds()
 	case errors.As(err, &tooLarge):
-		p = word(wire.CodeTooLarge, "Too large", tooLarge.Error(), "Nothing was done. Split the work.")
+		p = codeProblem(wire.CodeTooLarge, "Too large", tooLarge.Error(), "Nothing was done. Split the work.")
 	case errors.As(err, &capped):
-		p = word(wire.CodeLeaseLost, "The lease is lost", capped.Error(),
+		p = codeProblem(wire.CodeLeaseLost, "The lease is lost", capped.Error(),
 			"Acquire the resource again. The gateway's operator sets how long a lease may be renewed (--max-lease).")
 	case errors.As(err, &lost):
-		p = word(wire.CodeLeaseLost, "The lease is lost", lost.Error(), lostHint)
-		p.Recorded = token(lost.recorded)
+		p = codeProblem(wire.CodeLeaseLost, "The lease is lost", lost.Error(), lostHint)
+		p.Recorded = optionalToken(lost.recorded)
 	case errors.As(err, &fast):
-		p = word(wire.CodeRateLimited, "Too many requests", fast.Error(), "Nothing was done. Send fewer requests, or have the limit raised (--api-rate).")
+		p = codeProblem(wire.CodeRateLimited, "Too many requests", fast.Error(), "Nothing was done. Send fewer requests, or have the limit raised (--api-rate).")
 		p.RetryAfterMS = fast.RetryAfter.Milliseconds() + 1
 	case errors.As(err, &routing):
 		p = routingProblem(routing)
@@ -110,12 +155,37 @@ func factualProblem(err error) (p wire.Problem, is bool) {
 	return p, true
 }
 
+// unavailableProblem is the problem of a part that cannot be reached.
+func unavailableProblem(away *leasing.UnavailableError, err error) wire.Problem {
+	hint := "Nothing was done. Try again later."
+	if halfDone, ok := errors.AsType[*halfDoneError](err); ok {
+		hint = halfDone.hint
+	} else if errors.Is(away.Cause, fence.ErrUnknown) {
+		hint = "Whether it was done is unknown. Look, then try again later."
+	}
+	p := codeProblem(wire.CodeUnavailable, "Unavailable", unavailableDetail(away), hint)
+	p.Part, p.RetryAfterMS = away.Part, retryAfter(away).Milliseconds()
+	return p
+}
+
+// defaultRetry is Retry-After for an unavailable part if nobody knows when it returns.
+const defaultRetry = time.Second
+
+// retryAfter is when a retry may succeed.
+func retryAfter(away *leasing.UnavailableError) time.Duration {
+	var returning interface{ Left() time.Duration }
+	if errors.As(away.Cause, &returning) && returning.Left() > 0 {
+		return returning.Left()
+	}
+	return defaultRetry
+}
+
 func deniedProblem(denied *access.DeniedError, unknown bool) wire.Problem {
 	done := "Nothing was done."
 	if unknown {
 		done = "Whether the lease was acquired is unknown; if it was, it ends at its TTL."
 	}
-	p := word(wire.CodeDenied, "Denied", denied.Error(), done+" The gateway's operator decides who may do what, in the file of --principals.")
+	p := codeProblem(wire.CodeDenied, "Denied", denied.Error(), done+" The gateway's operator decides who may do what, in the file of --principals.")
 	p.Resource = denied.Resource
 	return p
 }
@@ -139,25 +209,17 @@ func refusalProblem(err error) wire.Problem {
 	)
 	switch {
 	case errors.As(err, &stale):
-		p.Detail, p.Resource, p.Presented, p.Recorded = stale.Error(), stale.Resource, token(stale.Presented), token(stale.Recorded)
+		p.Detail, p.Resource, p.Presented, p.Recorded = stale.Error(), stale.Resource, optionalToken(stale.Presented), optionalToken(stale.Recorded)
 	case errors.As(err, &noGrant):
 		p.Detail, p.Needed = noGrant.Error(), noGrant.Needed
 	case errors.As(err, &neverIssued):
-		p.Detail, p.Resource, p.Presented, p.Recorded = neverIssued.Error(), neverIssued.Resource, token(neverIssued.Presented), token(neverIssued.Recorded)
+		p.Detail, p.Resource, p.Presented, p.Recorded = neverIssued.Error(), neverIssued.Resource, optionalToken(neverIssued.Presented), optionalToken(neverIssued.Recorded)
 	case errors.As(err, &wrong):
 		p.Detail, p.Resource, p.Needed = wrong.Error(), wrong.Resource, wrong.Needed
 	case errors.As(err, &undrained):
 		p.Detail, p.Resource = undrained.Error(), undrained.Resource
 	}
 	return p
-}
-
-// token omits 0, which stands for "not known": [fence.ParseToken] refuses it.
-func token(t fence.Token) *fence.Token {
-	if t == 0 {
-		return nil
-	}
-	return &t
 }
 
 func statementProblem(e *StatementError) wire.Problem {
@@ -170,7 +232,7 @@ func statementProblem(e *StatementError) wire.Problem {
 		p.Statement = index
 		return p
 	}
-	p := word(wire.CodeSQLError, "SQL error", e.Message, e.Hint)
+	p := codeProblem(wire.CodeSQLError, "SQL error", e.Message, e.Hint)
 	p.SQLState, p.SQLDetail, p.Position, p.Statement = e.SQLState, e.Detail, e.Position, index
 	return p
 }
@@ -178,58 +240,11 @@ func statementProblem(e *StatementError) wire.Problem {
 func routingProblem(e *echo.HTTPError) wire.Problem {
 	switch e.Code {
 	case http.StatusNotFound:
-		return word(wire.CodeNotFound, "Not found", "There is no such path.", "See /openapi.json.")
+		return codeProblem(wire.CodeNotFound, "Not found", "There is no such path.", "See /openapi.json.")
 	case http.StatusMethodNotAllowed:
-		return word(wire.CodeMethodNotAllowed, "Method not allowed", "The path does not serve this method.", "See /openapi.json.")
+		return codeProblem(wire.CodeMethodNotAllowed, "Method not allowed", "The path does not serve this method.", "See /openapi.json.")
 	}
-	p := word(wire.CodeInvalid, http.StatusText(e.Code), fmt.Sprint(e.Message), "")
+	p := codeProblem(wire.CodeInvalid, http.StatusText(e.Code), fmt.Sprint(e.Message), "")
 	p.Status = e.Code
 	return p
-}
-
-// fail writes err as a problem. It is echo's error handler.
-func (s *Server) fail(err error, c echo.Context) {
-	ctx := c.Request().Context()
-	if c.Response().Committed {
-		return
-	}
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		c.Response().Status = statusClientGone // nobody reads the answer
-		return
-	}
-	if denied, ok := errors.AsType[*access.DeniedError](err); ok {
-		s.auditDenied(c.Request(), denied, c.Path())
-	}
-	p, known := problemOf(err)
-	switch {
-	case !known:
-		s.log.ErrorContext(ctx, "a request failed", "method", c.Request().Method, "route", c.Path(), "error", err)
-	case p.Status >= http.StatusInternalServerError:
-		s.log.WarnContext(ctx, "a request failed", "method", c.Request().Method, "route", c.Path(), "code", p.Code, "error", err)
-	}
-	p.RequestID = requestID(ctx)
-	header := c.Response().Header()
-	if p.RetryAfterMS > 0 {
-		header.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(float64(p.RetryAfterMS)/1000)), 10))
-	}
-	if p.Status == http.StatusUnauthorized {
-		header.Set("WWW-Authenticate", `Bearer realm="fencegate"`)
-	}
-	header.Set(echo.HeaderContentType, "application/problem+json")
-	extendWrite(c)
-	c.Response().WriteHeader(p.Status)
-	enc := json.NewEncoder(c.Response())
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(p) // the client may have gone
-}
-
-// statusClientGone is the status in the metrics for a client that disconnected.
-const statusClientGone = 499
-
-// writeTimeout bounds sending one answer.
-const writeTimeout = time.Minute
-
-func extendWrite(c echo.Context) {
-	// Only a test's recorder fails here: it has no deadlines.
-	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(writeTimeout))
 }

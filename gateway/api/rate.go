@@ -5,10 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/labstack/echo/v4"
 	"golang.org/x/time/rate"
-
-	"github.com/fencegate/fencegate/gateway/access"
 )
 
 // RateError reports that a principal exceeds its request rate. Nothing was done.
@@ -48,12 +45,4 @@ func (r *rates) check(name string) error {
 		return &RateError{Principal: name, RetryAfter: wait}
 	}
 	return nil
-}
-
-// limited is check, except for renewals and releases: refusing those would lose leases, or hold them longer.
-func (s *Server) limited(c echo.Context, p *access.Principal) error {
-	if c.Path() == renewPath || c.Path() == releasePath {
-		return nil
-	}
-	return s.rates.check(p.Name())
 }

@@ -35,10 +35,10 @@ func requestID(ctx context.Context) string {
 	return id
 }
 
-// identified is a log handler that adds the request's id to each line about a request.
-type identified struct{ slog.Handler }
+// idHandler is a log handler that adds the request's id to each line about a request.
+type idHandler struct{ slog.Handler }
 
-func (h identified) Handle(ctx context.Context, r slog.Record) error {
+func (h idHandler) Handle(ctx context.Context, r slog.Record) error {
 	if id := requestID(ctx); id != "" {
 		r = r.Clone()
 		r.AddAttrs(slog.String("request_id", id))
@@ -46,8 +46,8 @@ func (h identified) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-func (h identified) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return identified{h.Handler.WithAttrs(attrs)}
+func (h idHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return idHandler{h.Handler.WithAttrs(attrs)}
 }
 
-func (h identified) WithGroup(name string) slog.Handler { return identified{h.Handler.WithGroup(name)} }
+func (h idHandler) WithGroup(name string) slog.Handler { return idHandler{h.Handler.WithGroup(name)} }

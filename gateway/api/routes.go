@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/wire"
@@ -17,7 +15,7 @@ import (
 type Route struct {
 	Method  string
 	Path    string // a part in braces is a parameter; {resource} may have slashes
-	ID      string // its operationId in openapi.json
+	ID      string // its operationId in openapi.json; unique
 	Does    string
 	Open    bool          // needs no token
 	Rights  []access.Verb // one of them is needed, [Route.Does] says which; none: any token
@@ -29,8 +27,6 @@ type Route struct {
 	Media          string   // of the answer; "": JSON
 	Status         []int    // of success
 	Codes          []string // of problems, besides [Route.CommonCodes]
-
-	serve func(*Server, echo.Context) error
 }
 
 // Parameter is a query parameter or a header.
@@ -75,36 +71,36 @@ const (
 func (r Route) keeps() bool { return r.Path == renewPath || r.Path == releasePath }
 
 var (
-	idempotencyKey = Parameter{Name: wire.IdempotencyKey, Meaning: "16 to 128 visible ASCII characters, new for each acquisition: makes a repeat of a request whose answer was lost safe"}
-	presented      = []Parameter{
+	idempotencyHeader = Parameter{Name: wire.IdempotencyKey, Meaning: "16 to 128 visible ASCII characters, new for each acquisition: makes a repeat of a request whose answer was lost safe"}
+	grantHeaders      = []Parameter{
 		{Name: fence.HeaderResource, Meaning: "the grant's resource, percent-encoded", Required: true},
 		{Name: fence.HeaderToken, Meaning: "the grant as it was issued, `34.<seal>`; a bare token if its resource takes them", Required: true},
 	}
-	after = Parameter{Name: "after", Meaning: "the `next` of the page before"}
-	limit = Parameter{Name: "limit", Meaning: "how many at most: 1 to 1000, 100 by default", Kind: "integer"}
+	afterQuery = Parameter{Name: "after", Meaning: "the `next` of the page before"}
+	limitQuery = Parameter{Name: "limit", Meaning: "how many at most: 1 to 1000, 100 by default", Kind: "integer"}
 )
 
 func leaseRoutes() []Route {
 	return []Route{
 		{
 			Method: http.MethodPost, Path: "/v1/leases", ID: "acquire", Does: "acquires a lease; with `wait` it waits while another holds the resource or too few Redis nodes answer",
-			Rights: []access.Verb{access.Acquire}, Headers: []Parameter{idempotencyKey}, Request: wire.AcquireRequest{}, Answer: wire.Lease{}, Status: []int{http.StatusCreated},
-			Codes: []string{wire.CodeHeld, wire.CodeLeaseLost, wire.CodeKeyReused, "ZF005"}, serve: (*Server).acquire,
+			Rights: []access.Verb{access.Acquire}, Headers: []Parameter{idempotencyHeader}, Request: wire.AcquireRequest{}, Answer: wire.Lease{}, Status: []int{http.StatusCreated},
+			Codes: []string{wire.CodeHeld, wire.CodeLeaseLost, wire.CodeKeyReused, "ZF005"},
 		}, {
 			Method: http.MethodPost, Path: "/v1/leases/all", ID: "acquireAll", Does: "acquires the leases of at most 100 resources, all or none",
-			Rights: []access.Verb{access.Acquire}, Headers: []Parameter{idempotencyKey}, Request: wire.AcquireAllRequest{}, Answer: wire.Leases{}, Status: []int{http.StatusCreated},
-			Codes: []string{wire.CodeHeld, wire.CodeLeaseLost, wire.CodeKeyReused, "ZF005"}, serve: (*Server).acquireAll,
+			Rights: []access.Verb{access.Acquire}, Headers: []Parameter{idempotencyHeader}, Request: wire.AcquireAllRequest{}, Answer: wire.Leases{}, Status: []int{http.StatusCreated},
+			Codes: []string{wire.CodeHeld, wire.CodeLeaseLost, wire.CodeKeyReused, "ZF005"},
 		}, {
 			Method: http.MethodPost, Path: renewPath, ID: "renew", Does: "extends a lease; `manage` for that of another principal. The lease is lost if the fence stands above its token, so a holder learns of a revocation",
 			Rights: []access.Verb{access.Acquire, access.Manage}, Request: wire.RenewRequest{}, Answer: wire.Renewed{}, Status: []int{http.StatusOK},
-			Codes: []string{wire.CodeLeaseLost}, serve: (*Server).renew,
+			Codes: []string{wire.CodeLeaseLost},
 		}, {
 			Method: http.MethodPost, Path: releasePath, ID: "release", Does: "ends a lease; `manage` for that of another principal. One that is over gets the same answer, as a repeated release must; a renewal tells whether it is held",
-			Rights: []access.Verb{access.Acquire, access.Manage}, Request: wire.HandleRequest{}, Status: []int{http.StatusNoContent}, serve: (*Server).release,
+			Rights: []access.Verb{access.Acquire, access.Manage}, Request: wire.HandleRequest{}, Status: []int{http.StatusNoContent},
 		}, {
 			Method: http.MethodPost, Path: "/v1/leases/credentials", ID: "credentials", Does: "issues temporary S3 credentials that are bound to the lease's token, for the lease's own principal",
 			Rights: []access.Verb{access.Acquire}, Request: wire.CredentialsRequest{}, Answer: wire.Credentials{}, Status: []int{http.StatusOK},
-			Codes: []string{wire.CodeLeaseLost, wire.CodeNotFound, wire.CodeNotImplemented, "ZF001"}, serve: (*Server).credentials,
+			Codes: []string{wire.CodeLeaseLost, wire.CodeNotFound, wire.CodeNotImplemented, "ZF001"},
 		},
 	}
 }
@@ -113,14 +109,14 @@ func writeRoutes() []Route {
 	return []Route{
 		{
 			Method: http.MethodPost, Path: "/v1/sql", ID: "sql", Does: "runs at most 100 statements in one transaction, under a grant",
-			Rights: []access.Verb{access.SQL}, Headers: presented, Request: wire.SQLRequest{}, Answer: wire.SQLAnswer{}, Status: []int{http.StatusOK},
-			Codes: []string{wire.CodeSQLError, wire.CodeNotImplemented, wire.CodeUnknown, "ZF001", "ZF002", "ZF003", "ZF004", "ZF005"}, serve: (*Server).sql,
+			Rights: []access.Verb{access.SQL}, Headers: grantHeaders, Request: wire.SQLRequest{}, Answer: wire.SQLAnswer{}, Status: []int{http.StatusOK},
+			Codes: []string{wire.CodeSQLError, wire.CodeNotImplemented, wire.CodeUnknown, "ZF001", "ZF002", "ZF003", "ZF004", "ZF005"},
 		}, {
 			Method: http.MethodPost, Path: "/v1/check", ID: "check", Does: "says whether the fence accepts a grant now; `sql` for a bare token, which raises the fence if it is the highest",
-			Rights: []access.Verb{access.Acquire, access.SQL}, Headers: presented, Answer: wire.Checked{}, Status: []int{http.StatusOK},
-			Codes: []string{wire.CodeSQLError, wire.CodeNotImplemented, wire.CodeUnknown, "ZF001", "ZF002", "ZF003", "ZF004", "ZF005"}, serve: (*Server).checkGrant,
+			Rights: []access.Verb{access.Acquire, access.SQL}, Headers: grantHeaders, Answer: wire.Checked{}, Status: []int{http.StatusOK},
+			Codes: []string{wire.CodeSQLError, wire.CodeNotImplemented, wire.CodeUnknown, "ZF001", "ZF002", "ZF003", "ZF004", "ZF005"},
 		}, {
-			Method: http.MethodGet, Path: "/v1/endpoints", ID: "endpoints", Does: "says where the PostgreSQL port and the S3 port are", Answer: wire.Endpoints{}, Status: []int{http.StatusOK}, serve: (*Server).endpoints,
+			Method: http.MethodGet, Path: "/v1/endpoints", ID: "endpoints", Does: "says where the PostgreSQL port and the S3 port are", Answer: wire.Endpoints{}, Status: []int{http.StatusOK},
 		},
 	}
 }
@@ -130,17 +126,17 @@ func resourceRoutes() []Route {
 	return []Route{
 		{
 			Method: http.MethodGet, Path: "/v1/resources", ID: "list", Does: "lists the resources that have a fence and that the principal may inspect, in the order of their names' bytes",
-			Rights: inspect, Query: []Parameter{{Name: "prefix", Meaning: "of the names"}, after, limit, {Name: "held", Meaning: "`true`: only those that somebody holds, so a page may have few and yet a next one", Kind: "boolean"}},
-			Answer: wire.Resources{}, Status: []int{http.StatusOK}, serve: (*Server).list,
+			Rights: inspect, Query: []Parameter{{Name: "prefix", Meaning: "of the names"}, afterQuery, limitQuery, {Name: "held", Meaning: "`true`: only those that somebody holds, so a page may have few and yet a next one", Kind: "boolean"}},
+			Answer: wire.Resources{}, Status: []int{http.StatusOK},
 		},
 		{
 			Method: http.MethodGet, Path: resourcesPath + "{resource}", ID: "inspect", Does: "shows a resource: its fence, and who holds its lock on which server",
-			Rights: inspect, Answer: wire.Resource{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotFound}, serve: (*Server).inspect,
+			Rights: inspect, Answer: wire.Resource{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotFound},
 		},
 		{
 			Method: http.MethodPost, Path: resourcesPath + "{resource}/revoke", ID: "revoke", Does: "revokes the holder's grant: raises the fence above it and returns that token, which nobody holds",
 			Rights: []access.Verb{access.Revoke}, Request: wire.RevokeRequest{}, Answer: wire.Revoked{}, Status: []int{http.StatusOK},
-			Codes: []string{wire.CodeNotFound, wire.CodeUnknown, "ZF005"}, serve: (*Server).revoke,
+			Codes: []string{wire.CodeNotFound, wire.CodeUnknown, "ZF005"},
 		},
 	}
 }
@@ -149,27 +145,27 @@ func bucketRoutes() []Route {
 	buckets := []access.Verb{access.Buckets}
 	return []Route{
 		{
-			Method: http.MethodGet, Path: "/v1/buckets", ID: "listBuckets", Does: "lists the buckets, in the order of their names", Rights: buckets, Gateway: true, Query: []Parameter{after, limit},
-			Answer: wire.Buckets{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).listBuckets,
+			Method: http.MethodGet, Path: "/v1/buckets", ID: "listBuckets", Does: "lists the buckets, in the order of their names", Rights: buckets, Gateway: true, Query: []Parameter{afterQuery, limitQuery},
+			Answer: wire.Buckets{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented},
 		},
 		{
 			Method: http.MethodGet, Path: "/v1/buckets/{bucket}", ID: "inspectBucket", Does: "shows a bucket", Rights: buckets, Gateway: true,
-			Answer: wire.Bucket{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotFound, wire.CodeNotImplemented}, serve: (*Server).inspectBucket,
+			Answer: wire.Bucket{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotFound, wire.CodeNotImplemented},
 		},
 		{
 			Method: http.MethodPut, Path: "/v1/buckets/{bucket}", ID: "ensureBucket", Does: "makes a bucket (201), or changes its settings (200); the rule changes only while the bucket holds no object", Rights: buckets, Gateway: true,
 			Request: wire.BucketRequest{}, Answer: wire.Bucket{}, Status: []int{http.StatusOK, http.StatusCreated},
-			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented}, serve: (*Server).ensureBucket,
+			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented},
 		},
 		{
 			Method: http.MethodPut, Path: "/v1/buckets/{bucket}/rules", ID: "setPrefixRule", Does: "sets a rule for the keys below a prefix, while no object is there", Rights: buckets, Gateway: true,
 			Request: wire.PrefixRule{}, Answer: wire.Bucket{}, Status: []int{http.StatusOK},
-			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented}, serve: (*Server).setPrefixRule,
+			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented},
 		},
 		{
 			Method: http.MethodDelete, Path: "/v1/buckets/{bucket}/rules", ID: "dropPrefixRule", Does: "removes the rule of a prefix, while no object is there", Rights: buckets, Gateway: true,
 			Query: []Parameter{{Name: "prefix", Meaning: "whose rule goes", Required: true}}, Answer: wire.Bucket{}, Status: []int{http.StatusOK},
-			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented}, serve: (*Server).dropPrefixRule,
+			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented},
 		},
 	}
 }
@@ -179,40 +175,39 @@ func gatewayRoutes() []Route {
 	return []Route{
 		{
 			Method: http.MethodGet, Path: "/v1/sessions", ID: "sessions", Does: "lists the sessions of this gateway's PostgreSQL port, the oldest first", Rights: sessions, Gateway: true,
-			Answer: wire.Sessions{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).sessions,
+			Answer: wire.Sessions{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented},
 		},
 		{
 			Method: http.MethodPost, Path: "/v1/sessions/{session}/end", ID: "endSession", Does: "ends a session of this gateway's PostgreSQL port, FATAL `57P01`", Rights: sessions, Gateway: true,
-			Request: wire.EndRequest{}, Status: []int{http.StatusNoContent}, Codes: []string{wire.CodeNotFound, wire.CodeNotImplemented}, serve: (*Server).endSession,
+			Request: wire.EndRequest{}, Status: []int{http.StatusNoContent}, Codes: []string{wire.CodeNotFound, wire.CodeNotImplemented},
 		},
 		{
 			Method: http.MethodGet, Path: "/v1/events", ID: "events", Does: "streams this gateway's events as `text/event-stream`: the kept ones, the oldest first, then new ones; the data of each event has these fields",
 			Rights: inspect, Headers: []Parameter{{Name: "Last-Event-ID", Meaning: "only events after this one; an event of the kind `missed` says how many were dropped"}},
 			Query:  []Parameter{{Name: "follow", Meaning: "`false`: ends after the kept events; default `true`", Kind: "boolean"}, {Name: "kind", Meaning: "`refused`: only the refused writes; the latest 512 are kept apart from other events"}},
-			Answer: wire.Event{}, Media: "text/event-stream", Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).events,
+			Answer: wire.Event{}, Media: "text/event-stream", Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented},
 		},
 		{
 			Method: http.MethodGet, Path: "/v1/status", ID: "status", Does: "shows the state of the gateway, also while PostgreSQL or the lock is unavailable; a principal that may not inspect everything sees no counts, no names of nodes and no keys",
-			Rights: inspect, Answer: wire.Status{}, Status: []int{http.StatusOK}, serve: (*Server).status,
+			Rights: inspect, Answer: wire.Status{}, Status: []int{http.StatusOK},
 		},
 		{
 			Method: http.MethodGet, Path: "/metrics", ID: "metrics", Does: "the [metrics](metrics.md), in Prometheus' text format", Rights: []access.Verb{access.Metrics}, Gateway: true,
-			Media: "text/plain", Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).metrics,
+			Media: "text/plain", Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented},
 		},
 	}
 }
 
 func openRoutes() []Route {
 	return []Route{
-		{Method: http.MethodGet, Path: "/healthz", ID: "health", Does: "says that the process runs: `{\"status\":\"ok\"}`", Open: true, Answer: wire.Health{}, Status: []int{http.StatusOK}, serve: (*Server).health},
+		{Method: http.MethodGet, Path: "/healthz", ID: "health", Does: "says that the process runs: `{\"status\":\"ok\"}`", Open: true, Answer: wire.Health{}, Status: []int{http.StatusOK}},
 		{
 			Method: http.MethodGet, Path: "/readyz", ID: "ready", Does: "says whether the gateway can serve", Open: true,
 			Query:  []Parameter{{Name: "for", Meaning: "`lease` (the default), `sql`, `pg` or `s3`: what is to be served"}, {Name: "leaving", Meaning: "`404`: a gateway that is about to stop answers 404 instead of 503"}},
-			Answer: wire.Readiness{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeInvalid, wire.CodeNotFound, wire.CodeUnavailable}, serve: (*Server).ready,
+			Answer: wire.Readiness{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeInvalid, wire.CodeNotFound, wire.CodeUnavailable},
 		},
 		{
 			Method: http.MethodGet, Path: "/openapi.json", ID: "openapi", Does: "describes the API as OpenAPI 3.1", Open: true, Status: []int{http.StatusOK},
-			serve: func(_ *Server, c echo.Context) error { return openAPI(c) },
 		},
 	}
 }
@@ -227,15 +222,3 @@ func (r Route) pattern() string {
 }
 
 var pathPart = regexp.MustCompile(`\{(\w+)\}`)
-
-// route registers a call with the router. It does not use a group: a group with middleware answers 404 instead of 405.
-func (s *Server) route(r Route) {
-	var before []echo.MiddlewareFunc
-	if !r.Open {
-		before = append(before, s.authenticate)
-	}
-	if r.Gateway {
-		before = append(before, need(r.Rights[0]))
-	}
-	s.echo.Add(r.Method, r.pattern(), func(c echo.Context) error { return r.serve(s, c) }, before...)
-}

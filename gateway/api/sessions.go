@@ -11,23 +11,29 @@ import (
 	"github.com/fencegate/fencegate/wire"
 )
 
+// sessionCalls are the calls about sessions of the PostgreSQL port.
+type sessionCalls struct {
+	sessions Sessions // nil: there is no PostgreSQL port
+	journal  *journal
+}
+
 var errNoPostgresPort = fmt.Errorf("%w: this gateway has no PostgreSQL port", ErrNotImplemented)
 
-// sessions lists the sessions of this gateway; other gateways list their own.
-func (s *Server) sessions(c echo.Context) error {
-	if s.cfg.Sessions == nil {
+// list lists the sessions of this gateway; other gateways list their own.
+func (s *sessionCalls) list(c echo.Context) error {
+	if s.sessions == nil {
 		return errNoPostgresPort
 	}
 	all := wire.Sessions{Sessions: []wire.Session{}}
-	for _, one := range s.cfg.Sessions.List() {
+	for _, one := range s.sessions.List() {
 		one.Since = one.Since.UTC()
 		all.Sessions = append(all.Sessions, one)
 	}
 	return respond(c, http.StatusOK, all)
 }
 
-func (s *Server) endSession(c echo.Context) error {
-	if s.cfg.Sessions == nil {
+func (s *sessionCalls) end(c echo.Context) error {
+	if s.sessions == nil {
 		return errNoPostgresPort
 	}
 	var body wire.EndRequest
@@ -38,9 +44,9 @@ func (s *Server) endSession(c echo.Context) error {
 		return &fence.InvalidError{Field: "by", Reason: "is too long, or has a control character"}
 	}
 	id := pathParam(c, "session")
-	if !s.cfg.Sessions.End(id) {
+	if !s.sessions.End(id) {
 		return fmt.Errorf("%w: this gateway has no open session with this id; another replica may have it", ErrNotFound)
 	}
-	s.audit(c, "a PostgreSQL session was ended by an operator", "session", id, "by", body.By)
+	s.journal.audit(c.Request(), "a PostgreSQL session was ended by an operator", "session", id, "by", body.By)
 	return c.NoContent(http.StatusNoContent)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// refused maps each command with which a statement may not begin to the reason.
-var refused = map[string]string{
+// refusals maps each command with which a statement may not begin to the reason.
+var refusals = map[string]string{
 	"begin":     inTransaction,
 	"start":     inTransaction,
 	"commit":    inTransaction,
@@ -26,16 +26,16 @@ var refused = map[string]string{
 	"reassign":  administers,
 }
 
-// administered are the objects that a statement may not alter, create or drop.
-var administered = []string{"role", "user", "group", "database", "system", "default"}
+// adminObjects are the objects that a statement may not alter, create or drop.
+var adminObjects = []string{"role", "user", "group", "database", "system", "default"}
 
 const administers = "administers the server; do that as its administrator, not under a grant"
 
 const inTransaction = "is not allowed: a request is one transaction, which the gateway begins and ends"
 
-// allowed refuses statements before they are sent. The error is a [*fence.InvalidError] for the named field. A nil
+// checkCommand refuses statements before they are sent. The error is a [*fence.InvalidError] for the named field. A nil
 // error does not mean that a statement is safe; the package comment says what protects.
-func allowed(field, sql string) error {
+func checkCommand(field, sql string) error {
 	// NUL ends the text in the protocol: PostgreSQL would parse the rest as something else.
 	if strings.ContainsRune(sql, 0) {
 		return &fence.InvalidError{Field: field, Reason: "contains the control character U+0000"}
@@ -48,22 +48,22 @@ func allowed(field, sql string) error {
 	if first.kind != plainWord {
 		return nil // a parenthesis, or for PostgreSQL to refuse
 	}
-	if why, no := refused[first.text]; no {
+	if why, no := refusals[first.text]; no {
 		return &fence.InvalidError{Field: field, Reason: "begins with " + strings.ToUpper(first.text) + ", which " + why}
 	}
 	switch first.text {
 	case "set":
-		return allowedSetting(field, &s)
+		return checkSetting(field, &s)
 	case "alter", "create", "drop":
-		if what := s.next(); what.kind == plainWord && slices.Contains(administered, what.text) {
+		if what := s.next(); what.kind == plainWord && slices.Contains(adminObjects, what.text) {
 			return &fence.InvalidError{Field: field, Reason: "begins with " + strings.ToUpper(first.text+" "+what.text) + ", which " + administers}
 		}
 	}
 	return nil
 }
 
-// allowedSetting parses what follows SET.
-func allowedSetting(field string, s *scanner) error {
+// checkSetting parses what follows SET.
+func checkSetting(field string, s *scanner) error {
 	word := s.next()
 	if word.is("session") || word.is("local") {
 		scope := word

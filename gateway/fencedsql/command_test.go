@@ -27,7 +27,7 @@ func TestCommandsThatEndOrLeaveTheTransactionAreRefused(t *testing.T) {
 		"SET client_encoding = 'SJIS'", "SET LOCAL client_encoding TO latin1", `SET "client_encoding" = 'x'`, "SET NAMES 'SJIS'", "set local names 'x'",
 		`SET U&"fence".token = '1'`, `SET u&"\0066ence.token" = '1'`, `SET fence.U&"token" = '1'`, `SET x.U&"token" = '1'`,
 	} {
-		err := allowed("statements[0].sql", sql)
+		err := checkCommand("statements[0].sql", sql)
 		var invalid *fence.InvalidError
 		if !errors.As(err, &invalid) || invalid.Field != "statements[0].sql" {
 			t.Errorf("%q: %v; want it refused", sql, err)
@@ -44,7 +44,7 @@ func TestOrdinaryCommandsPass(t *testing.T) {
 		"ALTER TABLE roles ADD x int", "CREATE TABLE role (x int)", "DROP TABLE users", "CREATE TEMP TABLE t (x int)", "ALTER", "SET names.x = 1",
 		"SET fencer.token = '1'", "SET roles.x = 1", "SET TRANSACTION READ ONLY", "EXPLAIN SELECT 1", "LOCK TABLE t", "\"commit\"", "é COMMIT",
 	} {
-		if err := allowed("f", sql); err != nil {
+		if err := checkCommand("f", sql); err != nil {
 			t.Errorf("%q: %v", sql, err)
 		}
 	}
@@ -55,10 +55,10 @@ func FuzzAllowed(f *testing.F) {
 		f.Add(sql)
 	}
 	f.Fuzz(func(t *testing.T, sql string) {
-		plain := allowed("f", sql)
+		plain := checkCommand("f", sql)
 		// Ignored text before a command does not change the result.
 		for _, before := range []string{" ", "/* x */", "-- x\n", ";"} {
-			if got := allowed("f", before+sql); (got == nil) != (plain == nil) {
+			if got := checkCommand("f", before+sql); (got == nil) != (plain == nil) {
 				t.Errorf("%q: %v, but behind %q: %v", sql, plain, before, got)
 			}
 		}

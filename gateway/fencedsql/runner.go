@@ -129,7 +129,7 @@ func (r *Runner) Run(ctx context.Context, grant fence.Grant, statements []wire.S
 	args := make([]arguments, len(statements))
 	for i, st := range statements {
 		field := fmt.Sprintf("statements[%d]", i)
-		if err := allowed(field+".sql", st.SQL); err != nil {
+		if err := checkCommand(field+".sql", st.SQL); err != nil {
 			return nil, err
 		}
 		var err error

@@ -5,6 +5,6 @@
 // principal's rights do. A token is posted once and kept in memory; it never appears in a URL, a page or a cookie. Text
 // from others is escaped, and the page runs only its own script. Another site can neither read it nor act through it.
 //
-//	p := page.New(page.Config{Know: principals.Authenticate, Status: status, Held: held, …})
+//	p := page.New(page.Config{Know: principals.Authenticate, Status: status, ListHeld: held, …})
 //	mux.Handle("/", p)
 package page

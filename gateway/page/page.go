@@ -17,6 +17,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/gateway/quota"
 	"github.com/fencegate/fencegate/wire"
 )
 
@@ -31,9 +32,9 @@ type Config struct {
 	Host func(host string) bool
 	// Status returns the gateway's status. Required.
 	Status func(ctx context.Context) (wire.Status, error)
-	// Held returns the held resources whose names begin with prefix; more reports that there are others. It answers
+	// ListHeld returns the held resources whose names begin with prefix; more reports that there are others. It answers
 	// within a few seconds, because the page waits for it: by then with an error. Required.
-	Held func(ctx context.Context, prefix string) (held []wire.Listed, more bool, err error)
+	ListHeld func(ctx context.Context, prefix string) (held []wire.Listed, more bool, err error)
 	// Events returns the events after the one with this id, or waits for one until ctx ends; last is the id to continue
 	// from. Kept does not wait, and Refused neither: it returns only refused writes, which other events do not
 	// displace. All three are required.
@@ -67,8 +68,8 @@ type Page struct {
 	cfg      Config
 	mux      *http.ServeMux
 	sessions *sessions
-	csrf     string         // of everybody, if there are no tokens
-	streams  *access.Shares // one place per open stream
+	csrf     string              // of everybody, if there are no tokens
+	streams  quota.Quota[string] // one place per open stream, by the principal
 }
 
 // New creates a page.
@@ -82,7 +83,7 @@ func New(cfg Config) *Page {
 		cfg.Logger = slog.Default()
 	}
 	p := &Page{
-		cfg: cfg, mux: http.NewServeMux(), csrf: rand.Text(), streams: access.NewShares(cfg.MaxStreams),
+		cfg: cfg, mux: http.NewServeMux(), csrf: rand.Text(), streams: quota.Quota[string]{All: cfg.MaxStreams},
 		sessions: newSessions(cfg.SessionTime, cfg.MaxSessions, cfg.SessionsEach),
 	}
 	p.mux.HandleFunc("GET /{$}", p.as(p.show))
@@ -181,8 +182,8 @@ func (p *Page) fail(w http.ResponseWriter, status int, title, detail string) {
 // other page does.
 type trouble struct{ Title, Detail, CSRF string }
 
-// failed shows an error page.
-func (p *Page) failed(w http.ResponseWriter, r *http.Request, v visitor, err error) {
+// showError shows an error page.
+func (p *Page) showError(w http.ResponseWriter, r *http.Request, v visitor, err error) {
 	if denied, ok := errors.AsType[*access.DeniedError](err); ok {
 		p.cfg.Denied(r, denied)
 	}

@@ -19,27 +19,27 @@ type confirmation struct {
 	Why    string // why it asks again; "": first time
 }
 
-// looked returns what is known of the resource to be revoked, if the visitor may revoke it.
-func (p *Page) looked(w http.ResponseWriter, r *http.Request, v visitor, resource string) (known wire.Resource, ok bool) {
+// revocable returns what is known of a resource, if the visitor may revoke it.
+func (p *Page) revocable(w http.ResponseWriter, r *http.Request, v visitor, resource string) (known wire.Resource, ok bool) {
 	if err := fence.ValidateResource(resource); err != nil {
-		p.failed(w, r, v, err)
+		p.showError(w, r, v, err)
 		return known, false
 	}
 	for _, verb := range []access.Verb{access.Inspect, access.Revoke} {
 		if err := v.Check(verb, resource); err != nil {
-			p.failed(w, r, v, err)
+			p.showError(w, r, v, err)
 			return known, false
 		}
 	}
 	known, err := p.cfg.Inspect(r.Context(), resource)
 	if err != nil {
-		p.failed(w, r, v, err)
+		p.showError(w, r, v, err)
 	}
 	return known, err == nil
 }
 
 func (p *Page) confirm(w http.ResponseWriter, r *http.Request, v visitor) {
-	known, ok := p.looked(w, r, v, r.URL.Query().Get("resource"))
+	known, ok := p.revocable(w, r, v, r.URL.Query().Get("resource"))
 	if ok {
 		p.ask(w, v, known, "")
 	}
@@ -52,12 +52,12 @@ func (p *Page) ask(w http.ResponseWriter, v visitor, known wire.Resource, why st
 // revoke takes the resource from the holder that the visitor saw, not from a later one.
 func (p *Page) revoke(w http.ResponseWriter, r *http.Request, v visitor) {
 	resource := r.PostFormValue("resource")
-	known, ok := p.looked(w, r, v, resource)
+	known, ok := p.revocable(w, r, v, resource)
 	if !ok {
 		return
 	}
 	if known.Token.String() != r.PostFormValue("token") {
-		p.askAnew(w, r, v, known)
+		p.askAgain(w, r, v, known)
 		return
 	}
 	by := "the page"
@@ -66,17 +66,17 @@ func (p *Page) revoke(w http.ResponseWriter, r *http.Request, v visitor) {
 	}
 	switch _, err := p.cfg.Revoke(r, resource, by, known.Token); {
 	case errors.Is(err, fence.ErrNotRaised): // since the visitor looked
-		if known, ok = p.looked(w, r, v, resource); ok {
-			p.askAnew(w, r, v, known)
+		if known, ok = p.revocable(w, r, v, resource); ok {
+			p.askAgain(w, r, v, known)
 		}
 	case err != nil:
-		p.failed(w, r, v, err)
+		p.showError(w, r, v, err)
 	default:
 		http.Redirect(w, r, "/?"+url.Values{"prefix": {resource}}.Encode(), http.StatusSeeOther)
 	}
 }
 
-// askAnew asks for confirmation with the current holder.
-func (p *Page) askAnew(w http.ResponseWriter, r *http.Request, v visitor, known wire.Resource) {
-	p.ask(w, v, known, fmt.Sprintf("Meanwhile another acquired it: the fence stood at token %s when you looked. Nothing was done to the one below.", r.PostFormValue("token")))
+// askAgain asks for confirmation with the current holder.
+func (p *Page) askAgain(w http.ResponseWriter, r *http.Request, v visitor, known wire.Resource) {
+	p.ask(w, v, known, fmt.Sprintf("Another acquired it since: the fence stood at token %s when you looked. Nothing was done to the one below.", r.PostFormValue("token")))
 }

@@ -135,11 +135,11 @@ func (p *Page) as(next visitorHandler) http.HandlerFunc {
 			p.askToLogIn(w, r, http.StatusUnauthorized, "")
 			return
 		case err != nil:
-			p.failed(w, r, v, err)
+			p.showError(w, r, v, err)
 			return
 		}
 		if err := p.limited(v.Principal); err != nil && r.URL.Path != logoutPath {
-			p.failed(w, r, v, err)
+			p.showError(w, r, v, err)
 			return
 		}
 		if r.Method == http.MethodPost {
@@ -199,7 +199,7 @@ func (p *Page) login(w http.ResponseWriter, r *http.Request) {
 	token := r.PostFormValue("token")
 	principal, err := p.cfg.Know(r.Context(), token)
 	if err != nil && !errors.Is(err, access.ErrUnknown) {
-		p.failed(w, r, visitor{}, err)
+		p.showError(w, r, visitor{}, err)
 		return
 	}
 	if err != nil || token == "" {
@@ -208,7 +208,7 @@ func (p *Page) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := p.limited(principal); err != nil {
-		p.failed(w, r, visitor{Principal: principal}, err)
+		p.showError(w, r, visitor{Principal: principal}, err)
 		return
 	}
 	if err := principal.Denied(access.Inspect, ""); !principal.MaySome(access.Inspect) {

@@ -32,7 +32,7 @@ type view struct {
 type now struct {
 	Prefix  string
 	Status  wire.Status
-	Held    []row
+	Leases  []row
 	More    bool
 	Trouble string // why the held resources are not known; "": they are
 }
@@ -55,13 +55,13 @@ func (p *Page) now(ctx context.Context, prefix string) now {
 		n.Trouble = "No resource name begins with this."
 		return n
 	}
-	held, more, err := p.cfg.Held(ctx, prefix)
+	held, more, err := p.cfg.ListHeld(ctx, prefix)
 	if err != nil {
 		n.Trouble = "The held leases can't be listed now: " + p.cfg.Problem(err).Detail
 	}
 	who := access.Of(ctx)
 	for _, one := range held {
-		n.Held = append(n.Held, row{one, who.May(access.Revoke, one.Resource)})
+		n.Leases = append(n.Leases, row{one, who.May(access.Revoke, one.Resource)})
 	}
 	n.More = more
 	return n
@@ -75,7 +75,7 @@ func about(prefix string, e wire.Event) bool {
 func (p *Page) show(w http.ResponseWriter, r *http.Request, v visitor) {
 	ctx := r.Context()
 	if !v.MaySome(access.Inspect) {
-		p.failed(w, r, v, v.Denied(access.Inspect, ""))
+		p.showError(w, r, v, v.Denied(access.Inspect, ""))
 		return
 	}
 	prefix := r.URL.Query().Get("prefix")
@@ -115,10 +115,10 @@ func latest(ctx context.Context, kept func(context.Context, string) ([]wire.Even
 // watch streams the held resources and new events, as HTML.
 func (p *Page) watch(w http.ResponseWriter, r *http.Request, v visitor) {
 	if !v.MaySome(access.Inspect) {
-		p.failed(w, r, v, v.Denied(access.Inspect, ""))
+		p.showError(w, r, v, v.Denied(access.Inspect, ""))
 		return
 	}
-	leave, ok := p.streams.Take(v.Principal)
+	leave, ok := p.streams.Take(v.Name(), v.ShareOf(p.cfg.MaxStreams))
 	if !ok {
 		http.Error(w, "too many of these pages are open", http.StatusServiceUnavailable)
 		return

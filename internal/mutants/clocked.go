@@ -148,13 +148,13 @@ var clocked = []mutant{
 	},
 	{
 		name: "api-wait", what: "a wait lasts longer than the token",
-		file: "gateway/api/acquisition.go", in: "gateway/api", test: "TestAWaitEndsWithTheRight",
+		file: "gateway/api/acquire.go", in: "gateway/api", test: "TestAWaitEndsWithTheRight",
 		old: "wait = max(0, time.Until(until))",
 		new: "_ = until",
 	},
 	{
 		name: "api-unknown", what: "a wait that the token ended hides what is unknown",
-		file: "gateway/api/acquisition.go", in: "gateway/api", test: "TestAWaitThatEndsWithTheTokenSaysWhatIsUnknown",
+		file: "gateway/api/acquire.go", in: "gateway/api", test: "TestAWaitThatEndsWithTheTokenSaysWhatIsUnknown",
 		old: "denied = fmt.Errorf(\"%w: %w\", denied, fence.ErrUnknown)",
 		new: "denied = fmt.Errorf(\"%w\", denied)",
 	},

@@ -47,8 +47,8 @@ var service = []mutant{
 	},
 	{
 		name: "audit-no-principal", what: "a line of the audit does not say who",
-		file: "gateway/api/audit.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
-		old: "\tif s.cfg.Principals != nil {\n\t\tattrs = append",
+		file: "gateway/api/journal.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
+		old: "\tif j.principals {\n\t\tattrs = append",
 		new: "\tif false {\n\t\tattrs = append",
 	},
 	{
@@ -60,7 +60,7 @@ var service = []mutant{
 	{
 		name: "audit-no-revocation", what: "a revocation is not written down",
 		file: "gateway/api/resources.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
-		old: "\ts.auditOf(r, \"a resource was revoked\", \"resource\", resource, \"token\", token, \"by\", by)\n",
+		old: "\tr.journal.audit(req, \"a resource was revoked\", \"resource\", resource, \"token\", token, \"by\", by)\n",
 		new: "",
 	},
 	{
@@ -120,7 +120,7 @@ var service = []mutant{
 	{
 		name: "drill-renewal-asks", what: "a renewal needs PostgreSQL",
 		file: "gateway/api/leases.go", in: "gateway", test: "TestADrillOfPostgreSQL",
-		old: "deadline, err := s.extend(ctx, h.Ref, ttl, left)",
-		new: "if err := s.cfg.Checks[0].Run(ctx); err != nil {\n\t\treturn leaseError(ctx, err)\n\t}\n\tdeadline, err := s.extend(ctx, h.Ref, ttl, left)",
+		old: "deadline, err := l.extend(ctx, h.Ref, ttl, left)",
+		new: "if err := l.cfg.Checks[0].Run(ctx); err != nil {\n\t\treturn leaseError(ctx, err)\n\t}\n\tdeadline, err := l.extend(ctx, h.Ref, ttl, left)",
 	},
 }

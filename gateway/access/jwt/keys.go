@@ -36,30 +36,30 @@ type keys struct {
 	fetch func(ctx context.Context) ([]jose.JSONWebKey, error)
 	now   func() time.Time
 
-	mu     sync.Mutex
-	known  []jose.JSONWebKey
-	told   time.Time // when known was requested; zero: never
-	asked  time.Time
-	asking chan struct{} // closed when the request has ended; nil: no request is running
-	late   bool          // the request began after waitAfter without one: known keys wait for its answer, too
-	err    error         // of the last request
+	mu      sync.Mutex
+	known   []jose.JSONWebKey
+	fetched time.Time // when known was requested; zero: never
+	asked   time.Time
+	asking  chan struct{} // closed when the request has ended; nil: no request is running
+	late    bool          // the request began after waitAfter without one: known keys wait for its answer, too
+	err     error         // of the last request
 }
 
-// named returns the keys with a kid; if that is "", the first keys. It requests the set again if the key is unknown or
+// byID returns the keys with a kid; if that is "", the first keys. It requests the set again if the key is unknown or
 // the set is old. A caller with a known key waits for that only if no set was requested for waitAfter; if the request
 // fails, the key counts. The error says that the keys are unavailable.
-func (k *keys) named(ctx context.Context, kid string) ([]jose.JSONWebKey, error) {
+func (k *keys) byID(ctx context.Context, kid string) ([]jose.JSONWebKey, error) {
 	for {
 		k.mu.Lock()
 		now := k.now()
-		trusted := !k.told.IsZero() && now.Sub(k.told) < trustedFor
+		trusted := !k.fetched.IsZero() && now.Sub(k.fetched) < trustedFor
 		var found []jose.JSONWebKey
 		if trusted {
 			found = withID(k.known, kid)
 		}
-		due := len(found) == 0 || k.asked.IsZero() || now.Sub(k.told) >= refreshAfter
+		due := len(found) == 0 || k.asked.IsZero() || now.Sub(k.fetched) >= refreshAfter
 		if k.asking == nil && due && (k.asked.IsZero() || now.Sub(k.asked) >= againAfter) {
-			k.late = now.Sub(k.told) >= waitAfter && now.Sub(k.asked) >= waitAfter
+			k.late = now.Sub(k.fetched) >= waitAfter && now.Sub(k.asked) >= waitAfter
 			k.asked, k.asking = now, make(chan struct{})
 			go k.ask(now, k.asking) //nolint:gosec // G118: others wait for the answer, too, and its time is bounded
 		}
@@ -84,11 +84,11 @@ func (k *keys) named(ctx context.Context, kid string) ([]jose.JSONWebKey, error)
 // inherit takes over the keys of other. The first use still requests the set.
 func (k *keys) inherit(other *keys) {
 	other.mu.Lock()
-	known, told := other.known, other.told
+	known, fetched := other.known, other.fetched
 	other.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.known, k.told = known, told
+	k.known, k.fetched = known, fetched
 }
 
 // ask requests the set once, within patience, so no stop has to wait for it.
@@ -99,7 +99,7 @@ func (k *keys) ask(began time.Time, done chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.err = err; err == nil {
-		k.known, k.told = all, began
+		k.known, k.fetched = all, began
 	}
 	k.asking = nil
 	close(done)

@@ -135,7 +135,7 @@ func TestKeysOutliveAReload(t *testing.T) {
 	authenticate("after a reload in an outage", true, key)
 	answered(again)
 	if n := p.asked.Load(); n != 2 {
-		t.Errorf("asked %d times: a reload asks anew", n)
+		t.Errorf("asked %d times: a reload asks again", n)
 	}
 
 	p.down.Store(false)

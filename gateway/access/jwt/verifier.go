@@ -25,7 +25,7 @@ import (
 const (
 	maxToken = 8 << 10 // bytes
 	leeway   = time.Minute
-	sayEvery = time.Second
+	logEvery = time.Second
 )
 
 // Verifier verifies the tokens of its issuers. Safe for concurrent use.
@@ -35,9 +35,9 @@ type Verifier struct {
 	log        *slog.Logger
 	now        func() time.Time
 
-	mu     sync.Mutex
-	said   time.Time
-	unsaid int
+	mu         sync.Mutex
+	loggedAt   time.Time
+	suppressed int
 }
 
 var (
@@ -165,7 +165,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (access.Identity, e
 	}
 	identity, err := v.verify(ctx, token)
 	if refused, ok := errors.AsType[*refusedError](err); ok {
-		v.say(ctx, refused)
+		v.logRefusal(ctx, refused)
 		return access.Identity{}, fmt.Errorf("%w: %w", access.ErrUnknown, refused)
 	}
 	return identity, err
@@ -193,19 +193,19 @@ type refusedError struct{ issuer, why string }
 
 func (e *refusedError) Error() string { return e.why }
 
-// say logs why a token was refused.
-func (v *Verifier) say(ctx context.Context, e *refusedError) {
+// logRefusal logs why a token was refused.
+func (v *Verifier) logRefusal(ctx context.Context, e *refusedError) {
 	v.mu.Lock()
 	now := time.Now()
-	if now.Sub(v.said) < sayEvery {
-		v.unsaid++
+	if now.Sub(v.loggedAt) < logEvery {
+		v.suppressed++
 		v.mu.Unlock()
 		return
 	}
-	unsaid := v.unsaid
-	v.said, v.unsaid = now, 0
+	suppressed := v.suppressed
+	v.loggedAt, v.suppressed = now, 0
 	v.mu.Unlock()
-	v.log.InfoContext(ctx, "a JWT was refused", "issuer", e.issuer, "reason", e.why, "suppressed_before", unsaid)
+	v.log.InfoContext(ctx, "a JWT was refused", "issuer", e.issuer, "reason", e.why, "suppressed_before", suppressed)
 }
 
 func (v *Verifier) verify(ctx context.Context, text string) (access.Identity, error) {
@@ -231,7 +231,7 @@ func (v *Verifier) verify(ctx context.Context, text string) (access.Identity, er
 	if !slices.Contains(from.Algorithms, head.Algorithm) {
 		return refused("its algorithm is not configured for its issuer")
 	}
-	all, err := from.keys.named(ctx, head.KeyID)
+	all, err := from.keys.byID(ctx, head.KeyID)
 	if err != nil {
 		return access.Identity{}, &UnavailableError{from.URL, err}
 	}

@@ -32,7 +32,7 @@
     }
   };
 
-  // What is shown anew keeps the reader's place: the focus, and how far a table was scrolled.
+  // What is shown again keeps the reader's place: the focus, and how far a table was scrolled.
   const replace = (html) => {
     const focus = document.activeElement && document.activeElement.dataset.resource;
     const scrolled = [...now.querySelectorAll(".scroll")].map((e) => [e.scrollLeft, e.scrollTop, e === document.activeElement]);

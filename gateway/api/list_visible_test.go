@@ -303,7 +303,7 @@ func TestARefusalNamesNoResourceOfOthers(t *testing.T) {
 	a := request(t, s, "GET", "/v1/events?follow=false", "", "Authorization", "Bearer me", "Last-Event-ID", lost)
 	for _, secret := range []string{"secret", "node-1", `"7"`, "missed\":"} {
 		if strings.Contains(a.text, secret) {
-			t.Errorf("%s is told: %s", secret, a.text)
+			t.Errorf("%s is in: %s", secret, a.text)
 		}
 	}
 	if strings.Count(a.text, "event: refused") != 3 || strings.Count(a.text, "event: missed") != 1 || !strings.Contains(a.text, `"needed":"orders/*"`) || !strings.Contains(a.text, `"presented":"8"`) {

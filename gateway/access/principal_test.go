@@ -4,36 +4,30 @@ import (
 	"testing"
 
 	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/gateway/quota"
 )
 
 func TestNobodyTakesAllShares(t *testing.T) {
 	t.Parallel()
-	take := func(s *access.Shares, p *access.Principal) (got int, leave func()) {
+	take := func(places *quota.Quota[string], p *access.Principal) (got int) {
 		for {
-			l, ok := s.Take(p)
-			if !ok {
-				return got, leave
+			if _, ok := places.Take(p.Name(), p.ShareOf(places.All)); !ok {
+				return got
 			}
-			got, leave = got+1, l
+			got++
 		}
 	}
 	greedy, modest := access.NewPrincipal("greedy"), access.NewPrincipal("modest")
 	for _, c := range []struct{ all, each, rest int }{{20, 5, 5}, {4, 2, 2}, {3, 2, 1}, {1, 1, 0}} {
-		s := access.NewShares(c.all)
-		got, leave := take(s, greedy)
-		if got != c.each {
+		places := &quota.Quota[string]{All: c.all}
+		if got := take(places, greedy); got != c.each {
 			t.Errorf("of %d: %d for one principal, want %d", c.all, got, c.each)
 		}
-		if got, _ := take(s, modest); got != c.rest {
+		if got := take(places, modest); got != c.rest {
 			t.Errorf("of %d: %d for the other, want %d", c.all, got, c.rest)
 		}
-		leave()
-		leave() // does nothing
-		if got, _ := take(s, greedy); got != 1 {
-			t.Errorf("of %d: %d after one was given back", c.all, got)
-		}
 	}
-	if got, _ := take(access.NewShares(20), access.Everybody()); got != 20 {
+	if got := take(&quota.Quota[string]{All: 20}, access.Everybody()); got != 20 {
 		t.Errorf("everybody got %d of 20", got)
 	}
 }

@@ -14,34 +14,35 @@ import (
 // sign.
 const queryTimeout = 3 * time.Second
 
-// errNoAnswer is the cause of a context that [bounded] ended. It distinguishes that from a client that has gone.
+// errNoAnswer is the cause of a context that [queryContext] or [actContext] ended. It distinguishes that from a client
+// that has gone.
 var errNoAnswer = errors.New("no answer in time")
 
-// bounded returns a context for one query or for a few.
-func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+// queryContext returns a context for one query or for a few.
+func queryContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, queryTimeout, errNoAnswer)
 }
 
-// boundedAct returns a context for an act that is carried out even if the client disconnects.
-func boundedAct(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+// actContext returns a context for an act that is carried out even if the client disconnects.
+func actContext(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(context.WithoutCancel(ctx), timeout, errNoAnswer)
 }
 
-// unanswered names the part that did not answer within [bounded] or [boundedAct]. It keeps [fence.ErrUnknown].
-func unanswered(ctx context.Context, part string, err error) error {
+// timeoutOf names the part that did not answer in time. It keeps [fence.ErrUnknown].
+func timeoutOf(ctx context.Context, part string, err error) error {
 	if err == nil || errors.Is(err, fence.ErrUnknown) || !errors.Is(context.Cause(ctx), errNoAnswer) {
 		return err
 	}
 	return &leasing.UnavailableError{Part: part, Cause: &noAnswerError{part, err}}
 }
 
-// lockUnanswered is unanswered for the lock: its error names its part, if that is not Redis.
-func lockUnanswered(ctx context.Context, err error) error {
+// lockTimeout is timeoutOf for the lock: its error names its part, if that is not Redis.
+func lockTimeout(ctx context.Context, err error) error {
 	part := wire.PartRedis
 	if away, ok := errors.AsType[*leasing.UnavailableError](err); ok {
 		part = away.Part
 	}
-	return unanswered(ctx, part, errors.Join(ctx.Err(), err))
+	return timeoutOf(ctx, part, errors.Join(ctx.Err(), err))
 }
 
 type noAnswerError struct {

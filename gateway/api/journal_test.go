@@ -121,17 +121,17 @@ func TestTheLogSaysWhoDidWhat(t *testing.T) {
 // The fence is raised, so the holder is out, although a write of it may still land.
 func TestARevocationThatIsUndrainedIsInTheLogAndAmongTheEvents(t *testing.T) {
 	t.Parallel()
-	for token, told := range map[fence.Token]bool{35: true, 0: false} { // 0: the fence was not raised
+	for token, raised := range map[fence.Token]bool{35: true, 0: false} { // 0: the fence was not raised
 		f := newFakes()
 		f.err = &fence.UndrainedError{Resource: "orders/1001", Token: token, Detail: "gid"}
 		var log bytes.Buffer
 		feed := activity.New(activity.Config{Keep: 10})
 		s := newServer(t, f, func(c *api.Config) { c.Events, c.Logger = feed, slog.New(slog.NewTextHandler(&log, nil)) })
 		request(t, s, "POST", "/v1/resources/orders/1001/revoke", `{"holder":"ops"}`)
-		if logged := strings.Contains(log.String(), `msg="a resource was revoked" resource=orders/1001 token=35 by=ops`); logged != told {
+		if logged := strings.Contains(log.String(), `msg="a resource was revoked" resource=orders/1001 token=35 by=ops`); logged != raised {
 			t.Errorf("token %d: the log says %s", token, log.String())
 		}
-		if events := feed.Kept(""); len(events) > 0 != told {
+		if events := feed.Kept(""); len(events) > 0 != raised {
 			t.Errorf("token %d: events %v", token, events)
 		}
 	}

@@ -12,6 +12,9 @@ import (
 	"github.com/fencegate/fencegate/wire"
 )
 
+// Event is an event in the form of the API.
+type Event = wire.Event
+
 // maxText bounds a text of an event other than a resource's name, in bytes.
 const maxText = 128
 

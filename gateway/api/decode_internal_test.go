@@ -48,7 +48,7 @@ func FuzzRepeated(f *testing.F) {
 		if !json.Valid([]byte(text)) {
 			return
 		}
-		if got, want := repeated([]byte(text)), repeatedByTokens(json.NewDecoder(bytes.NewReader([]byte(text))), fieldDepth); got != want {
+		if got, want := repeatedField([]byte(text)), repeatedByTokens(json.NewDecoder(bytes.NewReader([]byte(text))), fieldDepth); got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	})

@@ -160,7 +160,7 @@ func TestACertificateIsWhoseAlternativeNameItHas(t *testing.T) {
 	}
 	me := ours.client(t, time.Hour, spiffe)
 	if got, text := asked(t, srv, &me, "GET", "/v1/resources", "", "Authorization", "Bearer another"); got != 401 || !strings.Contains(text, "one principal's, and the client certificate another's") {
-		t.Errorf("two principals are told %d %s", got, text)
+		t.Errorf("two principals get %d %s", got, text)
 	}
 	if _, err := all.Replace([]access.Definition{{Name: "me", Certificates: []string{"dns:me.example"}}}); err != nil {
 		t.Fatal(err)

@@ -17,8 +17,8 @@ import (
 )
 
 // handlerTransport is the way to a server in a bubble of [testing/synctest]. It calls the server's handler instead of
-// using a network, and acts like one: bodies are streamed, and a client that gives up, or closes the body of its answer,
-// ends the request's context.
+// using a network, and acts like one: bodies are streamed, and a client that gives up, or closes the body of its
+// answer, ends the request's context.
 type handlerTransport struct {
 	t       *testing.T
 	handler http.Handler

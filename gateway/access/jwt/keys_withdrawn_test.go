@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// A night without requests, and a reload behind it: a key that was withdrawn meanwhile does not count.
+// A night without requests, and a reload behind it: a key that was withdrawn in that time does not count.
 func TestAKeyThatWasWithdrawnInAnIdleTimeDoesNotCount(t *testing.T) {
 	t.Parallel()
 	old, next := rsaKey(t, 2048), rsaKey(t, 2048)

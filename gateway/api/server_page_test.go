@@ -128,7 +128,7 @@ func paged(t *testing.T) (way http.RoundTripper, shelf *shelf, all *access.Princ
 	}
 	feed, on := withEvents(t, 100)
 	shelf, _ = newShelf(t)
-	shelf.held["invoices/1"] = time.Minute
+	shelf.ttls["invoices/1"] = time.Minute
 	shelf.all[3].Holder = `<script>alert("x")</script>`
 	s := newServer(t, shelf.fakes, on, func(c *api.Config) {
 		c.Leases, c.Fences, c.Principals = onShelf{leases{shelf.fakes}, shelf}, shelf, all
@@ -208,14 +208,14 @@ func TestRevokingOnThePageTakesTheFormOfTheHolderThatWasSeen(t *testing.T) {
 			t.Errorf("%s: %d %s", name, status, text)
 		}
 	}
-	if _, text := b.do("/page/revoke", with("token", "33")); !strings.Contains(text, "Meanwhile another acquired it") {
+	if _, text := b.do("/page/revoke", with("token", "33")); !strings.Contains(text, "Another acquired it since") {
 		t.Errorf("the holder changed: %s", text)
 	}
 	if len(shelf.revoked) != 0 {
 		t.Fatalf("revoked %v", shelf.revoked)
 	}
 	shelf.overtaken = 36 // after the page has compared the tokens
-	if _, text := b.do("/page/revoke", good); !strings.Contains(text, "Meanwhile another acquired it") || !strings.Contains(text, "Revoke token 36") || len(shelf.revoked) != 0 {
+	if _, text := b.do("/page/revoke", good); !strings.Contains(text, "Another acquired it since") || !strings.Contains(text, "Revoke token 36") || len(shelf.revoked) != 0 {
 		t.Errorf("another acquired it at the last moment: revoked %v; %s", shelf.revoked, text)
 	}
 	shelf.overtaken, shelf.record.Token = 0, 34

@@ -27,7 +27,7 @@ func TestEachRefusalHasItsFacts(t *testing.T) {
 		}
 	}
 	if _, ok := activity.Refused(errors.New("deadlock"), activity.Event{}); ok {
-		t.Error("an error that is no refusal is told")
+		t.Error("an error that is no refusal makes an event")
 	}
 }
 
@@ -41,7 +41,7 @@ func TestNoSealAndNoValueIsTold(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 	if _, ok := activity.RefusedByPostgres("ZF0zz", "{}", activity.Event{}); ok {
-		t.Error("a code that is none of the fence's is told")
+		t.Error("a code that is none of the fence's makes an event")
 	}
 	if e, ok := activity.RefusedByPostgres("ZF002", "not JSON", activity.Event{}); !ok || e.Code != "ZF002" {
 		t.Errorf("without facts: %v %+v", ok, e)
