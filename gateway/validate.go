@@ -15,7 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/leases"
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/primary"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/lockmetrics"
@@ -143,7 +145,7 @@ func (c Config) validateSource() error {
 	}
 	switch c.LeaseSource {
 	case "":
-	case "etcd", "zookeeper", "kubernetes", sourceOther:
+	case "etcd", "zookeeper", "kubernetes", primary.SourceOther:
 		if c.Leases == nil {
 			return &fence.InvalidError{Field: "LeaseSource", Reason: "is about Leases"}
 		}
@@ -268,4 +270,12 @@ func loopback(listen string) bool {
 	}
 	addr, err := netip.ParseAddr(host)
 	return err == nil && addr.IsLoopback()
+}
+
+// locker is the locker's part of the configuration.
+func (c Config) locker() lock.Config {
+	return lock.Config{
+		Nodes: c.RedisNodes, Armer: leases.Armer{}, MaxTTL: c.MaxTTL, DefaultTTL: c.DefaultTTL, NodeTimeout: c.NodeTimeout,
+		KeyPrefix: lock.Prefix(c.KeyPrefix), Embedded: c.EmbeddedNodes, BestEffort: c.BestEffort,
+	}
 }

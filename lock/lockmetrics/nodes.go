@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fencegate/fencegate/internal/recent"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -38,12 +39,12 @@ type nodes struct {
 	named                           func(node string) // called with each node's name
 	states, quarantine, clock, look *prometheus.Desc
 
-	latest recent[[]lock.NodeStatus]
+	latest *recent.Answer[[]lock.NodeStatus]
 }
 
 func newNodes(l Watched, named func(string)) *nodes {
 	return &nodes{
-		latest:     newRecent[[]lock.NodeStatus](),
+		latest:     recent.New[[]lock.NodeStatus](),
 		locker:     l,
 		named:      named,
 		states:     prometheus.NewDesc("fencegate_lease_nodes", "Redis nodes by state: admitted, quarantined, not_admitted (new, or lost and not begun), or away.", []string{"state"}, nil),
@@ -63,7 +64,7 @@ func (n *nodes) Describe(into chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (n *nodes) Collect(into chan<- prometheus.Metric) {
 	count := map[string]int{stateAdmitted: 0, stateQuarantined: 0, stateOut: 0, stateAway: 0}
-	for _, st := range n.latest.get(fresh, lookTimeout, n.locker.Status) {
+	for _, st := range n.latest.Get(fresh, lookTimeout, n.locker.Status) {
 		count[state(st)]++
 		n.named(st.Name)
 		if st.Err != nil {
