@@ -389,11 +389,11 @@ func (g *Gateway) serve(ctx context.Context) error {
 		return errors.New("a gateway starts once")
 	}
 	g.state = stopped // unless all listeners open
-	ports, late, err := g.openPorts(ctx)
+	ports, servers, err := g.openPorts(ctx)
 	if err != nil {
 		return errors.Join(err, g.free())
 	}
-	servers := append(late, g.tasks()...)
+	servers = append(servers, g.tasks()...)
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	group, serving := errgroup.WithContext(serving)
 	open, closePorts := context.WithCancel(serving)

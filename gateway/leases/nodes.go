@@ -22,6 +22,8 @@ const (
 	nodesTimeout = 2 * time.Second
 	// quarantineFor is how long callers share the answer of how long the quarantine lasts.
 	quarantineFor = time.Second
+	// quarantineTimeout bounds one such question.
+	quarantineTimeout = 500 * time.Millisecond
 	// remindEvery is how often the log repeats why no leases can be granted yet.
 	remindEvery = time.Minute
 )
@@ -159,6 +161,6 @@ func (n *Nodes) quarantine() time.Duration {
 	if n == nil {
 		return 0
 	}
-	end := n.ends.Get(quarantineFor, fenceTimeout, func(ctx context.Context) time.Time { return time.Now().Add(n.locker.Returns(ctx)) })
+	end := n.ends.Get(quarantineFor, quarantineTimeout, func(ctx context.Context) time.Time { return time.Now().Add(n.locker.Returns(ctx)) })
 	return max(0, time.Until(end))
 }

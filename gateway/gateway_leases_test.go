@@ -173,7 +173,8 @@ func TestLeasesMayComeFromAnotherSource(t *testing.T) {
 			return nil, err
 		}
 		s.Source = l.Source()
-		return s, initialise(t.Context(), l)
+		initialise(t, l)
+		return s, nil
 	}
 	c := start(t, cfg)
 	l := c.acquire("r", "30s")

@@ -28,8 +28,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/gateway/primary"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
@@ -163,8 +165,8 @@ func secured(t *testing.T, s *pgserver.Server, dir string, ca *authority, certFi
 	})
 }
 
-// port is the gateway's PostgreSQL port, configured from the address of a database.
-type port struct {
+// relayPort is the gateway's PostgreSQL port, configured from the address of a database.
+type relayPort struct {
 	*pgwire.Server
 
 	addr string
@@ -190,14 +192,19 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-func openPort(t *testing.T, address string, clients *tls.Config) *port {
+func openPort(t *testing.T, address string, clients *tls.Config) *relayPort {
 	t.Helper()
-	config, err := pgx.ParseConfig(address)
+	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &port{log: new(lines)}
-	if p.Server, err = pgwire.New(relayed(newServers(config), clients, Config{Logger: slog.New(slog.NewTextHandler(p.log, nil)), DrainTimeout: time.Second})); err != nil {
+	from, err := primary.New(primary.Config{Pool: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = from.Close() })
+	p := &relayPort{log: new(lines)}
+	if p.Server, err = pgwire.New(relayOf(from, clients, Config{Logger: slog.New(slog.NewTextHandler(p.log, nil)), DrainTimeout: time.Second})); err != nil {
 		t.Fatal(err)
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -219,7 +226,7 @@ func openPort(t *testing.T, address string, clients *tls.Config) *port {
 }
 
 // url returns the address of a login through the port.
-func (p *port) url(user, options string) string {
+func (p *relayPort) url(user, options string) string {
 	u := url.URL{Scheme: "postgres", User: url.UserPassword(user, "secret"), Host: net.JoinHostPort("localhost", portOf(p.addr)), Path: "/postgres", RawQuery: options}
 	return u.String()
 }

@@ -1,4 +1,4 @@
-package gateway
+package leases
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // errSilent is the error of a part that does not answer.
@@ -56,6 +55,7 @@ var (
 	heldFor   = func(ttl time.Duration) lockSays { return lockSays{state: leasing.Inspection{Locked: true, TTL: ttl}} }
 	free      = lockSays{}
 	errBroken = errors.New("broken")
+	errAway   = errors.New("the lock is away")
 )
 
 // A lease that ran out is over for the fence, too, before a write under it is refused.
@@ -76,14 +76,14 @@ func TestTheS3PortAsksTheLockHowLongALeaseIsHeld(t *testing.T) {
 		"it ran out, and another came":    {lock: free, fence: &fence.StaleError{Resource: "r", Presented: 5, Recorded: 6}, ends: true},
 		"it ran out, and is forgotten":    {lock: free, fence: &fence.NeverIssuedError{Resource: "r", Presented: 5}, ends: true},
 		"it ran out, and the fence fails": {lock: free, fence: errBroken, ends: true, is: errBroken},
-		"it ran out, and the fence hangs": {lock: free, fence: errSilent, ends: true, is: context.DeadlineExceeded, took: heldTimeout},
-		"no quorum":                       {lock: lockSays{err: leasing.ErrUnavailable}, left: time.Second, is: s3.ErrLockAway},
-		"the lock hangs":                  {lock: lockSays{err: errSilent}, left: time.Second, is: s3.ErrLockAway, took: heldTimeout},
+		"it ran out, and the fence hangs": {lock: free, fence: errSilent, ends: true, is: context.DeadlineExceeded, took: validityTimeout},
+		"no quorum":                       {lock: lockSays{err: leasing.ErrUnavailable}, left: time.Second, is: errAway},
+		"the lock hangs":                  {lock: lockSays{err: errSilent}, left: time.Second, is: errAway, took: validityTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &fenceSays{err: c.fence}
 			began := time.Now()
-			left, err := held{c.lock, f}.Held(t.Context(), "r", 5)
+			left, err := Validity{c.lock, f, errAway}.Held(t.Context(), "r", 5)
 			if left != c.left || !errors.Is(err, c.is) || c.is == nil && err != nil || time.Since(began) != c.took {
 				t.Errorf("%s: held for %v, %v, after %v; want %v, %v, after %v", name, left, err, time.Since(began), c.left, c.is, c.took)
 			}
@@ -117,13 +117,13 @@ func TestTheS3PortAsksBothWhetherALeaseIsCurrent(t *testing.T) {
 		"it ran out":              {lock: free, record: current},
 		"no quorum":               {lock: lockSays{err: leasing.ErrUnavailable}, record: current, left: time.Second},
 		"no quorum, and released": {lock: lockSays{err: leasing.ErrUnavailable}, record: fence.Record{Token: 5, EndedAt: &ended}},
-		"the lock hangs":          {lock: lockSays{err: errSilent}, record: current, left: time.Second, took: heldTimeout},
+		"the lock hangs":          {lock: lockSays{err: errSilent}, record: current, left: time.Second, took: validityTimeout},
 		"the fence fails":         {lock: heldFor(20 * time.Second), fence: errBroken, fails: true},
-		"the fence hangs":         {lock: heldFor(20 * time.Second), fence: errSilent, fails: true, took: heldTimeout},
+		"the fence hangs":         {lock: heldFor(20 * time.Second), fence: errSilent, fails: true, took: validityTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
-			left, err := held{c.lock, &fenceSays{record: c.record, err: c.fence}}.Current(t.Context(), "r", 5)
+			left, err := Validity{c.lock, &fenceSays{record: c.record, err: c.fence}, errAway}.Current(t.Context(), "r", 5)
 			if left != c.left || (err != nil) != c.fails || time.Since(began) != c.took {
 				t.Errorf("%s: held for %v, %v, after %v; want %v, after %v", name, left, err, time.Since(began), c.left, c.took)
 			}

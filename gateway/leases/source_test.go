@@ -1,4 +1,4 @@
-package gateway
+package leases
 
 import (
 	"context"
@@ -14,19 +14,19 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// extends is a source that extends leases at once.
-type extends struct {
+// extender is a source that extends leases at once.
+type extender struct {
 	leasing.Source
 
 	clock    *clocktest.Clock
 	released []leasing.Ref
 }
 
-func (s *extends) Extend(_ context.Context, _ leasing.Ref, ttl time.Duration) (clock.Instant, error) {
+func (s *extender) Extend(_ context.Context, _ leasing.Ref, ttl time.Duration) (clock.Instant, error) {
 	return s.clock.Now().Add(ttl), nil
 }
 
-func (s *extends) Release(_ context.Context, ref leasing.Ref) error {
+func (s *extender) Release(_ context.Context, ref leasing.Ref) error {
 	s.released = append(s.released, ref)
 	return nil
 }
@@ -50,14 +50,14 @@ func TestAnExtensionAsksTheFenceForHalfASecond(t *testing.T) {
 		"released at another gateway": {fence: fenceSays{record: fence.Record{Token: 5, EndedAt: &ended}}, lost: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			source := &extends{clock: clocktest.New()}
-			g := guarded{Source: source, fence: &c.fence, log: slog.New(slog.DiscardHandler), held: newHoldings()}
+			source := &extender{clock: clocktest.New()}
+			s := Source{Source: source, Fence: &c.fence, Log: slog.New(slog.DiscardHandler), Ledger: NewLedger()}
 			began := time.Now()
-			deadline, err := g.Extend(t.Context(), leasing.Ref{Resource: "r", Owner: "o", Token: 5}, ttl)
+			deadline, err := s.Extend(t.Context(), leasing.Ref{Resource: "r", Owner: "o", Token: 5}, ttl)
 			if errors.Is(err, leasing.ErrLost) != c.lost || !c.lost && (err != nil || deadline.Left() != ttl-c.took) || time.Since(began) != c.took {
 				t.Errorf("%s: valid for %v, %v, after %v", name, deadline.Left(), err, time.Since(began))
 			}
-			if held := g.held.count() == 1; held == c.lost || (len(source.released) == 1) != c.lost {
+			if held := s.Ledger.Count() == 1; held == c.lost || (len(source.released) == 1) != c.lost {
 				t.Errorf("%s: held %t, released %v", name, held, source.released)
 			}
 		})

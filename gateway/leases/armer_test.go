@@ -1,8 +1,9 @@
 //go:build unix
 
-package gateway
+package leases
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -12,21 +13,32 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
+// accepted is a PostgreSQL that stays the accepted one.
+type accepted struct{ Primary }
+
+func (accepted) Arming(_ context.Context, arm func() error) error { return arm() }
+
+// uncounted counts nothing.
+type uncounted struct{}
+
+func (uncounted) Armed(int, time.Duration, error) {}
+func (uncounted) Granted()                        {}
+
 // While another session keeps the turn of a resource, arming fails and the fence stays where it is.
 func TestAnArmingThatRaisedNothingIsNotAnnounced(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
-	var told []string
-	a := armer{
-		Fence: pgfence.New(testenv.PoolOf(t, pg.GatewayURL), pgfence.WithDrainLimit(300*time.Millisecond)), metrics: newArmMetrics(),
-		tell:  func(resource string, _ fence.Token) { told = append(told, resource) },
-		begin: newHoldings().arm,
+	var announced []string
+	a := Armer{
+		Armer:   pgfence.New(testenv.PoolOf(t, pg.GatewayURL), pgfence.WithDrainLimit(300*time.Millisecond)),
+		Primary: accepted{}, Metrics: uncounted{}, Ledger: NewLedger(),
+		Announce: func(resource string, _ fence.Token) { announced = append(announced, resource) },
 	}
 	to := func(token fence.Token) fence.Arming {
 		return fence.Arming{Resource: "a", Token: token, SealHash: fence.NewSeal().Hash(), Holder: "test"}
 	}
-	if err := a.Arm(t.Context(), to(1)); err != nil || len(told) != 1 {
-		t.Fatalf("the first arming: %v, told of %q", err, told)
+	if err := a.Arm(t.Context(), to(1)); err != nil || len(announced) != 1 {
+		t.Fatalf("the first arming: %v, announced %q", err, announced)
 	}
 	turn, err := pg.Pool(t).Begin(t.Context())
 	if err != nil {
@@ -40,8 +52,8 @@ func TestAnArmingThatRaisedNothingIsNotAnnounced(t *testing.T) {
 			t.Errorf("%s: %v; want that the fence was not raised", name, err)
 		}
 	}
-	if len(told) != 1 {
-		t.Errorf("told of %q, although only the first arming raised a fence", told)
+	if len(announced) != 1 {
+		t.Errorf("announced %q, although only the first arming raised a fence", announced)
 	}
 	if err := turn.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
 //go:build unix
 
-package gateway
+package leases
 
 import (
 	"testing"
@@ -14,8 +14,8 @@ func TestATokenThatIsBeingSupersededIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	ref := leasing.Ref{Resource: "r", Token: 5}
 	for arming, want := range map[bool]int64{true: 5, false: 0} {
-		h := newHoldings()
-		h.note(ref, clock.Instant{})
+		h := NewLedger()
+		h.Note(ref, clock.Instant{})
 		end := func() {}
 		if arming {
 			end = h.arm("r")

@@ -54,7 +54,7 @@ func portOf(addr string) string {
 }
 
 // served returns the port of the server that a session through p reaches.
-func served(t *testing.T, p *port) (number string, err error) {
+func served(t *testing.T, p *relayPort) (number string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

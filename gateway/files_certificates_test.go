@@ -57,10 +57,10 @@ func TestARunningGatewayWarnsOfACertificateThatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file := ending(t, time.Now().Add(16*24*time.Hour))
 		var log bytes.Buffer
-		g := &Gateway{cfg: Config{PGTLSCert: file, PGTLSKey: file}, log: slog.New(slog.NewTextHandler(&log, nil))}
+		cfg := Config{PGTLSCert: file, PGTLSKey: file, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		ctx, cancel := context.WithTimeout(t.Context(), 4*24*time.Hour+time.Hour)
 		defer cancel()
-		if err := g.warnOfCertificates(ctx); err != nil {
+		if err := warnOfCertificates(ctx, cfg); err != nil {
 			t.Fatal(err)
 		}
 		if said := log.String(); strings.Count(said, "level=WARN") != 3 || !strings.Contains(said, "the PostgreSQL port: certificate "+file+" expires on 2000-01-17") {
@@ -76,11 +76,11 @@ func TestTheLookAtCertificatesReadsNoPipe(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g := &Gateway{cfg: Config{PGTLSCert: pipe, PGTLSKey: pipe, PGTLSClientCA: pipe}, log: slog.New(slog.DiscardHandler)}
+	cfg := Config{PGTLSCert: pipe, PGTLSKey: pipe, PGTLSClientCA: pipe, Logger: slog.New(slog.DiscardHandler)}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	ended := make(chan error, 1)
-	go func() { ended <- g.warnOfCertificates(ctx) }()
+	go func() { ended <- warnOfCertificates(ctx, cfg) }()
 	select {
 	case err := <-ended:
 		if err != nil {
@@ -111,7 +111,7 @@ func TestTheEndOfACertificateIsLoggedAndAMetric(t *testing.T) {
 	}
 	testenv.Eventually(t, "the warning is logged", func() bool { return strings.Contains(log.String(), "the HTTP API: certificate "+file+" expires on ") })
 	answer := httptest.NewRecorder()
-	g.metrics.handler().ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	g.registry.Handler().ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 	var series []string
 	for line := range strings.Lines(answer.Body.String()) {
 		if strings.HasPrefix(line, "fencegate_tls_") {

@@ -1,4 +1,4 @@
-package gateway
+package announce
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 
 func TestEachResourceIsNotifiedOnceWithinPostgreSQLsLimit(t *testing.T) {
 	t.Parallel()
-	n := newNotifier(nil, slog.Default())
+	n := New(nil, slog.Default())
 	if notes := n.notes(); notes != nil {
 		t.Errorf("nothing was armed: %q", notes)
 	}
@@ -19,12 +19,12 @@ func TestEachResourceIsNotifiedOnceWithinPostgreSQLsLimit(t *testing.T) {
 		name := fmt.Sprintf("%03d", i) + strings.Repeat("x", 500)
 		want = append(want, name)
 		for range 3 {
-			n.say(name)
+			n.Announce(name)
 		}
 	}
 	var got []string
 	for _, note := range n.notes() {
-		if len(note) > maxSaid {
+		if len(note) > maxPayload {
 			t.Errorf("a notification of %d bytes", len(note))
 		}
 		got = append(got, strings.Split(note, "\n")...)
@@ -33,7 +33,7 @@ func TestEachResourceIsNotifiedOnceWithinPostgreSQLsLimit(t *testing.T) {
 		t.Errorf("said %d names, want %d", len(got), len(want))
 	}
 	for i := range 1000 {
-		n.say(fmt.Sprintf("%03d", i) + strings.Repeat("x", 500))
+		n.Announce(fmt.Sprintf("%03d", i) + strings.Repeat("x", 500))
 	}
 	if notes := n.notes(); !slices.Equal(notes, []string{""}) {
 		t.Errorf("of too many: %d notifications", len(notes))

@@ -21,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-var updateReference = flag.Bool("update", false, "write docs/reference/metrics.md anew")
+var updateReference = flag.Bool("update", false, "write docs/reference/metrics.md")
 
 // complete returns a gateway with every part that has metrics. It does not connect.
 func complete(t *testing.T) *Gateway {
@@ -46,7 +46,7 @@ func complete(t *testing.T) *Gateway {
 
 // happen makes every series exist whose labels depend on events.
 func happen(g *Gateway) {
-	g.metrics.observe("/v1/leases", "POST", 201, time.Second)
+	g.registry.Observe("/v1/leases", "POST", 201, time.Second)
 	g.leasing.Acquired(time.Second, 1)
 	g.leasing.Slow("node")
 	g.ofPG.Refused("53300")
@@ -91,7 +91,7 @@ func descriptions(t *testing.T, registry *prometheus.Registry) map[string]descri
 func TestTheReferenceOfMetricsIsCurrent(t *testing.T) {
 	g := complete(t)
 	happen(g)
-	families, err := g.metrics.registry.Gather()
+	families, err := g.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestTheReferenceOfMetricsIsCurrent(t *testing.T) {
 	page.WriteString("# Metrics of a gateway\n\nMade from the registered collectors by `make reference`. [Metrics](../metrics.md) says what to do about them. A port that\n" +
 		"a gateway does not have has no metrics there. `go_…` and `process_…` are those of Prometheus' Go client.\n\n" +
 		"| metric | type | labels | help |\n|---|---|---|---|\n")
-	all := descriptions(t, g.metrics.registry)
+	all := descriptions(t, g.registry.Registry)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		d, kind, labels := all[name], kinds[name], ""
 		if kind == "" {

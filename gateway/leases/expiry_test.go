@@ -1,4 +1,4 @@
-package gateway
+package leases
 
 import (
 	"context"
@@ -59,24 +59,24 @@ type watchedLease struct {
 
 	clock *clock.Clock
 
-	held *holdings
-	ref  leasing.Ref
-	told []string
+	ledger *Ledger
+	ref    leasing.Ref
+	events []string
 }
 
 const leaseOf = 30 * time.Second
 
 func watch(t *testing.T) *watchedLease {
 	t.Helper()
-	w := &watchedLease{clock: clock.New(), elsewhere: &elsewhere{ends: map[leasing.Ref]clock.Instant{}, over: map[leasing.Ref]bool{}}, held: newHoldings(), ref: leasing.Ref{Resource: "r", Owner: "o", Token: 5}}
+	w := &watchedLease{clock: clock.New(), elsewhere: &elsewhere{ends: map[leasing.Ref]clock.Instant{}, over: map[leasing.Ref]bool{}}, ledger: NewLedger(), ref: leasing.Ref{Resource: "r", Owner: "o", Token: 5}}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- expiries{w.held, w.elsewhere, w.clock, w.current, func(e activity.Event) {
+		done <- Expiry{w.ledger, w.elsewhere, w.clock, w.current, func(e activity.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.told = append(w.told, fmt.Sprintf("%s %s %d", e.Kind, e.Resource, e.Presented))
-		}}.notice(ctx)
+			w.events = append(w.events, fmt.Sprintf("%s %s %d", e.Kind, e.Resource, e.Presented))
+		}}.Run(ctx)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -87,7 +87,7 @@ func watch(t *testing.T) *watchedLease {
 	time.Sleep(time.Millisecond) // not at the instant of a look
 	end := w.clock.Now().Add(leaseOf)
 	w.happens(func() { w.ends[w.ref] = end })
-	w.held.note(w.ref, end)
+	w.ledger.Note(w.ref, end)
 	return w
 }
 
@@ -105,32 +105,32 @@ func (w *watchedLease) tells(t *testing.T, after time.Duration, want string) {
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if got := strings.Join(w.told, ", "); got != want {
-		t.Errorf("told %q, want %q", got, want)
+	if got := strings.Join(w.events, ", "); got != want {
+		t.Errorf("events %q, want %q", got, want)
 	}
 }
 
-func TestALeaseThatRanOutIsToldOnceWithinASecond(t *testing.T) {
+func TestALeaseThatRanOutIsReportedOnceWithinASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := watch(t)
 		w.tells(t, leaseOf-time.Millisecond, "")
-		w.tells(t, noticeEvery+time.Millisecond, "expired r 5")
+		w.tells(t, expiryEvery+time.Millisecond, "expired r 5")
 		w.tells(t, time.Hour, "expired r 5")
-		if last := w.held.armed("r", 6); last != 5 {
+		if last := w.ledger.armed("r", 6); last != 5 {
 			t.Errorf("the next token supersedes %d, want 5", last)
 		}
 	})
 }
 
-func TestALeaseThatAnotherGatewayExtendedIsToldAtItsEnd(t *testing.T) {
+func TestALeaseThatAnotherGatewayExtendedIsReportedAtItsEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := watch(t)
 		time.Sleep(20 * time.Second)
 		w.happens(func() { w.ends[w.ref] = w.clock.Now().Add(time.Minute) })
 		w.tells(t, time.Minute-time.Millisecond, "")
-		w.tells(t, noticeEvery+time.Millisecond, "expired r 5")
+		w.tells(t, expiryEvery+time.Millisecond, "expired r 5")
 	})
 }
 
@@ -142,7 +142,7 @@ func TestALeaseThatAnotherGatewayReleasedHasNotRunOut(t *testing.T) {
 			w := watch(t)
 			w.happens(func() { w.ends[w.ref], w.over[w.ref] = clock.Instant{}, true })
 			w.tells(t, after, "")
-			if last := w.held.armed("r", 6); last != 0 {
+			if last := w.ledger.armed("r", 6); last != 0 {
 				t.Errorf("%s: the next token supersedes %d", name, last)
 			}
 			w.tells(t, time.Hour, "")
@@ -150,13 +150,13 @@ func TestALeaseThatAnotherGatewayReleasedHasNotRunOut(t *testing.T) {
 	}
 }
 
-func TestALeaseThatRanOutWhileTheLockWasAwayIsToldOnceItIsBack(t *testing.T) {
+func TestALeaseThatRanOutWhileTheLockWasAwayIsReportedOnceItIsBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := watch(t)
 		w.happens(func() { w.away = errors.New("no quorum") })
 		w.tells(t, time.Hour, "")
 		w.happens(func() { w.away = nil })
-		w.tells(t, noticeEvery, "expired r 5")
+		w.tells(t, expiryEvery, "expired r 5")
 	})
 }
