@@ -93,7 +93,7 @@ func TestTheRelayFollowsTheRoleOfRealServers(t *testing.T) {
 		_, err := open.Exec(t.Context(), "SELECT 1")
 		return err != nil
 	})
-	testenv.Eventually(t, "nobody takes writes, and a client is told so", func() bool {
+	testenv.Eventually(t, "nobody takes writes, and a client hears so", func() bool {
 		_, err := served(t, writes)
 		return err != nil && strings.Contains(err.Error(), "cannot reach PostgreSQL")
 	})

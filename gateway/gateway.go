@@ -344,7 +344,7 @@ func (g *Gateway) Start(ctx context.Context) error {
 	}
 	probe(ctx, g.ready.checks(), binding, g.log)
 	a := g.Addrs()
-	g.log.Info("the gateway serves", "api", a.API, "pg", a.PG, "s3", a.S3, "metrics", a.Metrics, "access", accessOf(g.cfg))
+	g.log.Info("the gateway serves", "api", a.API, "pg", a.PG, "s3", a.S3, "metrics", a.Metrics, "access", accessBy(g.principals != nil, g.cfg.API.BearerToken))
 	return nil
 }
 

@@ -52,15 +52,15 @@ func (d *drill) startPostgres(t *testing.T) {
 
 func (d *drill) writer() testenv.PG { return testenv.PG{WriterURL: d.as("writer")} }
 
-// restartNodes kills the nodes together, and starts them again after meanwhile.
-func (d *drill) restartNodes(t *testing.T, nodes []*redisserver.Server, meanwhile func()) {
+// restartNodes kills the nodes together, and starts them again after between.
+func (d *drill) restartNodes(t *testing.T, nodes []*redisserver.Server, between func()) {
 	t.Helper()
 	for _, n := range nodes {
 		if err := n.Kill(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	meanwhile()
+	between()
 	for _, n := range nodes {
 		if err := n.Restart(t.Context()); err != nil {
 			t.Fatal(err)

@@ -40,18 +40,18 @@ func (c *client) api() *apiclient.Client {
 }
 
 // refusals counts the refused writes of each surface, in the metrics and in the events.
-func (c *client) refusals() (counted, told map[string]int) {
+func (c *client) refusals() (counted, reported map[string]int) {
 	c.t.Helper()
-	counted, told = map[string]int{}, map[string]int{}
+	counted, reported = map[string]int{}, map[string]int{}
 	for _, surface := range seenSurfaces {
 		counted[surface], _ = strconv.Atoi(c.scraped()[fmt.Sprintf(`fencegate_refusals_total{code="ZF001",surface=%q}`, surface)])
 	}
 	for _, e := range c.events() {
 		if e.Kind == wire.EventRefused {
-			told[e.Surface]++
+			reported[e.Surface]++
 		}
 	}
-	return counted, told
+	return counted, reported
 }
 
 // A stale write is reported on every surface, and counted once per write.
@@ -116,8 +116,8 @@ func TestStaleWritesAreSeenOnEachSurface(t *testing.T) {
 			if other == surface {
 				want = times
 			}
-			if got, told := after[other]-before[other], toldAfter[other]-toldBefore[other]; got != want || told != want {
-				t.Errorf("%d stale writes on %s: %s shows +%d in the metrics and +%d in the events", times, surface, other, got, told)
+			if got, events := after[other]-before[other], toldAfter[other]-toldBefore[other]; got != want || events != want {
+				t.Errorf("%d stale writes on %s: %s shows +%d in the metrics and +%d in the events", times, surface, other, got, events)
 			}
 		}
 		want := map[string]int{wire.SurfacePG: times, "past": times}[surface] // the others are refused before they write to the table

@@ -13,8 +13,8 @@ import (
 	"github.com/fencegate/fencegate/wire"
 )
 
-// told returns the kinds of events about a resource, with their tokens.
-func (c *client) told(resource string) string {
+// eventsOf returns the kinds of events about a resource, with their tokens.
+func (c *client) eventsOf(resource string) string {
 	c.t.Helper()
 	var all []string
 	for _, e := range c.events() {
@@ -32,20 +32,20 @@ func TestALeaseThatRunsOutIsTold(t *testing.T) {
 	c := start(t, config(t, pg))
 	first := c.acquire("r", "30s")
 	c.runOut(first, pg)
-	testenv.Eventually(t, "the lease ran out", func() bool { return strings.Contains(c.told("r"), "expired") })
+	testenv.Eventually(t, "the lease ran out", func() bool { return strings.Contains(c.eventsOf("r"), "expired") })
 	second := c.acquire("r", "30s")
 	want := fmt.Sprintf("acquired 0/%[1]s, expired %[1]s/0, superseded %[1]s/%[2]s, acquired 0/%[2]s", first.token, second.token)
-	if got := c.told("r"); got != want {
-		t.Errorf("told %s; want %s", got, want)
+	if got := c.eventsOf("r"); got != want {
+		t.Errorf("events %s; want %s", got, want)
 	}
 	released := c.acquire("quiet", "30s")
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": released.handle})
 	last := c.acquire("quiet", "30s")
 	c.runOut(last, pg)
-	testenv.Eventually(t, "the last lease ran out", func() bool { return strings.Contains(c.told("quiet"), "expired "+last.token) })
+	testenv.Eventually(t, "the last lease ran out", func() bool { return strings.Contains(c.eventsOf("quiet"), "expired "+last.token) })
 	want = fmt.Sprintf("acquired 0/%[1]s, released %[1]s/0, acquired 0/%[2]s, expired %[2]s/0", released.token, last.token)
-	if got := c.told("quiet"); got != want {
-		t.Errorf("told %s; want %s", got, want)
+	if got := c.eventsOf("quiet"); got != want {
+		t.Errorf("events %s; want %s", got, want)
 	}
 }
 
@@ -71,13 +71,13 @@ func TestALeaseThatAnotherGatewayLooksAfterHasNotRunOut(t *testing.T) {
 			a.g.PassDeadline("late")
 			marker := a.acquire("marker", "30s")
 			a.runOut(marker, pg)
-			testenv.Eventually(t, "a later lease ran out", func() bool { return strings.Contains(a.told("marker"), "expired "+marker.token) })
+			testenv.Eventually(t, "a later lease ran out", func() bool { return strings.Contains(a.eventsOf("marker"), "expired "+marker.token) })
 			for _, resource := range []string{"early", "late"} {
 				a.acquire(resource, "30s")
 			}
 			for _, resource := range []string{"kept", "early", "late"} {
-				if got := a.told(resource); strings.Contains(got, "expired") || strings.Contains(got, "superseded") {
-					t.Errorf("told %s", got)
+				if got := a.eventsOf(resource); strings.Contains(got, "expired") || strings.Contains(got, "superseded") {
+					t.Errorf("events %s", got)
 				}
 			}
 		})

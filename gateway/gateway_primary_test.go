@@ -154,7 +154,7 @@ func TestNoGrantOfBeforePassesWhereFencesMayBeForgotten(t *testing.T) {
 			t.Errorf("where fences may be forgotten: %v; want 57P03", err)
 		}
 	}
-	testenv.Eventually(t, "a client is told what to do", func() bool {
+	testenv.Eventually(t, "a client learns what to do", func() bool {
 		_, err := present()
 		return strings.HasSuffix(fatal(err).Message, "fencegate fence invalidate-all --yes")
 	})
@@ -199,7 +199,7 @@ func TestNoWriteOfBeforePassesWhereFencesMayBeForgotten(t *testing.T) {
 			t.Errorf("PutObject where fences may be forgotten: %v; want ServiceUnavailable", err)
 		}
 	}
-	testenv.Eventually(t, "a client is told what to do", func() bool {
+	testenv.Eventually(t, "a client learns what to do", func() bool {
 		return strings.HasSuffix(update().text("detail"), "fencegate fence invalidate-all --yes")
 	})
 	if note := execOn(t, p.standby, `SELECT count(*)::text FROM objects.versions`); note != "1" {

@@ -67,7 +67,7 @@ func (a *address) forward(client net.Conn) {
 		a.open = append(a.open, client, server)
 	}
 	a.mu.Unlock()
-	if moved { // meanwhile: nothing else would close this one
+	if moved { // nothing else would close this one
 		return
 	}
 	go func() { _, _ = io.Copy(server, client); _ = server.Close() }()

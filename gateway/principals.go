@@ -49,12 +49,12 @@ func (p *principals) lastReload() int64 {
 	return 1
 }
 
-// accessOf describes for the log how the API authenticates callers.
-func accessOf(cfg Config) string {
+// accessBy describes for the log how the API authenticates callers.
+func accessBy(principals bool, token string) string {
 	switch {
-	case cfg.Principals != nil:
+	case principals:
 		return "principals"
-	case cfg.API.BearerToken != "":
+	case token != "":
 		return "token"
 	}
 	return "everybody"

@@ -19,6 +19,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/primary"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
+	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/lockmetrics"
 	"github.com/fencegate/fencegate/lock/pglock"
@@ -278,4 +279,17 @@ func (c Config) locker() lock.Config {
 		Nodes: c.RedisNodes, Armer: leases.Armer{}, MaxTTL: c.MaxTTL, DefaultTTL: c.DefaultTTL, NodeTimeout: c.NodeTimeout,
 		KeyPrefix: lock.Prefix(c.KeyPrefix), Embedded: c.EmbeddedNodes, BestEffort: c.BestEffort,
 	}
+}
+
+// faultsOfPassfiles are the password files that can't be read: pgx connects without a password then.
+func (c Config) faultsOfPassfiles() (all []error) {
+	for _, of := range []struct{ field, url string }{{"PostgresURL", c.PostgresURL}, {"SQL URL", c.SQLURL}} {
+		if of.url == "" {
+			continue
+		}
+		if err := pgtext.CheckPassfile(of.url); err != nil {
+			all = append(all, &fence.InvalidError{Field: of.field, Reason: err.Error()})
+		}
+	}
+	return all
 }
