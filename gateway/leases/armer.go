@@ -62,7 +62,7 @@ func (a Armer) Arm(ctx context.Context, all ...fence.Arming) error {
 		a.Metrics.Armed(len(all), time.Since(began), err)
 		if raised(err) {
 			for _, arming := range all {
-				a.overtakes(arming.Resource, arming.Token)
+				a.publish(arming.Resource, arming.Token)
 			}
 		}
 		return err
@@ -91,11 +91,11 @@ func (a Armer) MayAdmit(ctx context.Context) error {
 // Granted is called with each fence that PostgreSQL raised while it granted a lease.
 func (a Armer) Granted(resource string, token fence.Token) {
 	a.Metrics.Granted()
-	a.overtakes(resource, token)
+	a.publish(resource, token)
 }
 
-// overtakes reports a token that was armed for a lease.
-func (a Armer) overtakes(resource string, token fence.Token) {
+// publish reports the lease that a raised fence superseded, and announces the fence.
+func (a Armer) publish(resource string, token fence.Token) {
 	if last := a.Ledger.armed(resource, token); last > 0 {
 		a.Tell(activity.Event{Kind: wire.EventOver, Resource: resource, Presented: last, Recorded: token})
 	}

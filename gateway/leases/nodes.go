@@ -41,9 +41,9 @@ func NewNodes(locker *lock.Locker, log *slog.Logger) *Nodes {
 	return &Nodes{locker: locker, log: log, tried: make(chan struct{}), ends: recent.New[time.Time]()}
 }
 
-// Admit admits the nodes, and retries until ctx ends. It closes tried on success and on the first failure
-// other than a node timeout. While PostgreSQL or nodes are away the gateway serves what needs no lease; it grants leases
-// once they are back.
+// Admit admits the nodes, and retries until ctx ends. It closes Tried on success and on the first failure other than a
+// node timeout. While PostgreSQL or nodes are away the gateway serves what needs no lease; it grants leases once they are
+// back.
 func (n *Nodes) Admit(ctx context.Context) error {
 	tried := sync.OnceFunc(func() { close(n.tried) })
 	defer tried()
