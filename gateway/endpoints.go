@@ -11,47 +11,49 @@ import (
 	"github.com/fencegate/fencegate/wire"
 )
 
-// endpoints returns the addresses of the other ports for a client that reached the API by host.
-func (g *Gateway) endpoints(host string) wire.Endpoints {
-	addrs := g.Addrs()
-	e := wire.Endpoints{Version: g.cfg.Version}
-	if addrs.PG != "" {
-		at, port := g.reachable(addrs.PG, host)
-		if g.parsed.pgAdvertise.host != "" {
-			at, port = g.parsed.pgAdvertise.host, g.parsed.pgAdvertise.port
-		}
-		e.Postgres = &wire.PostgresEndpoint{Host: at, Port: port, Database: g.parsed.pool.ConnConfig.Database}
-	}
-	if addrs.S3 != "" {
-		at, port := g.reachable(addrs.S3, host)
-		scheme := "http://"
-		if g.parsed.s3TLS != nil {
-			scheme = "https://"
-		}
-		if g.cfg.S3.Domain != "" && g.cfg.AdvertiseHost == "" {
-			at = g.cfg.S3.Domain // so that clients may put the bucket before it
-		}
-		e.S3 = &wire.S3Endpoint{URL: cmp.Or(g.cfg.S3Advertise, scheme+net.JoinHostPort(at, strconv.Itoa(port))), Region: g.cfg.S3.Region}
-	}
-	return e
+// endpoints are the addresses by which clients reach the ports.
+type endpoints struct {
+	cfg      Config
+	postgres address // of the PostgreSQL port, behind a balancer; zero: none
+	database string
+	addrs    func() Addrs
 }
 
-func (g *Gateway) reachable(listens, host string) (string, int) {
+// from returns the addresses of the other ports for a client that reached the API by host.
+func (e endpoints) from(host string) wire.Endpoints {
+	addrs := e.addrs()
+	all := wire.Endpoints{Version: e.cfg.Version}
+	if addrs.PG != "" {
+		at, port := e.reachable(addrs.PG, host)
+		if e.postgres.host != "" {
+			at, port = e.postgres.host, e.postgres.port
+		}
+		all.Postgres = &wire.PostgresEndpoint{Host: at, Port: port, Database: e.database}
+	}
+	if addrs.S3 != "" {
+		at, port := e.reachable(addrs.S3, host)
+		scheme := "http://"
+		if e.cfg.S3TLSCert != "" {
+			scheme = "https://"
+		}
+		if e.cfg.S3.Domain != "" && e.cfg.AdvertiseHost == "" {
+			at = e.cfg.S3.Domain // so that clients may put the bucket before it
+		}
+		all.S3 = &wire.S3Endpoint{URL: cmp.Or(e.cfg.S3Advertise, scheme+net.JoinHostPort(at, strconv.Itoa(port))), Region: e.cfg.S3.Region}
+	}
+	return all
+}
+
+func (e endpoints) reachable(listens, host string) (string, int) {
 	own, text, _ := net.SplitHostPort(listens) // the listener's own address
 	port, _ := strconv.Atoi(text)
 	switch addr, err := netip.ParseAddr(own); {
-	case g.cfg.AdvertiseHost != "":
-		return g.cfg.AdvertiseHost, port
+	case e.cfg.AdvertiseHost != "":
+		return e.cfg.AdvertiseHost, port
 	case err == nil && !addr.IsUnspecified():
 		return own, port
 	}
 	return host, port
-}
-
-// address is a host and a port.
-type address struct {
-	host string
-	port int
 }
 
 // readAdvertised parses the addresses by which clients reach the ports behind a balancer.

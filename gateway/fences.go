@@ -5,22 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-
-	"github.com/jackc/pgx/v5/pgconn"
+	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/gateway/primary"
 	"github.com/fencegate/fencegate/wire"
 )
 
 // fences serves the API's fences from PostgreSQL.
 type fences struct {
-	fence  *pgfence.Fence
-	source leasing.Source
-	tell   func(resource string, token fence.Token)
-	log    *slog.Logger
+	fence    *pgfence.Fence
+	source   leasing.Source
+	announce func(resource string, token fence.Token)
+	log      *slog.Logger
 }
 
 var _ api.Fences = fences{}
@@ -47,11 +47,11 @@ func (f fences) List(ctx context.Context, prefix, after string, limit int) ([]fe
 func (f fences) Revoke(ctx context.Context, resource, by string, seen fence.Token) (fence.Token, error) {
 	held := f.holder(ctx, resource)
 	if seen > 0 {
-		return f.revokeSeen(ctx, resource, by, seen, held)
+		return f.revokeToken(ctx, resource, by, seen, held)
 	}
 	token, err := f.fence.Revoke(ctx, resource, by)
 	if token > 0 {
-		f.tell(resource, token)
+		f.announce(resource, token)
 		f.evict(ctx, held)
 	}
 	if errors.Is(err, fence.ErrNotRaised) {
@@ -60,14 +60,14 @@ func (f fences) Revoke(ctx context.Context, resource, by string, seen fence.Toke
 	return token, fenceError(ctx, resource, err)
 }
 
-// revokeSeen raises the fence to the token after seen. PostgreSQL refuses that if another caller has raised it in the
+// revokeToken raises the fence to the token after seen. PostgreSQL refuses that if another caller has raised it in the
 // meantime. It frees the lock only if the holder has the token seen.
-func (f fences) revokeSeen(ctx context.Context, resource, by string, seen fence.Token, held leasing.Ref) (fence.Token, error) {
+func (f fences) revokeToken(ctx context.Context, resource, by string, seen fence.Token, held leasing.Ref) (fence.Token, error) {
 	token := seen + 1
 	err := f.fence.Arm(ctx, fence.Arming{Resource: resource, Token: token, SealHash: fence.NewSeal().Hash(), Holder: by})
 	undrained, late := errors.AsType[*fence.UndrainedError](err)
 	if err == nil || late && undrained.Token == token {
-		f.tell(resource, token)
+		f.announce(resource, token)
 		if held.Token == seen {
 			f.evict(ctx, held)
 		}
@@ -78,9 +78,12 @@ func (f fences) revokeSeen(ctx context.Context, resource, by string, seen fence.
 	return token, fenceError(ctx, resource, err)
 }
 
+// inspectTimeout bounds how long a revocation waits to learn who holds the lock.
+const inspectTimeout = 500 * time.Millisecond
+
 // holder returns the holder of a resource's lock; its Owner is "" if the source does not know one.
 func (f fences) holder(ctx context.Context, resource string) leasing.Ref {
-	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()
 	seen, err := leasing.One(f.source.Inspect(ctx, resource))
 	if err != nil {
@@ -106,17 +109,10 @@ func fenceError(ctx context.Context, resource string, err error) error {
 		return fmt.Errorf("%w: %q has never been acquired", api.ErrNotFound, resource)
 	case errors.Is(err, fence.ErrUnknown), errors.Is(err, fence.ErrUndrained): // even if a later attempt did not connect
 		return err
-	case isUnconnected(err):
+	case primary.Unconnected(err):
 		return &leasing.UnavailableError{Part: wire.PartPostgres, Cause: err}
 	case err == nil, ctx.Err() != nil, errors.Is(err, fence.ErrInvalid):
 		return err
 	}
 	return &leasing.UnavailableError{Part: wire.PartPostgres, Cause: err}
-}
-
-// isUnconnected reports whether a statement was never sent, so that nothing was done.
-func isUnconnected(err error) bool {
-	_, unconnected := errors.AsType[*pgconn.ConnectError](err)
-	_, nowhere := errors.AsType[*noHostError](err)
-	return unconnected || nowhere
 }

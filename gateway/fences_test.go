@@ -50,12 +50,12 @@ func TestOnlyTheTokenThatWasSeenIsRevoked(t *testing.T) {
 	}
 	arm(34)
 	for _, c := range []struct {
-		name              string
-		locked, meanwhile fence.Token
-		revoked           fence.Token
-		freed             int
+		name          string
+		locked, armed fence.Token
+		revoked       fence.Token
+		freed         int
 	}{
-		{"somebody armed meanwhile", 34, 36, 0, 0},
+		{"somebody armed at the same time", 34, 36, 0, 0},
 		{"somebody who has not armed yet holds the lock", 40, 0, 37, 0},
 		{"nobody came", 37, 0, 38, 1},
 	} {
@@ -63,21 +63,21 @@ func TestOnlyTheTokenThatWasSeenIsRevoked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var told []fence.Token
+		var announced []fence.Token
 		source := &heldLock{token: c.locked}
-		if c.meanwhile != 0 {
-			source.look = func() { arm(c.meanwhile) }
+		if c.armed != 0 {
+			source.look = func() { arm(c.armed) }
 		}
-		all := fences{fence: f, source: source, tell: func(_ string, token fence.Token) { told = append(told, token) }, log: slog.New(slog.DiscardHandler)}
+		all := fences{fence: f, source: source, announce: func(_ string, token fence.Token) { announced = append(announced, token) }, log: slog.New(slog.DiscardHandler)}
 		token, err := all.Revoke(t.Context(), "orders/1", "ops", before.Token)
 		if token != c.revoked || errors.Is(err, fence.ErrNotRaised) != (c.revoked == 0) || c.revoked != 0 && err != nil {
 			t.Errorf("%s: %d, %v", c.name, token, err)
 		}
-		if len(source.freed) != c.freed || (len(told) > 0) != (c.revoked != 0) {
-			t.Errorf("%s: freed %v, told %v", c.name, source.freed, told)
+		if len(source.freed) != c.freed || (len(announced) > 0) != (c.revoked != 0) {
+			t.Errorf("%s: freed %v, announced %v", c.name, source.freed, announced)
 		}
 		after, err := f.Inspect(t.Context(), "orders/1")
-		if want := max(c.revoked, c.meanwhile); err != nil || after.Token != want {
+		if want := max(c.revoked, c.armed); err != nil || after.Token != want {
 			t.Errorf("%s: the fence stands at %d, %v; want %d", c.name, after.Token, err, want)
 		}
 	}
@@ -114,7 +114,7 @@ func leaving(t *testing.T, url string) (*pgxpool.Pool, func()) {
 	return pool, func() { counts.Store(true) }
 }
 
-func TestARevocationThatWasCarriedOutIsNeverToldAsUndone(t *testing.T) {
+func TestARevocationThatWasCarriedOutIsNeverReportedAsUndone(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
 	direct := pgfence.New(testenv.PoolOf(t, pg.GatewayURL))
@@ -122,11 +122,11 @@ func TestARevocationThatWasCarriedOutIsNeverToldAsUndone(t *testing.T) {
 		t.Fatal(err)
 	}
 	pool, count := leaving(t, pg.GatewayURL)
-	var told []fence.Token
+	var announced []fence.Token
 	source := &heldLock{token: 34, look: count}
 	all := fences{
 		fence: pgfence.New(pool), source: source,
-		tell: func(_ string, token fence.Token) { told = append(told, token) }, log: slog.New(slog.DiscardHandler),
+		announce: func(_ string, token fence.Token) { announced = append(announced, token) }, log: slog.New(slog.DiscardHandler),
 	}
 	token, err := all.Revoke(t.Context(), "orders/1", "ops", 0)
 	undrained, ok := errors.AsType[*fence.UndrainedError](err)
@@ -136,14 +136,14 @@ func TestARevocationThatWasCarriedOutIsNeverToldAsUndone(t *testing.T) {
 	if _, undone := errors.AsType[*leasing.UnavailableError](err); undone {
 		t.Errorf("nothing was done: %v", err)
 	}
-	if after, err := direct.Inspect(t.Context(), "orders/1"); err != nil || after.Token != 35 || len(told) != 1 || len(source.freed) != 1 {
-		t.Errorf("the fence stands at %d, %v; told %v, freed %v", after.Token, err, told, source.freed)
+	if after, err := direct.Inspect(t.Context(), "orders/1"); err != nil || after.Token != 35 || len(announced) != 1 || len(source.freed) != 1 {
+		t.Errorf("the fence stands at %d, %v; announced %v, freed %v", after.Token, err, announced, source.freed)
 	}
 }
 
-func TestAnUnknownOutcomeIsNotToldAsUndone(t *testing.T) {
+func TestAnUnknownOutcomeIsNotReportedAsUndone(t *testing.T) {
 	t.Parallel()
-	away := &noHostError{errors.New("none answers")}
+	_, away := pgx.Connect(t.Context(), "postgres://u@127.0.0.1:1/d")
 	err := fenceError(t.Context(), "orders/1", errors.Join(fence.ErrUnknown, away))
 	if _, undone := errors.AsType[*leasing.UnavailableError](err); undone || !errors.Is(err, fence.ErrUnknown) {
 		t.Errorf("%v", err)

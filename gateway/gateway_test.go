@@ -11,10 +11,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/aws/smithy-go"
 	awshttp "github.com/aws/smithy-go/transport/http"
 
+	goclient "github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -201,4 +203,54 @@ func TestHeldResourceSaysWhenToTryAgain(t *testing.T) {
 		t.Errorf("%v", a.Body)
 	}
 	c.want(http.StatusNotFound, "GET", "/v1/resources/never", nil)
+}
+
+// The first requests of a gateway arrive together; their new connections must not raise a doubt about PostgreSQL.
+func TestAColdGatewayServesABurst(t *testing.T) {
+	t.Parallel()
+	c := start(t, config(t, testenv.Postgres(t)))
+	var all sync.WaitGroup
+	for i := range 200 {
+		all.Go(func() {
+			a := c.do(http.MethodPost, "/v1/leases", map[string]string{"resource": fmt.Sprint("orders/", i), "ttl": "60s", "wait": "30s", "holder": "test"})
+			if a.Status != http.StatusCreated {
+				t.Errorf("%d: %v", a.Status, a.Body)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// In the order of docs/operations.md each gateway accepts what the others issue. In another order a client that knows
+// all gateways keeps its lease.
+func TestAMasterKeyIsReplacedUnderALease(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	cfg := config(t, pg)
+	next := "k2:" + strings.Repeat("a5", 32)
+	under := func(keys ...string) *client {
+		own := cfg
+		own.MasterKey = strings.Join(keys, "\n")
+		return start(t, own)
+	}
+	before, added, used, after := under(masterKey), under(masterKey, next), under(next, masterKey), under(next)
+	for _, pair := range [][2]*client{{before, added}, {added, used}, {used, after}} {
+		for i, issuer := range pair {
+			l, other := issuer.acquire("r", "1m"), pair[1-i]
+			other.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "1m"})
+			other.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
+		}
+	}
+	l := used.acquire("r", "1m")
+	a := before.want(http.StatusBadRequest, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "1m"})
+	if !strings.Contains(a.text("detail"), "another master key") {
+		t.Errorf("%v", a.Body)
+	}
+	both, err := goclient.New(goclient.Config{URL: "http://" + before.g.Addrs().API + ",http://" + used.g.Addrs().API})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := both.Renew(t.Context(), l.handle, time.Minute); err != nil {
+		t.Errorf("a client of both gateways: %v", err)
+	}
 }

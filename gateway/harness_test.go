@@ -24,6 +24,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -173,12 +174,9 @@ func (c *client) runOut(l lease, pg testenv.PG) {
 }
 
 // initialise admits the nodes. A query of them has a second, which is too short on a busy machine.
-func initialise(ctx context.Context, l *lock.Locker) error {
-	err := admin.Of(l).Init(ctx)
-	for tries := 0; errors.Is(err, lock.ErrNodeTimeout) && tries < 20; tries++ {
-		err = admin.Of(l).Init(ctx)
-	}
-	return err
+func initialise(t *testing.T, l *lock.Locker) {
+	t.Helper()
+	testenv.Eventually(t, "the nodes are admitted", func() error { return admin.Of(l).Init(t.Context()) })
 }
 
 // portConfig is a configuration of the PostgreSQL port with these startup options.
@@ -246,4 +244,22 @@ func sqlState(err error) string {
 		return pgErr.Code
 	}
 	return fmt.Sprint(err)
+}
+
+// noLeases is not a source.
+func noLeases(leasing.Armer) (leasing.Source, error) { return nil, errors.New("none") }
+
+// sourceOfItsOwn gives a gateway a source by Config.Leases, over the configured nodes.
+func sourceOfItsOwn(t *testing.T, cfg *gateway.Config) {
+	t.Helper()
+	nodes, prefix := cfg.RedisNodes, cfg.KeyPrefix
+	cfg.RedisNodes = nil
+	cfg.Leases = func(armer leasing.Armer) (leasing.Source, error) {
+		l, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: lock.Prefix(prefix), Armer: armer, NodeTimeout: 10 * time.Second, MaxTTL: time.Minute})
+		if err != nil {
+			return nil, err
+		}
+		initialise(t, l)
+		return l.Source(), nil
+	}
 }

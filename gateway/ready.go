@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/fencedsql"
+	"github.com/fencegate/fencegate/gateway/primary"
 	"github.com/fencegate/fencegate/migrations"
 	"github.com/fencegate/fencegate/wire"
 )
@@ -55,32 +60,50 @@ func (n need) hinders(surface string, found error) bool {
 	return found != nil && (surface == wire.SurfaceLease && !degraded || n.only == "" || n.only == surface)
 }
 
+const (
+	// readyFor is how long scrapes share the result of a readiness check.
+	readyFor = 5 * time.Second
+	// uncoveredFor is how long scrapes share the count of uncovered tables, which reads the catalog.
+	uncoveredFor = time.Minute
+)
+
+// readiness checks what the ports need.
+type readiness struct {
+	pool       *pgxpool.Pool
+	login      string // of the pool
+	primary    *primary.Primary
+	source     leasing.Source
+	bestEffort bool
+	sql        *fencedsql.Runner // nil: no /v1/sql
+	pg, s3     bool              // there is such a port
+}
+
 // needs are the conditions of readiness.
-func (g *Gateway) needs() []need {
+func (r readiness) needs() []need {
 	needs := []need{
-		{Check: api.Check{Part: wire.PartPostgres, Run: g.checkPostgres}},
-		{Check: api.Check{Part: g.servers.part, Run: g.checkLeases, Leases: true, Note: g.note()}, only: leasesOnly},
-		{Check: api.Check{Part: wire.PartPostgres, Run: g.checkContinuity}, only: leasesOnly}, // asks the nodes anew
+		{Check: api.Check{Part: wire.PartPostgres, Run: r.checkPostgres}},
+		{Check: api.Check{Part: r.primary.Part(), Run: r.checkLeases, Leases: true, Note: r.note()}, only: leasesOnly},
+		{Check: api.Check{Part: wire.PartPostgres, Run: r.checkContinuity}, only: leasesOnly}, // asks the nodes again
 	}
-	if g.sql != nil {
-		needs = append(needs, need{Check: api.Check{Part: wire.PartPostgres, Run: g.checkSQL}, only: wire.SurfaceSQL})
+	if r.sql != nil {
+		needs = append(needs, need{Check: api.Check{Part: wire.PartPostgres, Run: r.checkSQL}, only: wire.SurfaceSQL})
 	}
 	return needs
 }
 
 // checks are the checks of /readyz.
-func (g *Gateway) checks() (checks []api.Check) {
-	for _, n := range g.needs() {
+func (r readiness) checks() (checks []api.Check) {
+	for _, n := range r.needs() {
 		n.For = n.surfaces()
 		checks = append(checks, n.Check)
 	}
-	return append(checks, api.Check{Part: wire.PartPostgres, Run: g.confirmed, For: []string{wire.SurfacePG, wire.SurfaceSQL, wire.SurfaceS3}})
+	return append(checks, api.Check{Part: wire.PartPostgres, Run: r.confirmed, For: []string{wire.SurfacePG, wire.SurfaceSQL, wire.SurfaceS3}})
 }
 
 // surfaces are the surfaces of this gateway, for /readyz.
-func (g *Gateway) surfaces() []string {
+func (r readiness) surfaces() []string {
 	all := []string{wire.SurfaceLease}
-	for surface, on := range map[string]bool{wire.SurfacePG: g.pg != nil, wire.SurfaceS3: g.s3 != nil, wire.SurfaceSQL: g.sql != nil} {
+	for surface, on := range map[string]bool{wire.SurfacePG: r.pg, wire.SurfaceS3: r.s3, wire.SurfaceSQL: r.sql != nil} {
 		if on {
 			all = append(all, surface)
 		}
@@ -89,15 +112,15 @@ func (g *Gateway) surfaces() []string {
 }
 
 // confirmed checks PostgreSQL as writes do: without a doubt no node has to answer.
-func (g *Gateway) confirmed(ctx context.Context) error {
-	_, err := g.servers.confirm(ctx)
+func (r readiness) confirmed(ctx context.Context) error {
+	_, err := r.primary.Confirm(ctx)
 	return err
 }
 
 // checkSQL checks the login of /v1/sql. Its failure affects only that path. A principal with the right sql can cause
 // it, because a role may change its own password.
-func (g *Gateway) checkSQL(ctx context.Context) error {
-	err := g.sql.Check(ctx)
+func (r readiness) checkSQL(ctx context.Context) error {
+	err := r.sql.Check(ctx)
 	if errors.Is(err, fencedsql.ErrLogin) {
 		return &api.DegradedError{What: "/v1/sql can't serve: its login to PostgreSQL fails", Cause: err}
 	}
@@ -105,39 +128,39 @@ func (g *Gateway) checkSQL(ctx context.Context) error {
 }
 
 // note is the public description of the source of leases, also while it is healthy.
-func (g *Gateway) note() string {
-	if g.cfg.BestEffort {
+func (r readiness) note() string {
+	if r.bestEffort {
 		return "best effort: after the loss of a node two may hold a resource, and the fence lets only the newest write"
 	}
 	return ""
 }
 
 // checkLeases checks the source of leases. Something may be missing of one that serves.
-func (g *Gateway) checkLeases(ctx context.Context) error {
-	degraded, err := g.source.Ready(ctx)
+func (r readiness) checkLeases(ctx context.Context) error {
+	degraded, err := r.source.Ready(ctx)
 	if err == nil && degraded != "" {
 		return &api.DegradedError{What: degraded}
 	}
 	return err
 }
 
-func (g *Gateway) checkPostgres(ctx context.Context) error {
+func (r readiness) checkPostgres(ctx context.Context) error {
 	var migrated, mayArm, standby, plain bool
-	if err := g.pool.QueryRow(ctx, sqlReady).Scan(&migrated, &mayArm, &standby, &plain); err != nil {
+	if err := r.pool.QueryRow(ctx, sqlReady).Scan(&migrated, &mayArm, &standby, &plain); err != nil {
 		return fmt.Errorf("gateway login: %w", err)
 	}
 	switch {
 	case !migrated:
 		return errors.New("the database has no fence; run: fencegate migrate up")
 	case !mayArm:
-		return fmt.Errorf("the gateway's login is not in fence_gateway; grant it: GRANT fence_gateway TO %s", pgx.Identifier{g.parsed.pool.ConnConfig.User}.Sanitize())
+		return fmt.Errorf("the gateway's login is not in fence_gateway; grant it: GRANT fence_gateway TO %s", pgx.Identifier{r.login}.Sanitize())
 	case standby:
 		return errors.New("the database is a read-only standby")
 	case !plain: // reading it could run another role's code
 		return errors.New("the table fencegate.code was not created by the migrations; see: fencegate migrate status")
 	}
 	var oldest int
-	err := g.pool.QueryRow(ctx, sqlMinProgram, g.s3 != nil).Scan(&oldest)
+	err := r.pool.QueryRow(ctx, sqlMinProgram, r.s3).Scan(&oldest)
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == "42P01" || refused.Code == "3F000" || refused.Code == "42501") {
 		return nil // no such record, or not readable for this login: a dump without it
 	}
@@ -148,9 +171,43 @@ func (g *Gateway) checkPostgres(ctx context.Context) error {
 }
 
 // checkContinuity reports whether PostgreSQL may have forgotten fences, or has another source of leases.
-func (g *Gateway) checkContinuity(ctx context.Context) error {
-	if err := g.servers.claim(ctx); err != nil {
+func (r readiness) checkContinuity(ctx context.Context) error {
+	if err := r.primary.Claim(ctx); err != nil {
 		return err
 	}
-	return g.servers.check(ctx)
+	return r.primary.Check(ctx)
+}
+
+// ports returns 1 for each port that can serve, else 0; leaving reports whether the gateway stops.
+func (r readiness) ports(ctx context.Context, leaving func() bool) map[string]float64 {
+	needs := append(r.needs(), need{Check: api.Check{Part: wire.PartPostgres, Run: r.confirmed}})
+	found := make([]error, len(needs))
+	var running sync.WaitGroup
+	for i, c := range needs {
+		running.Go(func() { found[i] = c.Run(ctx) })
+	}
+	running.Wait()
+	ready := make(map[string]float64)
+	for _, surface := range r.surfaces() {
+		ready[surface] = 1
+	}
+	for surface := range ready {
+		for i, need := range needs {
+			if need.hinders(surface, found[i]) || leaving() {
+				ready[surface] = 0
+			}
+		}
+	}
+	return ready
+}
+
+const sqlCountUncovered = `SELECT count(DISTINCT relation) FROM fence.uncovered`
+
+// uncovered counts the tables that should be guarded and can be written unfenced.
+func (r readiness) uncovered(ctx context.Context) map[string]float64 {
+	var tables float64
+	if err := r.pool.QueryRow(ctx, sqlCountUncovered).Scan(&tables); err != nil {
+		return nil // /readyz reports the error
+	}
+	return map[string]float64{"": tables}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -11,11 +12,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+	"github.com/fencegate/fencegate/gateway/primary"
 	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/lock/continuity"
 )
@@ -27,62 +30,66 @@ type step struct {
 	do   func(context.Context) error
 }
 
-// prepare does what the configuration asks for at the start, and retries while PostgreSQL comes up.
-func (g *Gateway) prepare(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, g.cfg.StartTimeout)
+// preparation does what the configuration asks for at the start, and retries while PostgreSQL comes up.
+type preparation struct {
+	steps    []step
+	timeout  time.Duration
+	finished <-chan struct{} // a part of the gateway ended by itself
+	why      func() error    // it ended
+	log      *slog.Logger
+}
+
+func (p preparation) run(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	for _, s := range g.steps() {
-		if err := g.patiently(ctx, s); err != nil {
+	for _, s := range p.steps {
+		if err := p.patiently(ctx, s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (g *Gateway) steps() (steps []step) {
-	if g.s3 != nil {
-		steps = append(steps, step{"check the blob store", "the blob store", g.s3.Keeper().Check})
-	}
-	if len(g.parsed.buckets) > 0 {
-		pg := g.parsed.pool.ConnConfig
-		_, addr := pgconn.NetworkAddress(pg.Host, pg.Port)
-		at := addr + "/" + pg.Database
-		// A separate step, so that the log names it: the later steps retry silently at first.
-		steps = append(steps, step{"reach PostgreSQL", at, func(ctx context.Context) error {
-			ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-			defer cancel()
-			return g.pool.Ping(ctx)
-		}})
-		for name, rule := range g.parsed.buckets {
-			steps = append(steps, step{"make the bucket " + name, at, func(ctx context.Context) error { return g.makeBucket(ctx, name, rule) }})
-		}
+// bucketSteps make the configured buckets.
+func bucketSteps(pool *pgxpool.Pool, catalog *objects.Catalog, rules map[string]objects.Rule, log *slog.Logger) []step {
+	pg := pool.Config().ConnConfig
+	_, addr := pgconn.NetworkAddress(pg.Host, pg.Port)
+	at := addr + "/" + pg.Database
+	// A separate step, so that the log names it: the later steps retry silently at first.
+	steps := []step{{"reach PostgreSQL", at, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
+		return pool.Ping(ctx)
+	}}}
+	for name, rule := range rules {
+		steps = append(steps, step{"make the bucket " + name, at, func(ctx context.Context) error { return makeBucket(ctx, catalog, name, rule, log) }})
 	}
 	return steps
 }
 
 // makeBucket creates a bucket if it is missing. An existing one keeps its rule: another gateway, or an operator, may
 // have changed it since.
-func (g *Gateway) makeBucket(ctx context.Context, name string, rule objects.Rule) error {
-	created, there, err := g.s3.Catalog().CreateBucketIfAbsent(ctx, name, rule)
+func makeBucket(ctx context.Context, catalog *objects.Catalog, name string, rule objects.Rule, log *slog.Logger) error {
+	created, there, err := catalog.CreateBucketIfAbsent(ctx, name, rule)
 	if err == nil && !created && there != rule {
-		g.log.Warn("a bucket's rule differs from the configured one and was not changed", "bucket", name, "rule", there.String(), "configured", rule.String(),
+		log.Warn("a bucket's rule differs from the configured one and was not changed", "bucket", name, "rule", there.String(), "configured", rule.String(),
 			"hint", "PUT /v1/buckets/"+name+" changes it while the bucket is empty")
 	}
 	return err
 }
 
-func (g *Gateway) patiently(ctx context.Context, s step) error {
+func (p preparation) patiently(ctx context.Context, s step) error {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := s.do(ctx)
 		if err == nil || permanent(err) || ctx.Err() != nil {
 			return stepError(s, err)
 		}
-		g.log.Warn("failed to start the gateway; trying again", "step", s.what, "at", s.at, "error", pgtext.Of(err), "next_try_in", pause)
+		p.log.Warn("failed to start the gateway; trying again", "step", s.what, "at", s.at, "error", pgtext.Of(err), "next_try_in", pause)
 		select {
 		case <-ctx.Done():
 			return stepError(s, err)
-		case <-g.finished:
-			return stepError(s, errors.Join(err, g.err))
+		case <-p.finished:
+			return stepError(s, errors.Join(err, p.why()))
 		case <-time.After(pause):
 		}
 	}
@@ -108,11 +115,10 @@ func permanent(err error) bool {
 const probeTimeout = 3 * time.Second
 
 // probe checks once what the gateway needs, and logs what would make it useless: the checks of /readyz, and what no
-// readiness check covers.
-func (g *Gateway) probe(ctx context.Context) {
+// readiness check covers. binding checks channel binding; nil: there is no PostgreSQL port.
+func probe(ctx context.Context, checks []api.Check, binding func(context.Context) error, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	checks := g.checks()
 	found, what := make([]partText, len(checks)), "the gateway serves, but some parts are degraded; see /readyz"
 	var hindered atomic.Bool
 	var looks sync.WaitGroup
@@ -126,9 +132,9 @@ func (g *Gateway) probe(ctx context.Context) {
 			}
 		})
 	}
-	var binding error
-	if g.pg != nil {
-		looks.Go(func() { binding = g.pg.CheckChannelBinding(ctx) })
+	var unbound error
+	if binding != nil {
+		looks.Go(func() { unbound = binding(ctx) })
 	}
 	looks.Wait()
 	failed := saidOnce(found)
@@ -136,10 +142,10 @@ func (g *Gateway) probe(ctx context.Context) {
 		what = "the gateway is not ready; see /readyz"
 	}
 	if len(failed) > 0 {
-		g.log.Warn(what, "why", strings.Join(failed, "; "))
+		log.Warn(what, "why", strings.Join(failed, "; "))
 	}
-	if binding != nil {
-		g.log.Warn("logins through the PostgreSQL port can fail", "why", binding)
+	if unbound != nil {
+		log.Warn("logins through the PostgreSQL port can fail", "why", unbound)
 	}
 }
 
@@ -159,17 +165,17 @@ func saidOnce(found []partText) (said []string) {
 	return said
 }
 
-// watchContinuity logs once that PostgreSQL may have forgotten fences, and once that it is verified again.
-func (g *Gateway) watchContinuity(ctx context.Context) error {
+// watchPrimary logs once that PostgreSQL may have forgotten fences, and once that it is verified again.
+func watchPrimary(ctx context.Context, p *primary.Primary, log *slog.Logger) error {
 	var why string
-	return g.servers.watch(ctx, func(err error) {
+	return p.Watch(ctx, func(err error) {
 		switch {
 		case continuity.Refused(err) && why != err.Error():
 			why = err.Error()
-			g.log.Error("no leases are granted", "why", why)
+			log.Error("no leases are granted", "why", why)
 		case err == nil && why != "":
 			why = ""
-			g.log.Info("PostgreSQL is verified again; leases are granted")
+			log.Info("PostgreSQL is verified again; leases are granted")
 		}
 	})
 }

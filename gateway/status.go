@@ -4,6 +4,10 @@ import (
 	"context"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/leases"
+	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/gateway/primary"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/wire"
 )
 
@@ -17,38 +21,44 @@ const (
 	statusTimeout = time.Second
 )
 
-// status is the status of the gateway, without the results of its checks.
-func (g *Gateway) status(ctx context.Context) wire.Status {
+// status reads the status of the gateway, without the results of its checks.
+type status struct {
+	version    string
+	began      time.Time
+	bestEffort bool
+	ofPostgres bool // PostgreSQL grants the leases
+	keys       *credentials.Keyring
+	primary    *primary.Primary
+	nodes      *leases.Nodes // nil: leases come from elsewhere
+	ledger     *leases.Ledger
+	pg         *pgwire.Server // nil: no PostgreSQL port
+	s3         bool           // there is an S3 port
+}
+
+func (s status) read(ctx context.Context) wire.Status {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	all := wire.Status{
-		Version: g.cfg.Version, StartedAt: g.began, UptimeMS: time.Since(g.began).Milliseconds(), Postgres: wire.PostgresStatus{Identity: g.servers.identity()},
-		Lock: wire.LockStatus{Kind: "other", Nodes: g.nodes(ctx), BestEffort: g.cfg.BestEffort}, HeldLeases: counted(g.held.count()),
-		Keys: g.parsed.fingerprints(),
+		Version: s.version, StartedAt: s.began, UptimeMS: time.Since(s.began).Milliseconds(), Postgres: wire.PostgresStatus{Identity: s.primary.Identity()},
+		Lock: wire.LockStatus{Kind: "other", Nodes: s.nodes.Status(ctx), BestEffort: s.bestEffort}, HeldLeases: counted(s.ledger.Count()),
+	}
+	for id, fingerprint := range s.keys.Fingerprints() { // to compare the master keys between gateways
+		all.Keys = append(all.Keys, wire.KeyStatus{ID: id, Fingerprint: fingerprint})
 	}
 	switch {
-	case g.ofRedis():
-		all.Lock.Kind, all.Waiters = wire.PartRedis, counted(g.locker.Waiters())
-	case g.cfg.PostgresLeases:
+	case s.nodes != nil:
+		all.Lock.Kind, all.Waiters = wire.PartRedis, counted(s.nodes.Waiters())
+	case s.ofPostgres:
 		all.Lock.Kind = wire.PartPostgres
 	}
-	if g.pg != nil {
-		all.Sessions = counted(int(g.pg.Stats().Active))
+	if s.pg != nil {
+		all.Sessions = counted(int(s.pg.Stats().Active))
 	}
-	if g.s3 != nil {
+	if s.s3 {
 		var n int64
-		if g.pool.QueryRow(ctx, sqlObjects, maxCounted).Scan(&n) == nil {
+		if s.primary.Pool().QueryRow(ctx, sqlObjects, maxCounted).Scan(&n) == nil {
 			all.Objects = &n
 		}
-	}
-	return all
-}
-
-// fingerprints identify the master keys, to compare them between gateways.
-func (p parsed) fingerprints() []wire.KeyStatus {
-	var all []wire.KeyStatus
-	for id, fingerprint := range p.keyring.Fingerprints() {
-		all = append(all, wire.KeyStatus{ID: id, Fingerprint: fingerprint})
 	}
 	return all
 }
@@ -56,14 +66,4 @@ func (p parsed) fingerprints() []wire.KeyStatus {
 func counted(n int) *int64 {
 	c := int64(n)
 	return &c
-}
-
-// identity identifies the accepted PostgreSQL; "": in doubt, or without a history.
-func (s *servers) identity() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.accepted == nil {
-		return ""
-	}
-	return s.accepted.Identity
 }

@@ -2,8 +2,10 @@ package gateway
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"log/slog"
+	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/pgwire"
@@ -58,4 +60,51 @@ func (p *parsed) readTLS(c Config) (all []error) {
 		}
 	}
 	return all
+}
+
+func (c Config) apiFiles() tlsfiles.Files {
+	return tlsfiles.Files{Cert: c.APITLSCert, Key: c.APITLSKey, ClientCA: c.APITLSClientCA}
+}
+
+func (c Config) pgFiles() tlsfiles.Files {
+	return tlsfiles.Files{Cert: c.PGTLSCert, Key: c.PGTLSKey, ClientCA: c.PGTLSClientCA}
+}
+
+func (c Config) s3Files() tlsfiles.Files {
+	return tlsfiles.Files{Cert: c.S3TLSCert, Key: c.S3TLSKey, ClientCA: c.S3TLSClientCA}
+}
+
+// CertificateWarnings says which certificates of the ports, and authorities of clients' certificates, have expired, are
+// not valid yet, or end within 14 days; those of a short life, in the last fifth of it. [Gateway.Start] logs them, and
+// so does the running gateway, once a day.
+func (c Config) CertificateWarnings() (all []string) {
+	now := time.Now()
+	for _, port := range []struct {
+		name  string
+		files tlsfiles.Files
+	}{{"the HTTP API", c.apiFiles()}, {"the PostgreSQL port", c.pgFiles()}, {"the S3 port", c.s3Files()}} {
+		for _, warning := range port.files.Warnings(now) {
+			all = append(all, port.name+": "+warning)
+		}
+	}
+	return all
+}
+
+// certificatesEvery is how often a gateway looks when its certificates end. New files are examined when they are read.
+const certificatesEvery = 24 * time.Hour
+
+// warnOfCertificates logs the warnings, at once and once a day.
+func warnOfCertificates(ctx context.Context, cfg Config) error {
+	tick := time.NewTicker(certificatesEvery)
+	defer tick.Stop()
+	for {
+		for _, warning := range cfg.CertificateWarnings() {
+			cfg.Logger.Warn(warning)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
 }

@@ -15,8 +15,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/leases"
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/primary"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
+	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/lockmetrics"
 	"github.com/fencegate/fencegate/lock/pglock"
@@ -143,7 +146,7 @@ func (c Config) validateSource() error {
 	}
 	switch c.LeaseSource {
 	case "":
-	case "etcd", "zookeeper", "kubernetes", sourceOther:
+	case "etcd", "zookeeper", "kubernetes", primary.SourceOther:
 		if c.Leases == nil {
 			return &fence.InvalidError{Field: "LeaseSource", Reason: "is about Leases"}
 		}
@@ -268,4 +271,25 @@ func loopback(listen string) bool {
 	}
 	addr, err := netip.ParseAddr(host)
 	return err == nil && addr.IsLoopback()
+}
+
+// locker is the locker's part of the configuration.
+func (c Config) locker() lock.Config {
+	return lock.Config{
+		Nodes: c.RedisNodes, Armer: leases.Armer{}, MaxTTL: c.MaxTTL, DefaultTTL: c.DefaultTTL, NodeTimeout: c.NodeTimeout,
+		KeyPrefix: lock.Prefix(c.KeyPrefix), Embedded: c.EmbeddedNodes, BestEffort: c.BestEffort,
+	}
+}
+
+// faultsOfPassfiles are the password files that can't be read: pgx connects without a password then.
+func (c Config) faultsOfPassfiles() (all []error) {
+	for _, of := range []struct{ field, url string }{{"PostgresURL", c.PostgresURL}, {"SQL URL", c.SQLURL}} {
+		if of.url == "" {
+			continue
+		}
+		if err := pgtext.CheckPassfile(of.url); err != nil {
+			all = append(all, &fence.InvalidError{Field: of.field, Reason: err.Error()})
+		}
+	}
+	return all
 }

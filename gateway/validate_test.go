@@ -2,6 +2,8 @@ package gateway_test
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -48,5 +50,17 @@ func TestFaultsTellWhatAStartWouldRefuse(t *testing.T) {
 		if invalid, ok := errors.AsType[*fence.InvalidError](errors.Join(all...)); !ok || invalid.Field != c.field || len(all) != 1 {
 			t.Errorf("%s: %v; want one fault, of %s", name, all, c.field)
 		}
+	}
+}
+
+func TestVerifyCAReadsTheAuthority(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "ca")
+	if err := os.WriteFile(file, []byte("nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := gateway.New(gateway.Config{PostgresURL: "postgres://u@h/d?sslmode=verify-ca&sslrootcert=" + file})
+	if err == nil {
+		t.Error("an authority that can't be read passed")
 	}
 }

@@ -90,13 +90,13 @@ var service = []mutant{
 	{
 		name: "own-pg-port", what: "clients receive the gateway's own PostgreSQL port",
 		file: "gateway/endpoints.go", in: "gateway", test: "TestClientsAreToldTheBalancersPorts",
-		old: "if g.parsed.pgAdvertise.host != \"\" {",
+		old: "if e.postgres.host != \"\" {",
 		new: "if false {",
 	},
 	{
 		name: "own-s3-port", what: "clients receive the gateway's own S3 port",
 		file: "gateway/endpoints.go", in: "gateway", test: "TestClientsAreToldTheBalancersPorts",
-		old: "cmp.Or(g.cfg.S3Advertise, scheme+",
+		old: "cmp.Or(e.cfg.S3Advertise, scheme+",
 		new: "cmp.Or(scheme+",
 	},
 	{

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fencegate/fencegate/internal/recent"
 	"github.com/fencegate/fencegate/lock/admin"
 )
 
@@ -20,7 +21,7 @@ type leaks struct {
 	admin *admin.Admin
 	locks *prometheus.Desc
 
-	latest recent[found]
+	latest *recent.Answer[found]
 }
 
 // found is the number of such resources, if it is known.
@@ -31,7 +32,7 @@ type found struct {
 
 func newLeaks(a *admin.Admin) *leaks {
 	return &leaks{
-		latest: newRecent[found](),
+		latest: recent.New[found](),
 		admin:  a,
 		locks: prometheus.NewDesc("fencegate_lease_endless_locks",
 			"Resources with a lock without a time to live on some Redis node: it never ends by itself. Scanned once a minute at most.", nil, nil),
@@ -43,7 +44,7 @@ func (k *leaks) Describe(into chan<- *prometheus.Desc) { into <- k.locks }
 
 // Collect implements [prometheus.Collector]. It reports nothing if no node could be scanned.
 func (k *leaks) Collect(into chan<- prometheus.Metric) {
-	if all := k.latest.get(scanned, scanTimeout, k.scan); all.known {
+	if all := k.latest.Get(scanned, scanTimeout, k.scan); all.known {
 		into <- prometheus.MustNewConstMetric(k.locks, prometheus.GaugeValue, float64(all.count))
 	}
 }

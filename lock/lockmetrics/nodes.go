@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fencegate/fencegate/internal/recent"
 	"github.com/fencegate/fencegate/lock/admin"
 )
 
@@ -28,12 +29,12 @@ type nodes struct {
 	addNode                         func(node string) // called with each node's name
 	states, quarantine, clock, look *prometheus.Desc
 
-	latest recent[[]admin.NodeStatus]
+	latest *recent.Answer[[]admin.NodeStatus]
 }
 
 func newNodes(a *admin.Admin, addNode func(string)) *nodes {
 	return &nodes{
-		latest:     newRecent[[]admin.NodeStatus](),
+		latest:     recent.New[[]admin.NodeStatus](),
 		admin:      a,
 		addNode:    addNode,
 		states:     prometheus.NewDesc("fencegate_lease_nodes", "Redis nodes by state: admitted, quarantined, not_admitted (new, or lost and not begun), or away.", []string{"state"}, nil),
@@ -53,7 +54,7 @@ func (n *nodes) Describe(into chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (n *nodes) Collect(into chan<- prometheus.Metric) {
 	count := map[string]int{stateAdmitted: 0, stateQuarantined: 0, stateOut: 0, stateAway: 0}
-	for _, st := range n.latest.get(fresh, lookTimeout, n.admin.Status) {
+	for _, st := range n.latest.Get(fresh, lookTimeout, n.admin.Status) {
 		count[state(st)]++
 		n.addNode(st.Name)
 		if st.Err != nil {

@@ -1,0 +1,9 @@
+package announce
+
+import (
+	"testing"
+
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.VerifyMain(m) }

@@ -1,0 +1,9 @@
+package primary
+
+import (
+	"testing"
+
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.VerifyMain(m) }
