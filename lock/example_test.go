@@ -57,7 +57,7 @@ func ExampleLocker_Do() {
 	})
 	switch {
 	case errors.Is(err, lock.ErrLost):
-		fmt.Println("the lease was over before the work: check what it has done")
+		fmt.Println("the lease was over before the work: check what the work did")
 	case err != nil:
 		fmt.Println(err)
 	}

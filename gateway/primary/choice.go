@@ -32,7 +32,7 @@ type choice struct {
 	servedAt time.Time        // when home last served; zero: choose again
 	move     chan struct{}    // closed when home changes
 	last     string           // home's Server, when last known
-	accepted *continuity.Seen // the accepted state of home; nil: in doubt
+	accepted *continuity.State // the accepted state of home; nil: in doubt
 	doubts   int              // counts the doubts
 }
 
@@ -142,7 +142,7 @@ func (c *choice) serves(ctx context.Context) bool {
 }
 
 // take sets home. The caller holds c.mu. accepted is nil in doubt.
-func (c *choice) take(home Host, server string, accepted *continuity.Seen) {
+func (c *choice) take(home Host, server string, accepted *continuity.State) {
 	home.Server = server
 	if accepted == nil && c.history != nil {
 		c.doubts++
@@ -206,7 +206,7 @@ type answer struct {
 	host  int
 	way   Host
 	conn  *pgx.Conn
-	state continuity.Seen
+	state continuity.State
 	err   error // why the host is unsuitable
 }
 
@@ -239,7 +239,7 @@ func (c *choice) ask(ctx context.Context, way Host) answer {
 
 // askAll asks all hosts at once. It returns the suitable ones, the best first: it waits for the one that the nodes
 // accept. The error says why none is suitable.
-func (c *choice) askAll(ctx context.Context) (fit []answer, accepted *continuity.Seen, err error) {
+func (c *choice) askAll(ctx context.Context) (fit []answer, accepted *continuity.State, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	said := make(chan answer, len(c.hosts))
 	for i, way := range c.hosts {
@@ -291,7 +291,7 @@ func (e *noHostError) Error() string {
 }
 func (e *noHostError) Unwrap() error { return e.why }
 
-func ranked(fit []answer, accepted *continuity.Seen) []answer {
+func ranked(fit []answer, accepted *continuity.State) []answer {
 	rank := func(a answer) int {
 		switch {
 		case accepted != nil && a.state.Identity == accepted.Identity:
@@ -314,11 +314,11 @@ func (c *choice) patience() time.Duration {
 }
 
 // accepts returns the state of a host that the nodes have accepted; nil: they have not.
-func (c *choice) accepts(ctx context.Context, a *answer) *continuity.Seen {
+func (c *choice) accepts(ctx context.Context, a *answer) *continuity.State {
 	if c.history == nil || a.err != nil {
 		return nil
 	}
-	if err := c.history.Look(ctx, func(ctx context.Context) (state continuity.Seen, err error) {
+	if err := c.history.Look(ctx, func(ctx context.Context) (state continuity.State, err error) {
 		a.state, err = identify(ctx, a.conn, c.source)
 		return a.state, err
 	}); err != nil {

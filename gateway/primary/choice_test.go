@@ -147,7 +147,7 @@ func TestWhoIsHereLeavesTheServerThatIsNotHomeAnyMore(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.doubt()
-		c.take(c.home, server, &continuity.Seen{Identity: server})
+		c.take(c.home, server, &continuity.State{Identity: server})
 	}
 	found("1/1/1")
 	ctx, leave := c.Here(t.Context())

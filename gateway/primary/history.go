@@ -22,13 +22,13 @@ const sqlLeasesReady = `SELECT fence.leases_ready()::text`
 
 // history remembers the accepted state of PostgreSQL.
 type history interface {
-	Look(ctx context.Context, ask func(context.Context) (continuity.Seen, error)) error
+	Look(ctx context.Context, ask func(context.Context) (continuity.State, error)) error
 	Close() error
 }
 
 // identify is continuity.Ask for the history. Where PostgreSQL grants the leases, the server itself reports whether it
 // is the accepted one, because a gateway that has just started remembers nothing.
-func identify(ctx context.Context, q continuity.Querier, source string) (continuity.Seen, error) {
+func identify(ctx context.Context, q continuity.Querier, source string) (continuity.State, error) {
 	state, err := continuity.Ask(ctx, q)
 	if err == nil && source == SourcePostgres {
 		var ready string

@@ -220,7 +220,7 @@ func (p *Primary) compare(ctx context.Context, conn *pgx.Conn) (same, elsewhere 
 }
 
 // known returns the accepted state; nil: in doubt.
-func (p *Primary) known() *continuity.Seen {
+func (p *Primary) known() *continuity.State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.accepted
@@ -282,8 +282,8 @@ func (p *Primary) look(ctx context.Context) error {
 	p.mu.Lock()
 	doubts := p.doubts
 	p.mu.Unlock()
-	var last continuity.Seen
-	err := p.history.Look(ctx, func(ctx context.Context) (continuity.Seen, error) {
+	var last continuity.State
+	err := p.history.Look(ctx, func(ctx context.Context) (continuity.State, error) {
 		var err error
 		if last, err = identify(ctx, p.pool, p.source); err != nil || p.keys == nil {
 			return last, err
@@ -453,7 +453,7 @@ func (p *Primary) Judge(ctx context.Context) (func(identity string, written uint
 	accepted := p.accepted
 	p.mu.Unlock()
 	return func(identity string, written uint64) error {
-		if p.history == nil || (continuity.Seen{Identity: identity, Written: written}).Continues(accepted) {
+		if p.history == nil || (continuity.State{Identity: identity, Written: written}).Continues(accepted) {
 			return nil
 		}
 		p.mu.Lock()

@@ -70,15 +70,15 @@ type Armer struct {
 	lifetime context.Context
 	stop     context.CancelFunc
 	watching sync.WaitGroup
-	logged     string // used by watch only
+	logged   string // used by watch only
 	closing  sync.Once
 	closed   error
 
 	mu       sync.Mutex
-	accepted *Seen // nil: in doubt
-	doubts   int   // counts how often it was in doubt
-	raised   bool  // a fence was raised since the last beat
-	claimed  bool  // the database has recorded its lease source
+	accepted *State // nil: in doubt
+	doubts   int    // counts how often it was in doubt
+	raised   bool   // a fence was raised since the last beat
+	claimed  bool   // the database has recorded its lease source
 }
 
 var (
@@ -299,8 +299,8 @@ func (a *Armer) look(ctx context.Context, conn *pgx.Conn, forced bool) error {
 	if settled {
 		return nil
 	}
-	var last Seen
-	err := a.nodes.Look(ctx, func(ctx context.Context) (Seen, error) {
+	var last State
+	err := a.nodes.Look(ctx, func(ctx context.Context) (State, error) {
 		var err error
 		last, err = Ask(ctx, conn)
 		return last, err

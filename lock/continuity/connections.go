@@ -24,7 +24,7 @@ func isTrusted(conn *pgx.Conn) bool {
 	return trusted
 }
 
-func isOf(conn *pgx.Conn, server *Seen) bool {
+func isOf(conn *pgx.Conn, server *State) bool {
 	return conn.PgConn().CustomData()[serverKey] == server.Identity
 }
 

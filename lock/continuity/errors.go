@@ -8,7 +8,7 @@ import (
 // ForgottenError reports that PostgreSQL may have forgotten fences. It has replaced the server that was in use, or it
 // is a copy beside it. Only an operator can tell which.
 type ForgottenError struct {
-	Was, Is Seen
+	Was, Is State
 
 	alone bool // no Redis nodes are used, so a copy shares nothing
 }
@@ -43,7 +43,7 @@ func (e *ForgottenError) Tell() string { return e.Error() }
 // OtherDatabaseError reports that the keys on the nodes belong to another database, of which this one is no copy. No
 // lease has to be given up: this database needs its own key prefix.
 type OtherDatabaseError struct {
-	Was, Is   Seen
+	Was, Is   State
 	KeyPrefix string
 }
 

@@ -22,14 +22,14 @@ import (
 // Only an operator can tell a copy from a replacement, and the wrong command ends leases.
 func TestADoubtNamesBothCasesAndBothCommands(t *testing.T) {
 	t.Parallel()
-	was := Seen{Identity: "s/1/o", Written: 0x100000007, Beats: 7, Database: 5}
+	was := State{Identity: "s/1/o", Written: 0x100000007, Beats: 7, Database: 5}
 	for name, c := range map[string]struct {
-		is   Seen
+		is   State
 		what string
 	}{
-		"another server": {Seen{Identity: "s/2/o", Written: 7, Beats: 7, Database: 5}, "it is s/2/o now and was s/1/o"},
-		"the same one":   {Seen{Identity: "s/1/o", Written: 7, Beats: 7, Database: 6}, "it is the database 6 now and was 5"},
-		"set back":       {Seen{Identity: "s/1/o", Written: 6, Beats: 7, Database: 5}, "it stands at 0/6 (beat 7) and was at 1/7 (beat 7)"},
+		"another server": {State{Identity: "s/2/o", Written: 7, Beats: 7, Database: 5}, "it is s/2/o now and was s/1/o"},
+		"the same one":   {State{Identity: "s/1/o", Written: 7, Beats: 7, Database: 6}, "it is the database 6 now and was 5"},
+		"set back":       {State{Identity: "s/1/o", Written: 6, Beats: 7, Database: 5}, "it stands at 0/6 (beat 7) and was at 1/7 (beat 7)"},
 	} {
 		text := (&ForgottenError{Was: was, Is: c.is}).Error()
 		for _, part := range []string{c.what, "in a copy beside the first database", "fencegate fence new-group --yes;", "(a promotion, a restore), run: fencegate fence invalidate-all --yes"} {

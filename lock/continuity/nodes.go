@@ -34,8 +34,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// Seen is what PostgreSQL reports about itself: fence.identity().
-type Seen struct {
+// State is what PostgreSQL reports about itself: fence.identity().
+type State struct {
 	Identity      string   `json:"identity"`      // system identifier/timeline/oid
 	Written       uint64   `json:"written"`       // the server's LSN
 	Beats         int64    `json:"beats"`         // how many checks have followed raised fences
@@ -100,7 +100,7 @@ const attempts = 5
 // It asks the nodes before PostgreSQL, so that a state which another gateway saw later is
 // never taken for the past. It returns nil; a [*ForgottenError] or [*OtherDatabaseError],
 // which leave the record as it was; seen's error; or the reason why no quorum answered.
-func (w *Nodes) Look(ctx context.Context, seen func(context.Context) (Seen, error)) error {
+func (w *Nodes) Look(ctx context.Context, seen func(context.Context) (State, error)) error {
 	var err error
 	for range attempts {
 		var again bool
@@ -129,7 +129,7 @@ func (w *Nodes) keyPrefix(ctx context.Context) (string, error) {
 	return prefix, nil
 }
 
-func (w *Nodes) look(ctx context.Context, ask func(context.Context) (Seen, error)) (again bool, err error) {
+func (w *Nodes) look(ctx context.Context, ask func(context.Context) (State, error)) (again bool, err error) {
 	prefix, err := w.keyPrefix(ctx)
 	if err != nil {
 		return false, err
@@ -144,8 +144,8 @@ func (w *Nodes) look(ctx context.Context, ask func(context.Context) (Seen, error
 		return false, err
 	}
 	for _, t := range records {
-		if elsewhere(t.seen, seen) {
-			return false, &OtherDatabaseError{Was: t.seen, Is: seen, KeyPrefix: prefix}
+		if elsewhere(t.state, seen) {
+			return false, &OtherDatabaseError{Was: t.state, Is: seen, KeyPrefix: prefix}
 		}
 	}
 	next := seen
@@ -159,12 +159,12 @@ func (w *Nodes) look(ctx context.Context, ask func(context.Context) (Seen, error
 			news = true
 			continue
 		}
-		if forgotten(t.seen, seen) {
-			return false, &ForgottenError{Was: t.seen, Is: seen}
+		if forgotten(t.state, seen) {
+			return false, &ForgottenError{Was: t.state, Is: seen}
 		}
-		news = news || t.seen.Identity != seen.Identity || t.seen.Group != seen.Group || t.seen.Database != seen.Database ||
-			t.seen.Beats != seen.Beats || missing(t.seen.Invalidations, seen.Invalidations)
-		for _, id := range t.seen.Invalidations {
+		news = news || t.state.Identity != seen.Identity || t.state.Group != seen.Group || t.state.Database != seen.Database ||
+			t.state.Beats != seen.Beats || missing(t.state.Invalidations, seen.Invalidations)
+		for _, id := range t.state.Invalidations {
 			if !slices.Contains(next.Invalidations, id) {
 				next.Invalidations = append(next.Invalidations, id)
 			}
@@ -180,7 +180,7 @@ func (w *Nodes) look(ctx context.Context, ask func(context.Context) (Seen, error
 
 // forgotten is the rule. Nothing is forgotten if the record is in this history's past, or if all fences were raised
 // since: under this identity, by an invalidation that the record does not list.
-func forgotten(was, is Seen) bool {
+func forgotten(was, is State) bool {
 	if is.sameServer(was) && was.Written <= is.Written && was.Beats <= is.Beats {
 		return false
 	}
@@ -188,10 +188,10 @@ func forgotten(was, is Seen) bool {
 }
 
 // elsewhere reports whether the record belongs to a different database, of which this one is no copy.
-func elsewhere(was, is Seen) bool { return was.Group != "" && is.Group != "" && was.Group != is.Group }
+func elsewhere(was, is State) bool { return was.Group != "" && is.Group != "" && was.Group != is.Group }
 
 // sameServer reports whether both belong to one history of one database, as far as they tell.
-func (s Seen) sameServer(other Seen) bool {
+func (s State) sameServer(other State) bool {
 	return s.Identity == other.Identity && (s.Database == other.Database || s.Database == 0 || other.Database == 0)
 }
 
@@ -202,9 +202,9 @@ func missing(known, all []string) bool {
 
 // record is one node's record; text is "" if it has none.
 type record struct {
-	text string
-	seen Seen
-	err  error
+	text  string
+	state State
+	err   error
 }
 
 func (w *Nodes) quorum() int { return len(w.clients)/2 + 1 }
@@ -220,7 +220,7 @@ func (w *Nodes) recall(ctx context.Context, key string) ([]record, error) {
 			return
 		}
 		if r.err == nil {
-			r.err = json.Unmarshal([]byte(r.text), &r.seen)
+			r.err = json.Unmarshal([]byte(r.text), &r.state)
 		}
 	})
 	answered := 0
@@ -248,7 +248,7 @@ return 1`
 var errChanged = errors.New("another program changed the record at the same time")
 
 // remember writes to the nodes that answered, and counts those that accepted.
-func (w *Nodes) remember(ctx context.Context, key string, records []record, next Seen) (kept int, err error) {
+func (w *Nodes) remember(ctx context.Context, key string, records []record, next State) (kept int, err error) {
 	text, err := json.Marshal(next)
 	if err != nil {
 		return 0, err

@@ -50,38 +50,38 @@ func open(t *testing.T, cfg []lock.Node) *Nodes {
 	return w
 }
 
-func says(s Seen) func(context.Context) (Seen, error) {
-	return func(context.Context) (Seen, error) { return s, nil }
+func says(s State) func(context.Context) (State, error) {
+	return func(context.Context) (State, error) { return s, nil }
 }
 
 // look is [Nodes.Look] of what a PostgreSQL says.
-func look(t *testing.T, w *Nodes, s Seen) error {
+func look(t *testing.T, w *Nodes, s State) error {
 	t.Helper()
 	return w.Look(t.Context(), says(s))
 }
 
 func TestWhatIsTakenForTheSameHistory(t *testing.T) {
 	t.Parallel()
-	was := Seen{Identity: "s/1/o", Written: 100, Beats: 7, Invalidations: []string{"a"}, Database: 5}
+	was := State{Identity: "s/1/o", Written: 100, Beats: 7, Invalidations: []string{"a"}, Database: 5}
 	for name, c := range map[string]struct {
-		is        Seen
+		is        State
 		forgotten bool
 	}{
-		"nothing happened":                     {Seen{Identity: "s/1/o", Written: 100, Beats: 7, Invalidations: []string{"a"}}, false},
-		"it went on":                           {Seen{Identity: "s/1/o", Written: 200, Beats: 9, Invalidations: []string{"a"}}, false},
-		"set back, as its position says":       {Seen{Identity: "s/1/o", Written: 99, Beats: 7, Invalidations: []string{"a"}}, true},
-		"set back, as its beats say":           {Seen{Identity: "s/1/o", Written: 900, Beats: 6, Invalidations: []string{"a"}}, true},
-		"promoted":                             {Seen{Identity: "s/2/o", Written: 200, Beats: 7, Invalidations: nil}, true},
-		"another server":                       {Seen{Identity: "x/1/o", Written: 200, Beats: 7, Invalidations: nil}, true},
-		"restored from a dump":                 {Seen{Identity: "s/1/p", Written: 200, Beats: 7, Invalidations: nil}, true},
-		"promoted, and invalidated":            {Seen{Identity: "s/2/o", Written: 90, Beats: 3, Invalidations: []string{"b"}}, false},
-		"set back, and invalidated":            {Seen{Identity: "s/1/o", Written: 90, Beats: 3, Invalidations: []string{"a", "b"}}, false},
-		"set back, with an old invalidation":   {Seen{Identity: "s/1/o", Written: 90, Beats: 3, Invalidations: []string{"a"}}, true},
-		"promoted, with an old invalidation":   {Seen{Identity: "s/2/o", Written: 90, Beats: 3, Invalidations: []string{"a"}}, true},
-		"a copy in the same cluster":           {Seen{Identity: "s/1/o", Written: 200, Beats: 9, Invalidations: []string{"a"}, Database: 6}, true},
-		"a copy that was invalidated":          {Seen{Identity: "s/1/o", Written: 200, Beats: 9, Invalidations: []string{"a", "b"}, Database: 6}, false},
-		"a schema that did not say which":      {Seen{Identity: "s/1/o", Written: 200, Beats: 9, Invalidations: []string{"a"}, Database: 0}, false},
-		"invalidated without having forgotten": {Seen{Identity: "s/1/o", Written: 200, Beats: 9, Invalidations: []string{"a", "b"}}, false},
+		"nothing happened":                     {State{Identity: "s/1/o", Written: 100, Beats: 7, Invalidations: []string{"a"}}, false},
+		"it went on":                           {State{Identity: "s/1/o", Written: 200, Beats: 9, Invalidations: []string{"a"}}, false},
+		"set back, as its position says":       {State{Identity: "s/1/o", Written: 99, Beats: 7, Invalidations: []string{"a"}}, true},
+		"set back, as its beats say":           {State{Identity: "s/1/o", Written: 900, Beats: 6, Invalidations: []string{"a"}}, true},
+		"promoted":                             {State{Identity: "s/2/o", Written: 200, Beats: 7, Invalidations: nil}, true},
+		"another server":                       {State{Identity: "x/1/o", Written: 200, Beats: 7, Invalidations: nil}, true},
+		"restored from a dump":                 {State{Identity: "s/1/p", Written: 200, Beats: 7, Invalidations: nil}, true},
+		"promoted, and invalidated":            {State{Identity: "s/2/o", Written: 90, Beats: 3, Invalidations: []string{"b"}}, false},
+		"set back, and invalidated":            {State{Identity: "s/1/o", Written: 90, Beats: 3, Invalidations: []string{"a", "b"}}, false},
+		"set back, with an old invalidation":   {State{Identity: "s/1/o", Written: 90, Beats: 3, Invalidations: []string{"a"}}, true},
+		"promoted, with an old invalidation":   {State{Identity: "s/2/o", Written: 90, Beats: 3, Invalidations: []string{"a"}}, true},
+		"a copy in the same cluster":           {State{Identity: "s/1/o", Written: 200, Beats: 9, Invalidations: []string{"a"}, Database: 6}, true},
+		"a copy that was invalidated":          {State{Identity: "s/1/o", Written: 200, Beats: 9, Invalidations: []string{"a", "b"}, Database: 6}, false},
+		"a schema that did not say which":      {State{Identity: "s/1/o", Written: 200, Beats: 9, Invalidations: []string{"a"}, Database: 0}, false},
+		"invalidated without having forgotten": {State{Identity: "s/1/o", Written: 200, Beats: 9, Invalidations: []string{"a", "b"}}, false},
 	} {
 		if c.is.Database == 0 && name != "a schema that did not say which" {
 			c.is.Database = was.Database
@@ -97,14 +97,14 @@ func TestAQuorumRemembersWhatAMinorityMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes, cfg := inMemory(t, 3)
 		w := open(t, cfg)
-		first := Seen{Identity: "s/1/o", Written: 100}
+		first := State{Identity: "s/1/o", Written: 100}
 		if err := look(t, w, first); err != nil {
 			t.Fatalf("the first look: %v", err)
 		}
 		// Two nodes record the promotion and its invalidation. The third is frozen.
 		nodes[2].Freeze()
 		var e *ForgottenError
-		promoted := Seen{Identity: "s/2/o", Written: 50}
+		promoted := State{Identity: "s/2/o", Written: 50}
 		if err := look(t, w, promoted); !errors.As(err, &e) || !strings.HasSuffix(err.Error(), "invalidate-all --yes") {
 			t.Fatalf("promoted: %v", err)
 		}
@@ -147,9 +147,9 @@ func TestGatewaysThatLookAtTheSameTimeDoNotDoubtEachOther(t *testing.T) {
 			w := open(t, cfg)
 			looks.Go(func() {
 				for range 10 {
-					err := w.Look(t.Context(), func(context.Context) (Seen, error) {
+					err := w.Look(t.Context(), func(context.Context) (State, error) {
 						time.Sleep(rand.N(5 * time.Millisecond))
-						seen := Seen{Identity: "s/1/o", Written: position.Add(1), Beats: beats.Load()}
+						seen := State{Identity: "s/1/o", Written: position.Add(1), Beats: beats.Load()}
 						time.Sleep(rand.N(5 * time.Millisecond))
 						return seen, nil
 					})
@@ -169,14 +169,14 @@ func TestTheKeysOfAnotherDatabaseAreLeftAsTheyAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, cfg := inMemory(t, 3)
 		w := open(t, cfg)
-		older := Seen{Identity: "s/1/o", Written: 90, Invalidations: []string{}} // as a program without groups reports it
-		first := Seen{Identity: "s/1/o", Written: 100, Invalidations: []string{}, Group: "g1", Database: 5}
-		for _, seen := range []Seen{older, first} {
+		older := State{Identity: "s/1/o", Written: 90, Invalidations: []string{}} // as a program without groups reports it
+		first := State{Identity: "s/1/o", Written: 100, Invalidations: []string{}, Group: "g1", Database: 5}
+		for _, seen := range []State{older, first} {
 			if err := look(t, w, seen); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for name, neighbour := range map[string]Seen{
+		for name, neighbour := range map[string]State{
 			"another server":           {Identity: "x/1/o", Written: 100, Group: "g2", Database: 5},
 			"the same one":             {Identity: "s/1/p", Written: 200, Group: "g2", Database: 6},
 			"one that was invalidated": {Identity: "s/1/p", Written: 200, Invalidations: []string{"b"}, Group: "g2", Database: 6},
@@ -193,7 +193,7 @@ func TestTheKeysOfAnotherDatabaseAreLeftAsTheyAre(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, r := range records {
-			if r.err != nil || r.seen.Group != "g1" || r.seen.Identity != first.Identity {
+			if r.err != nil || r.state.Group != "g1" || r.state.Identity != first.Identity {
 				t.Errorf("node %d remembers %s, %v", i, r.text, r.err)
 			}
 		}

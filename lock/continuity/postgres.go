@@ -49,11 +49,11 @@ type Querier interface {
 }
 
 // KeyPrefix is the database's own prefix, see [pgfence.KeyPrefix].
-func (s Seen) KeyPrefix() string { return pgfence.KeyPrefixOf(s.Group) }
+func (s State) KeyPrefix() string { return pgfence.KeyPrefixOf(s.Group) }
 
 // Ask asks PostgreSQL for its identity. It returns [ErrOlder], a [StandbyError], or the reason why it did not answer.
-func Ask(ctx context.Context, q Querier) (Seen, error) {
-	var seen Seen
+func Ask(ctx context.Context, q Querier) (State, error) {
+	var seen State
 	var standby bool
 	var written int64
 	err := q.QueryRow(ctx, sqlIdentity).Scan(&standby, &seen.Identity, &written, &seen.Beats, &seen.Invalidations, &seen.Group, &seen.Database)
@@ -92,6 +92,6 @@ func undefined(err error) bool {
 }
 
 // Continues reports whether s is the accepted server, or a later state of it. accepted is nil if none was accepted.
-func (s Seen) Continues(accepted *Seen) bool {
+func (s State) Continues(accepted *State) bool {
 	return accepted != nil && s.sameServer(*accepted) && accepted.Written <= s.Written
 }
