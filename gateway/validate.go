@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/lockmetrics"
@@ -87,48 +87,22 @@ func (c Config) judge() (p parsed, all []error) {
 		refuse(err)
 		refuse(objects.CheckBucketName(name))
 	}
-	all = append(all, c.faultsOfParts(database)...)
+	if invalid, ok := errors.AsType[*fence.InvalidError](pgwire.CheckRules(c.PG.Rules, database)); ok {
+		refuse(&fence.InvalidError{Field: "PG." + invalid.Field, Reason: invalid.Reason})
+	}
 	all = append(all, c.faultsOfPassfiles()...)
 	refuse(p.readAdvertised(c))
 	return p, append(all, p.readTLS(c)...)
 }
 
-// faultsOfFields are the faults of fields that no part validates.
+// faultsOfFields are the faults of single fields, and of fields that need others.
 func (c Config) faultsOfFields() (all []error) {
-	for _, f := range []struct {
-		wrong         bool
-		field, reason string
-	}{
-		{c.PostgresURL == "", "PostgresURL", "is missing"},
-		{c.S3Listen != "" && c.BlobDir == "", "BlobDir", "is missing; the S3 port needs it"},
-		{c.SQLConnections < 0 || c.SQLConnections > math.MaxInt32-1, "SQLConnections", "is no such number"},
-		{c.RetireAfter < 0, "RetireAfter", "is negative"},
-		{c.SweepRate < 0 || c.SweepGrace < 0, "SweepRate", "or SweepGrace is negative"},
-		{len(c.Buckets) > 0 && c.S3Listen == "", "Buckets", "need the S3 port"},
-		{c.PGListen == "" && c.PGSocket != "", "PGSocket", "needs PGListen"},
-		{c.PGListen == "" && len(c.PG.Rules) > 0, "PG.Rules", "need the PostgreSQL port"},
-		{min(c.MaxTTL, c.DefaultTTL, c.StartTimeout, c.LameDuck, c.DrainTimeout, c.SweepEvery) < 0, "times", "include a negative one"},
-		{c.MaxTTL > 0 && c.DefaultTTL > c.MaxTTL, "DefaultTTL", "is over MaxTTL"},
-	} {
-		if f.wrong {
-			all = append(all, &fence.InvalidError{Field: f.field, Reason: f.reason})
-		}
+	all = c.Table().Faults()
+	if c.S3Listen != "" && c.BlobDir == "" {
+		all = append(all, &fence.InvalidError{Field: "BlobDir", Reason: "is missing; the S3 port needs it"})
 	}
-	return all
-}
-
-// faultsOfParts are the faults that each part finds in its own options, with the part's name before the field.
-func (c Config) faultsOfParts(database string) (all []error) {
-	for _, part := range []struct {
-		field string
-		err   error
-	}{{"API", c.API.Validate()}, {"PG", c.PG.Validate(database)}, {"S3", c.S3.Validate()}} {
-		if invalid, ok := errors.AsType[*fence.InvalidError](part.err); ok {
-			part.err = &fence.InvalidError{Field: part.field + "." + invalid.Field, Reason: invalid.Reason}
-		}
-		if part.err != nil {
-			all = append(all, part.err)
-		}
+	if c.MaxTTL > 0 && c.DefaultTTL > c.MaxTTL {
+		all = append(all, &fence.InvalidError{Field: "DefaultTTL", Reason: "is over MaxTTL"})
 	}
 	return all
 }

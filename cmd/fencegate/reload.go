@@ -9,10 +9,10 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/option"
 )
 
 // reloads annotates commands that read their files again on SIGHUP instead of ending.
@@ -22,20 +22,6 @@ const reloads = "reloads"
 // as it ends any program in Go.
 func withoutHangup(endings []os.Signal) []os.Signal {
 	return slices.DeleteFunc(slices.Clone(endings), func(s os.Signal) bool { return s == syscall.SIGHUP || s == syscall.SIGQUIT })
-}
-
-// ofPrincipals is the condition for reloading the principals'
-// options: a running gateway can't switch principals on or off.
-const ofPrincipals = "with principals, before and after"
-
-// markReloadable annotates the options that SIGHUP applies; reload applies them.
-func (o *serveFlags) markReloadable(f *pflag.FlagSet) {
-	for _, flag := range []string{"log-level", "pg-policy", "pg-policy-file"} {
-		annotate(f, flag, reloadable)
-	}
-	for _, flag := range []string{"principals", "token-file"} {
-		annotate(f, flag, reloadable, ofPrincipals)
-	}
 }
 
 // reloading reads the option file, the policies and the principals again at each SIGHUP, until stop is called. stop
@@ -146,10 +132,10 @@ func (o *serveFlags) changes(next *serveFlags) (applied, waiting []string) {
 	// A truncated file could have this effect.
 	opens := o.limits() && !next.limits() || o.limitsEveryone() && !next.limitsEveryone()
 	for _, f := range o.options.inOrder() {
-		condition, may := f.Annotations[reloadable]
+		when := f.Annotations[reloadable]
 		switch {
 		case slices.Equal(valuesOf(f), valuesOf(next.options.flags.Lookup(f.Name))):
-		case may && len(condition) == 0 && (!opens || !ofRules(f.Name)), may && len(condition) > 0 && principals:
+		case slices.Contains(when, option.Applies) && (!opens || !ofRules(f.Name)), slices.Contains(when, option.WithPrincipals) && principals:
 			applied = append(applied, f.Name)
 		default:
 			waiting = append(waiting, f.Name)
