@@ -81,9 +81,9 @@ type Addrs struct{ API, PG, S3, Metrics string }
 // New builds a gateway. It does not connect or listen yet. The error is a [*fence.InvalidError] that names a field of
 // cfg, or the error of a part. [Gateway.Stop] frees what New made.
 func New(cfg Config) (*Gateway, error) {
-	p, err := cfg.validate()
-	if err != nil {
-		return nil, err
+	p, wrong := cfg.parse()
+	if len(wrong) > 0 {
+		return nil, wrong[0]
 	}
 	cfg = cfg.withDefaults()
 	g := &Gateway{began: time.Now(), held: newHoldings(), cfg: cfg, log: cfg.Logger, parsed: p, tried: make(chan struct{}), finished: make(chan struct{}), aborted: make(chan struct{})}

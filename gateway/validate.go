@@ -25,21 +25,12 @@ import (
 // Validate reports what [New] would refuse, without opening anything but certificate files. It returns a
 // [*fence.InvalidError] that names the field and shows no secret: the first of [Config.Faults].
 func (c Config) Validate() error {
-	if all := c.Faults(); len(all) > 0 {
-		return all[0]
-	}
-	return nil
+	return cmp.Or(append(c.Faults(), nil)...)
 }
 
 // Faults returns all faults that [Config.Validate] finds.
 func (c Config) Faults() []error {
-	_, all := c.judge()
-	if c.SQLURL != "" {
-		if _, err := pgxpool.ParseConfig(c.SQLURL); err != nil {
-			// err may contain it.
-			all = append(all, &fence.InvalidError{Field: "SQL URL", Reason: "is not a PostgreSQL address"})
-		}
-	}
+	_, all := c.parse()
 	return all
 }
 
@@ -48,17 +39,8 @@ func (c Config) GeneratesToken() bool {
 	return c.API.BearerToken == "" && c.Principals == nil && !loopback(c.APIListen)
 }
 
-// validate returns a [*fence.InvalidError] that names the field and shows no secret.
-func (c Config) validate() (parsed, error) {
-	p, all := c.judge()
-	if len(all) > 0 {
-		return p, all[0]
-	}
-	return p, nil
-}
-
-// judge parses the configuration and returns all faults.
-func (c Config) judge() (p parsed, all []error) {
+// parse parses the configuration and returns all faults.
+func (c Config) parse() (p parsed, all []error) {
 	refuse := func(err error) {
 		if err != nil {
 			all = append(all, err)
@@ -74,8 +56,6 @@ func (c Config) judge() (p parsed, all []error) {
 	database := ""
 	if p.pool, err = pgxpool.ParseConfig(c.PostgresURL); err == nil {
 		database = p.pool.ConnConfig.Database
-	} else if c.PostgresURL != "" {
-		refuse(&fence.InvalidError{Field: "PostgresURL", Reason: "is not a PostgreSQL address"}) // err may contain it
 	}
 	if p.current, p.masters, err = credentials.ParseMasterKeys(c.MasterKey); err == nil {
 		p.keyring, err = credentials.NewKeyring(p.current, p.masters)
@@ -90,7 +70,6 @@ func (c Config) judge() (p parsed, all []error) {
 	if invalid, ok := errors.AsType[*fence.InvalidError](pgwire.CheckRules(c.PG.Rules, database)); ok {
 		refuse(&fence.InvalidError{Field: "PG." + invalid.Field, Reason: invalid.Reason})
 	}
-	all = append(all, c.faultsOfPassfiles()...)
 	refuse(p.readAdvertised(c))
 	return p, append(all, p.readTLS(c)...)
 }

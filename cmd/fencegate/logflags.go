@@ -16,10 +16,7 @@ type logFlags struct {
 
 func (l *logFlags) table() option.Table {
 	return option.Table{
-		{
-			Field: "log level", At: &l.level, Default: "info", Check: option.OneOf("debug", "info", "warn", "error"), Flag: "log-level", Common: true, Reload: option.Applies,
-			Help: "the least level that is logged: debug, info, warn or error",
-		},
+		{Field: "log level", At: &l.level, Default: "info", Check: option.OneOf("debug", "info", "warn", "error"), Flag: "log-level", Common: true, Reload: option.Applies, Help: "the least level that is logged: debug, info, warn or error"},
 		{Field: "log format", At: &l.format, Default: "text", Check: option.OneOf("text", "json"), Flag: "log-format", Help: "text or json"},
 	}
 }

@@ -76,20 +76,15 @@ type options struct {
 // register adds the flags of a table, the one that names the file, and --help.
 func (o *options) register(cmd *cobra.Command, table option.Table) {
 	o.flags, o.origins = cmd.Flags(), map[string]origin{}
-	o.table = append(table, option.Row{
+	o.table = append(table.Flags(), option.Row{
 		Field: "option file", At: &o.path, Flag: "config", Key: "-", Common: true, Secret: true,
 		Help: "YAML file with the options, see docs/configuration.md; variables override it, and flags override variables (default: none)",
 	})
 	registerTable(o.flags, o.table)
 	for _, r := range o.table {
-		for mark, value := range map[string]string{fileKey: r.Key, reloadable: r.Reload} {
-			if value != "" {
-				annotate(o.flags, r.Flag, mark, value)
-			}
-		}
-		for mark, is := range map[string]bool{neverEmpty: r.Secret, common: r.Common} {
-			if is {
-				annotate(o.flags, r.Flag, mark)
+		for mark, value := range map[string]any{fileKey: r.Key, reloadable: r.Reload, neverEmpty: r.Secret, common: r.Common} {
+			if value != "" && value != false {
+				annotate(o.flags, r.Flag, mark, fmt.Sprint(value))
 			}
 		}
 	}
@@ -98,41 +93,25 @@ func (o *options) register(cmd *cobra.Command, table option.Table) {
 
 // registerTable adds the flags of a table.
 func registerTable(f *pflag.FlagSet, table option.Table) {
+	table.SetPresets()
 	for _, r := range table {
-		if r.Flag == "" {
-			continue
-		}
-		initial := r.Default
-		if r.Preset != nil {
-			initial = r.Preset
-		}
 		switch at := r.At.(type) {
 		case *string:
-			f.StringVar(at, r.Flag, as[string](initial), r.Help)
+			f.StringVar(at, r.Flag, *at, r.Help)
 		case *bool:
-			f.BoolVar(at, r.Flag, as[bool](initial), r.Help)
+			f.BoolVar(at, r.Flag, *at, r.Help)
 		case *int:
-			f.IntVar(at, r.Flag, as[int](initial), r.Help)
+			f.IntVar(at, r.Flag, *at, r.Help)
 		case *time.Duration:
-			f.DurationVar(at, r.Flag, as[time.Duration](initial), r.Help)
+			f.DurationVar(at, r.Flag, *at, r.Help)
 		case *[]string:
 			if r.Split {
 				f.StringSliceVar(at, r.Flag, nil, r.Help)
 			} else {
 				f.StringArrayVar(at, r.Flag, nil, r.Help)
 			}
-		default:
-			panic(fmt.Sprintf("--%s has no type of a flag: %T", r.Flag, r.At))
 		}
 	}
-}
-
-// as returns a value, or the zero value for nil.
-func as[T any](value any) (typed T) {
-	if value != nil {
-		typed = value.(T)
-	}
-	return typed
 }
 
 // flagFaults returns what is wrong with the values of a table's flags.
@@ -143,8 +122,6 @@ func flagFaults(table option.Table) []error {
 	}
 	return all
 }
-
-func (o *options) faults() []error { return flagFaults(o.table) }
 
 // inFlags rewrites the refusal of a field in terms of the command line, if a flag sets the field.
 func (o *options) inFlags(err error) error {
@@ -266,17 +243,10 @@ func valuesOf(f *pflag.Flag) []string {
 }
 
 func kindOf(f *pflag.Flag) optionfile.Kind {
-	switch f.Value.Type() {
-	case "bool":
-		return optionfile.Bool
-	case "int":
-		return optionfile.Number
-	case "duration":
-		return optionfile.Duration
-	case "stringSlice", "stringArray":
+	if _, several := f.Value.(pflag.SliceValue); several {
 		return optionfile.List
 	}
-	return optionfile.Text
+	return optionfile.Kind(f.Value.Type())
 }
 
 var namedFlags = regexp.MustCompile(`--([a-z0-9-]+)`)

@@ -35,29 +35,14 @@ const nodeForms = "host:port each, or rediss://USER@host:port for TLS; NAME@host
 // table declares the flags. more follows the help of --redis.
 func (r *redisFlags) table(more string) option.Table {
 	return option.Table{
-		{
-			Field: "RedisNodes", At: &r.addrs, Aliases: map[string]string{"nodes": " nodes"}, Flag: "redis", Key: "redis.nodes", Split: true, Common: true,
-			Help: "addresses of the independent Redis nodes, 1, 3 or 5 of them, " + nodeForms + more,
-		},
-		{
-			Field: "KeyPrefix", At: &r.prefix, Check: checkPrefix, Flag: "redis-prefix",
-			Help: "prefix of all keys on the Redis nodes, the same for all gateways and commands of a database (default: fencegate: and the database's UUID, which PostgreSQL has)",
-		},
+		{Field: "RedisNodes", At: &r.addrs, Aliases: map[string]string{"nodes": " nodes"}, Flag: "redis", Key: "redis.nodes", Split: true, Common: true, Help: "addresses of the independent Redis nodes, 1, 3 or 5 of them, " + nodeForms + more},
+		{Field: "KeyPrefix", At: &r.prefix, Check: checkPrefix, Flag: "redis-prefix", Help: "prefix of all keys on the Redis nodes, the same for all gateways and commands of a database (default: fencegate: and the database's UUID, which PostgreSQL has)"},
 		{Field: "redis user", At: &r.user, Flag: "redis-user", Help: "user name on the Redis nodes"},
-		{
-			Field: "redis password", At: &r.passwordFile, Flag: "redis-password-file", Common: true, Secret: true,
-			Help: "file with the Redis nodes' password, read again for each login (or the password itself in FENCEGATE_REDIS_PASSWORD)",
-		},
-		{
-			Field: "redis durable", At: &r.durable, Flag: "redis-durable",
-			Help: "the only Redis node keeps all it acknowledged over each restart (appendonly yes, appendfsync always), and is never restored from a copy: it is admitted at once then",
-		},
+		{Field: "redis password", At: &r.passwordFile, Flag: "redis-password-file", Common: true, Secret: true, Help: "file with the Redis nodes' password, read again for each login (or the password itself in FENCEGATE_REDIS_PASSWORD)"},
+		{Field: "redis durable", At: &r.durable, Flag: "redis-durable", Help: "the only Redis node keeps all it acknowledged over each restart (appendonly yes, appendfsync always), and is never restored from a copy: it is admitted at once then"},
 		{Field: "redis TLS", At: &r.tls, Flag: "redis-tls", Key: "redis.tls.enabled", Help: "speak TLS to all Redis nodes, and their Sentinels; so with each of the flags below"},
 		{Field: "redis CA", At: &r.ca, Flag: "redis-tls-ca", Secret: true, Help: "file with the authorities of the Redis nodes' certificates (default: the system's)"},
-		{
-			Field: "redis certificate", At: &r.cert, With: "redis key", Flag: "redis-tls-cert", Secret: true,
-			Help: "file with the certificate chain that is shown to the Redis nodes, read again for each connection (default: none)",
-		},
+		{Field: "redis certificate", At: &r.cert, With: "redis key", Flag: "redis-tls-cert", Secret: true, Help: "file with the certificate chain that is shown to the Redis nodes, read again for each connection (default: none)"},
 		{Field: "redis key", At: &r.key, Flag: "redis-tls-key", Secret: true, Help: "file with its key"},
 		{Field: "redis server name", At: &r.tlsName, Flag: "redis-tls-server-name", Help: "name that the Redis nodes' certificates must have (default: the host in the address)"},
 	}

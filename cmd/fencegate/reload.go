@@ -70,20 +70,19 @@ func (o *serveFlags) reload(e env, g *gateway.Gateway, cfg gateway.Config) {
 // name and wait for the next start. A file that serve would not start with changes nothing.
 func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) {
 	next, err := o.again(e, g.GeneratedToken() != "")
+	var applied, waiting []string
+	if err == nil {
+		applied, waiting = o.changes(next)
+		if slices.ContainsFunc(applied, ofRules) && next.policyFile == "" {
+			var rules []pgwire.Rule
+			if rules, err = next.rules(); err == nil {
+				err = g.Permit(rules) // Permit logs the changes
+			}
+		}
+	}
 	if err != nil {
 		log.Error("SIGHUP: the configuration is refused; the previous one stays", "file", o.options.path, "error", oneLine(err.Error()))
 		return
-	}
-	applied, waiting := o.changes(next)
-	if slices.ContainsFunc(applied, ofRules) && next.policyFile == "" {
-		rules, err := next.rules()
-		if err == nil {
-			err = g.Permit(rules) // Permit logs the changes
-		}
-		if err != nil {
-			log.Error("SIGHUP: the configuration is refused; the previous one stays", "file", o.options.path, "error", oneLine(err.Error()))
-			return
-		}
 	}
 	for _, name := range applied {
 		_ = setFlag(o.options.flags.Lookup(name), valuesOf(next.options.flags.Lookup(name))) // next accepted the same texts

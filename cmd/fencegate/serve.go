@@ -156,14 +156,8 @@ func tellToken(stderr io.Writer, token string) error {
 // table declares the options of serve: the gateway's, with what the command line keeps in another form, and its own.
 func (o *serveFlags) table() option.Table {
 	t := slices.Concat(o.cfg.Table(), o.redis.table(" (required with --lock redis)"), o.log.table(), option.Table{
-		{
-			Field: "PostgresLeases", At: &o.lock, Default: lockRedis, Check: checkLock, Flag: "lock", Common: true,
-			Help: "where leases come from: redis, or postgres, which needs no Redis; the same for all gateways of a database",
-		},
-		{
-			Field: "PG.RulesFile", At: &o.policyFile, Needs: []string{"PGListen"}, Flag: "pg-policy-file", Secret: true, Reload: option.Applies,
-			Help: "file with the policies, read again at SIGHUP: lines such as policy app=open (instead of --pg-policy)",
-		},
+		{Field: "PostgresLeases", At: &o.lock, Default: lockRedis, Check: checkLock, Flag: "lock", Common: true, Help: "where leases come from: redis, or postgres, which needs no Redis; the same for all gateways of a database"},
+		{Field: "PG.RulesFile", At: &o.policyFile, Needs: []string{"PGListen"}, Flag: "pg-policy-file", Secret: true, Reload: option.Applies, Help: "file with the policies, read again at SIGHUP: lines such as policy app=open (instead of --pg-policy)"},
 	})
 	t.Bind(map[string]any{
 		"keyring": &o.masterKeyFile, "Principals": &o.principalsFile, "Buckets": &o.buckets, "S3Listen": &o.s3Listen,

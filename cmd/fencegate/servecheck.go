@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"slices"
@@ -9,29 +10,24 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-func first(all []error) error {
-	if len(all) > 0 {
-		return all[0]
-	}
-	return nil
-}
+func first(all []error) error { return cmp.Or(append(all, nil)...) }
 
 // faults returns all reasons why serve would not start with these options. It reads the files that they name, and
 // contacts no server. It omits consequences of faults that are already reported.
 func (o *serveFlags) faults(e env, more func(gateway.Config) error) (all []error) {
 	cfg, all := o.read(e, slog.New(slog.DiscardHandler))
-	named := map[string]bool{}
+	reported := map[string]bool{}
 	for _, err := range all {
 		for _, flag := range namedFlags.FindAllString(err.Error(), -1) {
-			named[flag] = true
+			reported[flag] = true
 		}
 	}
 	if len(all) > 0 && len(cfg.RedisNodes) == 0 {
-		named["--redis"] = true // they are missing, or could not be read
+		reported["--redis"] = true // they are missing, or could not be read
 	}
 	for _, err := range append(cfg.Faults(), more(cfg)) {
 		err = o.options.inFlags(err)
-		if err != nil && !slices.ContainsFunc(namedFlags.FindAllString(err.Error(), -1), func(flag string) bool { return named[flag] }) {
+		if err != nil && !slices.ContainsFunc(namedFlags.FindAllString(err.Error(), -1), func(flag string) bool { return reported[flag] }) {
 			all = append(all, err)
 		}
 	}
@@ -40,7 +36,7 @@ func (o *serveFlags) faults(e env, more func(gateway.Config) error) (all []error
 
 // read builds the gateway's configuration from the flags and their files, and returns all faults in them.
 func (o *serveFlags) read(e env, log *slog.Logger) (gateway.Config, []error) {
-	all := o.options.faults()
+	all := flagFaults(o.options.table)
 	refuse := func(err error) {
 		if err != nil && !slices.ContainsFunc(all, func(other error) bool { return other.Error() == err.Error() }) {
 			all = append(all, err)

@@ -37,24 +37,12 @@ type Options struct {
 // Table declares the options, with the flags of `fencegate serve`.
 func (o *Options) Table() option.Table {
 	return option.Table{
-		{
-			Field: "BearerToken", At: &o.BearerToken, Flag: "token-file", Key: "api.token-file", Common: true, Secret: true, Reload: option.WithPrincipals,
-			Help: "file with the bearer token of the HTTP API, with --principals read again at SIGHUP (default off loopback: one is made and shown, on a terminal)",
-		},
+		{Field: "BearerToken", At: &o.BearerToken, Flag: "token-file", Key: "api.token-file", Common: true, Secret: true, Reload: option.WithPrincipals, Help: "file with the bearer token of the HTTP API, with --principals read again at SIGHUP (default off loopback: one is made and shown, on a terminal)"},
 		{Field: "MaxWait", At: &o.MaxWait, Default: 5 * time.Minute},
-		{
-			Field: "MaxLease", At: &o.MaxLease, Default: defaultMaxLease, Check: checkMaxLease,
-			Flag: "max-lease", Help: "how long a lease of the HTTP API may be renewed from its acquisition; 0: without limit",
-		},
-		{
-			Field: "PrincipalRate", At: &o.PrincipalRate,
-			Flag: "api-rate", Help: "how many requests per second each principal may make to the HTTP API and the live page, except renewals and releases of leases (default: no limit)",
-		},
+		{Field: "MaxLease", At: &o.MaxLease, Default: defaultMaxLease, Check: checkMaxLease, Flag: "max-lease", Help: "how long a lease of the HTTP API may be renewed from its acquisition; 0: without limit"},
+		{Field: "PrincipalRate", At: &o.PrincipalRate, Flag: "api-rate", Help: "how many requests per second each principal may make to the HTTP API and the live page, except renewals and releases of leases (default: no limit)"},
 		{Field: "BodyTimeout", At: &o.BodyTimeout, Default: 30 * time.Second},
-		{
-			Field: "MaxConnections", At: &o.MaxConnections, Default: 4096, Check: option.Positive,
-			Flag: "api-max-connections", Help: "how many connections the HTTP API has open at once; a further one replaces an idle one, or is closed if none is idle",
-		},
+		{Field: "MaxConnections", At: &o.MaxConnections, Default: 4096, Check: option.Positive, Flag: "api-max-connections", Help: "how many connections the HTTP API has open at once; a further one replaces an idle one, or is closed if none is idle"},
 	}
 }
 

@@ -67,40 +67,18 @@ type Options struct {
 // Table declares the options, with the flags of `fencegate serve`.
 func (o *Options) Table() option.Table {
 	return option.Table{
-		{
-			Field: "Rules", At: &o.Rules, Aliases: map[string]string{"policy": "", "PG.policy": " (or its file)"},
-			Flag: "pg-policy", Common: true, Secret: true, Reload: option.Applies,
-			Help: "what sessions without a current grant may do: USER=POLICY or USER@DATABASE=POLICY, with open, read-only or grant-required, and * for all; the first that fits counts (may be repeated; default: open)",
-		},
+		{Field: "Rules", At: &o.Rules, Aliases: map[string]string{"policy": "", "PG.policy": " (or its file)"}, Flag: "pg-policy", Common: true, Secret: true, Reload: option.Applies, Help: "what sessions without a current grant may do: USER=POLICY or USER@DATABASE=POLICY, with open, read-only or grant-required, and * for all; the first that fits counts (may be repeated; default: open)"},
 		{Field: "MaxConnections", At: &o.MaxConnections, Default: 1000, Check: option.Positive, Flag: "pg-max-connections", Help: "how many connections the PostgreSQL port takes at once"},
 		{Field: "MaxUserConnections", At: &o.MaxUserConnections, Flag: "pg-max-user-connections", Help: "how many of them one role may have (default: no limit of its own)"},
-		{
-			Field: "MaxAddressLogins", At: &o.MaxAddressLogins,
-			Flag: "pg-max-address-logins", Help: "how many connections of one address may be on their way to a login (default: half of --pg-max-connections)",
-		},
-		{
-			Field: "ProxyNetworks", At: &o.ProxyNetworks, Flag: "pg-proxy-from", Split: true,
-			Help: "networks of balancers whose connections to the PostgreSQL port begin with a header of the PROXY protocol, version 2, such as 10.0.0.0/24 (may be repeated; default: none)",
-		},
-		{
-			Field: "NamesClients", At: &o.NamesClients, Flag: "pg-client-in-name", Preset: true,
-			Help: "add the client's address to the application_name of sessions, which pg_stat_activity shows",
-		},
-		{
-			Field: "FirstByteTimeout", At: &o.FirstByteTimeout, Default: 5 * time.Second, Check: option.Positive,
-			Flag: "pg-first-byte-timeout", Help: "how long a client of the PostgreSQL port may take to send its first byte",
-		},
+		{Field: "MaxAddressLogins", At: &o.MaxAddressLogins, Flag: "pg-max-address-logins", Help: "how many connections of one address may be on their way to a login (default: half of --pg-max-connections)"},
+		{Field: "ProxyNetworks", At: &o.ProxyNetworks, Flag: "pg-proxy-from", Split: true, Help: "networks of balancers whose connections to the PostgreSQL port begin with a header of the PROXY protocol, version 2, such as 10.0.0.0/24 (may be repeated; default: none)"},
+		{Field: "NamesClients", At: &o.NamesClients, Flag: "pg-client-in-name", Preset: true, Help: "add the client's address to the application_name of sessions, which pg_stat_activity shows"},
+		{Field: "FirstByteTimeout", At: &o.FirstByteTimeout, Default: 5 * time.Second, Check: option.Positive, Flag: "pg-first-byte-timeout", Help: "how long a client of the PostgreSQL port may take to send its first byte"},
 		{Field: "LoginTimeout", At: &o.LoginTimeout, Default: 30 * time.Second, Check: option.Positive, Flag: "pg-login-timeout", Help: "how long a login to the PostgreSQL port may take"},
 		{Field: "DialTimeout", At: &o.DialTimeout, Default: 10 * time.Second},
 		{Field: "IdleTimeout", At: &o.IdleTimeout, Flag: "pg-idle-timeout", Help: "end sessions that have been idle for this long outside of a transaction (default: never)"},
-		{
-			Field: "IdleInTransactionTimeout", At: &o.IdleInTransactionTimeout,
-			Flag: "pg-idle-in-transaction-timeout", Help: "end sessions that have been idle for this long inside of a transaction (default: never)",
-		},
-		{
-			Field: "SlowClientTimeout", At: &o.SlowClientTimeout, Flag: "pg-slow-client-timeout",
-			Help: "end sessions whose client reads nothing of what PostgreSQL sends, or leaves a message unfinished, for this long (default: never)",
-		},
+		{Field: "IdleInTransactionTimeout", At: &o.IdleInTransactionTimeout, Flag: "pg-idle-in-transaction-timeout", Help: "end sessions that have been idle for this long inside of a transaction (default: never)"},
+		{Field: "SlowClientTimeout", At: &o.SlowClientTimeout, Flag: "pg-slow-client-timeout", Help: "end sessions whose client reads nothing of what PostgreSQL sends, or leaves a message unfinished, for this long (default: never)"},
 		{Field: "KeepAlive", At: &o.KeepAlive, Default: 30 * time.Second},
 		{Field: "FencesEvery", At: &o.FencesEvery, Default: time.Second},
 	}

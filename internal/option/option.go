@@ -26,7 +26,7 @@ type Row struct {
 	Field    string           // name in refusals
 	At       any              // pointer to the field; nil: a command line keeps the option in another form, see [Table.Bind]
 	Default  any              // what the zero value stands for; nil: itself
-	Check    func(any) string // returns why a value is refused, or ""; nil: a number or a duration must not be negative
+	Check    func(any) string // returns why a value is refused, or ""; a number or a duration is also refused if a flag says a negative one
 	Required bool
 	With     string   // the field that is needed together with this one
 	Needs    []string // fields that are needed if this one is given
@@ -53,27 +53,24 @@ const (
 // Table holds the rows of a struct and of those that it nests.
 type Table []Row
 
-func (r *Row) value() any { return reflect.ValueOf(r.At).Elem().Interface() }
+func (r *Row) field() reflect.Value { return reflect.ValueOf(r.At).Elem() }
 
 // Given reports whether the field has a value: a list that is not empty, or another value than zero.
 func (r *Row) Given() bool {
-	v := reflect.ValueOf(r.At).Elem()
-	if v.Kind() == reflect.Slice || v.Kind() == reflect.Map {
+	if v := r.field(); v.Kind() == reflect.Slice || v.Kind() == reflect.Map {
 		return v.Len() > 0
 	}
-	return !v.IsZero()
+	return !r.field().IsZero()
 }
 
-// reason returns why the field's value is refused, or "".
-func (r *Row) reason() string {
+// reason returns why the field's value is refused, or "". In Go a negative value may have a meaning of its own.
+func (r *Row) reason(flag bool) string {
 	if r.Check != nil {
-		return r.Check(r.value())
+		if reason := r.Check(r.field().Interface()); reason != "" || !flag {
+			return reason
+		}
 	}
-	return r.negative()
-}
-
-func (r *Row) negative() string {
-	if v := reflect.ValueOf(r.At).Elem(); v.CanInt() && v.Int() < 0 {
+	if v := r.field(); v.CanInt() && v.Int() < 0 {
 		return "is negative"
 	}
 	return ""
@@ -137,30 +134,58 @@ func (t Table) of(field string) *Row {
 	return &t[slices.IndexFunc(t, func(r Row) bool { return r.Field == field })]
 }
 
-// SetDefaults sets the fields that are zero and have a default.
+// SetDefaults sets the fields that are zero to their defaults.
 func (t Table) SetDefaults() {
 	for i := range t {
 		if r := &t[i]; r.At != nil && r.Default != nil && !r.Given() {
-			reflect.ValueOf(r.At).Elem().Set(reflect.ValueOf(r.Default))
+			r.field().Set(reflect.ValueOf(r.Default))
+		}
+	}
+}
+
+// SetPresets sets the fields to what flags begin with.
+func (t Table) SetPresets() {
+	t.SetDefaults()
+	for i := range t {
+		if r := &t[i]; r.Preset != nil {
+			r.field().Set(reflect.ValueOf(r.Preset))
 		}
 	}
 }
 
 // Faults returns what is wrong with the fields, each a [*fence.InvalidError] that names the field.
-func (t Table) Faults() (all []error) {
+func (t Table) Faults() []error {
+	return t.faults(false, func(r *Row) string { return r.Field }, func(*Row) string { return "is missing" })
+}
+
+// FlagFaults returns what is wrong with the values of the flags of a table without other rows, each a
+// [*fence.InvalidError] that names the flag. variable returns the name of a flag's variable.
+func (t Table) FlagFaults(variable func(flag string) string) []error {
+	return t.faults(true, func(r *Row) string { return "--" + r.Flag }, func(r *Row) string { return "is missing (or " + variable(r.Flag) + ")" })
+}
+
+func (t Table) faults(flags bool, name, missing func(*Row) string) (all []error) {
 	for i := range t {
 		r := &t[i]
-		switch {
-		case r.At == nil:
-		case !r.Given() && r.Required:
-			all = append(all, &fence.InvalidError{Field: r.Field, Reason: "is missing"})
-		case r.Given():
-			if reason := r.reason(); reason != "" {
-				all = append(all, &fence.InvalidError{Field: r.Field, Reason: reason})
+		if r.At == nil {
+			continue
+		}
+		refuse := func(reason string) { all = append(all, &fence.InvalidError{Field: name(r), Reason: reason}) }
+		if r.Required && !r.Given() {
+			refuse(missing(r))
+		} else if reason := r.reason(flags); reason != "" && (flags || r.Given()) {
+			refuse(reason)
+		}
+		if other := r.With; other != "" && r.Given() != t.of(other).Given() {
+			refuse("and " + name(t.of(other)) + " are needed together")
+		}
+		for _, other := range r.Needs {
+			if r.Given() && !t.of(other).Given() {
+				refuse("needs " + name(t.of(other)))
 			}
 		}
 	}
-	return append(all, t.relations(func(r *Row) string { return r.Field })...)
+	return all
 }
 
 // Validate returns the first of [Table.Faults].
@@ -171,58 +196,16 @@ func (t Table) Validate() error {
 	return nil
 }
 
-// FlagFaults returns what is wrong with the values of flags, each a [*fence.InvalidError] that names the flag. variable
-// returns the name of a flag's variable.
-func (t Table) FlagFaults(variable func(flag string) string) (all []error) {
-	for i := range t {
-		r := &t[i]
-		if r.Flag == "" {
-			continue
-		}
-		reason := r.reason()
-		if reason == "" {
-			reason = r.negative()
-		}
-		if !r.Given() && r.Required {
-			reason = "is missing (or " + variable(r.Flag) + ")"
-		}
-		if reason != "" {
-			all = append(all, &fence.InvalidError{Field: "--" + r.Flag, Reason: reason})
-		}
-	}
-	return append(all, t.relations(func(r *Row) string {
-		if r.Flag == "" {
-			return ""
-		}
-		return "--" + r.Flag
-	})...)
+// Flags returns the rows with a flag.
+func (t Table) Flags() Table {
+	return slices.DeleteFunc(slices.Clone(t), func(r Row) bool { return r.Flag == "" })
 }
 
-// relations returns the fields that miss others. name returns a row's name; rows without one are left out.
-func (t Table) relations(name func(*Row) string) (all []error) {
-	for i := range t {
-		r := &t[i]
-		if r.At == nil || name(r) == "" {
-			continue
-		}
-		if other := r.With; other != "" && r.Given() != t.of(other).Given() {
-			all = append(all, &fence.InvalidError{Field: name(r), Reason: "and " + name(t.of(other)) + " are needed together"})
-		}
-		for _, other := range r.Needs {
-			if r.Given() && !t.of(other).Given() {
-				all = append(all, &fence.InvalidError{Field: name(r), Reason: "needs " + name(t.of(other))})
-			}
-		}
-	}
-	return all
-}
-
-// Flag returns the flag by which a command line gives the field with this name or alias, and the words that follow it;
-// "" if there is none.
+// Flag returns the flag that sets the field with this name or alias, with the words that follow it; "" if there is none.
 func (t Table) Flag(field string) string {
-	for _, r := range t {
+	for _, r := range t.Flags() {
 		words, alias := r.Aliases[field]
-		if r.Flag != "" && (alias || r.Field == field) {
+		if alias || r.Field == field {
 			return "--" + r.Flag + words
 		}
 	}
