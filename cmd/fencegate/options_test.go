@@ -28,13 +28,13 @@ func served(t *testing.T) *serveFlags {
 func TestHelpShowsTheCommonFlagsAndAllOfThemWhenAsked(t *testing.T) {
 	t.Parallel()
 	o := served(t)
-	line := func(help, flag string) string {
+	line := func(help, flag string) (found string) {
 		for line := range strings.Lines(help) {
 			if strings.HasPrefix(strings.TrimSpace(line)+" ", "--"+flag+" ") {
-				return line
+				found = line // the last one: examples come first
 			}
 		}
-		return ""
+		return found
 	}
 	for _, command := range []string{"serve", "config check", "config print"} {
 		_, short, _ := cli(t, nil, append(strings.Fields(command), "--help")...)
@@ -80,7 +80,7 @@ func TestEveryDefaultIsInTheReference(t *testing.T) {
 		if i >= 0 && r.Default != nil && fmt.Sprint(reflect.ValueOf(fields[i].At).Elem()) != f.DefValue {
 			t.Errorf("%s: %s by a flag, another default in Go", r.Field, f.DefValue)
 		}
-		value := " "
+		value := "  "
 		if f.DefValue != "" && f.DefValue != "[]" {
 			value = " `" + f.DefValue + "` "
 		}
