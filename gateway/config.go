@@ -4,7 +4,11 @@ import (
 	"cmp"
 	"crypto/rand"
 	"crypto/tls"
+	"fmt"
 	"log/slog"
+	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -13,9 +17,12 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
+	"github.com/fencegate/fencegate/internal/option"
+	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/lockmetrics"
 	"github.com/fencegate/fencegate/lock/pglock"
@@ -169,19 +176,87 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+// Table declares the options, also those of the parts, with the flags of `fencegate serve`.
+func (c *Config) Table() option.Table {
+	t := option.Table{
+		{Field: "PostgresURL", At: &c.PostgresURL, Required: true, Check: checkPostgresURL, Flag: "postgres-url", Common: true, Help: "the guarded database, as a login in the role fence_gateway (required)"},
+		{Field: "SQL URL", At: &c.SQLURL, Check: checkPostgresURL, Flag: "sql-url", Common: true, Help: "the same database, as a login that is only in fence_writer: for SQL over HTTP (default: not offered)"},
+		{Field: "SQLConnections", At: &c.SQLConnections, Default: defaultSQLConnections, Check: checkConnections, Flag: "sql-connections", Help: "how many requests of SQL over HTTP may run at once; further ones wait"},
+		{Field: "InitNodes", At: &c.InitNodes, Flag: "init", Key: "redis.init", Common: true, Help: "admit Redis nodes that are proven empty at once: for the first start"},
+		{Field: "BestEffort", At: &c.BestEffort, Flag: "redis-best-effort", Help: "choose availability over exclusion: admit a Redis node that lost its data, or failed over, at once; two may hold a resource then, and the fence lets only the newest write; the same for all gateways of a database"},
+		{Field: "NodeTimeout", At: &c.NodeTimeout, Default: lock.DefaultNodeTimeout, Aliases: map[string]string{"node timeout": ""}, Flag: "node-timeout", Key: "redis.node-timeout", Help: "how long one step waits for a Redis node"},
+		{Field: "MaxTTL", At: &c.MaxTTL, Aliases: map[string]string{"max ttl": ""}, Flag: "max-ttl", Help: "longest lease; over Redis at most the nodes' own, which --init sets to it at the first start (default: the nodes', 1m at the first start; 5m with --lock postgres)"},
+		{Field: "DefaultTTL", At: &c.DefaultTTL},
+		{Field: "keyring", Required: true, Flag: "master-key-file", Common: true, Secret: true, Help: "file with the master keys, the same for all replicas: KEY-ID:64 hexadecimal digits, current first (required)"},
+		{Field: "APIListen", At: &c.APIListen, Default: defaultAPIListen, Flag: "api-listen", Common: true, Help: "address of the HTTP API"},
+		{Field: "APITLSClientOptional", At: &c.APITLSClientOptional, Needs: []string{"APITLSClientCA"}, Flag: "api-tls-client-optional", Help: "also serve clients of the HTTP API without a certificate: their bearer token says who they are"},
+		{Field: "PGListen", At: &c.PGListen, Flag: "pg-listen", Preset: "127.0.0.1:7432", Common: true, Help: "address of the PostgreSQL port"},
+		{Field: "PGSocket", At: &c.PGSocket, Needs: []string{"PGListen"}, Flag: "pg-socket", Help: "path of a Unix socket for the PostgreSQL port, beside its address: DIRECTORY/.s.PGSQL.PORT (default: none)"},
+		{Field: "S3Listen", At: &c.S3Listen, Flag: "s3-listen", Preset: "127.0.0.1:7480", Common: true, Help: "address of the S3 port"},
+		{Field: "MetricsListen", At: &c.MetricsListen, Flag: "metrics-listen", Common: true, Help: "address that serves /metrics alone, without a token, such as 127.0.0.1:9464 (default: only the HTTP API has it)"},
+		{Field: "prefixes", At: &c.MetricsPrefixes, Flag: "metrics-prefix", Help: "start of resource names, such as jobs/, by which /metrics counts held leases; the longest match counts (may be repeated, 20 at most; default: none)"},
+		{Field: "Principals", Flag: "principals", Common: true, Secret: true, Reload: option.WithPrincipals, Help: "file with the principals and what each may do, read again at SIGHUP; what no rule allows is refused (default: every holder of the bearer token may do everything)"},
+		{Field: "AdvertiseHost", At: &c.AdvertiseHost, Flag: "advertise-host", Help: "host name that clients reach the ports by (default: the one that they reached the HTTP API by)"},
+		{Field: "PGAdvertise", At: &c.PGAdvertise, Needs: []string{"PGListen"}, Flag: "pg-advertise", Help: "HOST:PORT that clients reach the PostgreSQL port by, such as a balancer's (default: --advertise-host and the port that it listens on)"},
+		{Field: "S3Advertise", At: &c.S3Advertise, Needs: []string{"BlobDir"}, Flag: "s3-advertise", Help: "URL that clients reach the S3 port by, such as a balancer's https://s3.example.net (default: --advertise-host, and port and scheme as it listens)"},
+		{Field: "BlobDir", At: &c.BlobDir, Flag: "blobs", Key: "s3.blobs", Common: true, Help: "where the blobs go: a folder, or s3://BUCKET/PREFIX?endpoint=URL&region=REGION with credentials in AWS_… variables, see docs/s3.md (default: no S3 port)"},
+		{Field: "Buckets", At: &c.Buckets, Needs: []string{"BlobDir", "S3Listen"}, Flag: "bucket", Key: "s3.buckets", Common: true, Help: "bucket and rule, made if missing: NAME=bucket, NAME=prefix:N or NAME=key, a lease each; also NAME=monotone… and NAME=none, see docs/s3.md (may be repeated)"},
+		{Field: "SweepEvery", At: &c.SweepEvery, Default: time.Hour},
+		{Field: "SweepGrace", At: &c.SweepGrace, Default: 24 * time.Hour, Flag: "sweep-grace", Help: "how long the bytes of versions that are neither current nor kept stay; longer than a backup of the blobs takes"},
+		{Field: "SweepRecords", At: &c.SweepRecords, Default: maintenance.DefaultRecordAge, Flag: "sweep-records", Help: "how long the records of writes stay after their bytes have gone; longer than credentials last (24h) and an upload takes"},
+		{Field: "SweepRate", At: &c.SweepRate, Flag: "sweep-rate", Help: "how many unused blobs are deleted per second (default: as many as the store can)"},
+		{Field: "RetireAfter", At: &c.RetireAfter, Flag: "retire-after", Help: "retire the fence of a resource that was unused for this long: PostgreSQL keeps no row of it (default: never)"},
+		{Field: "StartTimeout", At: &c.StartTimeout, Default: 30 * time.Second},
+		{Field: "LameDuck", At: &c.LameDuck, Flag: "lame-duck", Help: "how long /readyz fails at a stop before the ports close, so that balancers notice"},
+		{Field: "DrainTimeout", At: &c.DrainTimeout, Default: 10 * time.Second, Check: option.Positive, Flag: "drain-timeout", Common: true, Help: "how long a stop waits for transactions, requests and uploads to end"},
+	}
+	t = slices.Concat(t,
+		tlsTable("API", "HTTP API", "of the HTTP API, which then speaks TLS only (default: no TLS)", &c.APITLSCert, &c.APITLSKey, &c.APITLSClientCA),
+		tlsTable("PG", "PostgreSQL port", "that the PostgreSQL port offers to clients (default: no TLS for clients)", &c.PGTLSCert, &c.PGTLSKey, &c.PGTLSClientCA),
+		tlsTable("S3", "S3 port", "of the S3 port, which then speaks TLS only (default: no TLS)", &c.S3TLSCert, &c.S3TLSKey, &c.S3TLSClientCA),
+		c.API.Table().Within("API"), c.PG.Table().Within("PG"), c.S3.Table().Within("S3"))
+	t.Need("PGListen", "PG.Rules", "PG.ProxyNetworks")
+	return t
+}
+
+// tlsTable declares the certificate files of a port.
+func tlsTable(port, name, chain string, cert, key, clientCA *string) option.Table {
+	flag := strings.ToLower(port) + "-tls-"
+	return option.Table{
+		{Field: port + "TLSCert", At: cert, With: port + "TLSKey", Flag: flag + "cert", Common: port != "S3", Secret: true, Help: "file with the certificate chain " + chain},
+		{Field: port + "TLSKey", At: key, Flag: flag + "key", Common: port != "S3", Secret: true, Help: "file with its key"},
+		{Field: port + "TLSClientCA", At: clientCA, Needs: []string{port + "TLSCert"}, Flag: flag + "client-ca", Secret: true, Help: fmt.Sprintf("file with the authorities of clients' certificates: clients of the %s must show one (default: none is asked for)", name)},
+	}
+}
+
+// checkPostgresURL refuses also a password file that can't be read: pgx connects without a password then.
+func checkPostgresURL(value any) string {
+	url := value.(string)
+	if _, err := pgxpool.ParseConfig(url); url != "" && err != nil {
+		return "is not a PostgreSQL address" // err may contain it
+	}
+	if err := pgtext.CheckPassfile(url); url != "" && err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func checkConnections(n any) string {
+	if n.(int) > math.MaxInt32-1 {
+		return "is no such number"
+	}
+	return option.Positive(n)
+}
+
 const defaultAPIListen = "127.0.0.1:7070"
 
 func (c Config) withDefaults() Config {
-	orDefault(&c.APIListen, defaultAPIListen)
+	c.S3.DrainTimeout = cmp.Or(c.S3.DrainTimeout, c.DrainTimeout)
+	c.Table().SetDefaults()
 	if len(c.RedisNodes) == 0 {
-		orDefault(&c.MaxTTL, pglock.DefaultMaxTTL)
+		c.MaxTTL = cmp.Or(c.MaxTTL, pglock.DefaultMaxTTL)
 	}
-	orDefault(&c.DefaultTTL, min(lock.DefaultTTL, cmp.Or(c.MaxTTL, lock.DefaultTTL)))
-	orDefault(&c.StartTimeout, 30*time.Second)
-	orDefault(&c.DrainTimeout, 10*time.Second)
-	orDefault(&c.SweepEvery, time.Hour)
-	orDefault(&c.S3.DrainTimeout, c.DrainTimeout)
-	c.S3 = c.S3.WithDefaults()
+	c.DefaultTTL = cmp.Or(c.DefaultTTL, min(lock.DefaultTTL, cmp.Or(c.MaxTTL, lock.DefaultTTL)))
 	if c.S3.RootAccessKey == "" {
 		c.S3.RootAccessKey, c.S3.RootSecretKey = "root-"+rand.Text(), rand.Text()
 	}
@@ -189,13 +264,6 @@ func (c Config) withDefaults() Config {
 		c.Logger = slog.Default()
 	}
 	return c
-}
-
-func orDefault[T comparable](value *T, fallback T) {
-	var zero T
-	if *value == zero {
-		*value = fallback
-	}
 }
 
 // parsed holds what validation parses from the configuration.

@@ -91,9 +91,9 @@ const (
 // New builds a gateway. It does not connect or listen yet. The error is a [*fence.InvalidError] that names a field of
 // cfg, or the error of a part. [Gateway.Stop] frees what New made.
 func New(cfg Config) (*Gateway, error) {
-	p, err := cfg.validate()
-	if err != nil {
-		return nil, err
+	p, wrong := cfg.parse()
+	if len(wrong) > 0 {
+		return nil, wrong[0]
 	}
 	cfg = cfg.withDefaults()
 	g := &Gateway{began: time.Now(), cfg: cfg, log: cfg.Logger, parsed: p, finished: make(chan struct{}), aborted: make(chan struct{})}

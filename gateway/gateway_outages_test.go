@@ -295,14 +295,14 @@ func TestConfigIsValidatedByField(t *testing.T) {
 		"no such pair":        {func(c *gateway.Config) { c.PGListen, c.PGTLSCert, c.PGTLSKey = "127.0.0.1:0", "x.crt", "x.key" }, "PGTLSCert"},
 		"a pair for no port":  {func(c *gateway.Config) { c.PGTLSCert, c.PGTLSKey = "x.crt", "x.key" }, "PGTLSCert"},
 		"negative limit":      {func(c *gateway.Config) { c.PG.MaxConnections = -1 }, "PG.MaxConnections"},
-		"negative sweep":      {func(c *gateway.Config) { c.SweepEvery = -1 }, "times"},
+		"negative sweep":      {func(c *gateway.Config) { c.SweepEvery = -1 }, "SweepEvery"},
 		"no key":              {func(c *gateway.Config) { c.MasterKey = "" }, "keyring"},
 		"a short key":         {func(c *gateway.Config) { c.MasterKey = "k1:hunter2" }, "keyring"},
 		"no blobs":            {func(c *gateway.Config) { c.BlobDir = "" }, "BlobDir"},
 		"half of the keys":    {func(c *gateway.Config) { c.S3.RootAccessKey = "x" }, "S3.RootAccessKey"},
 		"no such rule":        {func(c *gateway.Config) { c.Buckets = map[string]string{"b": "row"} }, "rule"},
 		"buckets without S3":  {func(c *gateway.Config) { c.S3Listen, c.Buckets = "", map[string]string{"b": "key"} }, "Buckets"},
-		"negative time":       {func(c *gateway.Config) { c.StartTimeout = -1 }, "times"},
+		"negative time":       {func(c *gateway.Config) { c.StartTimeout = -1 }, "StartTimeout"},
 		"default over MaxTTL": {func(c *gateway.Config) { c.DefaultTTL, c.MaxTTL = 2*time.Second, time.Second }, "DefaultTTL"},
 	} {
 		cfg := good

@@ -24,9 +24,6 @@ func (p *parsed) readTLS(c Config) (all []error) {
 			return f.Load(tlsfiles.Use{Port: port, NextProtos: http11, ClientAuth: auth}, log)
 		}
 	}
-	if c.APITLSClientOptional && c.APITLSClientCA == "" {
-		refuse("APITLSClientOptional", "needs APITLSClientCA")
-	}
 	ofAPI := tls.RequireAndVerifyClientCert
 	if c.APITLSClientOptional {
 		ofAPI = tls.VerifyClientCertIfGiven
@@ -39,23 +36,18 @@ func (p *parsed) readTLS(c Config) (all []error) {
 		into  **tls.Config
 		there bool
 	}{
-		{"APITLS", c.apiFiles(), ofHTTP("the HTTP API", ofAPI), &p.apiTLS, true},
-		{"PGTLS", c.pgFiles(), ofPG, &p.pgTLS, c.PGListen != ""},
-		{"S3TLS", c.s3Files(), ofHTTP("the S3 port", tls.RequireAndVerifyClientCert), &p.s3TLS, c.S3Listen != ""},
+		{"APITLSCert", c.apiFiles(), ofHTTP("the HTTP API", ofAPI), &p.apiTLS, true},
+		{"PGTLSCert", c.pgFiles(), ofPG, &p.pgTLS, c.PGListen != ""},
+		{"S3TLSCert", c.s3Files(), ofHTTP("the S3 port", tls.RequireAndVerifyClientCert), &p.s3TLS, c.S3Listen != ""},
 	} {
-		cert, key, ca := port.field+"Cert", port.field+"Key", port.field+"ClientCA"
 		switch {
-		case (port.files.Cert == "") != (port.files.Key == ""):
-			refuse(cert, "and "+key+" are needed together")
-		case port.files.ClientCA != "" && port.files.Cert == "":
-			refuse(ca, "needs "+cert+" and "+key)
-		case port.files.Cert == "":
+		case port.files.Cert == "" || port.files.Key == "": // the table refuses one without the other
 		case !port.there:
-			refuse(cert, "is of a port that is not served")
+			refuse(port.field, "is of a port that is not served")
 		default:
 			var err error
 			if *port.into, err = port.load(port.files); err != nil {
-				refuse(cert, "can't be used with its key and client CA: "+err.Error())
+				refuse(port.field, "can't be used with its key and client CA: "+err.Error())
 			}
 		}
 	}

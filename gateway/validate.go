@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -17,9 +16,9 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/leases"
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/gateway/primary"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
-	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/lockmetrics"
 	"github.com/fencegate/fencegate/lock/pglock"
@@ -28,21 +27,12 @@ import (
 // Validate reports what [New] would refuse, without opening anything but certificate files. It returns a
 // [*fence.InvalidError] that names the field and shows no secret: the first of [Config.Faults].
 func (c Config) Validate() error {
-	if all := c.Faults(); len(all) > 0 {
-		return all[0]
-	}
-	return nil
+	return cmp.Or(append(c.Faults(), nil)...)
 }
 
 // Faults returns all faults that [Config.Validate] finds.
 func (c Config) Faults() []error {
-	_, all := c.judge()
-	if c.SQLURL != "" {
-		if _, err := pgxpool.ParseConfig(c.SQLURL); err != nil {
-			// err may contain it.
-			all = append(all, &fence.InvalidError{Field: "SQL URL", Reason: "is not a PostgreSQL address"})
-		}
-	}
+	_, all := c.parse()
 	return all
 }
 
@@ -51,17 +41,8 @@ func (c Config) GeneratesToken() bool {
 	return c.API.BearerToken == "" && c.Principals == nil && !loopback(c.APIListen)
 }
 
-// validate returns a [*fence.InvalidError] that names the field and shows no secret.
-func (c Config) validate() (parsed, error) {
-	p, all := c.judge()
-	if len(all) > 0 {
-		return p, all[0]
-	}
-	return p, nil
-}
-
-// judge parses the configuration and returns all faults.
-func (c Config) judge() (p parsed, all []error) {
+// parse parses the configuration and returns all faults.
+func (c Config) parse() (p parsed, all []error) {
 	refuse := func(err error) {
 		if err != nil {
 			all = append(all, err)
@@ -77,8 +58,6 @@ func (c Config) judge() (p parsed, all []error) {
 	database := ""
 	if p.pool, err = pgxpool.ParseConfig(c.PostgresURL); err == nil {
 		database = p.pool.ConnConfig.Database
-	} else if c.PostgresURL != "" {
-		refuse(&fence.InvalidError{Field: "PostgresURL", Reason: "is not a PostgreSQL address"}) // err may contain it
 	}
 	if p.current, p.masters, err = credentials.ParseMasterKeys(c.MasterKey); err == nil {
 		p.keyring, err = credentials.NewKeyring(p.current, p.masters)
@@ -90,48 +69,21 @@ func (c Config) judge() (p parsed, all []error) {
 		refuse(err)
 		refuse(objects.CheckBucketName(name))
 	}
-	all = append(all, c.faultsOfParts(database)...)
-	all = append(all, c.faultsOfPassfiles()...)
+	if invalid, ok := errors.AsType[*fence.InvalidError](pgwire.CheckRules(c.PG.Rules, database)); ok {
+		refuse(&fence.InvalidError{Field: "PG." + invalid.Field, Reason: invalid.Reason})
+	}
 	refuse(p.readAdvertised(c))
 	return p, append(all, p.readTLS(c)...)
 }
 
-// faultsOfFields are the faults of fields that no part validates.
+// faultsOfFields are the faults of single fields, and of fields that need others.
 func (c Config) faultsOfFields() (all []error) {
-	for _, f := range []struct {
-		wrong         bool
-		field, reason string
-	}{
-		{c.PostgresURL == "", "PostgresURL", "is missing"},
-		{c.S3Listen != "" && c.BlobDir == "", "BlobDir", "is missing; the S3 port needs it"},
-		{c.SQLConnections < 0 || c.SQLConnections > math.MaxInt32-1, "SQLConnections", "is no such number"},
-		{c.RetireAfter < 0, "RetireAfter", "is negative"},
-		{c.SweepRate < 0 || c.SweepGrace < 0, "SweepRate", "or SweepGrace is negative"},
-		{len(c.Buckets) > 0 && c.S3Listen == "", "Buckets", "need the S3 port"},
-		{c.PGListen == "" && c.PGSocket != "", "PGSocket", "needs PGListen"},
-		{c.PGListen == "" && len(c.PG.Rules) > 0, "PG.Rules", "need the PostgreSQL port"},
-		{min(c.MaxTTL, c.DefaultTTL, c.StartTimeout, c.LameDuck, c.DrainTimeout, c.SweepEvery) < 0, "times", "include a negative one"},
-		{c.MaxTTL > 0 && c.DefaultTTL > c.MaxTTL, "DefaultTTL", "is over MaxTTL"},
-	} {
-		if f.wrong {
-			all = append(all, &fence.InvalidError{Field: f.field, Reason: f.reason})
-		}
+	all = c.Table().Faults()
+	if c.S3Listen != "" && c.BlobDir == "" {
+		all = append(all, &fence.InvalidError{Field: "BlobDir", Reason: "is missing; the S3 port needs it"})
 	}
-	return all
-}
-
-// faultsOfParts are the faults that each part finds in its own options, with the part's name before the field.
-func (c Config) faultsOfParts(database string) (all []error) {
-	for _, part := range []struct {
-		field string
-		err   error
-	}{{"API", c.API.Validate()}, {"PG", c.PG.Validate(database)}, {"S3", c.S3.Validate()}} {
-		if invalid, ok := errors.AsType[*fence.InvalidError](part.err); ok {
-			part.err = &fence.InvalidError{Field: part.field + "." + invalid.Field, Reason: invalid.Reason}
-		}
-		if part.err != nil {
-			all = append(all, part.err)
-		}
+	if c.MaxTTL > 0 && c.DefaultTTL > c.MaxTTL {
+		all = append(all, &fence.InvalidError{Field: "DefaultTTL", Reason: "is over MaxTTL"})
 	}
 	return all
 }
@@ -279,17 +231,4 @@ func (c Config) locker() lock.Config {
 		Nodes: c.RedisNodes, Armer: leases.Armer{}, MaxTTL: c.MaxTTL, DefaultTTL: c.DefaultTTL, NodeTimeout: c.NodeTimeout,
 		KeyPrefix: lock.Prefix(c.KeyPrefix), Embedded: c.EmbeddedNodes, BestEffort: c.BestEffort,
 	}
-}
-
-// faultsOfPassfiles are the password files that can't be read: pgx connects without a password then.
-func (c Config) faultsOfPassfiles() (all []error) {
-	for _, of := range []struct{ field, url string }{{"PostgresURL", c.PostgresURL}, {"SQL URL", c.SQLURL}} {
-		if of.url == "" {
-			continue
-		}
-		if err := pgtext.CheckPassfile(of.url); err != nil {
-			all = append(all, &fence.InvalidError{Field: of.field, Reason: err.Error()})
-		}
-	}
-	return all
 }

@@ -54,17 +54,18 @@ error. The exit code is then 64.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var wrong []string
+			refuse := func(err error) { wrong = append(wrong, err.Error()) }
 			err := o.options.resolve(e, cmd)
 			if problems, ok := errors.AsType[optionfile.Problems](err); ok {
 				for _, p := range problems {
-					wrong = append(wrong, p.Error())
+					refuse(p)
 				}
-			} else if err == nil {
-				for _, fault := range o.faults(e, o.needsToken) {
-					wrong = appendError(wrong, o.options.located(fault))
-				}
+			} else if err != nil {
+				refuse(err)
 			} else {
-				wrong = appendError(wrong, err)
+				for _, fault := range o.faults(e, o.needsToken) {
+					refuse(o.options.located(fault))
+				}
 			}
 			wrong = append(wrong, e.unknownVariables(cmd.Root())...)
 			for _, warning := range append(o.options.exposed(), o.cfg.CertificateWarnings()...) {
@@ -85,13 +86,6 @@ error. The exit code is then 64.`,
 	}
 	o.register(cmd)
 	return cmd
-}
-
-func appendError(all []string, err error) []string {
-	if err == nil {
-		return all
-	}
-	return append(all, err.Error())
 }
 
 // needsToken refuses an API without authentication.

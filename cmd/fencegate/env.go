@@ -53,12 +53,6 @@ func annotate(f *pflag.FlagSet, flag, mark string, values ...string) {
 // An unset shell variable must not open a gateway to everyone.
 const neverEmpty = "never empty"
 
-func markNeverEmpty(f *pflag.FlagSet, flags ...string) {
-	for _, flag := range flags {
-		annotate(f, flag, neverEmpty)
-	}
-}
-
 func isEmpty(v pflag.Value) bool {
 	if several, ok := v.(pflag.SliceValue); ok {
 		return slices.Contains(several.GetSlice(), "")

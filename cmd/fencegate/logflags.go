@@ -1,12 +1,10 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"log/slog"
 
-	"github.com/spf13/pflag"
-
+	"github.com/fencegate/fencegate/internal/option"
 	"github.com/fencegate/fencegate/internal/pgtext"
 )
 
@@ -16,31 +14,25 @@ type logFlags struct {
 	enough        *slog.LevelVar // the least level that is logged
 }
 
-func (l *logFlags) register(f *pflag.FlagSet) {
-	f.StringVar(&l.level, "log-level", "info", "the least level that is logged: debug, info, warn or error")
-	f.StringVar(&l.format, "log-format", "text", "text or json")
-	l.enough = new(slog.LevelVar)
-}
-
-var logLevels = map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
-
-func (l *logFlags) validate() error {
-	if _, ok := logLevels[l.level]; !ok {
-		return usage(fmt.Errorf("--log-level %q: it must be debug, info, warn or error", l.level))
+func (l *logFlags) table() option.Table {
+	return option.Table{
+		{Field: "log level", At: &l.level, Default: "info", Check: option.OneOf("debug", "info", "warn", "error"), Flag: "log-level", Common: true, Reload: option.Applies, Help: "the least level that is logged: debug, info, warn or error"},
+		{Field: "log format", At: &l.format, Default: "text", Check: option.OneOf("text", "json"), Flag: "log-format", Help: "text or json"},
 	}
-	if l.format != "text" && l.format != "json" {
-		return usage(fmt.Errorf("--log-format %q: it must be text or json", l.format))
-	}
-	return nil
 }
 
 // apply sets the logger's level to the flag's.
-func (l *logFlags) apply() { l.enough.Set(logLevels[l.level]) }
+func (l *logFlags) apply() {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(l.level)) // the flag has been checked
+	l.enough.Set(level)
+}
 
 func (l *logFlags) open(w io.Writer) (*slog.Logger, error) {
-	if err := l.validate(); err != nil {
+	if err := first(flagFaults(l.table())); err != nil {
 		return nil, err
 	}
+	l.enough = new(slog.LevelVar)
 	l.apply()
 	how := &slog.HandlerOptions{Level: l.enough, ReplaceAttr: readable}
 	if l.format == "json" {

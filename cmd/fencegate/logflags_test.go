@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/spf13/pflag"
 )
 
 // pgx reports each try to connect on a line of its own, first that without which it goes on.
@@ -19,7 +18,6 @@ func TestAFailedConnectionToPostgreSQLIsLoggedInOneLine(t *testing.T) {
 	}
 	for _, format := range []string{"text", "json"} {
 		var o logFlags
-		o.register(pflag.NewFlagSet("", pflag.ContinueOnError))
 		o.level, o.format = "info", format
 		var logged bytes.Buffer
 		log, wrong := o.open(&logged)

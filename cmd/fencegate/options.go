@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/option"
 	"github.com/fencegate/fencegate/internal/optionfile"
 )
 
@@ -19,20 +23,19 @@ import (
 var sections = []string{"api.tls", "pg.tls", "s3.tls", "redis.tls", "api", "log", "metrics", "pg", "postgres", "redis", "s3", "sql", "sweep"}
 
 // keysHint is the hint for a misspelled option.
-const keysHint = "fencegate config print shows the keys that are set; fencegate serve --help has all flags: --pg-tls-cert is pg.tls.cert"
+const keysHint = "fencegate config print shows the keys that are set; fencegate serve --help=all has all flags: --pg-tls-cert is pg.tls.cert"
 
 // Annotations of flags of serve.
 const (
 	fileKey    = "key in the file" // if it differs from the flag's name; "": not in the file
-	reloadable = "reloadable"      // SIGHUP applies a change in the file; the value is the condition, if any
+	reloadable = "reloadable"      // the value is the Reload of the flag's row
+	common     = "common"          // --help shows it
 )
-
-func markKey(f *pflag.FlagSet, flag, key string) { annotate(f, flag, fileKey, key) }
 
 // keyOf returns a flag's key in serve's file, or "".
 func keyOf(f *pflag.Flag) string {
 	if marked := f.Annotations[fileKey]; marked != nil {
-		return marked[0]
+		return strings.TrimPrefix(marked[0], "-")
 	}
 	if f.Name == "help" || f.Name == "version" {
 		return ""
@@ -63,18 +66,106 @@ func (o origin) String() string { return cmp.Or(o.where, "default") }
 // options are the flags of serve with the origin of each value:
 // the command line, the environment, the file, or the default.
 type options struct {
+	table   option.Table
 	flags   *pflag.FlagSet
 	path    string // of the file; "": none
 	file    *optionfile.File
 	origins map[string]origin // by flag; absent for defaults
 }
 
-// registerFile adds the flag that names the file.
-func (o *options) registerFile(f *pflag.FlagSet) {
-	o.flags, o.origins = f, map[string]origin{}
-	f.StringVar(&o.path, "config", "", "YAML file with the options, see docs/configuration.md; variables override it, and flags override variables (default: none)")
-	markKey(f, "config", "")
-	markNeverEmpty(f, "config")
+// register adds the flags of a table, the one that names the file, and --help.
+func (o *options) register(cmd *cobra.Command, table option.Table) {
+	o.flags, o.origins = cmd.Flags(), map[string]origin{}
+	o.table = append(table.Flags(), option.Row{
+		Field: "option file", At: &o.path, Flag: "config", Key: "-", Common: true, Secret: true,
+		Help: "YAML file with the options, see docs/configuration.md; variables override it, and flags override variables (default: none)",
+	})
+	registerTable(o.flags, o.table)
+	for _, r := range o.table {
+		for mark, value := range map[string]any{fileKey: r.Key, reloadable: r.Reload, neverEmpty: r.Secret, common: r.Common} {
+			if value != "" && value != false {
+				annotate(o.flags, r.Flag, mark, fmt.Sprint(value))
+			}
+		}
+	}
+	registerHelp(cmd)
+}
+
+// registerTable adds the flags of a table.
+func registerTable(f *pflag.FlagSet, table option.Table) {
+	table.SetPresets()
+	for _, r := range table {
+		switch at := r.At.(type) {
+		case *string:
+			f.StringVar(at, r.Flag, *at, r.Help)
+		case *bool:
+			f.BoolVar(at, r.Flag, *at, r.Help)
+		case *int:
+			f.IntVar(at, r.Flag, *at, r.Help)
+		case *time.Duration:
+			f.DurationVar(at, r.Flag, *at, r.Help)
+		case *[]string:
+			if r.Split {
+				f.StringSliceVar(at, r.Flag, nil, r.Help)
+			} else {
+				f.StringArrayVar(at, r.Flag, nil, r.Help)
+			}
+		}
+	}
+}
+
+// flagFaults returns what is wrong with the values of a table's flags.
+func flagFaults(table option.Table) []error {
+	all := table.FlagFaults(envName)
+	for i := range all {
+		all[i] = usage(all[i])
+	}
+	return all
+}
+
+// inFlags rewrites the refusal of a field in terms of the command line, if a flag sets the field.
+func (o *options) inFlags(err error) error {
+	invalid, ok := errors.AsType[*fence.InvalidError](err)
+	if !ok {
+		return err
+	}
+	if flag := o.table.Flag(invalid.Field); flag != "" {
+		return usage(&fence.InvalidError{Field: flag, Reason: invalid.Reason})
+	}
+	return usage(err)
+}
+
+// helpFlag is the value of --help: true, false or all.
+type helpFlag struct{ shown, all bool }
+
+func (h *helpFlag) Set(text string) (err error) {
+	if h.all = text == "all"; h.all {
+		text = "true"
+	}
+	h.shown, err = strconv.ParseBool(text)
+	return err
+}
+
+func (h *helpFlag) String() string { return strconv.FormatBool(h.shown) } // as cobra reads it
+func (*helpFlag) Type() string     { return "bool" }
+
+// registerHelp adds --help, which shows the common flags, and --help=all.
+func registerHelp(cmd *cobra.Command) {
+	help := &helpFlag{}
+	f := cmd.Flags().VarPF(help, "help", "h", "show the common flags; --help=all: all flags")
+	f.NoOptDefVal = "true"
+	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		hidden := 0
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Hidden = !help.all && f.Name != "help" && f.Annotations[common] == nil; f.Hidden {
+				hidden++
+			}
+		})
+		cmd.Parent().HelpFunc()(cmd, args)
+		if hidden > 0 {
+			_, _ = fmt.Fprintf(cmd.OutOrStdout(), "\n%s --help=all shows %d more flags.\n", cmd.CommandPath(), hidden)
+		}
+	})
 }
 
 // resolve sets each flag that is missing on the command line from the environment, or else from the file.
@@ -152,17 +243,10 @@ func valuesOf(f *pflag.Flag) []string {
 }
 
 func kindOf(f *pflag.Flag) optionfile.Kind {
-	switch f.Value.Type() {
-	case "bool":
-		return optionfile.Bool
-	case "int":
-		return optionfile.Number
-	case "duration":
-		return optionfile.Duration
-	case "stringSlice", "stringArray":
+	if _, several := f.Value.(pflag.SliceValue); several {
 		return optionfile.List
 	}
-	return optionfile.Text
+	return optionfile.Kind(f.Value.Type())
 }
 
 var namedFlags = regexp.MustCompile(`--([a-z0-9-]+)`)

@@ -82,7 +82,7 @@ func (o *serveFlags) rules() (rules []pgwire.Rule, err error) {
 		return rules, nil
 	}
 	if rules, err = pgwire.ParseRules(splitAll(o.pgPolicies)); err != nil {
-		return nil, inFlags(err)
+		return nil, o.options.inFlags(err)
 	}
 	return rules, nil
 }

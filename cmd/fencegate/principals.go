@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/access/accessfile"
@@ -53,11 +52,7 @@ func (o *serveFlags) reloadPrincipals(g *gateway.Gateway, cfg gateway.Config) {
 		opts, err := file.Options(cfg.Logger)
 		return file.Principals, opts, err
 	})
-	// A field that is not in the file belongs to a flag.
-	if invalid, ok := errors.AsType[*fence.InvalidError](err); ok && flagOf[invalid.Field] != "" {
-		err = inFlags(err)
-	}
-	if err != nil {
+	if err = o.options.inFlags(err); err != nil { // a field that is not in the file belongs to a flag
 		cfg.Logger.Error("SIGHUP: the principals are refused; the previous ones stay", "file", o.principalsFile, "error", oneLine(err.Error()))
 	}
 }

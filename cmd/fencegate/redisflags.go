@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/option"
 	"github.com/fencegate/fencegate/internal/regular"
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 	"github.com/fencegate/fencegate/lock"
@@ -31,40 +32,47 @@ type redisFlags struct {
 
 const nodeForms = "host:port each, or rediss://USER@host:port for TLS; NAME@host:port+host:port for the primary that Sentinels at these addresses call NAME"
 
-func (r *redisFlags) register(f *pflag.FlagSet, more string) {
-	f.StringSliceVar(&r.addrs, "redis", nil, "addresses of the independent Redis nodes, 1, 3 or 5 of them, "+nodeForms+more)
-	f.StringVar(&r.prefix, "redis-prefix", "", "prefix of all keys on the Redis nodes, the same for all gateways and commands of a database (default: fencegate: and the database's UUID, which PostgreSQL has)")
-	f.StringVar(&r.user, "redis-user", "", "user name on the Redis nodes")
-	f.StringVar(&r.passwordFile, "redis-password-file", "", "file with the Redis nodes' password, read again for each login (or the password itself in FENCEGATE_REDIS_PASSWORD)")
-	f.BoolVar(&r.durable, "redis-durable", false, "the only Redis node keeps all it acknowledged over each restart (appendonly yes, appendfsync always), and is never restored from a copy: it is admitted at once then")
-	f.BoolVar(&r.tls, "redis-tls", false, "speak TLS to all Redis nodes, and their Sentinels; so with each of the flags below")
-	f.StringVar(&r.ca, "redis-tls-ca", "", "file with the authorities of the Redis nodes' certificates (default: the system's)")
-	f.StringVar(&r.cert, "redis-tls-cert", "", "file with the certificate chain that is shown to the Redis nodes, read again for each connection (default: none)")
-	f.StringVar(&r.key, "redis-tls-key", "", "file with its key")
-	f.StringVar(&r.tlsName, "redis-tls-server-name", "", "name that the Redis nodes' certificates must have (default: the host in the address)")
-	markKey(f, "redis", "redis.nodes")
-	markKey(f, "redis-tls", "redis.tls.enabled")
+// table declares the flags. more follows the help of --redis.
+func (r *redisFlags) table(more string) option.Table {
+	return option.Table{
+		{Field: "RedisNodes", At: &r.addrs, Aliases: map[string]string{"nodes": " nodes"}, Flag: "redis", Key: "redis.nodes", Split: true, Common: true, Help: "addresses of the independent Redis nodes, 1, 3 or 5 of them, " + nodeForms + more},
+		{Field: "KeyPrefix", At: &r.prefix, Check: checkPrefix, Flag: "redis-prefix", Help: "prefix of all keys on the Redis nodes, the same for all gateways and commands of a database (default: fencegate: and the database's UUID, which PostgreSQL has)"},
+		{Field: "redis user", At: &r.user, Flag: "redis-user", Help: "user name on the Redis nodes"},
+		{Field: "redis password", At: &r.passwordFile, Flag: "redis-password-file", Common: true, Secret: true, Help: "file with the Redis nodes' password, read again for each login (or the password itself in FENCEGATE_REDIS_PASSWORD)"},
+		{Field: "redis durable", At: &r.durable, Flag: "redis-durable", Help: "the only Redis node keeps all it acknowledged over each restart (appendonly yes, appendfsync always), and is never restored from a copy: it is admitted at once then"},
+		{Field: "redis TLS", At: &r.tls, Flag: "redis-tls", Key: "redis.tls.enabled", Help: "speak TLS to all Redis nodes, and their Sentinels; so with each of the flags below"},
+		{Field: "redis CA", At: &r.ca, Flag: "redis-tls-ca", Secret: true, Help: "file with the authorities of the Redis nodes' certificates (default: the system's)"},
+		{Field: "redis certificate", At: &r.cert, With: "redis key", Flag: "redis-tls-cert", Secret: true, Help: "file with the certificate chain that is shown to the Redis nodes, read again for each connection (default: none)"},
+		{Field: "redis key", At: &r.key, Flag: "redis-tls-key", Secret: true, Help: "file with its key"},
+		{Field: "redis server name", At: &r.tlsName, Flag: "redis-tls-server-name", Help: "name that the Redis nodes' certificates must have (default: the host in the address)"},
+	}
 }
+
+func (r *redisFlags) register(f *pflag.FlagSet, more string) { registerTable(f, r.table(more)) }
 
 // maxPrefix is the longest prefix in bytes: each command carries it.
 const maxPrefix = 200
 
 // checkPrefix refuses a prefix that a person, a shell or a node's access list could misread.
-func (r *redisFlags) checkPrefix() error {
+func checkPrefix(prefix any) string {
+	text := prefix.(string)
 	odd := func(c rune) bool {
 		return (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && !strings.ContainsRune(".:_-/{}", c)
 	}
-	if len(r.prefix) > maxPrefix || strings.ContainsFunc(r.prefix, odd) || strings.HasSuffix(r.prefix, ":") {
-		return usage(fmt.Errorf("--redis-prefix %q: at most %d letters, digits and any of . : _ - / { } are allowed, without a colon at the end, which is added", r.prefix, maxPrefix))
+	if len(text) <= maxPrefix && !strings.ContainsFunc(text, odd) && !strings.HasSuffix(text, ":") {
+		return ""
 	}
-	return nil
+	return fmt.Sprintf("%q: at most %d letters, digits and any of . : _ - / { } are allowed, without a colon at the end, which is added", text, maxPrefix)
 }
+
+// check returns what is wrong with the flags' values.
+func (r *redisFlags) check() error { return first(flagFaults(r.table(""))) }
 
 // keyPrefix returns --redis-prefix, or else the prefix of the database at url. url "" means no database.
 func (r *redisFlags) keyPrefix(ctx context.Context, url string) (string, error) {
 	switch {
 	case r.prefix != "":
-		return r.prefix, r.checkPrefix()
+		return r.prefix, r.check()
 	case url == "":
 		return "", usage(errors.New("the nodes may serve several databases: name this one with --postgres-url (or FENCEGATE_POSTGRES_URL), or the prefix of its keys with --redis-prefix"))
 	}
@@ -81,7 +89,7 @@ func (r *redisFlags) keyPrefix(ctx context.Context, url string) (string, error) 
 
 // nodes returns the nodes that the flags name; none if --redis is missing.
 func (r *redisFlags) nodes(e env) ([]lock.Node, error) {
-	if err := r.checkPrefix(); err != nil {
+	if err := r.check(); err != nil {
 		return nil, err
 	}
 	password, _ := e.lookup(redisPasswordVariable)
@@ -150,10 +158,7 @@ func (r *redisFlags) tlsConfig() (*tls.Config, error) {
 	if cfg.RootCAs, err = r.authorities(); err != nil {
 		return nil, err
 	}
-	if (r.cert == "") != (r.key == "") {
-		return nil, usage(errors.New("--redis-tls-cert and --redis-tls-key are needed together"))
-	}
-	if r.cert == "" {
+	if r.cert == "" || r.key == "" {
 		return cfg, nil
 	}
 	if _, err := tlsfiles.Pair(r.cert, r.key); err != nil {

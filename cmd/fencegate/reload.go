@@ -9,10 +9,10 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/option"
 )
 
 // reloads annotates commands that read their files again on SIGHUP instead of ending.
@@ -22,20 +22,6 @@ const reloads = "reloads"
 // as it ends any program in Go.
 func withoutHangup(endings []os.Signal) []os.Signal {
 	return slices.DeleteFunc(slices.Clone(endings), func(s os.Signal) bool { return s == syscall.SIGHUP || s == syscall.SIGQUIT })
-}
-
-// ofPrincipals is the condition for reloading the principals'
-// options: a running gateway can't switch principals on or off.
-const ofPrincipals = "with principals, before and after"
-
-// markReloadable annotates the options that SIGHUP applies; reload applies them.
-func (o *serveFlags) markReloadable(f *pflag.FlagSet) {
-	for _, flag := range []string{"log-level", "pg-policy", "pg-policy-file"} {
-		annotate(f, flag, reloadable)
-	}
-	for _, flag := range []string{"principals", "token-file"} {
-		annotate(f, flag, reloadable, ofPrincipals)
-	}
 }
 
 // reloading reads the option file, the policies and the principals again at each SIGHUP, until stop is called. stop
@@ -84,20 +70,19 @@ func (o *serveFlags) reload(e env, g *gateway.Gateway, cfg gateway.Config) {
 // name and wait for the next start. A file that serve would not start with changes nothing.
 func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) {
 	next, err := o.again(e, g.GeneratedToken() != "")
+	var applied, waiting []string
+	if err == nil {
+		applied, waiting = o.changes(next)
+		if slices.ContainsFunc(applied, ofRules) && next.policyFile == "" {
+			var rules []pgwire.Rule
+			if rules, err = next.rules(); err == nil {
+				err = g.Permit(rules) // Permit logs the changes
+			}
+		}
+	}
 	if err != nil {
 		log.Error("SIGHUP: the configuration is refused; the previous one stays", "file", o.options.path, "error", oneLine(err.Error()))
 		return
-	}
-	applied, waiting := o.changes(next)
-	if slices.ContainsFunc(applied, ofRules) && next.policyFile == "" {
-		rules, err := next.rules()
-		if err == nil {
-			err = g.Permit(rules) // Permit logs the changes
-		}
-		if err != nil {
-			log.Error("SIGHUP: the configuration is refused; the previous one stays", "file", o.options.path, "error", oneLine(err.Error()))
-			return
-		}
 	}
 	for _, name := range applied {
 		_ = setFlag(o.options.flags.Lookup(name), valuesOf(next.options.flags.Lookup(name))) // next accepted the same texts
@@ -146,10 +131,10 @@ func (o *serveFlags) changes(next *serveFlags) (applied, waiting []string) {
 	// A truncated file could have this effect.
 	opens := o.limits() && !next.limits() || o.limitsEveryone() && !next.limitsEveryone()
 	for _, f := range o.options.inOrder() {
-		condition, may := f.Annotations[reloadable]
+		when := f.Annotations[reloadable]
 		switch {
 		case slices.Equal(valuesOf(f), valuesOf(next.options.flags.Lookup(f.Name))):
-		case may && len(condition) == 0 && (!opens || !ofRules(f.Name)), may && len(condition) > 0 && principals:
+		case slices.Contains(when, option.Applies) && (!opens || !ofRules(f.Name)), slices.Contains(when, option.WithPrincipals) && principals:
 			applied = append(applied, f.Name)
 		default:
 			waiting = append(waiting, f.Name)

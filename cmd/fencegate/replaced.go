@@ -17,19 +17,20 @@ func (o *serveFlags) warnReplaced(cfg gateway.Config) {
 		flag, path string
 		same       func() (bool, error)
 	}{
-		{"token-file", o.startToken(), sameSecret("--token-file", o.tokenFile, cfg.API.BearerToken)},
+		{"token-file", o.tokenFile, sameSecret("--token-file", o.tokenFile, cfg.API.BearerToken)},
 		{"master-key-file", o.masterKeyFile, func() (bool, error) {
 			keys, err := readKeys(o.masterKeyFile)
 			return slices.Equal(strings.Fields(keys), strings.Fields(cfg.MasterKey)), err
 		}},
 		{"s3-secret-key-file", o.s3SecretKeyFile, sameSecret("--s3-secret-key-file", o.s3SecretKeyFile, cfg.S3.RootSecretKey)},
-		{"redis-tls-ca", o.authorities(cfg), func() (bool, error) {
+		{"redis-tls-ca", o.redis.ca, func() (bool, error) {
 			pool, err := o.redis.authorities()
 			return pool.Equal(authoritiesOf(cfg.RedisNodes)), err
 		}},
 	} {
-		if f.path == "" {
-			continue
+		switch {
+		case f.path == "", f.flag == "token-file" && o.principalsFile != "", f.flag == "redis-tls-ca" && len(cfg.RedisNodes) == 0:
+			continue // nothing that only a start reads
 		}
 		switch same, err := f.same(); {
 		case err != nil && o.options.path == "": // with a file of options again has read what the next start needs
@@ -41,22 +42,6 @@ func (o *serveFlags) warnReplaced(cfg gateway.Config) {
 	if len(replaced) > 0 {
 		cfg.Logger.Warn("SIGHUP: some files have changed, which needs a restart; their previous content stays in use until then", "options", keysOf(o, replaced))
 	}
-}
-
-// authorities returns the file of the nodes' authorities, if there are nodes.
-func (o *serveFlags) authorities(cfg gateway.Config) string {
-	if len(cfg.RedisNodes) == 0 {
-		return ""
-	}
-	return o.redis.ca
-}
-
-// startToken returns the file of the bearer token, if only a start reads it.
-func (o *serveFlags) startToken() string {
-	if o.principalsFile != "" {
-		return ""
-	}
-	return o.tokenFile
 }
 
 func sameSecret(flag, path, used string) func() (bool, error) {

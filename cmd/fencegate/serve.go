@@ -8,16 +8,15 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/fencegate/fencegate/gateway"
-	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+	"github.com/fencegate/fencegate/internal/option"
 	"github.com/fencegate/fencegate/internal/terminal"
-	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/migrate"
 )
 
@@ -29,10 +28,12 @@ const (
 
 const lockUsage = "where leases come from: redis (embedded nodes), or postgres, without any Redis"
 
+var checkLock = option.OneOf(lockRedis, lockPostgres)
+
 // fromPostgres parses --lock for dev and demo.
 func fromPostgres(lock string) (bool, error) {
-	if lock != lockRedis && lock != lockPostgres {
-		return false, usage(fmt.Errorf("--lock %q: it must be redis or postgres", lock))
+	if reason := checkLock(lock); reason != "" {
+		return false, usage(errors.New("--lock " + reason))
 	}
 	return lock == lockPostgres, nil
 }
@@ -44,7 +45,6 @@ type serveFlags struct {
 	redis                    redisFlags
 	pgPolicies               []string
 	policyFile               string
-	maxLease                 time.Duration
 	principalsFile           string
 	pgProxies                []string
 	s3Listen                 string
@@ -64,7 +64,7 @@ func newServe(e env) *cobra.Command {
 own: run any number behind a balancer, with the same master key. Leases come from
 Redis nodes, or, with --lock postgres, from the same PostgreSQL: then there is no Redis.
 
-Passwords belong into the environment or into files, not on the command line: every flag has
+Pass passwords by environment or file, not on the command line: every flag has
 a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from files.
 With --config the options come from a YAML file. Variables override it, and flags override
 variables. On SIGHUP it is read again; "fencegate config check" reads it as serve does.`,
@@ -84,17 +84,14 @@ variables. On SIGHUP it is read again; "fencegate config check" reads it as serv
 			for _, warning := range o.warnings(e, cmd.Root()) {
 				log.Warn(warning)
 			}
-			cfg, err := o.config(e, log)
-			if err == nil {
-				err = first(checkTogether(cmd.Flags()))
-			}
-			if err != nil {
-				return o.options.located(err)
+			cfg, wrong := o.read(e, log)
+			if len(wrong) > 0 {
+				return o.options.located(wrong[0])
 			}
 			warnShort(cfg.Logger, cfg.API.BearerToken)
 			g, err := gateway.New(cfg)
 			if err != nil {
-				return o.options.located(inFlags(err))
+				return o.options.located(o.options.inFlags(err))
 			}
 			defer o.reloading(cmd.Context(), e, g, cfg)()
 			if err := tellToken(cmd.ErrOrStderr(), g.GeneratedToken()); err != nil {
@@ -156,76 +153,21 @@ func tellToken(stderr io.Writer, token string) error {
 	return err
 }
 
-func (o *serveFlags) register(cmd *cobra.Command) {
-	f, c := cmd.Flags(), &o.cfg
-	o.options.registerFile(f)
-	f.StringVar(&c.PostgresURL, "postgres-url", "", "the guarded database, as a login in the role fence_gateway (required)")
-	f.StringVar(&c.SQLURL, "sql-url", "", "the same database, as a login that is only in fence_writer: for SQL over HTTP (default: not offered)")
-	f.IntVar(&c.SQLConnections, "sql-connections", 8, "how many requests of SQL over HTTP may run at once; further ones wait")
-	f.StringVar(&o.lock, "lock", lockRedis, "where leases come from: redis, or postgres, which needs no Redis; the same for all gateways of a database")
-	o.redis.register(f, " (required with --lock redis)")
-	f.StringVar(&c.APIListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
-	f.IntVar(&c.API.MaxConnections, "api-max-connections", 4096, "how many connections the HTTP API has open at once; a further one replaces an idle one, or is closed if none is idle")
-	f.StringVar(&c.MetricsListen, "metrics-listen", "", "address that serves /metrics alone, without a token, such as 127.0.0.1:9464 (default: only the HTTP API has it)")
-	f.StringArrayVar(&c.MetricsPrefixes, "metrics-prefix", nil, "start of resource names, such as jobs/, by which /metrics counts held leases; the longest match counts (may be repeated, 20 at most; default: none)")
-	f.DurationVar(&o.maxLease, "max-lease", 24*time.Hour, "how long a lease of the HTTP API may be renewed from its acquisition; 0: without limit")
-	registerTLS(f, "api", "HTTP API", &c.APITLSCert, &c.APITLSKey, &c.APITLSClientCA)
-	f.BoolVar(&c.APITLSClientOptional, "api-tls-client-optional", false, "also serve clients of the HTTP API without a certificate: their bearer token says who they are")
-	o.registerPG(f)
-	f.DurationVar(&c.LameDuck, "lame-duck", 0, "how long /readyz fails at a stop before the ports close, so that balancers notice")
-	f.DurationVar(&c.DrainTimeout, "drain-timeout", 10*time.Second, "how long a stop waits for transactions, requests and uploads to end")
-	o.registerS3(f)
-	f.StringVar(&c.AdvertiseHost, "advertise-host", "", "host name that clients reach the ports by (default: the one that they reached the HTTP API by)")
-	f.StringVar(&c.PGAdvertise, "pg-advertise", "", "HOST:PORT that clients reach the PostgreSQL port by, such as a balancer's (default: --advertise-host and the port that it listens on)")
-	f.StringVar(&c.S3Advertise, "s3-advertise", "", "URL that clients reach the S3 port by, such as a balancer's https://s3.example.net (default: --advertise-host, and port and scheme as it listens)")
-	f.StringVar(&c.BlobDir, "blobs", "", "where the blobs go: a folder, or s3://BUCKET/PREFIX?endpoint=URL&region=REGION with credentials in AWS_… variables, see docs/s3.md (default: no S3 port)")
-	f.DurationVar(&c.SweepRecords, "sweep-records", maintenance.DefaultRecordAge, "how long the records of writes stay after their bytes have gone; longer than credentials last (24h) and an upload takes")
-	f.DurationVar(&c.SweepGrace, "sweep-grace", 24*time.Hour, "how long the bytes of versions that are neither current nor kept stay; longer than a backup of the blobs takes")
-	f.DurationVar(&c.RetireAfter, "retire-after", 0, "retire the fence of a resource that was unused for this long: PostgreSQL keeps no row of it (default: never)")
-	f.IntVar(&c.SweepRate, "sweep-rate", 0, "how many unused blobs are deleted per second (default: as many as the store can)")
-	f.StringVar(&c.S3.Region, "region", "us-east-1", "S3 region")
-	f.StringVar(&o.masterKeyFile, "master-key-file", "", "file with the master keys, the same for all replicas: KEY-ID:64 hexadecimal digits, current first (required)")
-	f.StringVar(&o.tokenFile, "token-file", "", "file with the bearer token of the HTTP API, with --principals read again at SIGHUP (default off loopback: one is made and shown, on a terminal)")
-	f.StringVar(&o.principalsFile, "principals", "", "file with the principals and what each may do, read again at SIGHUP; what no rule allows is refused (default: every holder of the bearer token may do everything)")
-	f.IntVar(&c.API.PrincipalRate, "api-rate", 0, "how many requests per second each principal may make to the HTTP API and the live page, except renewals and releases of leases (default: no limit)")
-	f.StringVar(&c.S3.RootAccessKey, "s3-access-key", "", "access key that may read all objects and manage buckets")
-	f.StringVar(&o.s3SecretKeyFile, "s3-secret-key-file", "", "file with its secret key")
-	f.StringArrayVar(&o.buckets, "bucket", nil, "bucket and rule, made if missing: NAME=bucket, NAME=prefix:N or NAME=key, a lease each; also NAME=monotone… and NAME=none, see docs/s3.md (may be repeated)")
-	f.DurationVar(&c.MaxTTL, "max-ttl", 0, "longest lease; over Redis at most the nodes' own, which --init sets to it at the first start (default: the nodes', 1m at the first start; 5m with --lock postgres)")
-	f.DurationVar(&c.NodeTimeout, "node-timeout", lock.DefaultNodeTimeout, "how long one step waits for a Redis node")
-	f.BoolVar(&c.BestEffort, "redis-best-effort", false, "choose availability over exclusion: admit a Redis node that lost its data, or failed over, at once; two may hold a resource then, and the fence lets only the newest write; the same for all gateways of a database")
-	f.BoolVar(&c.InitNodes, "init", false, "admit Redis nodes that are proven empty at once: for the first start")
-	o.log.register(f)
-	for flag, key := range map[string]string{
-		"node-timeout": "redis.node-timeout", "init": "redis.init", "token-file": "api.token-file", "region": "s3.region", "blobs": "s3.blobs", "bucket": "s3.buckets",
-	} {
-		markKey(f, flag, key)
-	}
-	o.markReloadable(f)
-	markNeverEmpty(f, "principals", "token-file", "master-key-file", "pg-policy", "pg-policy-file", "s3-access-key", "s3-secret-key-file",
-		"api-tls-cert", "api-tls-key", "api-tls-client-ca", "pg-tls-cert", "pg-tls-key", "pg-tls-client-ca", "s3-tls-cert", "s3-tls-key", "s3-tls-client-ca",
-		"redis-password-file", "redis-tls-ca", "redis-tls-cert", "redis-tls-key")
+// table declares the options of serve: the gateway's, with what the command line keeps in another form, and its own.
+func (o *serveFlags) table() option.Table {
+	t := slices.Concat(o.cfg.Table(), o.redis.table(" (required with --lock redis)"), o.log.table(), option.Table{
+		{Field: "PostgresLeases", At: &o.lock, Default: lockRedis, Check: checkLock, Flag: "lock", Common: true, Help: "where leases come from: redis, or postgres, which needs no Redis; the same for all gateways of a database"},
+		{Field: "PG.RulesFile", At: &o.policyFile, Needs: []string{"PGListen"}, Flag: "pg-policy-file", Secret: true, Reload: option.Applies, Help: "file with the policies, read again at SIGHUP: lines such as policy app=open (instead of --pg-policy)"},
+	})
+	t.Bind(map[string]any{
+		"keyring": &o.masterKeyFile, "Principals": &o.principalsFile, "Buckets": &o.buckets, "S3Listen": &o.s3Listen,
+		"API.BearerToken": &o.tokenFile, "PG.Rules": &o.pgPolicies, "PG.ProxyNetworks": &o.pgProxies, "S3.RootSecretKey": &o.s3SecretKeyFile,
+	})
+	return t
 }
 
-func (o *serveFlags) registerPG(f *pflag.FlagSet) {
-	c := &o.cfg
-	f.StringVar(&c.PGListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
-	f.StringVar(&c.PGSocket, "pg-socket", "", "path of a Unix socket for the PostgreSQL port, beside its address: DIRECTORY/.s.PGSQL.PORT (default: none)")
-	f.StringVar(&c.PGTLSCert, "pg-tls-cert", "", "file with the certificate chain that the PostgreSQL port offers to clients (default: no TLS for clients)")
-	f.StringVar(&c.PGTLSKey, "pg-tls-key", "", "file with its key")
-	f.StringVar(&c.PGTLSClientCA, "pg-tls-client-ca", "", "file with the authorities of clients' certificates: clients of the PostgreSQL port must show one (default: none is asked for)")
-	f.StringArrayVar(&o.pgPolicies, "pg-policy", nil, "what sessions without a current grant may do: USER=POLICY or USER@DATABASE=POLICY, with open, read-only or grant-required, and * for all; the first that fits counts (may be repeated; default: open)")
-	f.StringVar(&o.policyFile, "pg-policy-file", "", "file with the policies, read again at SIGHUP: lines such as policy app=open (instead of --pg-policy)")
-	f.IntVar(&c.PG.MaxConnections, "pg-max-connections", 1000, "how many connections the PostgreSQL port takes at once")
-	f.IntVar(&c.PG.MaxUserConnections, "pg-max-user-connections", 0, "how many of them one role may have (default: no limit of its own)")
-	f.IntVar(&c.PG.MaxAddressLogins, "pg-max-address-logins", 0, "how many connections of one address may be on their way to a login (default: half of --pg-max-connections)")
-	f.StringSliceVar(&o.pgProxies, "pg-proxy-from", nil, "networks of balancers whose connections to the PostgreSQL port begin with a header of the PROXY protocol, version 2, such as 10.0.0.0/24 (may be repeated; default: none)")
-	f.BoolVar(&c.PG.NamesClients, "pg-client-in-name", true, "add the client's address to the application_name of sessions, which pg_stat_activity shows")
-	f.DurationVar(&c.PG.FirstByteTimeout, "pg-first-byte-timeout", 5*time.Second, "how long a client of the PostgreSQL port may take to send its first byte")
-	f.DurationVar(&c.PG.LoginTimeout, "pg-login-timeout", 30*time.Second, "how long a login to the PostgreSQL port may take")
-	f.DurationVar(&c.PG.IdleTimeout, "pg-idle-timeout", 0, "end sessions that have been idle for this long outside of a transaction (default: never)")
-	f.DurationVar(&c.PG.IdleInTransactionTimeout, "pg-idle-in-transaction-timeout", 0, "end sessions that have been idle for this long inside of a transaction (default: never)")
-	f.DurationVar(&c.PG.SlowClientTimeout, "pg-slow-client-timeout", 0, "end sessions whose client reads nothing of what PostgreSQL sends, or leaves a message unfinished, for this long (default: never)")
+func (o *serveFlags) register(cmd *cobra.Command) {
+	o.options.register(cmd, o.table())
 }
 
 func parseNetworks(texts []string) (all []netip.Prefix, err error) {

@@ -23,7 +23,7 @@ const (
 // functions that an older schema lacks. which is the set that the gateway's ports need. An unreachable server is left
 // to the gateway's own retries. A newer schema serves older programs unless it says otherwise.
 func awaitSchema(ctx context.Context, url string, which migrate.Set, patience time.Duration, log *slog.Logger) error {
-	begun, told := time.Now(), false
+	begun, warned := time.Now(), false
 	for again := time.NewTicker(schemaLook); ; {
 		look, cancel := context.WithTimeout(ctx, schemaAnswer)
 		state, err := migrate.Look(look, url, which)
@@ -38,9 +38,9 @@ func awaitSchema(ctx context.Context, url string, which migrate.Set, patience ti
 		case err != nil && time.Since(begun) >= patience:
 			again.Stop()
 			return withHint(fmt.Errorf("the database's schema: %w", err), exitFailed, "fencegate migrate status, as this login, must answer; migrate up publishes what it reads")
-		case err != nil && !told:
+		case err != nil && !warned:
 			log.Warn("failed to read the schema's version: waiting", "error", err, "at most", patience)
-			told = true
+			warned = true
 		case err != nil:
 		case state.NeedsNewerProgram():
 			again.Stop()
@@ -51,9 +51,9 @@ func awaitSchema(ctx context.Context, url string, which migrate.Set, patience ti
 		case time.Since(begun) >= patience:
 			again.Stop()
 			return withHint(fmt.Errorf("the database's schema: %s", state), exitFailed, "fencegate migrate up, as a login that may make roles and schemas")
-		case !told:
+		case !warned:
 			log.Warn("the database's schema is older than this program: waiting for a migration", "schema", state.String(), "at most", patience)
-			told = true
+			warned = true
 		}
 		select {
 		case <-again.C:

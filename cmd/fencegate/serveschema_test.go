@@ -67,19 +67,19 @@ func TestAnOlderSchemaIsWaitedForAndThenRefused(t *testing.T) {
 	if code, hint := classify(err); err == nil || code != exitFailed || !strings.Contains(hint, "migrate up") || !strings.Contains(err.Error(), "code pending") {
 		t.Errorf("older: %v, %d %q", err, code, hint)
 	}
-	waited, told := make(chan error, 1), &signalled{told: make(chan struct{})}
+	waited, output := make(chan error, 1), &firstLine{written: make(chan struct{})}
 	go func() {
-		waited <- awaitSchema(t.Context(), pg.WriterURL, migrate.All, time.Hour, slog.New(slog.NewTextHandler(told, nil)))
+		waited <- awaitSchema(t.Context(), pg.WriterURL, migrate.All, time.Hour, slog.New(slog.NewTextHandler(output, nil)))
 	}()
 	select {
-	case <-told.told:
+	case <-output.written:
 	case err := <-waited:
 		t.Fatalf("it does not wait: %v", err)
 	}
-	// a newer program migrates meanwhile
+	// a newer program migrates during the wait
 	runSQL(t, pg.URL, testenv.Renote(`replace(note, 'state 1 ', 'state 999999 ') || ', code 1 0123456789ab'`), `UPDATE fencegate.fence_state SET version = 999999`)
 	if err := <-waited; err != nil {
-		t.Errorf("migrated meanwhile: %v", err)
+		t.Errorf("migrated during the wait: %v", err)
 	}
 	runSQL(t, pg.URL, `UPDATE fencegate.code SET min_program = 999`)
 	err = awaitSchema(t.Context(), pg.WriterURL, migrate.All, time.Hour, log) // waiting does not help
@@ -88,11 +88,11 @@ func TestAnOlderSchemaIsWaitedForAndThenRefused(t *testing.T) {
 	}
 }
 
-// signalled closes told at its first line.
-type signalled struct{ told chan struct{} }
+// firstLine closes written at its first line.
+type firstLine struct{ written chan struct{} }
 
-func (s *signalled) Write(p []byte) (int, error) {
-	close(s.told)
+func (s *firstLine) Write(p []byte) (int, error) {
+	close(s.written)
 	return len(p), nil
 }
 

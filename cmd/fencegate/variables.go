@@ -21,37 +21,32 @@ const (
 )
 
 // unknownVariables returns a message for each variable with our prefix that nothing reads, without its value.
-func (e env) unknownVariables(root *cobra.Command) []string {
+func (e env) unknownVariables(root *cobra.Command) (all []string) {
 	known := variables(root)
-	var said []string
 	for _, name := range e.unknown(known) {
 		text := "variable " + name + " belongs to no option"
 		if near := optionfile.Nearest(name, known); near != "" {
 			text += "; did you mean " + near + "?"
 		}
-		said = append(said, text)
+		all = append(all, text)
 	}
-	return said
+	return all
 }
 
 // misspelt returns those that look like a typing error in an option's
 // name. Others may belong to the program that runs the command.
-func (e env) misspelt(root *cobra.Command) []string {
+func (e env) misspelt(root *cobra.Command) (all []string) {
 	known := variables(root)
 	short := make([]string, len(known))
 	for i, name := range known {
 		short[i] = strings.TrimPrefix(name, envPrefix)
 	}
-	var said []string
 	for _, name := range e.unknown(known) {
-		if ofCompose.MatchString(name) {
-			continue
-		}
-		if near := optionfile.Nearest(strings.TrimPrefix(name, envPrefix), short); near != "" {
-			said = append(said, "variable "+name+" belongs to no option; did you mean "+envPrefix+near+"?")
+		if near := optionfile.Nearest(strings.TrimPrefix(name, envPrefix), short); near != "" && !ofCompose.MatchString(name) {
+			all = append(all, "variable "+name+" belongs to no option; did you mean "+envPrefix+near+"?")
 		}
 	}
-	return said
+	return all
 }
 
 // unknown returns the unknown variables with our prefix, sorted by name.

@@ -13,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/activity"
+	"github.com/fencegate/fencegate/internal/option"
 	"github.com/fencegate/fencegate/wire"
 )
 
@@ -36,18 +37,23 @@ type Options struct {
 	MaxConnections int
 }
 
-// Validate reports a [*fence.InvalidError] that names the field.
-func (o Options) Validate() error {
-	if o.PrincipalRate < 0 {
-		return &fence.InvalidError{Field: "PrincipalRate", Reason: "is negative"}
+// Table declares the options, with the flags of `fencegate serve`.
+func (o *Options) Table() option.Table {
+	return option.Table{
+		{Field: "BearerToken", At: &o.BearerToken, Flag: "token-file", Key: "api.token-file", Common: true, Secret: true, Reload: option.WithPrincipals, Help: "file with the bearer token of the HTTP API, with --principals read again at SIGHUP (default off loopback: one is made and shown, on a terminal)"},
+		{Field: "MaxWait", At: &o.MaxWait, Default: 5 * time.Minute},
+		{Field: "MaxLease", At: &o.MaxLease, Default: 24 * time.Hour, Check: checkMaxLease, Flag: "max-lease", Help: "how long a lease of the HTTP API may be renewed from its acquisition; 0: without limit"},
+		{Field: "PrincipalRate", At: &o.PrincipalRate, Flag: "api-rate", Help: "how many requests per second each principal may make to the HTTP API and the live page, except renewals and releases of leases (default: no limit)"},
+		{Field: "BodyTimeout", At: &o.BodyTimeout, Default: 30 * time.Second},
+		{Field: "MaxConnections", At: &o.MaxConnections, Default: 4096, Check: option.Positive, Flag: "api-max-connections", Help: "how many connections the HTTP API has open at once; a further one replaces an idle one, or is closed if none is idle"},
 	}
-	if o.MaxConnections < 0 {
-		return &fence.InvalidError{Field: "MaxConnections", Reason: "is negative"}
+}
+
+func checkMaxLease(v any) string {
+	if d := v.(time.Duration); d < 0 && d != Unlimited {
+		return "is negative"
 	}
-	if min(o.MaxWait, o.BodyTimeout) < 0 || o.MaxLease < 0 && o.MaxLease != Unlimited {
-		return &fence.InvalidError{Field: "times", Reason: "include a negative one"}
-	}
-	return nil
+	return ""
 }
 
 // Unlimited is the [Options.MaxLease] with which leases may be renewed forever.
@@ -56,14 +62,6 @@ const Unlimited time.Duration = -1
 // MaxCredentials is the longest life of S3 credentials, however long their lease may be renewed: the records of writes
 // are kept longer than that.
 const MaxCredentials = 24 * time.Hour
-
-func (o Options) withDefaults() Options {
-	o.MaxWait = cmp.Or(o.MaxWait, 5*time.Minute)
-	o.MaxLease = cmp.Or(o.MaxLease, 24*time.Hour)
-	o.BodyTimeout = cmp.Or(o.BodyTimeout, 30*time.Second)
-	o.MaxConnections = cmp.Or(o.MaxConnections, 4096)
-	return o
-}
 
 // Config says what a [Server] offers and what it works with. [New] validates it once.
 type Config struct {
@@ -127,10 +125,17 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+func (c *Config) table() option.Table {
+	return append(c.Options.Table(),
+		option.Row{Field: "DefaultTTL", At: &c.DefaultTTL, Default: 30 * time.Second},
+		option.Row{Field: "MaxTTL", At: &c.MaxTTL},
+		option.Row{Field: "DrainTimeout", At: &c.DrainTimeout, Default: 10 * time.Second},
+	)
+}
+
 func (c Config) withDefaults() Config {
-	c.Options = c.Options.withDefaults()
-	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
-	c.DefaultTTL = min(cmp.Or(c.DefaultTTL, 30*time.Second), cmp.Or(c.MaxTTL, 30*time.Second))
+	c.table().SetDefaults()
+	c.DefaultTTL = min(c.DefaultTTL, cmp.Or(c.MaxTTL, c.DefaultTTL))
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -143,10 +148,8 @@ func (c Config) validate() error {
 		return &fence.InvalidError{Field: "Leases", Reason: "are missing"}
 	case c.Fences == nil:
 		return &fence.InvalidError{Field: "Fences", Reason: "are missing"}
-	case min(c.DefaultTTL, c.MaxTTL, c.DrainTimeout) < 0:
-		return &fence.InvalidError{Field: "times", Reason: "include a negative one"}
 	}
-	return c.Options.Validate()
+	return c.table().Validate()
 }
 
 // Leases is what the API needs of a [leasing.Source]. If an acquisition fails with an error that is not the source's

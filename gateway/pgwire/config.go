@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/activity"
+	"github.com/fencegate/fencegate/internal/option"
 )
 
 // Options are the port's options for users.
@@ -63,26 +64,24 @@ type Options struct {
 	FencesEvery time.Duration
 }
 
-// Validate reports a [*fence.InvalidError] that names the field. database is the only one that is served; "": all are.
-func (o Options) Validate(database string) error {
-	switch {
-	case min(o.MaxConnections, o.MaxUserConnections, o.MaxAddressLogins) < 0:
-		return &fence.InvalidError{Field: "MaxConnections", Reason: "or MaxUserConnections or MaxAddressLogins is negative"}
-	case min(o.LoginTimeout, o.FirstByteTimeout, o.DialTimeout, o.KeepAlive, o.FencesEvery, o.IdleTimeout, o.IdleInTransactionTimeout, o.SlowClientTimeout) < 0:
-		return &fence.InvalidError{Field: "timeouts", Reason: "include a negative one"}
+// Table declares the options, with the flags of `fencegate serve`.
+func (o *Options) Table() option.Table {
+	return option.Table{
+		{Field: "Rules", At: &o.Rules, Aliases: map[string]string{"policy": "", "PG.policy": " (or its file)"}, Flag: "pg-policy", Common: true, Secret: true, Reload: option.Applies, Help: "what sessions without a current grant may do: USER=POLICY or USER@DATABASE=POLICY, with open, read-only or grant-required, and * for all; the first that fits counts (may be repeated; default: open)"},
+		{Field: "MaxConnections", At: &o.MaxConnections, Default: 1000, Check: option.Positive, Flag: "pg-max-connections", Help: "how many connections the PostgreSQL port takes at once"},
+		{Field: "MaxUserConnections", At: &o.MaxUserConnections, Flag: "pg-max-user-connections", Help: "how many of them one role may have (default: no limit of its own)"},
+		{Field: "MaxAddressLogins", At: &o.MaxAddressLogins, Flag: "pg-max-address-logins", Help: "how many connections of one address may be on their way to a login (default: half of --pg-max-connections)"},
+		{Field: "ProxyNetworks", At: &o.ProxyNetworks, Flag: "pg-proxy-from", Split: true, Help: "networks of balancers whose connections to the PostgreSQL port begin with a header of the PROXY protocol, version 2, such as 10.0.0.0/24 (may be repeated; default: none)"},
+		{Field: "NamesClients", At: &o.NamesClients, Flag: "pg-client-in-name", Preset: true, Help: "add the client's address to the application_name of sessions, which pg_stat_activity shows"},
+		{Field: "LoginTimeout", At: &o.LoginTimeout, Default: 30 * time.Second, Check: option.Positive, Flag: "pg-login-timeout", Help: "how long a login to the PostgreSQL port may take"},
+		{Field: "FirstByteTimeout", At: &o.FirstByteTimeout, Default: 5 * time.Second, Check: option.Positive, Flag: "pg-first-byte-timeout", Help: "how long a client of the PostgreSQL port may take to send its first byte"},
+		{Field: "DialTimeout", At: &o.DialTimeout, Default: 10 * time.Second},
+		{Field: "IdleTimeout", At: &o.IdleTimeout, Flag: "pg-idle-timeout", Help: "end sessions that have been idle for this long outside of a transaction (default: never)"},
+		{Field: "IdleInTransactionTimeout", At: &o.IdleInTransactionTimeout, Flag: "pg-idle-in-transaction-timeout", Help: "end sessions that have been idle for this long inside of a transaction (default: never)"},
+		{Field: "SlowClientTimeout", At: &o.SlowClientTimeout, Flag: "pg-slow-client-timeout", Help: "end sessions whose client reads nothing of what PostgreSQL sends, or leaves a message unfinished, for this long (default: never)"},
+		{Field: "KeepAlive", At: &o.KeepAlive, Default: 30 * time.Second},
+		{Field: "FencesEvery", At: &o.FencesEvery, Default: time.Second},
 	}
-	return CheckRules(o.Rules, database)
-}
-
-func (o Options) withDefaults() Options {
-	o.MaxConnections = cmp.Or(o.MaxConnections, 1000)
-	o.MaxAddressLogins = cmp.Or(o.MaxAddressLogins, (o.MaxConnections+1)/2)
-	o.LoginTimeout = cmp.Or(o.LoginTimeout, 30*time.Second)
-	o.FirstByteTimeout = min(cmp.Or(o.FirstByteTimeout, 5*time.Second), o.LoginTimeout)
-	o.DialTimeout = cmp.Or(o.DialTimeout, 10*time.Second)
-	o.KeepAlive = cmp.Or(o.KeepAlive, 30*time.Second)
-	o.FencesEvery = cmp.Or(o.FencesEvery, time.Second)
-	return o
 }
 
 // Config says what a [Server] relays to and works with. [New] validates it once.
@@ -143,6 +142,10 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+func (c *Config) table() option.Table {
+	return append(c.Options.Table(), option.Row{Field: "DrainTimeout", At: &c.DrainTimeout, Default: 10 * time.Second})
+}
+
 func (c Config) withDefaults() Config {
 	if c.Network == "" {
 		c.Network = "tcp"
@@ -153,8 +156,9 @@ func (c Config) withDefaults() Config {
 			c.Fallbacks[i].Network = "tcp"
 		}
 	}
-	c.Options = c.Options.withDefaults()
-	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
+	c.table().SetDefaults()
+	c.MaxAddressLogins = cmp.Or(c.MaxAddressLogins, (c.MaxConnections+1)/2)
+	c.FirstByteTimeout = min(c.FirstByteTimeout, c.LoginTimeout)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -185,8 +189,8 @@ func (c Config) validate() error {
 			return &fence.InvalidError{Field: "Network", Reason: "is neither tcp nor unix"}
 		}
 	}
-	if c.DrainTimeout < 0 {
-		return &fence.InvalidError{Field: "timeouts", Reason: "include a negative one"}
+	if err := c.table().Validate(); err != nil {
+		return err
 	}
-	return c.Options.Validate(c.Database)
+	return CheckRules(c.Rules, c.Database)
 }

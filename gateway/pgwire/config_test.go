@@ -19,7 +19,7 @@ func TestConfigNeedsOnlyAnAddress(t *testing.T) {
 		"no address":      {Config{}, "Addr"},
 		"another network": {Config{Addr: "x", Network: "udp"}, "Network"},
 		"negative limit":  {Config{Addr: "x", Options: Options{MaxConnections: -1}}, "MaxConnections"},
-		"negative time":   {Config{Addr: "x", Options: Options{LoginTimeout: -1}}, "timeouts"},
+		"negative time":   {Config{Addr: "x", Options: Options{LoginTimeout: -1}}, "LoginTimeout"},
 	} {
 		_, err := New(c.cfg)
 		if invalid, ok := errors.AsType[*fence.InvalidError](err); !ok || invalid.Field != c.field {

@@ -10,12 +10,12 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/gateway/s3/edge"
+	"github.com/fencegate/fencegate/internal/option"
 )
 
 // Options are the values that an operator chooses. Fields without a default must be set.
@@ -45,39 +45,40 @@ type Options struct {
 	lingering time.Duration // default edge.Lingering
 }
 
-// Validate returns a [*fence.InvalidError] that names the field and shows no secret.
-func (o Options) Validate() error {
-	switch {
-	case (o.RootAccessKey == "") != (o.RootSecretKey == ""):
-		return &fence.InvalidError{Field: "RootAccessKey", Reason: "and RootSecretKey are needed together"}
-	case min(o.MaxConnections, o.MaxRequests, o.MaxUploads) < 0:
-		return &fence.InvalidError{Field: "MaxConnections", Reason: "or MaxRequests or MaxUploads is negative"}
-	case min(o.HeaderTimeout, o.StallTimeout, o.UploadTimeout, o.DatabaseTimeout, o.DrainTimeout) < 0:
-		return &fence.InvalidError{Field: "times", Reason: "include a negative one"}
-	case !edge.ValidDomain(o.Domain):
-		return &fence.InvalidError{Field: "Domain", Reason: fmt.Sprintf("is %q; a lower-case host name without a port is needed, such as s3.example.com", o.Domain)}
+// Table declares the options, with the flags of `fencegate serve`.
+func (o *Options) Table() option.Table {
+	return option.Table{
+		{Field: "RootAccessKey", At: &o.RootAccessKey, With: "RootSecretKey", Flag: "s3-access-key", Secret: true, Help: "access key that may read all objects and manage buckets"},
+		{Field: "RootSecretKey", At: &o.RootSecretKey, Flag: "s3-secret-key-file", Secret: true, Help: "file with its secret key"},
+		{Field: "Region", At: &o.Region, Default: "us-east-1", Flag: "region", Key: "s3.region", Help: "S3 region"},
+		{Field: "Domain", At: &o.Domain, Check: checkDomain, Flag: "s3-domain", Help: "host name below which buckets are reached as BUCKET.DOMAIN, beside paths (default: by path only)"},
+		{Field: "Reserve", At: &o.Reserve, Default: 128, Check: func(any) string { return "" }},
+		{Field: "MaxConnections", At: &o.MaxConnections, Default: 4096, Check: option.Positive, Flag: "s3-max-connections", Help: "how many connections the S3 port takes at once; a request on a further one is answered 503 SlowDown"},
+		{Field: "MaxRequests", At: &o.MaxRequests, Default: 1024, Check: option.Positive, Flag: "s3-max-requests", Help: "how many requests the S3 port works on at once"},
+		{Field: "MaxUploads", At: &o.MaxUploads, Default: 256, Check: option.Positive, Flag: "s3-max-uploads", Help: "how many of them may be uploads or copies of objects or parts"},
+		{Field: "HeaderTimeout", At: &o.HeaderTimeout, Default: 10 * time.Second, Check: option.Positive, Flag: "s3-header-timeout", Help: "how long the headers of a request to the S3 port may take"},
+		{Field: "UploadTimeout", At: &o.UploadTimeout, Default: 12 * time.Hour, Check: option.Positive, Flag: "s3-upload-timeout", Help: "how long an upload may take at the most; it has less if it is small: the stall timeout, and a second for each 32 KiB"},
+		{Field: "StallTimeout", At: &o.StallTimeout, Default: time.Minute, Check: option.Positive, Flag: "s3-stall-timeout", Help: "how long nothing may move on a connection to the S3 port while a request is under way, and how long it may be idle"},
+		{Field: "DatabaseTimeout", At: &o.DatabaseTimeout, Default: 10 * time.Second},
+		{Field: "DrainTimeout", At: &o.DrainTimeout, Default: 10 * time.Second},
+		{Field: "patience", At: &o.patience, Default: 10 * time.Second},
+		{Field: "lingering", At: &o.lingering, Default: edge.Lingering},
 	}
-	return nil
 }
+
+func checkDomain(domain any) string {
+	if edge.ValidDomain(domain.(string)) {
+		return ""
+	}
+	return fmt.Sprintf("is %q; a lower-case host name without a port is needed, such as s3.example.com", domain)
+}
+
+// Validate returns a [*fence.InvalidError] that names the field and shows no secret.
+func (o Options) Validate() error { return o.Table().Validate() }
 
 // WithDefaults returns the options with defaults filled in. Root credentials have no default.
 func (o Options) WithDefaults() Options {
-	if o.Region == "" {
-		o.Region = "us-east-1"
-	}
-	if o.Reserve == 0 {
-		o.Reserve = 128
-	}
-	orDefault(&o.MaxConnections, 4096)
-	orDefault(&o.MaxRequests, 1024)
-	orDefault(&o.MaxUploads, 256)
-	orDefault(&o.HeaderTimeout, 10*time.Second)
-	orDefault(&o.UploadTimeout, 12*time.Hour)
-	orDefault(&o.StallTimeout, time.Minute)
-	orDefault(&o.DatabaseTimeout, 10*time.Second)
-	orDefault(&o.DrainTimeout, 10*time.Second)
-	orDefault(&o.patience, 10*time.Second)
-	orDefault(&o.lingering, edge.Lingering)
+	o.Table().SetDefaults()
 	return o
 }
 
@@ -129,10 +130,4 @@ func configOf(deps Deps, o Options) (config, error) {
 // timeouts are the timeouts for package edge.
 func (c config) timeouts() edge.Timeouts {
 	return edge.Timeouts{Header: c.HeaderTimeout, Upload: c.UploadTimeout, Stall: c.StallTimeout}
-}
-
-func orDefault[T int | time.Duration](v *T, def T) {
-	if *v <= 0 {
-		*v = def
-	}
 }

@@ -30,16 +30,16 @@ import (
 // MaxBytes bounds a file.
 const MaxBytes = 1 << 20
 
-// Kind is the type of an option's value.
-type Kind int
+// Kind is the type of an option's value, by its name in pflag.
+type Kind string
 
 // The kinds. A List also accepts one text.
 const (
-	Text Kind = iota
-	Bool
-	Number
-	Duration
-	List
+	Text     Kind = "string"
+	Bool     Kind = "bool"
+	Number   Kind = "int"
+	Duration Kind = "duration"
+	List     Kind = "list"
 )
 
 // Value is an option's value, as written in the file: one text, or each of a [List].
