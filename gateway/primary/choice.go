@@ -28,12 +28,12 @@ type choice struct {
 	choosing singleflight.Group
 
 	mu       sync.Mutex
-	home     Host             // the chosen host; its Server is "" while unknown
-	servedAt time.Time        // when home last served; zero: choose again
-	move     chan struct{}    // closed when home changes
-	last     string           // home's Server, when last known
+	home     Host              // the chosen host; its Server is "" while unknown
+	servedAt time.Time         // when home last served; zero: choose again
+	move     chan struct{}     // closed when home changes
+	last     string            // home's Server, when last known
 	accepted *continuity.State // the accepted state of home; nil: in doubt
-	doubts   int              // counts the doubts
+	doubts   int               // counts the doubts
 }
 
 const (

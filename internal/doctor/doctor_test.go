@@ -149,7 +149,7 @@ func TestEachFaultOfADatabaseIsFound(t *testing.T) {
 		"foreign owner":               {before: []string{`ALTER TABLE fence.resources OWNER TO fencegate_test_other`}, check: "postgresql.privileges", status: Fail, words: []string{"belongs to fencegate_test_other"}},
 		"no replica identity":         {before: []string{`CREATE TABLE bare (v int)`, `SELECT fence.protect('bare', under => 'x/')`, `CREATE PUBLICATION p FOR TABLE bare`}, check: "postgresql.replica-identity", status: Warn, words: []string{"bare", "REPLICA IDENTITY"}},
 		"older schema":                {before: []string{testenv.Renote(`split_part(note, ',', 1)`)}, check: "postgresql.schema", status: Fail, words: []string{"migrate up"}},
-		"schema dropped":      {before: []string{`DROP SCHEMA fence, objects CASCADE`}, check: "postgresql.schema", status: Fail, words: []string{"was dropped", "backup"}},
+		"schema dropped":              {before: []string{`DROP SCHEMA fence, objects CASCADE`}, check: "postgresql.schema", status: Fail, words: []string{"was dropped", "backup"}},
 		"schema of another baseline":  {before: []string{`COMMENT ON SCHEMA fence IS 'fencegate fence state 8, code 25 d5b34d8bc724'`}, check: "postgresql.schema", status: Fail, words: []string{"another baseline", "state 8", "Make the database again"}},
 		"old function":                {before: []string{`CREATE FUNCTION fence.check() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS 'SELECT 1::bigint'`}, check: "postgresql.schema", status: Fail, words: []string{"fence.check()", "DROP FUNCTION"}},
 		"guards of an older version": {
