@@ -1,7 +1,7 @@
 // Package lock grants leases on named resources over independent Redis nodes, with reliable fencing tokens.
 //
 // The guarantee, with no assumption about time: two successful acquisitions of one resource have different tokens,
-// and if one completed before the other began, its token is lower. With an [Armer] this holds whatever data Redis
+// and if one completed before the other began, its token is lower. With an Armer ([leasing.Armer]) this holds whatever data Redis
 // loses. Without one, a node that lost its data or was restarted grants nothing until it has been admitted again. A
 // resource has only one holder at a time as long as clocks run at nearly the same speed, as with every lease; the
 // fence makes the exception harmless.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -94,6 +95,57 @@ func nodeOf(client redis.UniversalClient) (Node, error) {
 		}
 	}
 	return n, nil
+}
+
+// Node is one independent Redis (or Valkey) server. A replica that a failover would promote is not independent of its
+// primary.
+type Node struct {
+	Name     string // for errors and Status; default: Addr, or MasterName
+	Addr     string // host:port, or the path of a Unix socket
+	Username string
+	Password string
+	// Credentials, if set, returns user name and password for each login and replaces the two fields above. It is for
+	// passwords that change. Its error fails the login.
+	Credentials func() (username, password string, err error)
+	TLS         *tls.Config // nil: none; also for the Sentinels
+	DB          int
+	// Dialer, if set, connects to the server and its Sentinels and replaces net.Dialer and TLS. It returns a
+	// connection that is ready for the first command. ctx bounds it.
+	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	// Durable declares that the server keeps everything that it acknowledged across each restart, and is never
+	// restored from a copy: its append-only file is written with appendfsync always. It is for the only node of a
+	// group, which is then admitted at once after a restart, because it still has its own locks. Config.Epochs is
+	// required. Each admission checks the server's settings. The node is quarantined as without Durable if they are
+	// different, if the epoch was raised in between, or if a fence stands above the node's counter.
+	Durable bool
+
+	// Sentinels, host:port each, replace Addr: the node is the primary that they call MasterName. A failover counts
+	// as the loss of the node: it grants nothing until it is admitted again. The Sentinels' failover must not leave
+	// two primaries that grant: set min-replicas-to-write to 1 or more, and min-replicas-max-lag to no more than the
+	// Sentinels' down-after-milliseconds.
+	Sentinels        []string
+	MasterName       string
+	SentinelUsername string
+	SentinelPassword string // "": the Sentinels need none
+}
+
+// Login returns the user name and password for the node; a password of "" is none.
+func (n Node) Login() (username, password string, err error) {
+	if n.Credentials != nil {
+		return n.Credentials()
+	}
+	return n.Username, n.Password, nil
+}
+
+// clientName is a holder's name as an argument of CLIENT SETNAME, which allows no blanks.
+func clientName(holder string) string {
+	return "fencegate:" + strings.Map(func(r rune) rune {
+		if r <= ' ' || r > '~' {
+			return '_'
+		}
+		return r
+	}, holder)
 }
 
 func (n Node) watched() bool { return len(n.Sentinels) > 0 }

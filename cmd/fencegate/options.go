@@ -129,11 +129,16 @@ func (o *options) inFlags(err error) error {
 	if !ok {
 		return err
 	}
-	if flag := o.table.Flag(invalid.Field); flag != "" {
-		return usage(&fence.InvalidError{Field: flag, Reason: invalid.Reason})
+	flag := o.table.Flag(invalid.Field)
+	if flag == "" {
+		return usage(err)
 	}
-	return usage(err)
+	reason := fieldNames.ReplaceAllStringFunc(invalid.Reason, func(field string) string { return cmp.Or(o.table.Flag(field), field) })
+	return usage(&fence.InvalidError{Field: flag, Reason: reason})
 }
+
+// fieldNames finds the names of fields in a refusal.
+var fieldNames = regexp.MustCompile(`\b[A-Z][A-Za-z0-9]*(\.[A-Z][A-Za-z0-9]*)?\b`)
 
 // helpFlag is the value of --help: true, false or all.
 type helpFlag struct{ shown, all bool }

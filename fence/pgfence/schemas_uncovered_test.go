@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -180,10 +181,12 @@ func TestASubscribersOwnTriggerNeedsAGrant(t *testing.T) {
 	}
 }
 
-// asAdmin runs statements after the test's context has ended.
+// asAdmin runs statements after the test's context has ended, within half a minute: the end of a subscription waits for
+// its workers, and those may wait for another test's CREATE SUBSCRIPTION, which waits for this one.
 func asAdmin(t testing.TB, w world, statements ...string) {
 	t.Helper()
-	ctx := context.WithoutCancel(t.Context())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
+	defer cancel()
 	conn, err := pgx.Connect(ctx, w.pg.URL)
 	if err != nil {
 		t.Error(err)

@@ -170,8 +170,9 @@ func (p *port) middlewares(r *route) []fiber.Handler {
 	add(cors && s.has(corsFirst), p.cors)
 	// No bucket is public, so this permission decides nothing.
 	add(signed, middlewares.AuthorizePublicBucketAccess(p.backend, r.action, auth.DeleteBucketAction, auth.PermissionWrite, p.region, streams))
-	add(signed, middlewares.VerifyPresignedV4Signature(p.root, p.iam, p.region, streams))
-	add(signed, middlewares.VerifyV4Signature(p.root, p.iam, p.region, streams, !s.has(sumOptional), s.has(anyRegion)))
+	if signed {
+		all = append(all, p.verifySignature(s, streams)...)
+	}
 	add(signed, p.limitScope(r))
 	add(s.has(checked|needsBody|needsSum|streamed), middlewares.VerifyChecksums(streams, s.has(needsBody), s.has(needsSum)))
 	add(cors && !s.has(corsFirst), p.cors)

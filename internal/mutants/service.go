@@ -47,7 +47,7 @@ var service = []mutant{
 	},
 	{
 		name: "audit-no-principal", what: "a line of the audit does not say who",
-		file: "gateway/api/journal.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
+		file: "gateway/api/audit.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
 		old: "\tif j.principals {\n\t\tattrs = append",
 		new: "\tif false {\n\t\tattrs = append",
 	},

@@ -36,7 +36,7 @@ const (
 
 // ErrChanging reports that a connection to another server, or to this one after a restart, was opened while a fence was
 // raised. The lease was not granted. Acquire again.
-var ErrChanging = errors.New("PostgreSQL's connections were replaced during the acquisition; acquire again")
+var ErrChanging = errors.New("PostgreSQL's connections were replaced; acquire again")
 
 // Config is what [Open] needs. Pool and Nodes are required.
 type Config struct {

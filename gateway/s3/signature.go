@@ -6,7 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gofiber/fiber/v3"
 	"github.com/versity/versitygw/auth"
+	"github.com/versity/versitygw/s3api/middlewares"
 	"github.com/versity/versitygw/s3err"
 
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
@@ -78,3 +80,12 @@ func (iam) ListUserAccounts() ([]auth.Account, error) { return nil, errNoAccount
 func (iam) Shutdown() error { return nil }
 
 var errNoAccounts = s3err.GetAPIError(s3err.ErrAdminMethodNotSupported)
+
+// verifySignature checks the signature of a request, in its headers or in its URL. versitygw does it, with the key that
+// [iam.DeriveSigningKey] returns.
+func (p *port) verifySignature(s steps, streams bool) []fiber.Handler {
+	return []fiber.Handler{
+		middlewares.VerifyPresignedV4Signature(p.root, p.iam, p.region, streams),
+		middlewares.VerifyV4Signature(p.root, p.iam, p.region, streams, !s.has(sumOptional), s.has(anyRegion)),
+	}
+}
