@@ -241,7 +241,7 @@ func TestConfigCheckTellsAllFaultsOfTheCombinedOptions(t *testing.T) {
 			"redis: {nodes: ['a:1'], password-file: /nowhere/password}\n", []string{"open /nowhere/key", "open /nowhere/token", "open /nowhere/password"}},
 		{"postgres: {url: 'postgres://a@b/c'}\nlock: postgres\nmaster-key-file: /nowhere/key\npg: {listen: '', policy-file: /nowhere/policy}\n" +
 			"s3: {access-key: k, secret-key-file: /nowhere/secret}\n", []string{
-			"open /nowhere/key", "--pg-policy-file needs --pg-listen", "open /nowhere/policy", "open /nowhere/secret",
+			"open /nowhere/key", "--pg-policy-file needs --pg-listen", "--pg-policy-file /nowhere/policy", "open /nowhere/secret",
 		}},
 	} {
 		path := filepath.Join(t.TempDir(), "c.yaml")
