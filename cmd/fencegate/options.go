@@ -137,8 +137,8 @@ func (o *options) inFlags(err error) error {
 	return usage(&fence.InvalidError{Field: flag, Reason: reason})
 }
 
-// fieldNames finds the names of fields in a refusal.
-var fieldNames = regexp.MustCompile(`\b[A-Z][A-Za-z0-9]*(\.[A-Z][A-Za-z0-9]*)?\b`)
+// fieldNames finds the names of fields in a refusal, and quoted values, which name none.
+var fieldNames = regexp.MustCompile(`"[^"]*"|\b[A-Z][A-Za-z0-9]*(\.[A-Z][A-Za-z0-9]*)?\b`)
 
 // helpFlag is the value of --help: true, false or all.
 type helpFlag struct{ shown, all bool }
