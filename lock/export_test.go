@@ -1,23 +1,21 @@
 package lock
 
 import (
-	"net"
-
-	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
-
-	"github.com/fencegate/fencegate/lock/internal/admission"
-	"github.com/fencegate/fencegate/lock/internal/node"
-
 	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
 	"github.com/fencegate/fencegate/fence/clock/clocktest"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/lock/internal/admission"
+	"github.com/fencegate/fencegate/lock/internal/node"
 )
 
 // Patient is a node timeout for tests that are not about timeouts.

@@ -41,7 +41,7 @@ type Locker struct {
 	asking   chan struct{} // holds a value for each acquisition or look that waits for answers
 }
 
-func init() {
+func init() { //nolint:gochecknoinits // no call of package admin may come before
 	admission.GroupOf = func(locker any) *admission.Group { return locker.(*Locker).group }
 }
 

@@ -44,7 +44,7 @@ var names = words(`looked seen held keyed returns told named endure endures dres
 
 func words(list string) map[string]bool {
 	set := map[string]bool{}
-	for _, w := range strings.Fields(list) {
+	for w := range strings.FieldsSeq(list) {
 		set[strings.ToLower(w)] = true
 	}
 	return set

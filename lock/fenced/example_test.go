@@ -1,3 +1,4 @@
+//nolint:testableexamples // they need Redis and a database
 package fenced_test
 
 import (

@@ -1,7 +1,7 @@
 package maintenance
 
 import (
-	"context" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
+	"context"
 	"errors"
 	"fmt"
 	"sync"

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/lock/internal/node"
 )
@@ -149,8 +147,8 @@ func (g *Group) beginAbove(ctx context.Context, n *node.Node, states []node.Stat
 	}
 	if st.Pending != "" && !st.Void {
 		nonce, whole, err := n.UnderWay(ctx)
-		if err != nil && !errors.Is(err, redis.Nil) {
-			return Admission{}, node.ServerError(err)
+		if err != nil {
+			return Admission{}, err
 		}
 		// More left than there was at first: the clock was set back, perhaps by hours.
 		if nonce == st.Pending && whole >= g.quarantine(states) && st.Quarantine <= whole {

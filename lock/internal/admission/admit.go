@@ -412,7 +412,7 @@ func (seen *another) again(g *Group, left time.Duration) time.Duration {
 	return min(left, askEvery) + g.cfg.Dice.jitter()
 }
 
-// askAfter is when the other nodes are asked, on this machine's clock: roundTime plus the possible clock drift.
+// AskAfter is when the other nodes are asked, on this machine's clock: roundTime plus the possible clock drift.
 func (g *Group) AskAfter() time.Duration {
 	return RoundTime + time.Duration(float64(RoundTime)*g.cfg.DriftFactor) + DriftFloor
 }

@@ -18,7 +18,7 @@ func (g *Group) keepsEpoch() bool {
 	return g.cfg.Epochs == nil && g.cfg.Armer == nil && !g.cfg.Embedded
 }
 
-// newBase raises the epoch above that of every reachable node. n is the node to be admitted, or nil.
+// NewBase raises the epoch above that of every reachable node. n is the node to be admitted, or nil.
 func (g *Group) NewBase(ctx context.Context, states []node.State, n *node.Node) (int64, error) {
 	var above int64
 	for _, st := range states {

@@ -241,7 +241,7 @@ func IsUnkeyed(err error) bool {
 	return ok
 }
 
-// newNonce creates the name of a new incarnation in this Locker's mode.
+// NewNonce creates the name of a new incarnation in this Locker's mode.
 func (g *Group) NewNonce() string {
 	if g.cfg.Nonces != nil {
 		return node.NonceOf(g.cfg.BestEffort, g.cfg.Nonces())

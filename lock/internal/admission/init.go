@@ -18,38 +18,43 @@ func (g *Group) Init(ctx context.Context) error {
 	g.initing.Add(1)
 	defer g.initing.Add(-1)
 	for {
-		states := g.States(ctx)
-		if over, err := g.startIsOver(states); over {
+		if over, err := g.firstStart(ctx); over || err != nil {
 			return err
 		}
-		raised, err := g.raised(ctx)
-		if err != nil && admitted(states) >= g.Quorum {
-			return nil // whatever the fence says: at most, empty nodes stay out
-		}
-		if err != nil {
-			return fmt.Errorf("admit empty nodes: %w", err)
-		}
-		if raised { // perhaps for a lease on nodes that were admitted since they were asked
-			states = g.States(ctx)
-		}
-		if !g.cfg.Embedded && (raised || !g.fresh(states)) || g.cfg.Embedded && unreachable(states) {
-			if admitted(states) >= g.Quorum {
-				return nil
-			}
-			return g.notAdmitted(states)
-		}
-		err = g.admitFresh(ctx, states)
-		switch {
-		case err == nil, voids(err), errors.Is(err, node.ErrQuarantined):
-			// Check again: another process may run Init too.
-			if err != nil {
-				err = Pause(ctx, g.cfg.Dice.jitter()/4)
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("admit empty nodes: %w", err)
-		}
 	}
+}
+
+// firstStart admits the nodes if they are proven empty, and reports whether nothing is left to do. Otherwise check again:
+// another process may run Init too.
+func (g *Group) firstStart(ctx context.Context) (over bool, err error) {
+	states := g.States(ctx)
+	if over, err := g.startIsOver(states); over {
+		return true, err
+	}
+	raised, err := g.raised(ctx)
+	if err != nil && admitted(states) >= g.Quorum {
+		return true, nil // whatever the fence says: at most, empty nodes stay out
+	}
+	if err != nil {
+		return false, fmt.Errorf("admit empty nodes: %w", err)
+	}
+	if raised { // perhaps for a lease on nodes that were admitted since they were asked
+		states = g.States(ctx)
+	}
+	if !g.cfg.Embedded && (raised || !g.fresh(states)) || g.cfg.Embedded && unreachable(states) {
+		if admitted(states) >= g.Quorum {
+			return true, nil
+		}
+		return true, g.notAdmitted(states)
+	}
+	err = g.admitFresh(ctx, states)
+	if err != nil && (voids(err) || errors.Is(err, node.ErrQuarantined)) {
+		err = Pause(ctx, g.cfg.Dice.jitter()/4)
+	}
+	if err != nil {
+		return false, fmt.Errorf("admit empty nodes: %w", err)
+	}
+	return false, nil
 }
 
 // startIsOver reports whether a first start is over: all nodes are admitted, or with a shorter TTL than this Locker's.

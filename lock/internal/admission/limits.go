@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/lock/internal/node"
 )
 
-// limits returns the group's limits, as its admitted nodes keep them, and how long a quarantine lasts. If no admitted
+// Limits returns the group's limits, as its admitted nodes keep them, and how long a quarantine lasts. If no admitted
 // node answers, the last limits that this process saw count, else its own MaxTTL. A node that is not admitted may have
 // been set back to older limits: they only lengthen a quarantine.
 func (g *Group) Limits(states []node.State) (group node.Limits, quarantine time.Duration) {
@@ -56,7 +56,7 @@ func (g *Group) noteLimits(states []node.State) {
 	}
 }
 
-// lastLimits is what this process last saw of the group's limits; zero: nothing.
+// LastLimits is what this process last saw of the group's limits; zero: nothing.
 func (g *Group) LastLimits() node.Limits {
 	if noted := g.noted.Load(); noted != nil {
 		return *noted
@@ -137,7 +137,7 @@ func (g *Group) unchanged(ctx context.Context, before []node.State, change strin
 	return longest, nil
 }
 
-// limitAll runs limit.lua on all nodes, which have to be admitted as they were found.
+// LimitAll runs limit.lua on all nodes, which have to be admitted as they were found.
 func (g *Group) LimitAll(ctx context.Context, states []node.State, change, step string, ttl time.Duration) error {
 	for i, st := range states {
 		err := st.Err

@@ -25,7 +25,7 @@ func admitted(states []node.State) (n int) {
 	return n
 }
 
-// states asks all nodes at once. A node that is marked for the other mode is an error.
+// States asks all nodes at once. A node that is marked for the other mode is an error.
 func (g *Group) States(ctx context.Context) []node.State {
 	states := make([]node.State, len(g.Nodes))
 	g.each(func(i int, n *node.Node) { states[i] = n.State(ctx) })
@@ -222,7 +222,7 @@ func quorumTTL(locks []node.Lock, quorum int) time.Duration {
 	return longest
 }
 
-// read asks all nodes at once, whatever their mode.
+// Read asks all nodes at once, whatever their mode.
 func (g *Group) Read(ctx context.Context) []node.State {
 	states := make([]node.State, len(g.Nodes))
 	g.each(func(i int, n *node.Node) { states[i] = n.Read(ctx) })

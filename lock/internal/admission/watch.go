@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/lock/internal/node"
 )
@@ -151,7 +149,7 @@ func (g *Group) depose(ctx context.Context, n *node.Node, st node.State) (string
 	g.cfg.Logger.WarnContext(ctx, "node is lost", "node", n.Name, "error", st.Over)
 	nonce := g.NewNonce()
 	err := n.Rename(ctx, st.Incarnation, nonce, st.Reign)
-	if redis.HasErrorPrefix(err, "OOM") { // a node that evicted may have no memory for it
+	if node.IsOutOfMemory(err) { // a node that evicted may have no memory for it
 		return "", n.ForgetIncarnation(ctx)
 	}
 	return nonce, err

@@ -95,8 +95,11 @@ func (n *Node) UnderWay(ctx context.Context) (nonce string, whole time.Duration,
 		quarantine = tx.Get(ctx, n.keys.Q)
 		return nil
 	})
-	if err != nil { // also redis.Nil: one of them is missing
-		return "", 0, err
+	switch {
+	case errors.Is(err, redis.Nil): // one of them is missing
+		return "", 0, nil
+	case err != nil:
+		return "", 0, ServerError(err)
 	}
 	text, found := strings.CutPrefix(quarantine.Val(), pending.Val()+":")
 	ms, err := strconv.ParseInt(text, 10, 64)
@@ -118,7 +121,7 @@ func (n *Node) ForgetIncarnation(ctx context.Context) error {
 	return n.client.HDel(ctx, n.keys.H, "@incarnation", "@pending", "@durable").Err()
 }
 
-// errOtherChange: the limits can't be changed now.
+// ErrOtherChange: the limits can't be changed now.
 var ErrOtherChange = errors.New("the node was lost, or another change of the longest TTL has begun: repeat it")
 
 var limitScript = redis.NewScript(limitText)

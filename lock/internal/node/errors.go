@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // QuarantineError says that a quarantine runs, and for how long.
@@ -61,3 +63,6 @@ func NeedsOperator(err error) bool {
 	return errors.Is(err, ErrCluster) || errors.Is(err, errSentinel) || errors.Is(err, ErrOldRedis) || errors.Is(err, ErrMode) ||
 		errors.Is(err, ErrEvicts) || errors.Is(err, ErrNoPassword) || refusesLogin(err)
 }
+
+// IsOutOfMemory reports whether the server refused a command because it has no memory for it.
+func IsOutOfMemory(err error) bool { return redis.HasErrorPrefix(err, "OOM") }

@@ -9,9 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fencegate/fencegate/lock/internal/node"
-
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/internal/node"
 )
 
 // An answer that is not valid ends the connection, because the following ones may belong to any call. The lock may

@@ -8,11 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fencegate/fencegate/lock/internal/node"
-
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/admin"
+	"github.com/fencegate/fencegate/lock/internal/node"
 )
 
 // A connection's deadline may pass because this process did not run, although the answer has arrived: it is read for a

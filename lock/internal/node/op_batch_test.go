@@ -4,9 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/lock/internal/node"
-
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/internal/node"
 )
 
 func TestABatchAnswersEachOpAsItsOwnScriptWould(t *testing.T) {
