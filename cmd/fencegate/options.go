@@ -147,8 +147,10 @@ func (h *helpFlag) Set(text string) (err error) {
 	if h.all = text == "all"; h.all {
 		text = "true"
 	}
-	h.shown, err = strconv.ParseBool(text)
-	return err
+	if h.shown, err = strconv.ParseBool(text); err != nil {
+		return errors.New("must be all, or have no value")
+	}
+	return nil
 }
 
 func (h *helpFlag) String() string { return strconv.FormatBool(h.shown) } // as cobra reads it
