@@ -10,8 +10,8 @@ import (
 	"github.com/fencegate/fencegate/wire"
 )
 
-// journal records what was done by whom: for the operator in the log, and for people in the events. A value is never a
-// grant, a handle or a token of a principal.
+// journal writes the audit lines of the log and the events of the live page: who did what. It never contains a grant, a
+// handle or a token of a principal.
 type journal struct {
 	log        *slog.Logger
 	events     Events // nil: there are none
