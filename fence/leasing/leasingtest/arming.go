@@ -132,8 +132,7 @@ func failedArm(t testing.TB, open Open) {
 			t.Errorf("%s: %v; want the Armer's error", name, err)
 		}
 		fences.fail(nil)
-		free(t, s, request(TTL).Resource)
-		lease := take(t, s, request(TTL))
+		lease := takeOnceFree(t, s, request(TTL))
 		higher(t, lease.Grant.Token, last)
 		last = lease.Grant.Token
 		release(t, s, lease)

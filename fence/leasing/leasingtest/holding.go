@@ -247,8 +247,7 @@ func endedContext(t testing.TB, open Open) {
 			t.Errorf("%s: %v; want the context's error", name, err)
 		}
 	}
-	free(t, s, request(TTL).Resource)
-	lease := take(t, s, request(TTL))
+	lease := takeOnceFree(t, s, request(TTL))
 	if err := s.Release(ctx, lease.Ref()); err != nil {
 		t.Errorf("release with an ended context: %v; it must be carried out", err)
 	}

@@ -11,6 +11,7 @@ package leasingtest
 
 import (
 	"bytes"
+	"context"
 	"runtime"
 	"slices"
 	"testing"
@@ -147,13 +148,16 @@ func release(t testing.TB, s leasing.Source, lease leasing.Lease) {
 	}
 }
 
-// free waits until a resource is seen to be free, because a release may take a moment to arrive.
-func free(t testing.TB, s leasing.Source, resource string) {
+// takeOnceFree acquires a resource that nobody holds, as soon as what ended its last lease has arrived.
+func takeOnceFree(t testing.TB, s leasing.Source, r leasing.Request) leasing.Lease {
 	t.Helper()
-	eventually(t, resource+" is free", func() bool {
-		ins, err := leasing.One(s.Inspect(t.Context(), resource))
-		return err == nil && !ins.Locked
-	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	lease, err := leasing.One(s.Acquire(ctx, leasing.UntilDone, r))
+	if err != nil {
+		t.Fatalf("acquire %q, which should be free: %v", r.Resource, err)
+	}
+	return lease
 }
 
 // eventually polls a state.

@@ -79,8 +79,7 @@ func allOrNone(t testing.TB, open Open) {
 		}
 	}
 	for _, resource := range []string{"a", "c"} {
-		free(t, s, resource)
-		release(t, s, take(t, s, requests(resource)[0]))
+		release(t, s, takeOnceFree(t, s, requests(resource)[0]))
 	}
 	release(t, s, held)
 }
