@@ -84,21 +84,21 @@ fencegate-demo, and the schema fencegate_demo, which it removes.`,
 
 // demoOnOwnStack runs the demo on a stack that ends with it.
 func demoOnOwnStack(ctx context.Context, cfg demo.Config, postgres bool) (err error) {
-	stack, err := startDemoStack(ctx, postgres, func(line string) { cfg.Screen.Step("set-up", line) })
+	dev, err := startDemoStack(ctx, postgres, func(line string) { cfg.Screen.Step("set-up", line) })
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stack.Stop()) }()
+	defer func() { err = errors.Join(err, dev.Close()) }()
 	leases := "3 Redis nodes"
 	if postgres {
 		leases = "no Redis"
 	}
-	cfg.Screen.Step("set-up", "ready: "+stack.PostgreSQL()+", "+leases+", gateway")
-	if cfg.Client, err = client.New(client.Config{URL: stack.GatewayURL()}); err != nil {
+	cfg.Screen.Step("set-up", "ready: "+dev.PostgreSQL()+", "+leases+", gateway")
+	if cfg.Client, err = client.New(client.Config{URL: dev.GatewayURL()}); err != nil {
 		return err
 	}
-	cfg.AdminURL = stack.AdminURL()
-	if err := configureWorkers(&cfg, stack.GatewayURL(), "", stack.DatabaseURL()); err != nil {
+	cfg.AdminURL = dev.AdminURL()
+	if err := configureWorkers(&cfg, dev.GatewayURL(), "", dev.DatabaseURL()); err != nil {
 		return err
 	}
 	return runDemo(ctx, cfg)

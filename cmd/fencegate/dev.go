@@ -16,13 +16,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fencegate/fencegate/internal/devstack"
 	"github.com/fencegate/fencegate/internal/runner"
+	"github.com/fencegate/fencegate/internal/stack"
 	"github.com/fencegate/fencegate/internal/terminal"
 )
 
 func newDev(e env) *cobra.Command {
-	var cfg devstack.Config
+	var cfg stack.DevConfig
 	var buckets []string
 	var lock string
 	cmd := &cobra.Command{
@@ -71,7 +71,7 @@ fences), and PGUSER, PGPASSWORD and PGDATABASE in its environment.`,
 	return cmd
 }
 
-func runDev(ctx context.Context, cmd *cobra.Command, cfg devstack.Config, command []string, shared *terminal.Shared) (err error) {
+func runDev(ctx context.Context, cmd *cobra.Command, cfg stack.DevConfig, command []string, shared *terminal.Shared) (err error) {
 	stderr := cmd.ErrOrStderr()
 	cfg.Progress = func(line string) { _, _ = fmt.Fprintln(stderr, "fencegate dev:", line) }
 	cfg.Version = version()
@@ -87,16 +87,16 @@ func runDev(ctx context.Context, cmd *cobra.Command, cfg devstack.Config, comman
 			return usage(fmt.Errorf("the command: %w", err))
 		}
 	}
-	stack, err := devstack.Start(ctx, cfg)
+	dev, err := stack.StartDev(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stack.Stop()) }()
+	defer func() { err = errors.Join(err, dev.Close()) }()
 	if len(command) > 0 {
-		return runBeside(ctx, cmd, shared, stack, command)
+		return runBeside(ctx, cmd, shared, dev, command)
 	}
-	printStack(cmd.OutOrStdout(), stack)
-	err = stack.Wait(ctx)
+	printStack(cmd.OutOrStdout(), dev)
+	err = dev.Wait(ctx)
 	cfg.Progress("stopping")
 	if ctx.Err() != nil {
 		return nil // Ctrl-C is the regular end of dev
@@ -108,9 +108,9 @@ func runDev(ctx context.Context, cmd *cobra.Command, cfg devstack.Config, comman
 const commandStopTimeout = 10 * time.Second
 
 // runBeside runs a command beside the running stack.
-func runBeside(ctx context.Context, cmd *cobra.Command, shared *terminal.Shared, stack *devstack.Stack, command []string) error {
+func runBeside(ctx context.Context, cmd *cobra.Command, shared *terminal.Shared, dev *stack.Dev, command []string) error {
 	c := exec.CommandContext(ctx, command[0], command[1:]...)
-	c.Env = append(os.Environ(), stack.Environ()...)
+	c.Env = append(os.Environ(), dev.Environ()...)
 	c.Stdin, c.Stdout, c.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
 	c.WaitDelay = commandStopTimeout
@@ -125,7 +125,7 @@ func runBeside(ctx context.Context, cmd *cobra.Command, shared *terminal.Shared,
 }
 
 // portsFree checks that all addresses are free at the same time, before the long steps.
-func portsFree(cfg devstack.Config) error {
+func portsFree(cfg stack.DevConfig) error {
 	for _, port := range []struct{ flag, address string }{{"api-listen", cfg.APIListen}, {"pg-listen", cfg.PGListen}, {"s3-listen", cfg.S3Listen}} {
 		ln, err := net.Listen("tcp", port.address)
 		if err != nil {
@@ -136,7 +136,7 @@ func portsFree(cfg devstack.Config) error {
 	return nil
 }
 
-func printStack(w io.Writer, s *devstack.Stack) {
+func printStack(w io.Writer, s *stack.Dev) {
 	a := s.Addrs()
 	database, user, password := s.Login()
 	_, _ = fmt.Fprintf(w, `fencegate is running.
@@ -153,11 +153,11 @@ Try, in another terminal:
   psql postgres://%s:%s@%s/%s -c "CREATE TABLE orders (id int, status text)" -c "SELECT fence.protect('orders', under => 'orders/')"
   PGUSER=%s PGPASSWORD=%s fencegate run --gateway http://%s --resource orders/1001 -- psql -c "INSERT INTO orders VALUES (1001, 'new')"
 `,
-		a.API, user, password, a.PG, database, a.S3, s.PostgreSQL(), s.Dir(),
+		a.API, user, password, a.PG, database, a.S3, s.PostgreSQL(), s.Dir,
 		user, password, a.PG, database, user, password, a.API)
 }
 
 // startDemoStack starts a stack of demo's own, which keeps nothing.
-func startDemoStack(ctx context.Context, postgres bool, progress func(line string)) (*devstack.Stack, error) {
-	return devstack.Start(ctx, devstack.Config{Ephemeral: true, PostgresLeases: postgres, Progress: progress})
+func startDemoStack(ctx context.Context, postgres bool, progress func(line string)) (*stack.Dev, error) {
+	return stack.StartDev(ctx, stack.DevConfig{Ephemeral: true, PostgresLeases: postgres, Progress: progress})
 }

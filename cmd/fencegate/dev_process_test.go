@@ -19,17 +19,17 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// stack is a running `fencegate dev`.
-type stack struct {
+// devProcess is a running `fencegate dev`.
+type devProcess struct {
 	cmd                *exec.Cmd
 	api, postgres, dir string
 }
 
 var addresses = regexp.MustCompile(`(?s)HTTP API +(\S+)\n +PostgreSQL +(\S+)\n.*state +(\S+)`)
 
-func startDev(t *testing.T, tmp string, args ...string) stack {
+func startDev(t *testing.T, tmp string, args ...string) devProcess {
 	t.Helper()
-	s := stack{cmd: command(t, tmp, append([]string{"dev", "--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0", "--s3-listen", "127.0.0.1:0"}, args...)...)}
+	s := devProcess{cmd: command(t, tmp, append([]string{"dev", "--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0", "--s3-listen", "127.0.0.1:0"}, args...)...)}
 	stdout, err := s.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func startDev(t *testing.T, tmp string, args ...string) stack {
 	return s
 }
 
-func (s stack) client(t *testing.T) *client.Client {
+func (s devProcess) client(t *testing.T) *client.Client {
 	t.Helper()
 	c, err := client.New(client.Config{URL: s.api})
 	if err != nil {
@@ -59,7 +59,7 @@ func (s stack) client(t *testing.T) *client.Client {
 	return c
 }
 
-func (s stack) acquire(t *testing.T) client.Lease {
+func (s devProcess) acquire(t *testing.T) client.Lease {
 	t.Helper()
 	lease, err := s.client(t).Acquire(t.Context(), client.AcquireRequest{Resource: "orders/7", TTL: time.Minute, Wait: 10 * time.Second})
 	if err != nil {
@@ -69,7 +69,7 @@ func (s stack) acquire(t *testing.T) client.Lease {
 }
 
 // write changes the order through the PostgreSQL port, under a lease's grant.
-func (s stack) write(t *testing.T, lease client.Lease, status string) error {
+func (s devProcess) write(t *testing.T, lease client.Lease, status string) error {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(s.postgres)
 	if err != nil {
@@ -85,7 +85,7 @@ func (s stack) write(t *testing.T, lease client.Lease, status string) error {
 	return err
 }
 
-func (s stack) createOrders(t *testing.T) {
+func (s devProcess) createOrders(t *testing.T) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.postgres)
 	if err != nil {

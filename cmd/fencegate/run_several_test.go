@@ -70,7 +70,7 @@ func TestWhatCanNotBeHeldTogetherAcquiresNothing(t *testing.T) {
 }
 
 // accounts is a stack with two guarded tables, each with its own resource.
-func accounts(t *testing.T) stack {
+func accounts(t *testing.T) devProcess {
 	t.Helper()
 	s := startDev(t, openTempDir(t), "--ephemeral")
 	conn, err := pgx.Connect(t.Context(), s.postgres)
@@ -93,7 +93,7 @@ const (
 )
 
 // runBoth is `run` under both resources. The command finds the database's address in DATABASE_URL.
-func (s stack) runBoth(t *testing.T, flags []string, job ...string) *exec.Cmd {
+func (s devProcess) runBoth(t *testing.T, flags []string, job ...string) *exec.Cmd {
 	t.Helper()
 	args := append([]string{"run", "--gateway", s.api, "--pg-url-env", "DATABASE_URL"}, flags...)
 	cmd := command(t, t.TempDir(), append(append(args, "--"), job...)...)
@@ -167,7 +167,7 @@ func TestAJobWritesUnderAllOfItsGrantsAndEndsWithOneOfThem(t *testing.T) {
 }
 
 // wantMoves expects both tables to have this number of transfers.
-func (s stack) wantMoves(t *testing.T, want int) {
+func (s devProcess) wantMoves(t *testing.T, want int) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.postgres)
 	if err != nil {
@@ -203,7 +203,7 @@ func wantLost(t *testing.T, said string) {
 
 // wantFree takes a resource, and gives it back. A lease that was taken together with a held one may still be on its way
 // back; a leaked lease would outlast the wait.
-func (s stack) wantFree(t *testing.T, resource string) {
+func (s devProcess) wantFree(t *testing.T, resource string) {
 	t.Helper()
 	lease, err := s.client(t).Acquire(t.Context(), client.AcquireRequest{Resource: resource, TTL: time.Minute, Wait: 10 * time.Second})
 	if err != nil {

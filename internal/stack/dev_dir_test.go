@@ -1,4 +1,6 @@
-package devstack
+//go:build unix
+
+package stack
 
 import (
 	"errors"
@@ -9,24 +11,14 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-func undone(t *testing.T, s *Stack) {
-	t.Helper()
-	for _, undo := range s.undo {
-		if err := undo(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 func TestAFolderOfOthersIsRefusedAndLeftAlone(t *testing.T) {
 	t.Parallel()
 	theirs := t.TempDir()
 	if err := os.WriteFile(filepath.Join(theirs, "master.key"), []byte("k1:00\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var s Stack
 	var invalid *fence.InvalidError
-	if err := s.openDir(Config{Dir: theirs}); !errors.As(err, &invalid) || invalid.Field != "data" {
+	if _, err := openDir(DevConfig{Dir: theirs}); !errors.As(err, &invalid) || invalid.Field != "data" {
 		t.Errorf("accepted, with %v", err)
 	}
 	if entries, err := os.ReadDir(theirs); err != nil || len(entries) != 1 {
@@ -38,14 +30,16 @@ func TestAnEmptyFolderAndItsOwnAreTaken(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
 	for _, when := range []string{"first", "again"} {
-		var s Stack
-		if err := s.openDir(Config{Dir: dir}); err != nil {
+		s, err := openDir(DevConfig{Dir: dir})
+		if err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
 		if err := os.WriteFile(filepath.Join(dir, "master.key"), []byte("k1:00\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		undone(t, &s)
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -60,9 +54,8 @@ func TestTheDefaultFolderIsBelowTheUsersData(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "blobs"), 0o700); err != nil { // a folder of serve
 		t.Fatal(err)
 	}
-	var s Stack
 	var invalid *fence.InvalidError
-	if err := s.openDir(Config{}); !errors.As(err, &invalid) {
+	if _, err := openDir(DevConfig{}); !errors.As(err, &invalid) {
 		t.Errorf("accepted, with %v", err)
 	}
 }

@@ -1,8 +1,8 @@
-package devstack
+//go:build unix
+
+package stack
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,48 +14,48 @@ import (
 	"unicode"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/internal/child"
 )
 
-// openDir creates the state folder and takes its lock, which the kernel frees with this process.
-func (s *Stack) openDir(cfg Config) error {
+// openDir opens the stack's state folder and takes its lock, which the kernel frees with this process; an ephemeral
+// stack has a temporary one.
+func openDir(cfg DevConfig) (*Stack, error) {
 	switch {
 	case cfg.Ephemeral && cfg.Dir != "":
-		return &fence.InvalidError{Field: "data", Reason: "names a folder, but an ephemeral stack keeps nothing: give one of the two"}
+		return nil, &fence.InvalidError{Field: "data", Reason: "names a folder, but an ephemeral stack keeps nothing: give one of the two"}
 	case cfg.Ephemeral:
-		return s.openTemporary()
+		return New("")
 	}
 	dir := cfg.Dir
 	if dir == "" {
 		var err error
 		if dir, err = dataDir(); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if strings.ContainsFunc(dir, unicode.IsControl) {
-		return &fence.InvalidError{Field: "data", Reason: "contains a control character"}
+		return nil, &fence.InvalidError{Field: "data", Reason: "contains a control character"}
 	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// Other users may traverse it: PostgreSQL runs as another user when we are root.
 	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return fmt.Errorf("state folder: %w", err)
+		return nil, fmt.Errorf("state folder: %w", err)
 	}
 	if err := ownDir(dir); err != nil {
-		return err
+		return nil, err
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return fmt.Errorf("state folder: %w", err)
+		return nil, fmt.Errorf("state folder: %w", err)
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return errors.Join(fmt.Errorf("the folder %s is in use by another fencegate: stop it, or name another folder with --data", dir), lock.Close())
+		return nil, errors.Join(fmt.Errorf("the folder %s is in use by another fencegate: stop it, or name another folder with --data", dir), lock.Close())
 	}
-	s.undo = append(s.undo, lock.Close)
-	s.dir = dir
-	return nil
+	s := &Stack{Dir: dir}
+	s.AtClose(lock.Close)
+	return s, nil
 }
 
 // ownDir refuses a folder with files that this stack did not create, such as those of serve below /var/lib.
@@ -73,30 +73,6 @@ func ownDir(dir string) error {
 		return &fence.InvalidError{Field: "data", Reason: fmt.Sprintf("is %s, which is not empty and was not made by fencegate dev: name another folder with --data", dir)}
 	}
 	return nil
-}
-
-func (s *Stack) openTemporary() error {
-	dir, err := os.MkdirTemp(passable(os.TempDir()), "fencegate-")
-	if err != nil {
-		return err
-	}
-	s.dir = dir
-	s.undo = append(s.undo, func() error {
-		defer child.Removed(dir)
-		return os.RemoveAll(dir)
-	})
-	if err := child.RemoveAtDeath(dir); err != nil {
-		return err
-	}
-	return os.Chmod(dir, 0o711)
-}
-
-// passable returns dir. For root it returns /var/tmp if PostgreSQL's user can't enter dir.
-func passable(dir string) string {
-	if info, err := os.Stat(dir); os.Geteuid() == 0 && err == nil && info.Mode().Perm()&0o001 == 0 {
-		return "/var/tmp"
-	}
-	return dir
 }
 
 // dataDir is the folder for the state of the user's programs. For root it is the system's, beside that of serve,
@@ -129,9 +105,7 @@ func masterKey(dir string) (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	var key [32]byte
-	_, _ = rand.Read(key[:])
-	line := "k1:" + hex.EncodeToString(key[:])
+	line := NewMasterKey()
 	if err := os.WriteFile(path+".new", []byte(line+"\n"), 0o600); err != nil {
 		return "", err
 	}
