@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	_ "github.com/fencegate/fencegate/internal/testenv/clockshim/goclock" // a client's wall clock can be set
 	"github.com/fencegate/fencegate/robustness/client"
 	"github.com/fencegate/fencegate/robustness/mutants"
 	"github.com/fencegate/fencegate/robustness/run"

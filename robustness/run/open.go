@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	_ "github.com/fencegate/fencegate/internal/testenv/clockshim/goclock" // this program is the clients', too
 	"github.com/fencegate/fencegate/robustness/client"
 	"github.com/fencegate/fencegate/robustness/cluster"
 	"github.com/fencegate/fencegate/robustness/history"
