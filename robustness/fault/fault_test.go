@@ -88,11 +88,7 @@ func TestPlansOnARealCluster(t *testing.T) {
 func realCluster(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	ctx, dir := t.Context(), t.TempDir()
-	overlay, err := cluster.ClockOverlay(ctx, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := cluster.Build(ctx, "../../cmd/fencegate", dir, overlay)
+	program, err := cluster.Build(ctx, "../../cmd/fencegate", dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
