@@ -35,6 +35,7 @@ type Spec struct {
 	Env        []string            // nil: this process's
 	Dir        string              // working folder; empty: this process's
 	Log        *os.File            // its output; nil: discarded. Never a pipe or terminal of ours.
+	In, Out    *os.File            // its standard input and, instead of Log, its standard output; nil: none
 	Credential *syscall.Credential // nil: this process's user
 	StopSignal syscall.Signal      // sent by Stop; 0: SIGTERM
 	// DeathSignal is sent when this process has died; 0: StopSignal.
@@ -61,6 +62,12 @@ func Start(s Spec) (*Process, error) {
 	cmd.Env, cmd.Dir = s.Env, s.Dir
 	if s.Log != nil {
 		cmd.Stdout, cmd.Stderr = s.Log, s.Log
+	}
+	if s.In != nil {
+		cmd.Stdin = s.In
+	}
+	if s.Out != nil {
+		cmd.Stdout = s.Out
 	}
 	// The child gets its own process group. A terminal's Ctrl-C then
 	// reaches only this process, which stops the child in order.

@@ -86,6 +86,11 @@ func (d Database) address(serverURL, login string) (string, error) {
 	return "", fmt.Errorf("the database %s has no login %q", d.Name, login)
 }
 
+// Create creates the database and its logins on a server, whose superuser's address is given, as [Stack.Postgres] does.
+func (d Database) Create(ctx context.Context, serverURL string) error {
+	return d.withDefaults().create(ctx, serverURL)
+}
+
 // create creates the database and its logins if they are missing, sets their passwords, and migrates. It may be
 // repeated.
 func (d Database) create(ctx context.Context, serverURL string) error {

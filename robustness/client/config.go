@@ -19,8 +19,9 @@ type Config struct {
 	WriterURL string        `json:"writer_url"` // primary and standby, target_session_attrs=read-write; in fence_writer
 	FenceURL  string        `json:"fence_url"`  // the same in fence_gateway, for the library's Armer
 	Gateways  []Gateway     `json:"gateways"`
-	Token     string        `json:"token"`  // bearer token of the HTTP API
-	Bucket    string        `json:"bucket"` // its rule: the resource of BUCKET/a/b is BUCKET/a
+	Balancer  *Gateway      `json:"balancer,omitempty"` // in front of the gateways; nil: none
+	Token     string        `json:"token"`              // bearer token of the HTTP API
+	Bucket    string        `json:"bucket"`             // its rule: the resource of BUCKET/a/b is BUCKET/a
 	Program   string        `json:"program"`
 	Python    string        `json:"python"` // an interpreter with boto3; "": none
 	PSQL      string        `json:"psql"`   // "": none

@@ -4,28 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
-	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/stack"
 )
 
 // Blobs is the S3 service that keeps the gateways' blobs, on the file system of [Disk].
 type Blobs struct {
-	Name    string // "blobs"
-	Addr    string // host:port, without a relay
-	LogFile string
+	process
 
-	spec child.Spec // without its log file
-
-	mu     sync.Mutex
-	proc   process
-	starts int
+	Addr string // host:port, without a relay
 }
 
 // As in package s3posix: with others, a gateway does not start.
@@ -35,119 +31,124 @@ const (
 	blobsBucket = "blobs"
 )
 
-// startService starts the S3 service on a folder.
-func (c *Cluster) startService(ctx context.Context, folder string) error {
-	port, err := child.FreePort()
+// startBlobs creates the storage for the blobs.
+func (c *Cluster) startBlobs(ctx context.Context) error {
+	disk := filepath.Join(c.dir, "disk")
+	if err := os.Mkdir(disk, 0o700); err != nil {
+		return err
+	}
+	if err := c.mountDisk(disk); err != nil {
+		return err
+	}
+	c.files = filepath.Join(disk, "blobs")
+	if c.opts.BlobS3 == "" {
+		return nil
+	}
+	addr, err := stack.FreeAddr()
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(c.dir, "blobs")
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	b := &Blobs{Addr: addr}
+	if err := c.prepare(&b.process, "blobs", ownClock, child.Spec{Path: c.opts.BlobS3, Args: []string{c.files, addr}}); err != nil {
 		return err
 	}
-	b := &Blobs{Name: "blobs", Addr: fmt.Sprintf("127.0.0.1:%d", port), LogFile: filepath.Join(dir, "log")}
-	b.spec = child.Spec{Path: c.opts.BlobS3, Args: []string{folder, b.Addr}, Dir: dir, DeathSignal: syscall.SIGKILL}
-	c.Blobs = b
-	c.files = filepath.Join(folder, "data", blobsBucket)
+	b.answers = b.listens
+	c.Blobs, c.files = b, filepath.Join(c.files, "data", blobsBucket)
 	c.blobEnv = []string{"AWS_ACCESS_KEY_ID=" + blobsAccess, "AWS_SECRET_ACCESS_KEY=" + blobsSecret}
-	return b.Restart(ctx)
+	return b.Start(ctx)
 }
 
-// location is the value of serve's --blobs for a service at addr.
-func (b *Blobs) location(addr string) string {
+// blobsAt is the value of serve's --blobs: the folder, or the service at an address; "" is its own.
+func (c *Cluster) blobsAt(addr string) string {
+	if c.Blobs == nil {
+		return c.files
+	}
+	if addr == "" {
+		addr = c.Blobs.Addr
+	}
 	query := url.Values{"endpoint": {"http://" + addr}, "region": {"us-east-1"}, "path-style": {"true"}}
 	return "s3://" + blobsBucket + "/fencegate?" + query.Encode()
 }
 
-// Kill ends the service like kill -9. It stays down until [Blobs.Restart].
-func (b *Blobs) Kill() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.kill()
-	return nil
-}
+// Start starts the service after Kill, and returns when it answers.
+func (b *Blobs) Start(ctx context.Context) error { return b.restart(ctx, nothing) }
 
-func (b *Blobs) kill() {
-	if b.proc.Process != nil {
-		b.proc.Kill()
-	}
-}
-
-// Restart kills the service if it runs, starts it, and returns when it answers.
-func (b *Blobs) Restart(ctx context.Context) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.kill()
-	proc, err := startLogged(b.spec, b.LogFile)
+// listens checks that the service takes connections.
+func (b *Blobs) listens(ctx context.Context) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", b.Addr)
 	if err != nil {
 		return err
 	}
-	b.proc = process{Process: proc}
-	b.starts++
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	err = until(ctx, 20*time.Millisecond, b.Name+" answers", func() error { return b.answers(ctx) })
-	if err != nil {
-		return fmt.Errorf("%w%s", err, lastLines(b.LogFile))
-	}
-	return nil
+	return conn.Close()
 }
 
-// answers checks that the service answers a request without credentials, in any way.
-func (b *Blobs) answers(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.Addr+"/", nil)
-	if err != nil {
-		return err
-	}
-	req.Close = true
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	return res.Body.Close()
+// Disk is the blobs' own file system: in memory, with a limited size.
+type Disk struct {
+	Path string
+
+	mu sync.Mutex
 }
 
-// Freeze stops the service (SIGSTOP).
-func (b *Blobs) Freeze() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.proc.freeze()
-}
-
-// Thaw resumes it.
-func (b *Blobs) Thaw() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.proc.thaw()
-}
-
-// Pid is the process's id, of the last one if none runs.
-func (b *Blobs) Pid() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.proc.Pid()
-}
-
-// heal starts or thaws the service.
-func (b *Blobs) heal(ctx context.Context) error {
-	if b == nil {
+// mountDisk makes the file system. Who may not mount has none, and no fault fills it.
+func (c *Cluster) mountDisk(path string) error {
+	options := fmt.Sprintf("size=%d,mode=700", c.opts.Disk)
+	err := unix.Mount("tmpfs", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options)
+	if errors.Is(err, syscall.EPERM) {
 		return nil
 	}
-	b.mu.Lock()
-	err := b.proc.thaw()
-	down := !alive(b.proc.Pid())
-	b.mu.Unlock()
-	if down {
-		err = errors.Join(err, b.Restart(ctx))
+	if err != nil {
+		return fmt.Errorf("a file system for the blobs: %w", err)
 	}
-	return err
+	c.Disk = &Disk{Path: path}
+	c.stack.AtClose(func() error {
+		defer child.Unmounted(path)
+		return unix.Unmount(path, unix.MNT_DETACH)
+	})
+	return child.UnmountAtDeath(path)
 }
 
-func (b *Blobs) close() error {
-	if b == nil {
-		return nil
+// ID is the disk's name.
+func (d *Disk) ID() string { return "disk" }
+
+const filler = "filler"
+
+// Fill leaves the given number of bytes free, or less if others write.
+func (d *Disk) Fill(_ context.Context, leave int64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	file, err := os.OpenFile(filepath.Join(d.Path, filler), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
 	}
-	return b.Kill()
+	defer file.Close()
+	for size := int64(0); ; {
+		free, err := d.Left()
+		if err != nil || free <= leave {
+			return err
+		}
+		if err := unix.Fallocate(int(file.Fd()), 0, size, free-leave); err == nil {
+			size += free - leave
+		} else if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EINTR) { // another writer was faster
+			return err
+		}
+	}
+}
+
+// Left is how many bytes are free.
+func (d *Disk) Left() (int64, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(d.Path, &fs); err != nil {
+		return 0, err
+	}
+	return int64(fs.Bfree) * fs.Bsize, nil
+}
+
+// Free removes the file of Fill.
+func (d *Disk) Free() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := os.Remove(filepath.Join(d.Path, filler)); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }

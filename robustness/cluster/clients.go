@@ -8,43 +8,30 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/fencegate/fencegate/internal/child"
-	"github.com/fencegate/fencegate/internal/testenv/clockshim"
+	"github.com/fencegate/fencegate/internal/stack"
 	"github.com/fencegate/fencegate/robustness/client"
 )
 
 // Client is a client process.
 type Client struct {
-	Name   string // "client-7"
+	process
+
 	Config client.Config
 
-	cluster *Cluster
-	clock   *clockshim.Clock
-	talk    sync.Mutex // one order at a time
-
-	mu        sync.Mutex
-	cmd       *exec.Cmd
-	in        io.WriteCloser
-	answers   chan answer
-	done      chan struct{} // closed at its end
-	err       error         // how it ended, valid after done
-	frozen    bool
-	histories []string
-}
-
-type answer struct {
-	report client.Report
-	err    error
+	histories string     // the folder
+	talk      sync.Mutex // one order at a time, and no order during a start
+	in        *os.File
+	reports   chan client.Report
 }
 
 // ClientConfig is the configuration of client n: every address is one of its own relays. The caller sets surfaces and
-// workers, and [Cluster.StartClient] the history.
+// workers, and [Cluster.StartClient] the history. A balancer is also the last of the gateways.
 func (c *Cluster) ClientConfig(n int, seed uint64) (client.Config, error) {
 	name := fmt.Sprintf("client-%d", n)
 	nodes, servers, err := c.ways(name)
@@ -52,42 +39,55 @@ func (c *Cluster) ClientConfig(n int, seed uint64) (client.Config, error) {
 		return client.Config{}, err
 	}
 	cfg := client.Config{
-		Number: n, Seed: seed, Dir: filepath.Join(c.dir, name), MaxTTL: MaxTTL,
-		Redis: nodes, Prefix: c.prefix,
-		WriterURL: primaryOf(WriterLogin, servers), FenceURL: primaryOf(GatewayLogin, servers),
+		Number: n, Seed: seed, Dir: filepath.Join(c.dir, name), MaxTTL: MaxTTL, Redis: nodes, Prefix: c.prefix,
+		WriterURL: address(stack.Writer, servers...), FenceURL: address(stack.Gateway, servers...),
 		Token: Token, Bucket: Bucket, Program: c.opts.Program, Python: c.opts.Python, PSQL: c.opts.PSQL,
 	}
 	for _, g := range c.Gateways {
-		var at [3]string
-		for i, port := range []struct{ name, addr string }{{"/api", g.API}, {"/pg", g.PG}, {"/s3", g.S3}} {
-			link, err := c.Net.Between(name, g.Name+port.name, port.addr)
-			if err != nil {
-				return cfg, err
-			}
-			at[i] = link.Addr()
+		if err := c.reach(&cfg, name, g.Name, [3]string{g.API, g.PG, g.S3}); err != nil {
+			return cfg, err
 		}
-		cfg.Gateways = append(cfg.Gateways, client.Gateway{
-			API: "http://" + at[0], PGURL: address(WriterLogin, at[1]), S3: "http://" + at[2],
-		})
+	}
+	if c.balancer != nil {
+		if err := c.reach(&cfg, name, "balancer", *c.balancer); err != nil {
+			return cfg, err
+		}
+		cfg.Balancer = &cfg.Gateways[len(cfg.Gateways)-1]
 	}
 	return cfg, nil
 }
 
+// reach adds a gateway, or what stands in front of them, with its three ports.
+func (c *Cluster) reach(cfg *client.Config, from, to string, ports [3]string) error {
+	for i, port := range []string{"/api", "/pg", "/s3"} {
+		addr, err := c.way(from, to+port, ports[i])
+		if err != nil {
+			return err
+		}
+		ports[i] = addr
+	}
+	cfg.Gateways = append(cfg.Gateways, client.Gateway{
+		API: "http://" + ports[0], PGURL: address(stack.Writer, ports[1]), S3: "http://" + ports[2],
+	})
+	return nil
+}
+
 // StartClient starts a client process with its own clock and folder.
-func (c *Cluster) StartClient(ctx context.Context, cfg client.Config) (*Client, error) {
+func (c *Cluster) StartClient(_ context.Context, cfg client.Config) (*Client, error) {
 	if c.opts.Client == "" {
 		return nil, errors.New("Options.Client is required for clients")
 	}
-	k := &Client{Name: fmt.Sprintf("client-%d", cfg.Number), Config: cfg, cluster: c}
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+	k := &Client{Config: cfg, histories: filepath.Join(c.dir, "history")}
+	if err := os.MkdirAll(k.histories, 0o700); err != nil {
 		return nil, err
 	}
-	var err error
-	if k.clock, err = (&clockshim.Clock{}).In(filepath.Join(cfg.Dir, "clock")); err != nil {
+	name := fmt.Sprintf("client-%d", cfg.Number)
+	if err := c.prepare(&k.process, name, ownClock, child.Spec{Path: c.opts.Client, Args: []string{"client"}}); err != nil {
 		return nil, err
 	}
-	if err := k.start(ctx); err != nil {
-		return nil, errors.Join(err, k.clock.Close())
+	c.stack.AtClose(k.hangUp)
+	if err := k.launch(); err != nil {
+		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,124 +102,126 @@ func (c *Cluster) Clients() []*Client {
 	return append([]*Client{}, c.clients...)
 }
 
-// start starts a process with its own history: PATH/history/client-7.1.jsonl is that of client 7's first one.
-func (k *Client) start(context.Context) error {
-	c := k.cluster
-	c.mu.Lock()
-	c.starts[k.Config.Number]++
-	nth := c.starts[k.Config.Number]
-	c.mu.Unlock()
-	histories := filepath.Join(c.dir, "history")
-	if err := os.MkdirAll(histories, 0o700); err != nil {
-		return err
-	}
-	cfg := k.Config
-	cfg.History = filepath.Join(histories, fmt.Sprintf("%s.%d.jsonl", k.Name, nth))
-	cfg.Life = nth
-	cfg.Seed += uint64(nth-1) << 32 // another process draws different numbers
-	first, err := json.Marshal(cfg)
-	if err != nil {
-		return err
-	}
-	log, err := os.OpenFile(filepath.Join(cfg.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	cmd := exec.Command(c.opts.Client, "client")
-	cmd.Env, cmd.Dir, cmd.Stderr = append(os.Environ(), k.clock.Env()...), cfg.Dir, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is for this process
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	k.run(cmd, in, out, cfg.History)
-	// The signal reaches the whole group, stopped processes included.
-	if err := child.Adopt(-cmd.Process.Pid, syscall.SIGKILL); err != nil {
-		return errors.Join(err, k.Kill())
-	}
-	_, err = in.Write(append(first, '\n'))
-	return err
+func (k *Client) history(nth int) string {
+	return filepath.Join(k.histories, fmt.Sprintf("%s.%d.jsonl", k.Name, nth))
 }
 
-// run reads a process's output until it ends.
-func (k *Client) run(cmd *exec.Cmd, in io.WriteCloser, out io.Reader, history string) {
-	answers, done := make(chan answer, 16), make(chan struct{})
-	k.mu.Lock()
-	k.cmd, k.in, k.answers, k.done, k.err, k.frozen = cmd, in, answers, done, nil, false
-	k.histories = append(k.histories, history)
-	k.mu.Unlock()
-	go func() {
-		lines := bufio.NewReader(out)
-		for {
-			line, err := lines.ReadBytes('\n')
-			if err != nil {
-				break
-			}
-			a := answer{}
-			if err := json.Unmarshal(line, &a.report); err != nil {
-				a.err = fmt.Errorf("%s says %.200q: %w", k.Name, line, err)
-			}
-			select {
-			case answers <- a:
-			default: // more answers than orders
-			}
+// Histories returns the files that its processes wrote, in order: PATH/history/client-7.1.jsonl is that of client 7's
+// first one.
+func (k *Client) Histories() (files []string) {
+	for n := range k.Starts() {
+		files = append(files, k.history(n+1))
+	}
+	return files
+}
+
+// launch starts a process with its own history.
+func (k *Client) launch() error {
+	theirs, in, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer theirs.Close()
+	out, theirOut, err := os.Pipe()
+	if err != nil {
+		return errors.Join(err, in.Close())
+	}
+	defer theirOut.Close()
+	proc, err := k.start(theirs, theirOut)
+	if err != nil {
+		return errors.Join(err, in.Close(), out.Close())
+	}
+	k.in, k.reports = in, make(chan client.Report, 16)
+	go k.listen(proc, out, k.reports)
+	if err := child.Adopt(-proc.Pid(), syscall.SIGKILL); err != nil { // its children, too
+		return errors.Join(err, k.Kill())
+	}
+	cfg := k.Config
+	cfg.Life = k.Starts()
+	cfg.History = k.history(cfg.Life)
+	cfg.Seed += uint64(cfg.Life-1) << 32 // another process draws different numbers
+	return json.NewEncoder(in).Encode(cfg)
+}
+
+// listen reads a process's reports until it ends.
+func (k *Client) listen(proc *child.Process, out *os.File, reports chan<- client.Report) {
+	defer out.Close()
+	for lines := bufio.NewReader(out); ; {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			break
 		}
-		err := cmd.Wait()
-		child.Disown(-cmd.Process.Pid)
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // its children
-		k.mu.Lock()
-		if k.done == done {
-			k.err = err
+		var report client.Report
+		if err := json.Unmarshal(line, &report); err != nil {
+			report.Error = fmt.Sprintf("it says %.200q: %v", line, err)
 		}
-		k.mu.Unlock()
-		close(done)
-	}()
+		select {
+		case reports <- report:
+		default: // more than orders
+		}
+	}
+	<-proc.Done()
+	child.Disown(-proc.Pid())
+	_ = syscall.Kill(-proc.Pid(), syscall.SIGKILL) // its children
 }
 
 // Order gives an order and waits for its report, at most for patience.
-func (k *Client) Order(ctx context.Context, order client.Order, patience time.Duration) (client.Report, error) {
+func (k *Client) Order(ctx context.Context, order client.Order, patience time.Duration) (report client.Report, err error) {
 	k.talk.Lock()
 	defer k.talk.Unlock()
-	k.mu.Lock()
-	in, answers, done := k.in, k.answers, k.done
-	k.mu.Unlock()
-	line, err := json.Marshal(order)
-	if err != nil {
-		return client.Report{}, err
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	proc := k.last()
+	for len(k.reports) > 0 { // of orders that were not waited for
+		<-k.reports
 	}
-	for len(answers) > 0 { // answers to orders that were not waited for
-		<-answers
+	if err := json.NewEncoder(k.in).Encode(order); err != nil {
+		return report, fmt.Errorf("%s: %w", k.Name, err)
 	}
-	if _, err := in.Write(append(line, '\n')); err != nil {
-		return client.Report{}, fmt.Errorf("%s: %w", k.Name, err)
-	}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	for {
+	for report.Done != order.Do && report.Error == "" { // a late one is for an earlier order
 		select {
-		case a := <-answers:
-			if a.err == nil && a.report.Error != "" {
-				a.err = fmt.Errorf("%s: %s", k.Name, a.report.Error)
-			}
-			if a.err == nil && a.report.Done != order.Do {
-				continue // late, for an earlier order
-			}
-			return a.report, a.err
-		case <-done:
-			err := errors.Join(k.Err(), io.ErrUnexpectedEOF)
-			return client.Report{}, fmt.Errorf("%s ended: %w%s", k.Name, err, lastLines(k.LogFile()))
-		case <-timer.C:
-			return client.Report{}, fmt.Errorf("%s does not answer %q within %v", k.Name, order.Do, patience)
+		case report = <-k.reports:
+		case <-proc.Done():
+			return report, fmt.Errorf("%s ended: %w%s", k.Name, errors.Join(proc.Err(), io.ErrUnexpectedEOF), lastLines(k.LogFile))
 		case <-ctx.Done():
-			return client.Report{}, ctx.Err()
+			return report, fmt.Errorf("%s does not answer %q: %w", k.Name, order.Do, ctx.Err())
 		}
 	}
+	if report.Error != "" {
+		err = fmt.Errorf("%s: %s", k.Name, report.Error)
+	}
+	return report, err
+}
+
+// Restart kills the process if it runs, starts another with the same number and its own history, and gives it an order.
+func (k *Client) Restart(ctx context.Context, work client.Order) error {
+	if err := k.Kill(); err != nil { // an order that it does not answer fails then
+		return err
+	}
+	if err := k.again(); err != nil {
+		return err
+	}
+	_, err := k.Order(ctx, work, 30*time.Second)
+	return err
+}
+
+func (k *Client) again() error {
+	k.talk.Lock()
+	defer k.talk.Unlock()
+	if err := k.hangUp(); err != nil {
+		return err
+	}
+	return k.launch()
+}
+
+// Number is the client's number.
+func (k *Client) Number() int { return k.Config.Number }
+
+func (k *Client) hangUp() error {
+	if k.in == nil {
+		return nil
+	}
+	err := k.in.Close()
+	k.in = nil
+	return err
 }

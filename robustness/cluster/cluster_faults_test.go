@@ -1,41 +1,42 @@
 package cluster_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/robustness/client"
 	"github.com/fencegate/fencegate/robustness/cluster"
 	"github.com/fencegate/fencegate/robustness/relay"
+	"github.com/fencegate/fencegate/wire"
 )
 
-func TestASynchronousClusterAndItsFaults(t *testing.T) {
+func TestAClusterAndItsFaults(t *testing.T) {
 	t.Parallel()
-	w := setup(t, cluster.Options{Redis: 3, Gateways: 2})
+	w := setup(t, cluster.Options{}, false)
 	for _, part := range []struct {
 		name string
 		run  func(*testing.T, *world)
 	}{
-		{"relays", relays},
-		{"redis", redisFaults},
-		{"gateways", gatewayFaults},
-		{"disk", diskFull},
-		{"clients", clientFaults},
-		{"postgresql", postgresFaults},
-		{"failover", failover},
-		{"and back, after a freeze and in order", failoverBack},
-		{"a failover that failed on its way", failoverFailed},
-		{"sizes", sizes},
+		{"relays", relays}, {"redis", redisFaults}, {"gateways", gatewayFaults}, {"disk", diskFull}, {"clients", clientFaults},
+		{"postgresql", postgresFaults}, {"failover", failover}, {"and back, after a freeze and in order", failoverBack},
+		{"a failover that failed on its way", failoverFailed}, {"sizes", sizes},
 	} {
 		part.run(t, w)
 		if t.Failed() {
@@ -44,10 +45,8 @@ func TestASynchronousClusterAndItsFaults(t *testing.T) {
 		must(t, w.Heal(t.Context()))
 		w.works(part.name)
 	}
-	faults, err := w.Faulty()
-	must(t, err)
-	if len(faults) > 0 {
-		t.Errorf("faulty: %q", faults)
+	if faults, err := w.Faulty(); err != nil || len(faults) > 0 {
+		t.Errorf("faulty: %q, %v", faults, err)
 	}
 }
 
@@ -58,16 +57,17 @@ func relays(t *testing.T, w *world) {
 		}
 	}
 	way := w.Net.Find("client-1", "gateway-1/api")[0]
-	way.CutAfter(1)
-	if _, err := w.acquire(0, "robust/r1-2"); err == nil {
+	way.CutAfter(100) // the client repeats some
+	if _, err := w.acquire(0, second); err == nil {
 		t.Error("the answer arrived although it was cut")
 	}
-	before := way.Carried(relay.Requests)
+	way.Heal()
+	before, had := way.Carried(relay.Requests), w.values()
 	w.works("through a relay")
 	if way.Carried(relay.Requests) == before {
 		t.Error("nothing went through the relay")
 	}
-	if got, want := w.values(), []string{"through a relay 0", "through a relay 1"}; !slices.Equal(got, want) {
+	if got, want := w.values()[len(had):], []string{"through a relay 0", "through a relay 1"}; !slices.Equal(got, want) {
 		t.Errorf("effects %q; want %q", got, want)
 	}
 }
@@ -113,9 +113,9 @@ func gatewayFaults(t *testing.T, w *world) {
 	g := w.Gateways[0]
 	starts := g.Starts()
 	must(t, g.Kill())
-	w.eventually("it is started again", func() error { return g.Ready(t.Context()) })
+	w.eventually("it is started again", g.Ready)
 	must(t, g.Stop(t.Context()))
-	w.eventually("it is started again", func() error { return g.Ready(t.Context()) })
+	w.eventually("it is started again", g.Ready)
 	if got := g.Starts() - starts; got != 2 {
 		t.Errorf("started %d times", got)
 	}
@@ -126,11 +126,15 @@ func gatewayFaults(t *testing.T, w *world) {
 		t.Error("a frozen gateway answers")
 	}
 	must(t, g.Thaw())
-	w.eventually("it goes on", func() error { return g.Ready(t.Context()) })
+	w.eventually("it goes on", g.Ready)
+	must(t, syscall.Kill(g.Pid(), syscall.SIGKILL)) // by nobody whom the cluster knows
+	w.eventually("it is started again", g.Ready)
+	if ends, err := w.Faulty(); err != nil || len(ends) != 1 || !strings.Contains(ends[0], "ended by itself") {
+		t.Errorf("unexpected ends: %q, %v", ends, err)
+	}
 	must(t, g.SetClock(-time.Hour))
 	must(t, w.Spin(t.Context(), 1, 100*time.Millisecond))
-	g.Absent(true)
-	must(t, g.Kill()) // Heal restarts it
+	must(t, g.Freeze()) // Heal resumes it
 }
 
 func diskFull(t *testing.T, w *world) {
@@ -179,12 +183,11 @@ func clientFaults(t *testing.T, w *world) {
 	if k.Alive() || order(client.Rest, time.Second) == nil {
 		t.Error("a killed client answers")
 	}
-	must(t, k.Restart(t.Context()))
+	must(t, k.Restart(t.Context(), client.Order{Do: client.Work}))
 	must(t, order(client.Rest, 10*time.Second))
 	if len(k.Histories()) != 2 || !k.Alive() {
 		t.Errorf("histories %q", k.Histories())
 	}
-	must(t, k.Stop(10*time.Second))
 }
 
 func postgresFaults(t *testing.T, w *world) {
@@ -208,7 +211,7 @@ func postgresFaults(t *testing.T, w *world) {
 	}
 	// A commit waits for the standby, and is not acknowledged without it.
 	must(t, w.Standby().Freeze())
-	l, err := w.acquire(0, "robust/r1-2")
+	l, err := w.acquire(0, second)
 	if err == nil {
 		err = w.write(l, "without a standby")
 	}
@@ -219,16 +222,185 @@ func postgresFaults(t *testing.T, w *world) {
 	must(t, p.Kill()) // Heal restarts it
 }
 
+func failover(t *testing.T, w *world) {
+	old := w.Primary()
+	w.works("before the failover")
+	had := w.values()
+	s, err := w.Failover(t.Context(), cluster.Failover{OldUptime: 500 * time.Millisecond})
+	must(t, err)
+	if w.Primary() == old || s.Primary != w.Primary().Name || s.Timeline < 2 || !strings.Contains(s.LSN, "/") || len(s.Effects) > 0 {
+		t.Errorf("the switch: %+v", s)
+	}
+	if got := w.values(); len(got) < len(had) || !slices.Equal(got[:len(had)], had) {
+		t.Errorf("effects were lost: %q had been %q", got, had)
+	}
+}
+
+func failoverBack(t *testing.T, w *world) {
+	must(t, w.Primary().Freeze())
+	_, err := w.Failover(t.Context(), cluster.Failover{})
+	must(t, err)
+	w.works("back")
+	_, err = w.Failover(t.Context(), cluster.Failover{InOrder: true})
+	must(t, err)
+}
+
+// Heal completes a failover that could not start the new standby, because its port was taken.
+func failoverFailed(t *testing.T, w *world) {
+	old := w.Primary()
+	taken := make(chan net.Listener, 1)
+	go func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for range tick.C {
+			if l, err := net.Listen("tcp", old.Addr); err == nil {
+				taken <- l
+				return
+			}
+		}
+	}()
+	if _, err := w.Failover(t.Context(), cluster.Failover{}); err == nil {
+		t.Error("there is a new standby")
+	}
+	must(t, (<-taken).Close())
+	if _, err := w.Failover(t.Context(), cluster.Failover{}); !errors.Is(err, cluster.ErrNoStandby) {
+		t.Errorf("without a standby: %v", err)
+	}
+	must(t, w.Heal(t.Context()))
+	if w.Standby() != old {
+		t.Error("the old primary is no standby")
+	}
+	must(t, w.CaughtUp(t.Context()))
+}
+
 func sizes(t *testing.T, w *world) {
 	got, err := w.Sizes(t.Context())
 	must(t, err)
 	for _, name := range []string{
-		fmt.Sprintf("gateway-1#%d goroutines", w.Gateways[0].Starts()),
-		fmt.Sprintf("gateway-2#%d kB", w.Gateways[1].Starts()),
+		fmt.Sprintf("gateway-1#%d goroutines", w.Gateways[0].Starts()), fmt.Sprintf("gateway-2#%d kB", w.Gateways[1].Starts()),
 		"redis-1 keys", "postgres sessions",
 	} {
 		if got[name] <= 0 {
 			t.Errorf("%s: %v in %v", name, got[name], got)
 		}
 	}
+}
+
+// The failover reports exactly what the standby had not received. There is one Redis node.
+func TestAnAsynchronousFailoverNamesWhatIsLost(t *testing.T) {
+	t.Parallel()
+	w := setup(t, cluster.Options{Async: true, Redis: 1}, false)
+	if _, err := w.Failover(t.Context(), cluster.Failover{OldUptime: time.Second}); err == nil {
+		t.Fatal("an old primary that acknowledges came back")
+	}
+	w.works("kept")
+	must(t, w.CaughtUp(t.Context()))
+	w.Net.Find(w.Standby().Name, w.Primary().Name)[0].Hold(relay.Replies, true)
+	lost := w.works("lost")
+	s, err := w.Failover(t.Context(), cluster.Failover{})
+	must(t, err)
+	var values []string
+	for _, e := range s.Effects {
+		values = append(values, e.Value)
+	}
+	if want := []string{"lost 0", "lost 1"}; !slices.Equal(values, want) {
+		t.Errorf("lost %q; want %q", values, want)
+	}
+	if len(s.Fences) != 1 || s.Fences[0].Resource != first || s.Fences[0].Was != int64(lost.Token) {
+		t.Errorf("fences fell: %+v", s.Fences)
+	}
+	if got, want := w.values(), []string{"kept 0", "kept 1"}; !slices.Equal(got, want) {
+		t.Errorf("effects %q; want %q", got, want)
+	}
+	must(t, w.Nodes[0].Restart(t.Context(), cluster.Empty))
+	must(t, w.Heal(t.Context()))
+	if err := w.write(lost, "stale"); err == nil {
+		t.Error("a grant of before the failover writes")
+	}
+	w.works("afterwards")
+}
+
+// The leases are PostgreSQL's, and the blobs on an S3 service.
+func TestBlobsOnAnS3ServiceAndItsFaults(t *testing.T) {
+	t.Parallel()
+	const disk = 24 << 20
+	w := setup(t, cluster.Options{Gateways: 1, PostgresLeases: true, Disk: disk}, true)
+	b := w.Blobs
+	way := w.Net.Find("gateway-1", "blobs")[0]
+	before := way.Carried(relay.Requests)
+	must(t, w.upload("r1-2/data", 1<<20))
+	if sent := way.Carried(relay.Requests) - before; sent < 1<<20 {
+		t.Errorf("%d bytes went through the relay to the service", sent)
+	}
+	must(t, b.Kill())
+	if conn, err := net.Dial("tcp", b.Addr); err == nil {
+		t.Error("a killed service answers")
+		_ = conn.Close()
+	}
+	must(t, b.Start(t.Context()))
+	must(t, b.Freeze())
+	must(t, b.Thaw())
+	must(t, w.upload("r1-2/data", 1<<20))
+	must(t, b.Kill())
+	must(t, w.Heal(t.Context()))
+	must(t, w.upload("r1-2/data", 1<<20))
+	if w.Disk == nil {
+		return
+	}
+	roomy := func() bool {
+		left, err := w.Disk.Left()
+		must(t, err)
+		return left >= disk*2/3
+	}
+	for n := 0; roomy(); n++ { // all of them are current
+		must(t, w.upload(fmt.Sprintf("r1-2/data%d", n), 2<<20))
+	}
+	if _, err := w.Failover(t.Context(), cluster.Failover{}); err != nil { // every age restarts
+		t.Fatal(err)
+	}
+	was := w.values()
+	must(t, w.Tidy(t.Context()))
+	if got := w.values(); len(got) != len(was) || !roomy() {
+		t.Errorf("the judge received %q; room for another round: %v", got[len(was):], roomy())
+	}
+	must(t, w.upload("r1-2/data", 1<<20))
+	sizes, err := w.Sizes(t.Context())
+	must(t, err)
+	if n, ok := sizes["blobs files"]; !ok || n > 20 || sizes[fmt.Sprintf("blobs#%d fds", b.Pid())] == 0 {
+		t.Errorf("sizes: %v", sizes)
+	}
+}
+
+// upload writes an object through the first gateway, and reads it again.
+func (w *world) upload(key string, size int) (err error) {
+	lease, err := w.acquire(0, second)
+	if err != nil {
+		return err
+	}
+	ctx := w.t.Context()
+	defer func() { err = errors.Join(err, w.apis[0].Release(ctx, lease.Handle)) }()
+	creds, err := w.apis[0].Credentials(ctx, wire.CredentialsRequest{Handle: lease.Handle})
+	if err != nil {
+		return err
+	}
+	objects := s3.New(s3.Options{
+		Region: creds.Region, BaseEndpoint: &creds.EndpointURL, UsePathStyle: true,
+		Credentials: credentials.NewStaticCredentialsProvider(creds.AccessKeyID, creds.SecretAccessKey, creds.SessionToken),
+	})
+	body := make([]byte, size)
+	_, _ = rand.Read(body)
+	bucket := cluster.Bucket
+	if _, err := objects.PutObject(ctx, &s3.PutObjectInput{Bucket: &bucket, Key: &key, Body: bytes.NewReader(body)}); err != nil {
+		return err
+	}
+	out, err := objects.GetObject(ctx, &s3.GetObjectInput{Bucket: &bucket, Key: &key})
+	if err != nil {
+		return err
+	}
+	defer out.Body.Close()
+	read, err := io.ReadAll(out.Body)
+	if err == nil && !bytes.Equal(read, body) {
+		err = fmt.Errorf("%d bytes are other ones", len(read))
+	}
+	return err
 }

@@ -1,13 +1,9 @@
 package cluster_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,80 +14,63 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
+	product "github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/robustness/client"
 	"github.com/fencegate/fencegate/robustness/cluster"
 )
 
+// programs is the folder of the tests' programs.
+var programs string
+
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if programs.dir != "" {
-		_ = os.RemoveAll(programs.dir)
-		child.Removed(programs.dir)
+	var err error
+	if programs, err = os.MkdirTemp("", "fencegate-cluster-test-"); err == nil {
+		err = child.RemoveAtDeath(programs)
 	}
-	if err := goleak.Find(testenv.LeakOptions()...); err != nil && code == 0 {
+	code := m.Run()
+	err = errors.Join(err, os.RemoveAll(programs), goleak.Find(testenv.LeakOptions()...))
+	child.Removed(programs)
+	if err != nil {
 		fmt.Println(err)
-		code = 1
+		code = max(code, 1)
 	}
 	os.Exit(code)
 }
 
-// programs are built once.
-var programs struct {
-	sync.Mutex
-
-	dir, fencegate, client, s3 string
-}
-
-func build(t *testing.T) (fencegate, client string) {
-	t.Helper()
-	programs.Lock()
-	defer programs.Unlock()
-	if programs.client != "" {
-		return programs.fencegate, programs.client
+var build = sync.OnceValues(func() (built [3]string, err error) {
+	for i, source := range []string{"../../cmd/fencegate", "testdata/client", "../../internal/testenv/s3posix/s3server"} {
+		var failed error
+		built[i], failed = cluster.Build(context.Background(), source, programs, nil)
+		err = errors.Join(err, failed)
 	}
-	var err error
-	programs.dir, err = os.MkdirTemp("", "fencegate-cluster-test-")
-	must(t, err)
-	must(t, child.RemoveAtDeath(programs.dir))
-	source := filepath.Join("..", "..", "cmd", "fencegate")
-	programs.fencegate, err = cluster.Build(t.Context(), source, programs.dir, nil)
-	must(t, err)
-	programs.client, err = cluster.Build(t.Context(), filepath.Join("testdata", "client"), programs.dir, nil)
-	must(t, err)
-	return programs.fencegate, programs.client
-}
+	return built, err
+})
 
-func buildS3(t *testing.T) string {
-	build(t)
-	programs.Lock()
-	defer programs.Unlock()
-	if programs.s3 == "" {
-		source := filepath.Join("..", "..", "internal", "testenv", "s3posix", "s3server")
-		var err error
-		programs.s3, err = cluster.Build(t.Context(), source, programs.dir, nil)
-		must(t, err)
-	}
-	return programs.s3
-}
+const first, second = "robust/r1-1", "robust/r1-2"
 
 // world is a cluster with client 1.
 type world struct {
 	*cluster.Cluster
 
-	t   *testing.T
-	cfg client.Config
+	t    *testing.T
+	cfg  client.Config
+	apis []*product.Client // of client 1, for each gateway
 }
 
-func setup(t *testing.T, opts cluster.Options) *world {
+func setup(t *testing.T, opts cluster.Options, onS3 bool) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	effects, err := os.ReadFile(filepath.Join("..", "judge", "effects.sql"))
+	effects, err := os.ReadFile("../judge/effects.sql")
 	must(t, err)
-	opts.Program, opts.Client = build(t)
-	opts.SQL = []string{string(effects)}
+	built, err := build()
+	must(t, err)
+	opts.Program, opts.Client, opts.SQL = built[0], built[1], []string{string(effects)}
+	if onS3 {
+		opts.BlobS3 = built[2]
+	}
 	c, err := cluster.Start(ctx, opts)
 	must(t, err)
 	t.Cleanup(func() {
@@ -101,7 +80,12 @@ func setup(t *testing.T, opts cluster.Options) *world {
 	w := &world{Cluster: c, t: t}
 	w.cfg, err = c.ClientConfig(1, 1)
 	must(t, err)
-	must(t, c.Setup(ctx, []string{"robust/r1-1", "robust/r1-2"}))
+	for _, g := range w.cfg.Gateways {
+		api, err := product.New(product.Config{URL: g.API, Token: w.cfg.Token})
+		must(t, err)
+		w.apis = append(w.apis, api)
+	}
+	must(t, c.Setup(ctx, []string{first, second}))
 	return w
 }
 
@@ -121,68 +105,20 @@ func wantNothingLeft(t *testing.T, dir string) {
 }
 
 // eventually waits until ask returns no error.
-func (w *world) eventually(what string, ask func() error) {
+func (w *world) eventually(what string, ask func(context.Context) error) {
 	w.t.Helper()
-	tick, limit := time.NewTicker(50*time.Millisecond), time.NewTimer(60*time.Second)
-	defer tick.Stop()
-	defer limit.Stop()
-	for {
-		err := ask()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-limit.C:
-			w.t.Fatalf("%s: still %v", what, err)
-		}
-	}
+	testenv.Eventually(w.t, what, func() error { return ask(w.t.Context()) })
 }
 
-type lease struct {
-	Resource string `json:"resource"`
-	Token    int64  `json:"token,string"`
-	Grant    string `json:"grant"`
-	Handle   string `json:"handle"`
-}
-
-// acquire takes a lease through a gateway and its relay. Unless it is to be kept, it is released at once.
-func (w *world) acquire(gateway int, resource string) (l lease, err error) {
-	body, err := json.Marshal(map[string]string{"resource": resource, "ttl": "3s", "wait": "4s"})
-	if err != nil {
-		return l, err
-	}
-	text, err := w.post(gateway, "/v1/leases", body)
-	if err != nil {
-		return l, err
-	}
-	return l, json.Unmarshal(text, &l)
-}
-
-func (w *world) post(gateway int, path string, body []byte) ([]byte, error) {
+// acquire takes a lease through a gateway and its relay.
+func (w *world) acquire(gateway int, resource string) (product.Lease, error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.cfg.Gateways[gateway].API+path, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Authorization", "Bearer "+w.cfg.Token)
-	req.Header.Set("Content-Type", "application/json")
-	req.Close = true
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err == nil && res.StatusCode >= 300 {
-		err = fmt.Errorf("%s: %s", res.Status, text)
-	}
-	return text, err
+	return w.apis[gateway].Acquire(ctx, product.AcquireRequest{Resource: resource, TTL: cluster.MaxTTL, Wait: 4 * time.Second})
 }
 
 // write writes a row under a lease, directly to PostgreSQL and through the relays.
-func (w *world) write(l lease, value string) error {
+func (w *world) write(l product.Lease, value string) error {
 	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, w.cfg.WriterURL)
@@ -191,42 +127,38 @@ func (w *world) write(l lease, value string) error {
 	}
 	defer func() { _ = conn.Close(context.Background()) }()
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT fence.use($1, $2)", l.Resource, l.Grant); err != nil {
+		if _, err := tx.Exec(ctx, "SELECT fence.use($1, $2)", l.Resource, l.Presented); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, "UPDATE judged.registers SET value = $1, token = $2 WHERE resource = $3",
-			value, l.Token, l.Resource)
+		_, err := tx.Exec(ctx, "UPDATE judged.registers SET value = $1, token = $2 WHERE resource = $3", value, l.Token, l.Resource)
 		return err
 	})
 }
 
 // works acquires a lease from every gateway and writes under it.
-func (w *world) works(value string) (last lease) {
+func (w *world) works(value string) (last product.Lease) {
 	w.t.Helper()
-	for i := range w.Gateways {
-		var l lease
-		w.eventually("a lease of "+w.Gateways[i].Name, func() (err error) {
-			l, err = w.acquire(i, "robust/r1-1")
+	for i := range w.apis {
+		var l product.Lease
+		w.eventually(fmt.Sprintf("a lease of gateway %d", i+1), func(context.Context) (err error) {
+			l, err = w.acquire(i, first)
 			return err
 		})
 		if l.Token <= last.Token {
 			w.t.Errorf("token %d after %d", l.Token, last.Token)
 		}
 		must(w.t, w.write(l, fmt.Sprintf("%s %d", value, i)))
-		body, err := json.Marshal(map[string]string{"handle": l.Handle})
-		must(w.t, err)
-		_, err = w.post(i, "/v1/leases/release", body)
-		must(w.t, err)
+		must(w.t, w.apis[i].Release(w.t.Context(), l.Handle))
 		last = l
 	}
 	return last
 }
 
-func (w *world) values() []string {
+// values are the effects' values.
+func (w *world) values() (values []string) {
 	w.t.Helper()
 	effects, err := w.Effects(w.t.Context(), 0)
 	must(w.t, err)
-	var values []string
 	for _, e := range effects {
 		values = append(values, e.Value)
 	}

@@ -11,42 +11,35 @@ import (
 
 // Setup creates the rows of a round's resources, with the value "".
 func (c *Cluster) Setup(ctx context.Context, resources []string) error {
+	return c.transact(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT set_config('judged.new', array_to_string($1::text[], ' '), true)", resources); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, newRows)
+		return err
+	})
+}
+
+// transact runs a transaction of the superuser on the primary.
+func (c *Cluster) transact(ctx context.Context, do func(pgx.Tx) error) error {
 	conn, err := c.Primary().Connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, guardsOff); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, newRows, resources)
-		if err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, guardsOn)
-		return err
-	})
+	return pgx.BeginFunc(ctx, conn, do)
 }
 
-// The guards are ALWAYS, so a replica's role does not disable them. The lock keeps out every other writer until the end of the transaction.
-const (
-	newRows   = "INSERT INTO judged.registers (resource) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING"
-	guardsOff = `SET LOCAL lock_timeout = '20s';
-DO $$ DECLARE t record; BEGIN
-  LOCK TABLE judged.registers IN SHARE ROW EXCLUSIVE MODE;
-  CREATE TEMPORARY TABLE silenced ON COMMIT DROP AS
-    SELECT tgname FROM pg_trigger WHERE tgrelid = 'judged.registers'::regclass AND tgenabled = 'A' AND NOT tgisinternal;
-  FOR t IN SELECT tgname FROM silenced LOOP
-    EXECUTE format('ALTER TABLE judged.registers DISABLE TRIGGER %I', t.tgname);
+// The table's triggers are ALWAYS, so a replica's role does not disable them. ALTER TABLE keeps out every other writer
+// until the end of the transaction.
+const newRows = `DO $$ DECLARE t name; BEGIN
+  SET LOCAL lock_timeout = '20s';
+  ALTER TABLE judged.registers DISABLE TRIGGER USER;
+  INSERT INTO judged.registers (resource) SELECT unnest(string_to_array(current_setting('judged.new'), ' ')) ON CONFLICT DO NOTHING;
+  FOR t IN SELECT tgname FROM pg_trigger WHERE tgrelid = 'judged.registers'::regclass AND NOT tgisinternal LOOP
+    EXECUTE format('ALTER TABLE judged.registers ENABLE ALWAYS TRIGGER %I', t);
   END LOOP;
 END $$`
-	guardsOn = `DO $$ DECLARE t record; BEGIN
-  FOR t IN SELECT tgname FROM silenced LOOP
-    EXECUTE format('ALTER TABLE judged.registers ENABLE ALWAYS TRIGGER %I', t.tgname);
-  END LOOP;
-END $$`
-)
 
 // Effects reads the effects after a seq, in order, from the primary itself.
 func (c *Cluster) Effects(ctx context.Context, after int64) ([]judge.Effect, error) {

@@ -147,7 +147,7 @@ func (c *Cluster) timeline(ctx context.Context, p *Postgres, s *Switch) error {
 
 // comesBack runs the old primary as a primary again, for a while.
 func (c *Cluster) comesBack(ctx context.Context, old *Postgres, d time.Duration) error {
-	if err := old.start(ctx); err != nil {
+	if err := old.Start(ctx); err != nil {
 		return err
 	}
 	timer := time.NewTimer(d)

@@ -1,24 +1,27 @@
 package cluster
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"os"
 	"regexp"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Heal ends every fault: it opens relays, thaws and starts processes, corrects clocks and frees the disk. It does not
 // wait for readiness, which a run measures.
 func (c *Cluster) Heal(ctx context.Context) error {
-	var errs []error
 	c.Net.Heal()
+	var errs []error
+	if c.Blobs != nil {
+		errs = append(errs, c.Blobs.heal(ctx))
+	}
 	if c.Disk != nil {
 		errs = append(errs, c.Disk.Free())
 	}
-	errs = append(errs, c.Blobs.heal(ctx))
 	for _, n := range c.Nodes {
 		errs = append(errs, n.heal(ctx))
 	}
@@ -31,10 +34,10 @@ func (c *Cluster) Heal(ctx context.Context) error {
 	}
 	c.failing.Unlock()
 	for _, g := range c.Gateways {
-		errs = append(errs, g.heal())
+		errs = append(errs, g.heal(ctx))
 	}
 	for _, k := range c.Clients() {
-		errs = append(errs, k.heal())
+		errs = append(errs, k.heal(ctx))
 	}
 	return errors.Join(errs...)
 }
@@ -47,12 +50,10 @@ var (
 
 // Faulty returns log lines of gateways, clients and PostgreSQL since the last call that no fault excuses: panics, fatal
 // errors of the Go runtime, data races, failed assertions. It also returns the unexpected ends of gateways.
-func (c *Cluster) Faulty() ([]string, error) {
-	var found []string
-	var errs []error
+func (c *Cluster) Faulty() (found []string, err error) {
 	look := func(file string, pattern *regexp.Regexp) {
-		lines, err := c.scan(file, pattern)
-		found, errs = append(found, lines...), append(errs, err)
+		lines, failed := c.scan(file, pattern)
+		found, err = append(found, lines...), errors.Join(err, failed)
 	}
 	for _, g := range c.Gateways {
 		look(g.LogFile, fatal)
@@ -62,56 +63,81 @@ func (c *Cluster) Faulty() ([]string, error) {
 		look(c.Blobs.LogFile, fatal)
 	}
 	for _, k := range c.Clients() {
-		look(k.LogFile(), fatal)
+		look(k.LogFile, fatal)
 	}
 	for _, p := range c.pg {
 		look(p.LogFile(), worse)
 	}
-	return found, errors.Join(errs...)
+	return found, err
 }
 
 // scan returns a log's new lines that match.
-func (c *Cluster) scan(path string, pattern *regexp.Regexp) ([]string, error) {
-	file, err := os.Open(path)
+func (c *Cluster) scan(path string, pattern *regexp.Regexp) (found []string, err error) {
+	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
+	from := c.scanned[path]
+	if len(text) < from { // the log was restarted
+		from = 0
 	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	offset := c.scanned[path]
-	if info.Size() < offset { // the log was restarted
-		offset = 0
-	}
-	if _, err := file.Seek(offset, io.SeekStart); err != nil {
-		return nil, err
-	}
-	var found []string
-	for in := bufio.NewReader(file); ; {
-		line, err := in.ReadBytes('\n')
-		if err != nil { // the last line is incomplete
-			break
-		}
-		offset += int64(len(line))
+	text = text[from : bytes.LastIndexByte(text, '\n')+1] // the last line is incomplete
+	for line := range bytes.Lines(text) {
 		if pattern.Match(line) {
 			found = append(found, path+": "+string(bytes.TrimSpace(line)))
 		}
 	}
-	c.scanned[path] = offset
-	return found, nil
+	c.scanned[path] = from + len(text)
+	return found, err
 }
 
-func (g *Gateway) takeEndings() []string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	endings := g.endings
-	g.endings = nil
-	return endings
+// Earlier rounds' objects stop being current, as with a deletion. Neither the fence nor the judge is involved.
+const retireObjects = `SET LOCAL lock_timeout = '20s';
+ALTER TABLE objects.pointers DISABLE TRIGGER judged;
+CREATE TEMPORARY TABLE gone ON COMMIT DROP AS SELECT bucket, version FROM objects.pointers;
+DELETE FROM objects.pointers;
+DO $$ BEGIN PERFORM objects.retire(g.bucket, g.version) FROM gone g; END $$;
+ALTER TABLE objects.pointers ENABLE ALWAYS TRIGGER judged;`
+
+// Tidy sweeps once, so that only blobs that no sweep removes remain of a round. If less than two thirds of the disk are
+// free, it makes room for another round: it deletes every object with its bytes. Nothing is written during Tidy.
+func (c *Cluster) Tidy(ctx context.Context) error {
+	if roomy, err := c.sweep(ctx); roomy || err != nil {
+		return err
+	}
+	err := c.transact(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, retireObjects)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(2 * time.Second) // longer than the age
+	defer tick.Stop()
+	for range 5 { // after a failover every age restarts with the first sweep
+		if roomy, err := c.sweep(ctx); roomy || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// sweep reports whether there is room for another round.
+func (c *Cluster) sweep(ctx context.Context) (roomy bool, err error) {
+	// A standby that is promoted later must not reference the swept blobs.
+	if err := c.CaughtUp(ctx); err != nil {
+		return false, err
+	}
+	const age = "1s"
+	if _, err := c.Tool(ctx, "objects", "sweep",
+		"--pending-age", age, "--superseded-age", age, "--shorten-grace", "--unknown", "--unknown-age", age); err != nil || c.Disk == nil {
+		return true, err
+	}
+	left, err := c.Disk.Left()
+	return left >= c.opts.Disk*2/3, err
 }

@@ -31,7 +31,7 @@ func TestAPanicInALogIsFound(t *testing.T) {
 	if err := os.WriteFile(log, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := &Cluster{scanned: map[string]int64{}}
+	c := &Cluster{scanned: map[string]int{}}
 	if found, err := c.scan(log, fatal); err != nil || !slices.Equal(found, want) {
 		t.Errorf("found %q, %v", found, err)
 	}

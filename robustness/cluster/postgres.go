@@ -4,16 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/stack"
 )
 
 // Postgres is one of the two PostgreSQL servers. [Cluster.Primary] returns the primary.
@@ -24,69 +30,193 @@ type Postgres struct {
 	mu     sync.Mutex
 	cfg    pgserver.Config
 	server *pgserver.Server // nil: down
-	frozen []int            // its frozen children; nil: none
+	frozen []int            // its frozen children
 	url    string           // the superuser's, of the guarded database
 }
 
-// Database is the guarded database.
-const Database = "robust"
+// Database is the guarded database; its logins are those of package stack.
+const (
+	Database = "robust"
+	password = "robust-password"
+)
 
 // ErrDown reports that the server was killed or stopped.
 var ErrDown = errors.New("the server is down")
 
 // settings are for both servers. A kill loses nothing from the page cache, so fsync is not needed. A page that is
-// written in two parts may be torn, so full_page_writes is.
+// written in two parts may be torn, so full_page_writes is. Parameters may contain seals, so none is logged.
 func settings(name string) map[string]string {
 	return map[string]string{
-		"cluster_name":                   name, // also the name of its replication connection
-		"full_page_writes":               "on",
-		"max_connections":                "400",
-		"superuser_reserved_connections": "10",
-		"max_prepared_transactions":      "4",
-		"max_wal_senders":                "10",
-		"wal_keep_size":                  "512MB",
-		"wal_sender_timeout":             "5s",
-		"wal_receiver_timeout":           "5s",
-		"wal_receiver_status_interval":   "1s",
-		"wal_retrieve_retry_interval":    "500ms",
-		"authentication_timeout":         "15s",
-		"shared_buffers":                 "64MB",
-		"timezone":                       "UTC",
-		"log_timezone":                   "UTC",
-		"log_line_prefix":                "%m [%p] %u ",
-		"log_parameter_max_length":       "0", // parameters may contain seals
+		"cluster_name":     name, // also the name of its replication connection
+		"full_page_writes": "on", "shared_buffers": "64MB", "wal_keep_size": "512MB",
+		"max_connections": "400", "superuser_reserved_connections": "10", "max_prepared_transactions": "4", "max_wal_senders": "10",
+		"wal_sender_timeout": "5s", "wal_receiver_timeout": "5s", "authentication_timeout": "15s",
+		"wal_receiver_status_interval": "1s", "wal_retrieve_retry_interval": "500ms",
+		"timezone": "UTC", "log_timezone": "UTC", "log_line_prefix": "%m [%p] %u ", "log_parameter_max_length": "0",
 	}
 }
 
-func (c *Cluster) newPostgres(name string) (*Postgres, error) {
-	port, err := child.FreePort()
-	if err != nil {
-		return nil, err
-	}
-	return &Postgres{
-		Name: name, Addr: "127.0.0.1:" + strconv.Itoa(port),
-		cfg: pgserver.Config{
+// startPostgres starts the primary with the guarded database, and its standby.
+func (c *Cluster) startPostgres(ctx context.Context) error {
+	for i, name := range []string{"postgres-a", "postgres-b"} {
+		port, err := child.FreePort()
+		if err != nil {
+			return err
+		}
+		p := &Postgres{Name: name, Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), cfg: pgserver.Config{
 			Dir: filepath.Join(c.dir, name), Port: port, Fast: true, Settings: settings(name), Patience: 90 * time.Second,
+		}}
+		c.pg[i] = p
+		c.stack.AtClose(p.Kill)
+	}
+	primary := c.Primary()
+	if err := primary.Start(ctx); err != nil {
+		return err
+	}
+	database := stack.Database{
+		Name: Database,
+		Logins: []stack.Login{
+			{Name: stack.Writer, Password: password, Roles: []string{"fence_writer"}},
+			{Name: stack.Gateway, Password: password, Roles: []string{"fence_gateway"}},
+			{Name: stack.SQL, Password: password, Roles: []string{"fence_writer"}},
 		},
-	}, nil
+		Migrate: func(ctx context.Context, _ string) error {
+			_, err := c.Tool(ctx, "migrate", "up")
+			return err
+		},
+		Then: append([]string{"ALTER ROLE " + stack.Writer + " SET idle_in_transaction_session_timeout = '15s'"}, c.opts.SQL...),
+	}
+	if err := database.Create(ctx, primary.server.URL("postgres")); err != nil {
+		return err
+	}
+	err := c.transact(ctx, func(tx pgx.Tx) (err error) {
+		c.prefix, err = pgfence.KeyPrefix(tx)(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, n := range c.Nodes {
+		n.hash = c.prefix + ":h"
+	}
+	return c.attach(ctx)
 }
 
-// start runs the server on its folder and returns when it answers.
-func (p *Postgres) start(ctx context.Context) error {
+// address is a login's URL of the guarded database: at one host, or at the one of several that is the primary.
+func address(login string, hosts ...string) string {
+	u := url.URL{Scheme: "postgres", User: url.UserPassword(login, password), Host: strings.Join(hosts, ","), Path: "/" + Database}
+	u.RawQuery = "sslmode=disable&connect_timeout=3"
+	if len(hosts) > 1 {
+		u.RawQuery += "&target_session_attrs=read-write"
+	}
+	return u.String()
+}
+
+// Primary is the current primary, whether it runs or not.
+func (c *Cluster) Primary() *Postgres {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pg[c.primary]
+}
+
+// Standby is the other one.
+func (c *Cluster) Standby() *Postgres {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pg[1-c.primary]
+}
+
+// Servers returns both, sorted by name.
+func (c *Cluster) Servers() []*Postgres { return c.pg[:] }
+
+// attach makes a new standby of the primary in the other server's folder, whatever that held. It returns when the
+// standby streams and commits wait for it.
+func (c *Cluster) attach(ctx context.Context) error {
+	primary, standby := c.Primary(), c.Standby()
+	if err := errors.Join(standby.Kill(), os.RemoveAll(standby.cfg.Dir)); err != nil {
+		return err
+	}
+	if err := primary.server.CopyTo(ctx, standby.cfg.Dir, true); err != nil {
+		return err
+	}
+	addr, err := c.way(standby.Name, primary.Name, primary.Addr)
+	if err != nil {
+		return err
+	}
+	if err := stack.Redirect(standby.cfg.Dir, addr); err != nil {
+		return err
+	}
+	if err := standby.Start(ctx); err != nil {
+		return err
+	}
+	if err := c.CaughtUp(ctx); err != nil {
+		return err
+	}
+	if !c.opts.Async {
+		if err := stack.WaitForStandby(ctx, primary.URL(), standby.Name); err != nil {
+			return err
+		}
+		if err := c.CaughtUp(ctx); err != nil { // sessions that had not read the setting may have committed without waiting
+			return err
+		}
+	}
+	c.attached = true
+	return nil
+}
+
+const hasReached = `SELECT coalesce(least(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) >= $1::text::pg_lsn, false)`
+
+// CaughtUp waits until the standby has everything that the primary has written so far.
+func (c *Cluster) CaughtUp(ctx context.Context) error {
+	position, err := says[string](ctx, c.Primary(), "SELECT pg_current_wal_flush_lsn()::text")
+	if err != nil {
+		return err
+	}
+	return stack.Until(ctx, "the standby catches up", func(ctx context.Context) error {
+		there, err := says[bool](ctx, c.Standby(), hasReached, position)
+		if err == nil && !there {
+			err = errors.New("it is behind")
+		}
+		return err
+	})
+}
+
+// repair completes a failover that failed. The old primary's data is then unknown.
+func (c *Cluster) repair(ctx context.Context) error {
+	primary := c.Primary()
+	standing, err := says[bool](ctx, primary, "SELECT NOT pg_is_in_recovery() OR pg_promote(true, 60)")
+	if err != nil || !standing {
+		return errors.Join(err, fmt.Errorf("%s is not promoted", primary.Name))
+	}
+	if _, err := c.Tool(ctx, "fence", "invalidate-all", "--yes"); err != nil {
+		return err
+	}
+	return c.attach(ctx)
+}
+
+// Start starts the server on its data if it is down, in its previous role, and returns when it answers.
+func (p *Postgres) Start(ctx context.Context) error {
+	if pid := p.Pid(); pid != 0 && stateOf(pid) == ended { // by itself
+		if err := p.Kill(); err != nil {
+			return err
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.server != nil {
 		return nil
 	}
 	server, err := pgserver.Start(ctx, p.cfg)
-	if err != nil {
-		return err
+	if err == nil {
+		p.server, p.url = server, server.URL(Database)
 	}
-	p.server, p.url = server, server.URL(Database)
-	return nil
+	return err
 }
 
-// URL is the superuser's address of a database, without a relay. It holds the password.
+// ID is the server's name.
+func (p *Postgres) ID() string { return p.Name }
+
+// URL is the superuser's address of the guarded database, without a relay. It holds the password.
 func (p *Postgres) URL() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,11 +233,8 @@ func (p *Postgres) Pid() int {
 	return p.server.Pid()
 }
 
-// running reports that the server was not stopped here, and has not ended by itself.
-func (p *Postgres) running() bool {
-	pid := p.Pid()
-	return pid != 0 && alive(pid)
-}
+// LogFile is the server's log.
+func (p *Postgres) LogFile() string { return filepath.Join(p.cfg.Dir, "postgresql.log") }
 
 // Kill ends all processes of the server like kill -9. It stays down until [Postgres.Start].
 func (p *Postgres) Kill() error {
@@ -116,12 +243,8 @@ func (p *Postgres) Kill() error {
 	if p.server == nil {
 		return nil
 	}
-	pid := p.server.Pid()
-	for _, frozen := range p.frozen {
-		child.Disown(frozen)
-	}
-	err := errors.Join(killChildren(pid), p.server.Kill())
-	p.server, p.frozen = nil, nil
+	err := errors.Join(unlessEnded(p.freeze()), p.end(syscall.SIGKILL), p.server.Kill())
+	p.server = nil
 	return err
 }
 
@@ -132,20 +255,9 @@ func (p *Postgres) Stop() error {
 	if p.server == nil {
 		return nil
 	}
-	p.thaw()
-	err := p.server.Stop()
+	err := errors.Join(p.end(syscall.SIGCONT), p.server.Stop())
 	p.server = nil
 	return err
-}
-
-// Start starts the server on its data, in its previous role, and returns when it answers.
-func (p *Postgres) Start(ctx context.Context) error {
-	if p.Pid() != 0 && !p.running() { // it ended by itself
-		if err := p.Kill(); err != nil {
-			return err
-		}
-	}
-	return p.start(ctx)
 }
 
 // Freeze stops all processes of the server (SIGSTOP).
@@ -155,11 +267,11 @@ func (p *Postgres) Freeze() error {
 	if p.server == nil {
 		return fmt.Errorf("%s: %w", p.Name, ErrDown)
 	}
-	if p.frozen != nil {
-		return nil
-	}
-	frozen, err := freezeTree(p.server.Pid())
-	p.frozen = append([]int{}, frozen...)
+	return p.freeze()
+}
+
+func (p *Postgres) freeze() (err error) {
+	p.frozen, err = freezeTree(p.server.Pid())
 	return err
 }
 
@@ -167,15 +279,20 @@ func (p *Postgres) Freeze() error {
 func (p *Postgres) Thaw() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.thaw()
-	return nil
+	if p.server == nil {
+		return nil
+	}
+	return p.end(syscall.SIGCONT)
 }
 
-func (p *Postgres) thaw() {
-	if p.server != nil && p.frozen != nil {
-		thawTree(p.server.Pid(), p.frozen)
+// end ends a freeze with a signal to each process, the postmaster last: otherwise it would consider its children hung.
+func (p *Postgres) end(sig syscall.Signal) error {
+	for _, pid := range p.frozen {
+		_ = syscall.Kill(pid, sig) // it may have ended
+		child.Disown(pid)
 	}
 	p.frozen = nil
+	return unlessEnded(syscall.Kill(p.server.Pid(), sig))
 }
 
 // heal thaws and starts the server in its previous role.
@@ -195,21 +312,6 @@ func (p *Postgres) Connect(ctx context.Context) (*pgx.Conn, error) {
 	return pgx.ConnectConfig(ctx, cfg)
 }
 
-// exec runs statements as the superuser, in one session.
-func (p *Postgres) exec(ctx context.Context, statements ...string) error {
-	conn, err := p.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	for _, sql := range statements {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("%s: %.200s: %w", p.Name, sql, err)
-		}
-	}
-	return nil
-}
-
 // says queries one value as the superuser.
 func says[T any](ctx context.Context, p *Postgres, sql string, args ...any) (T, error) {
 	var value T
@@ -221,12 +323,3 @@ func says[T any](ctx context.Context, p *Postgres, sql string, args ...any) (T, 
 	err = conn.QueryRow(ctx, sql, args...).Scan(&value)
 	return value, err
 }
-
-// address is the URL of the guarded database at these hosts, for a login.
-func address(login string, hosts string) string {
-	u := url.URL{Scheme: "postgres", User: url.UserPassword(login, password), Host: hosts, Path: "/" + Database}
-	u.RawQuery = "sslmode=disable&connect_timeout=3"
-	return u.String()
-}
-
-func (p *Postgres) LogFile() string { return filepath.Join(p.cfg.Dir, "postgresql.log") }

@@ -1,187 +1,230 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/stack"
+	"github.com/fencegate/fencegate/internal/testenv/clockshim"
 )
 
-// stat reads a process's state and parent from /proc.
-func stat(pid int) (state byte, parent int, err error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	_, rest, ok := bytes.Cut(text, []byte(") ")) // a name may hold blanks
-	if !ok {
-		return 0, 0, errors.New("an unknown form of /proc/PID/stat")
-	}
-	_, err = fmt.Sscanf(string(rest), "%c %d", &state, &parent)
-	return state, parent, err
-}
-
-// process is the last process that was started, and whether it is frozen. Its owner synchronizes the access.
+// process is a program that is started again and again, with its own folder and wall clock. Faults affect its children,
+// too, unless they have a process group of their own.
 type process struct {
-	*child.Process
+	Name    string
+	LogFile string
 
-	frozen bool
+	spec    child.Spec // without its files
+	clock   *clockshim.Clock
+	answers func(context.Context) error // of a server that somebody has to start again
+
+	mu       sync.Mutex
+	proc     *child.Process // the last one; nil before the first
+	expected *child.Process // one whose end is no surprise
+	starts   int
 }
 
-// startLogged starts a program whose output is appended to a file.
-func startLogged(spec child.Spec, file string) (*child.Process, error) {
-	log, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+// prepare makes the process's folder and clock.
+func (c *Cluster) prepare(p *process, name string, shim *clockshim.Clock, spec child.Spec) (err error) {
+	spec.Dir, spec.DeathSignal = filepath.Join(c.dir, name), syscall.SIGKILL // a frozen process handles no other signal
+	if err := os.MkdirAll(spec.Dir, 0o700); err != nil {
+		return err
+	}
+	if p.clock, err = shim.In(filepath.Join(spec.Dir, "clock")); err != nil {
+		return err
+	}
+	if spec.Env == nil {
+		spec.Env = os.Environ()
+	}
+	spec.Env = append(spec.Env, p.clock.Env()...)
+	p.Name, p.LogFile, p.spec = name, filepath.Join(spec.Dir, "log"), spec
+	c.stack.AtClose(func() error { return errors.Join(p.Kill(), p.clock.Close()) })
+	return nil
+}
+
+// ownClock is for programs made by [Build], which need no shim.
+var ownClock = new(clockshim.Clock)
+
+// start starts the program. Its output is appended to the log, except what goes to out.
+func (p *process) start(in, out *os.File) (*child.Process, error) {
+	log, err := os.OpenFile(p.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	spec.Log = log
-	return child.Start(spec)
-}
-
-func (p *process) freeze() error {
-	err := child.Freeze(p.Pid())
-	p.frozen = err == nil
-	return err
-}
-
-func (p *process) thaw() error {
-	if !p.frozen {
-		return nil
+	spec := p.spec
+	spec.Log, spec.In, spec.Out = log, in, out
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	proc, err := child.Start(spec)
+	if err == nil {
+		p.proc, p.starts = proc, p.starts+1
 	}
-	p.frozen = false
-	if err := p.Signal(syscall.SIGCONT); !errors.Is(err, os.ErrProcessDone) {
+	return proc, err
+}
+
+// restart kills the server if it runs, calls between, starts it, and returns when it answers.
+func (p *process) restart(ctx context.Context, between func() error) error {
+	if err := p.Kill(); err != nil {
 		return err
+	}
+	if err := between(); err != nil {
+		return err
+	}
+	proc, err := p.start(nil, nil)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if err := proc.Ready(ctx, p.answers); err != nil {
+		return fmt.Errorf("%s does not answer: %w%s", p.Name, err, lastLines(p.LogFile))
 	}
 	return nil
 }
 
-// alive reports that the process has not ended.
-func alive(pid int) bool {
-	state, _, err := stat(pid)
-	return err == nil && state != 'Z'
+func nothing() error { return nil }
+
+func (p *process) last() *child.Process {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.proc
 }
 
-// children returns the running children of a process.
-func children(pid int) []int {
-	entries, _ := filepath.Glob("/proc/[0-9]*") // the pattern is valid
-	var found []int
-	for _, entry := range entries {
-		n, err := strconv.Atoi(filepath.Base(entry))
-		if err != nil {
-			continue
-		}
-		if _, parent, err := stat(n); err == nil && parent == pid { // otherwise it has ended
-			found = append(found, n)
-		}
+// expect returns the last process, whose end is no surprise then.
+func (p *process) expect() *child.Process {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.expected = p.proc
+	return p.proc
+}
+
+// ID is the process's name.
+func (p *process) ID() string { return p.Name }
+
+// Pid is the process's id, of the last one if none runs.
+func (p *process) Pid() int { return p.last().Pid() }
+
+// Starts returns how often the process was started.
+func (p *process) Starts() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.starts
+}
+
+// Alive reports that the process has not ended.
+func (p *process) Alive() bool { return signal(p.last(), 0) == nil }
+
+// signal sends a signal to a process and its children.
+func signal(p *child.Process, sig syscall.Signal) error {
+	if p == nil {
+		return os.ErrProcessDone
 	}
-	return found
-}
-
-// until retries until the condition holds or ctx ends.
-func until(ctx context.Context, every time.Duration, what string, holds func() error) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		err := holds()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", what, errors.Join(ctx.Err(), err))
-		}
+	select {
+	case <-p.Done():
+		return os.ErrProcessDone
+	default:
+		return syscall.Kill(-p.Pid(), sig)
 	}
 }
 
-// freezeTree stops a process and its children. They get SIGKILL if this process ends before it thaws them.
-func freezeTree(pid int) ([]int, error) {
-	if err := child.Freeze(pid); err != nil { // first, so that it starts no more children
+// Freeze stops the process and its children (SIGSTOP).
+func (p *process) Freeze() error {
+	proc := p.last()
+	if err := signal(proc, syscall.SIGSTOP); err != nil {
+		return fmt.Errorf("%s: %w", p.Name, err)
+	}
+	return child.Freeze(proc.Pid())
+}
+
+// Thaw resumes them.
+func (p *process) Thaw() error { return unlessEnded(signal(p.last(), syscall.SIGCONT)) }
+
+// Kill ends the process and its children like kill -9, and returns when it is gone.
+func (p *process) Kill() error {
+	proc := p.expect()
+	err := unlessEnded(signal(proc, syscall.SIGKILL))
+	if proc != nil {
+		<-proc.Done()
+	}
+	return err
+}
+
+// SetClock sets the offset of the process's wall clock.
+func (p *process) SetClock(d time.Duration) error { return p.clock.Set(d) }
+
+// heal thaws the process, corrects its clock, and starts a server that is down.
+func (p *process) heal(ctx context.Context) error {
+	err := errors.Join(p.clock.Set(0), p.Thaw())
+	if p.answers != nil && !p.Alive() {
+		err = errors.Join(err, p.restart(ctx, nothing))
+	}
+	return err
+}
+
+func unlessEnded(err error) error {
+	if errors.Is(err, os.ErrProcessDone) || errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+// freezeTree stops a process and then its children, which have process groups of their own, and returns these when they
+// stand still. They get SIGKILL if this process ends before they are disowned.
+func freezeTree(pid int) (children []int, err error) {
+	if err := child.Freeze(pid); err != nil { // it starts no more
 		return nil, err
-	}
-	frozen := children(pid)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	for _, p := range frozen {
-		_ = syscall.Kill(p, syscall.SIGSTOP) // it may have ended
-		if err := child.Adopt(p, syscall.SIGKILL); err != nil {
-			return frozen, err
-		}
-	}
-	for _, p := range frozen {
-		err := until(ctx, time.Millisecond, "freeze", func() error {
-			if state, _, err := stat(p); err == nil && state != 'T' && state != 'Z' {
-				return fmt.Errorf("process %d is %c", p, state)
-			}
-			return nil
-		})
-		if err != nil {
-			return frozen, err
-		}
-	}
-	return frozen, nil
-}
-
-// thawTree resumes what freezeTree stopped, the parent last: otherwise it would consider its children hung.
-func thawTree(pid int, frozen []int) {
-	for _, p := range frozen {
-		_ = syscall.Kill(p, syscall.SIGCONT)
-		child.Disown(p)
-	}
-	_ = syscall.Kill(pid, syscall.SIGCONT)
-}
-
-// killChildren kills a process's children and waits until they
-// are gone. It stops the parent, so that it starts no more.
-func killChildren(pid int) error {
-	if err := child.Freeze(pid); err != nil {
-		if errors.Is(err, os.ErrProcessDone) {
-			return nil
-		}
-		return err
-	}
-	all := children(pid)
-	for _, p := range all {
-		_ = syscall.Kill(p, syscall.SIGKILL) // it may have ended
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return until(ctx, 2*time.Millisecond, "kill", func() error {
-		for _, p := range all {
-			if state, _, err := stat(p); err == nil && state != 'Z' {
-				return fmt.Errorf("process %d is %c", p, state)
+	err = stack.Until(ctx, "the children stand still", func(context.Context) error {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)) // all of them once they stand still
+		children = nil
+		for word := range strings.FieldsSeq(string(text)) {
+			p, _ := strconv.Atoi(word) // the kernel wrote it
+			if state := stateOf(p); state != ended {
+				children = append(children, p)
+				if state != 'T' {
+					err = errors.Join(err, child.Adopt(p, syscall.SIGKILL), syscall.Kill(p, syscall.SIGSTOP), fmt.Errorf("process %d runs", p))
+				}
 			}
 		}
-		return nil
+		return err
 	})
+	return children, err
+}
+
+const ended = byte('Z')
+
+// stateOf is the state of a process in /proc: 'T' if it is stopped.
+func stateOf(pid int) byte {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // it may have ended
+	_, rest, ok := strings.Cut(string(text), ") ")            // a name may hold blanks
+	if !ok {
+		return ended
+	}
+	return rest[0]
 }
 
 // Spin keeps n additional processes busy, for d or until ctx ends.
 func (c *Cluster) Spin(ctx context.Context, n int, d time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	var spinning []*child.Process
-	defer func() {
-		for _, p := range spinning {
-			p.Kill()
-		}
-	}()
 	for range n {
-		p, err := child.Start(child.Spec{
-			Path: "/bin/sh", Args: []string{"-c", "while :; do :; done"}, DeathSignal: syscall.SIGKILL,
-		})
+		p, err := child.Start(child.Spec{Path: "/bin/sh", Args: []string{"-c", "while :; do :; done"}, DeathSignal: syscall.SIGKILL})
 		if err != nil {
 			return err
 		}
-		spinning = append(spinning, p)
+		defer p.Kill()
 	}
 	<-ctx.Done()
 	return nil

@@ -31,14 +31,21 @@ type Fault struct {
 	Run func(ctx context.Context, s *Stage) error
 }
 
+const (
+	ms  = time.Millisecond
+	sec = time.Second
+)
+
 // Need is a part that not every cluster has.
 type Need string
 
 // The needs.
 const (
-	NeedsDisk    Need = "disk"    // a limited file system for the blobs
-	NeedsBlobs   Need = "blobs"   // an S3 service for the blobs
-	NeedsStandby Need = "standby" // a streaming standby
+	NeedsDisk     Need = "disk"     // a limited file system for the blobs
+	NeedsBlobs    Need = "blobs"    // an S3 service for the blobs
+	NeedsStandby  Need = "standby"  // a streaming standby
+	NeedsRedis    Need = "redis"    // nodes that the leases come from
+	NeedsBalancer Need = "balancer" // in front of the gateways
 )
 
 var (
@@ -51,21 +58,8 @@ var (
 )
 
 // All lists the faults, sorted by name.
-var All = sorted(
-	clientFaults, gatewayFaults, redisFaults, netFaults(), postgresFaults, blobsFaults, machineFaults, operatorFaults, rollingFaults,
-)
-
-func sorted(lists ...[]Fault) []Fault {
-	all := slices.Concat(lists...)
-	slices.SortFunc(all, func(a, b Fault) int { return strings.Compare(a.Name, b.Name) })
-	return all
-}
-
-// lookup returns the fault of that name.
-func lookup(name string) (Fault, bool) {
-	f, ok := byName()[name]
-	return f, ok
-}
+var All = slices.SortedFunc(slices.Values(slices.Concat(partFaults, netFaults(), postgresFaults, operatorFaults)),
+	func(a, b Fault) int { return strings.Compare(a.Name, b.Name) })
 
 // byName indexes faults by name: a plan looks up thousands.
 var byName = sync.OnceValue(func() map[string]Fault {
@@ -76,13 +70,11 @@ var byName = sync.OnceValue(func() map[string]Fault {
 	return found
 })
 
-// is reports whether the fault has this name, or a name below it: "net" matches each net-…, and "net-hold" each
+// is reports whether the fault has one of these names, or a name below it: "net" matches each net-…, and "net-hold" each
 // net-hold/….
-func is(fault, name string) bool {
-	rest, ok := strings.CutPrefix(fault, name)
-	return ok && (rest == "" || rest[0] == '-' || rest[0] == '/')
-}
-
-func isAny(fault string, names []string) bool {
-	return slices.ContainsFunc(names, func(name string) bool { return is(fault, name) })
+func is(fault string, names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
+		rest, ok := strings.CutPrefix(fault, name)
+		return ok && (rest == "" || rest[0] == '-' || rest[0] == '/')
+	})
 }

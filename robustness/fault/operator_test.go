@@ -4,8 +4,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"testing"
-
-	"github.com/fencegate/fencegate/robustness/cluster"
 )
 
 // Damage is a finding, also if the output of the command begins with it. A store that failed is none.
@@ -21,7 +19,7 @@ func TestDamageIsTheOnlyFailureOfACommandThatIsFound(t *testing.T) {
 	} {
 		s := &Stage{World: newWorld(t), Rand: rand.New(rand.NewPCG(1, 2)), record: &record{}}
 		err := s.repeat(t.Context(), 0, func() error {
-			return &cluster.ToolError{Args: []string{"objects", "verify"}, Output: output, Err: errors.New("exit status 1")}
+			return errors.New("fencegate objects verify: exit status 1\n" + output)
 		})
 		if errors.Is(err, ErrWrong) != wrong || !wrong && !errors.Is(err, ErrNotDone) {
 			t.Errorf("%q: %v", output, err)

@@ -7,8 +7,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -20,25 +18,12 @@ type Event struct {
 	For   time.Duration
 }
 
-// String formats the event as a line for ParseEvent.
 func (e Event) String() string {
 	return fmt.Sprintf("%-7s %-28s for %-7s seed %016x", e.At, e.Fault, e.For, e.Seed)
 }
 
-// ParseEvent parses String's format.
-func ParseEvent(line string) (Event, error) {
-	words := strings.Fields(line)
-	if len(words) != 6 || words[2] != "for" || words[4] != "seed" {
-		return Event{}, fmt.Errorf("not an event: %q", line)
-	}
-	at, err := time.ParseDuration(words[0])
-	lasts, err2 := time.ParseDuration(words[3])
-	seed, err3 := strconv.ParseUint(words[5], 16, 64)
-	if _, ok := lookup(words[1]); !ok {
-		err = errors.Join(err, fmt.Errorf("no fault is called %q", words[1]))
-	}
-	return Event{At: at, Fault: words[1], For: lasts, Seed: seed}, errors.Join(err, err2, err3)
-}
+// end is the latest end of an event, according to the plan.
+func (e Event) end() time.Duration { return e.At + e.For + byName()[e.Fault].Tail }
 
 // Wish is the input of a plan. Equal wishes have equal plans.
 type Wish struct {
@@ -58,7 +43,7 @@ func Plan(w Wish) ([]Event, error) {
 	}
 	d := &drawer{Wish: w, rand: rand.New(rand.NewPCG(w.Seed, uint64(w.Round)))}
 	for _, f := range from {
-		if isAny(f.Name, onceARound) {
+		if is(f.Name, onceARound...) {
 			d.heavy = append(d.heavy, f)
 		} else {
 			d.light = append(d.light, f)
@@ -81,22 +66,21 @@ func Plan(w Wish) ([]Event, error) {
 }
 
 // choice returns the faults that the wish admits.
-func (w Wish) choice() ([]Fault, error) {
+func (w Wish) choice() (from []Fault, err error) {
 	for _, name := range w.Only {
 		if !slices.ContainsFunc(All, func(f Fault) bool { return is(f.Name, name) }) {
 			return nil, fmt.Errorf("no fault is called %q", name)
 		}
 	}
-	var from []Fault
 	for _, f := range All {
-		if (len(w.Only) == 0 || isAny(f.Name, w.Only)) && (f.Needs == "" || !slices.Contains(w.Lacks, f.Needs)) {
+		if (len(w.Only) == 0 || is(f.Name, w.Only...)) && (f.Needs == "" || !slices.Contains(w.Lacks, f.Needs)) {
 			from = append(from, f)
 		}
 	}
 	if len(from) == 0 {
-		return nil, errors.New("no fault is left: the cluster has not what they need")
+		err = errors.New("no fault is left: the cluster has not what they need")
 	}
-	return from, nil
+	return from, err
 }
 
 // drawer draws one plan.
@@ -182,4 +166,101 @@ func (d *drawer) quiet() time.Duration {
 		return d.between(3*time.Second, 7*time.Second)
 	}
 	return d.between(0, 1200*time.Millisecond)
+}
+
+// rule lists faults that must not overlap, because the product guarantees nothing for the combination, or because one
+// would undo the other.
+type rule struct {
+	first, then []string // names, or prefixes of names
+	// gap is how long after the end of every first a then may begin. They never overlap, in either order.
+	gap  time.Duration
+	mode mode
+	why  string
+}
+
+type mode int
+
+const (
+	always mode = iota
+	synchronous
+	asynchronous
+)
+
+// replication lists the faults between the two servers that make the standby lag.
+var replication = func() (all []string) {
+	for _, kind := range netKinds {
+		all = append(all, "net-"+kind.name+"/postgres-postgres")
+	}
+	return append(all, "pg-standby-freeze")
+}()
+
+var (
+	servers   = append([]string{"pg-crash", "pg-freeze", "pg-failover", "rolling-pg"}, replication...)
+	forgetful = []string{"redis-kill", "redis-older", "redis-empty", "redis-flush", "rolling-redis", "nodes-sweep"}
+)
+
+// rules are all the combinations that a plan omits. It keeps everything for which docs/lock.md and docs/operations.md
+// give a guarantee: with arming, every node may lose everything at any time.
+var rules = []rule{
+	{
+		first: servers, then: servers, gap: time.Second,
+		why: "each of them begins with a primary and a standby that run: an operator promotes no server that stands still",
+	},
+	{
+		first: []string{"pg-crash", "pg-freeze", "rolling-pg", "pg-failover"}, then: []string{"pg-terminate"},
+		why: "who ends sessions has to log in",
+	},
+	{
+		first: append([]string{"pg-terminate", "pg-crash", "rolling-pg"}, replication...), then: []string{"pg-failover"},
+		gap: 8 * time.Second, mode: synchronous,
+		why: "a commit whose wait for the standby an operator or a crash ended is seen before the standby has it; " +
+			"promoting a standby that has not caught up loses what was seen",
+	},
+	{
+		first: forgetful, then: []string{"pg-failover"}, gap: 5 * time.Second, mode: asynchronous,
+		why: "gateways keep on the nodes which PostgreSQL they serve: where the nodes forget, too, they can't notice",
+	},
+	{
+		first: []string{"pg-failover"}, then: forgetful, gap: 5 * time.Second, mode: asynchronous,
+		why: "as before: the new identity is on the nodes at the gateways' next look",
+	},
+	{
+		first: []string{"sweep"}, then: []string{"pg-failover"}, gap: 10 * time.Second, mode: asynchronous,
+		why: "a grace that is shorter than the standby's lag deletes the bytes that the lost commits replaced",
+	},
+	{
+		first: []string{"rolling"}, then: []string{"rolling", "gateway", "redis", "pg", "blobs", "net", "busy"}, gap: 0,
+		why: "a rolling restart is done to a system that is otherwise in order, and waits for that",
+	},
+}
+
+// onceARound lists the faults that a round has at most once: each takes most of a round.
+var onceARound = []string{"pg-failover", "rolling"}
+
+// forbidden returns why an event can't be part of the plan; "": it can.
+func forbidden(plan []Event, e Event, async bool) string {
+	for _, name := range onceARound {
+		for _, other := range plan {
+			if is(e.Fault, name) && is(other.Fault, name) {
+				return fmt.Sprintf("%s: once a round", name)
+			}
+		}
+	}
+	for _, r := range rules {
+		if r.mode == synchronous && async || r.mode == asynchronous && !async {
+			continue
+		}
+		for _, other := range plan {
+			if r.parts(other, e) || r.parts(e, other) {
+				return r.why
+			}
+		}
+	}
+	return ""
+}
+
+// parts reports whether the rule excludes these two, in these roles.
+func (r rule) parts(first, then Event) bool {
+	return is(first.Fault, r.first...) && is(then.Fault, r.then...) &&
+		first.At < then.end() && then.At < first.end()+r.gap
 }

@@ -34,7 +34,7 @@ func Play(ctx context.Context, plan []Event, w World, scene Scene) Result {
 	r := &record{begin: history.Now(), out: scene.Log, result: Result{Counts: map[string]int{}}}
 	for _, n := range w.Nodes() {
 		if err := n.Keep(); err != nil {
-			r.result.Undone = append(r.result.Undone, fmt.Errorf("%w: a copy of the data of %s: %w", ErrNotDone, n.Name(), err))
+			r.result.Undone = append(r.result.Undone, fmt.Errorf("%w: a copy of the data of %s: %w", ErrNotDone, n.ID(), err))
 		}
 	}
 	taken := newClaims()
@@ -55,7 +55,7 @@ func Play(ctx context.Context, plan []Event, w World, scene Scene) Result {
 
 func runOne(ctx context.Context, s *Stage) {
 	name := s.Event.Fault
-	f, ok := lookup(name)
+	f, ok := byName()[name]
 	if !ok {
 		s.record.end(s.Event, 0, fmt.Errorf("%w: no fault is called %q", ErrNotDone, name))
 		return

@@ -12,76 +12,42 @@ import (
 )
 
 var postgresFaults = []Fault{
-	{
-		Name: "pg-crash", What: "the primary crashes and recovers", Weight: 3,
-		Shortest: 20 * time.Millisecond, Longest: 3 * time.Second, Tail: 5 * time.Second, Run: pgCrash,
-	},
-	{
-		Name: "pg-freeze", What: "the primary stands still", Weight: 3,
-		Shortest: 100 * time.Millisecond, Longest: 4 * time.Second, Tail: time.Second, Run: pgFreeze,
-	},
-	{
-		Name: "pg-failover", What: "the primary is gone and the standby promoted, by the documented procedure", Weight: 2,
-		Needs: NeedsStandby, Run: pgFailover,
-		Shortest: 10 * time.Millisecond, Longest: 500 * time.Millisecond, Tail: 14 * time.Second,
-	},
-	{
-		Name: "pg-standby-freeze", What: "the standby stands still: synchronous commits wait", Weight: 3,
-		Needs: NeedsStandby, Run: pgStandbyFreeze,
-		Shortest: 200 * time.Millisecond, Longest: 4 * time.Second, Tail: time.Second,
-	},
-	{
-		Name: "pg-terminate", Weight: 5,
-		What:     "sessions are terminated or their statements cancelled, also while they commit",
-		Shortest: 100 * time.Millisecond, Longest: 3 * time.Second, Tail: time.Second, Run: pgTerminate,
-	},
+	{"pg-crash", "the primary crashes and recovers", 3, "", 20 * ms, 3 * sec, 5 * sec, pgCrash},
+	{"pg-freeze", "the primary stands still", 3, "", 100 * ms, 4 * sec, sec, pgFreeze(World.Primary)},
+	{"pg-standby-freeze", "the standby stands still: synchronous commits wait", 3, NeedsStandby, 200 * ms, 4 * sec, sec, pgFreeze(World.Standby)},
+	{"pg-failover", "the primary is gone and the standby promoted, by the documented procedure", 2, NeedsStandby, 10 * ms, 500 * ms, 14 * sec, pgFailover},
+	{"pg-terminate", "sessions are terminated or their statements cancelled, also while they commit", 5, "", 100 * ms, 3 * sec, sec, pgTerminate},
+	{"rolling-pg", "the standby and then the primary are restarted", 2, NeedsStandby, 10 * ms, 10 * ms, 10 * sec, rollingPostgres},
+}
+
+// postgres claims both servers: each of their faults begins with two that run.
+func (s *Stage) postgres(ctx context.Context, do func() error) error {
+	return with(ctx, s, []named{"postgres"}, "run", 1, func([]named) error { return do() })
 }
 
 func pgCrash(ctx context.Context, s *Stage) error {
-	release, ok := s.one(ctx, "postgres/run")
-	if !ok {
-		return nil
-	}
-	defer release()
-	pg := s.Postgres()
-	err := pg.Kill()
-	if err != nil {
-		err = fmt.Errorf("%w: %w", ErrNotDone, err)
-	}
-	wait(ctx, s.For)
-	after, cancel := healing(ctx)
-	defer cancel()
-	if again := pg.Start(after); again != nil {
-		return errors.Join(err, fmt.Errorf("%w: the primary: %w", ErrNotHealed, again))
-	}
-	return err
+	return s.postgres(ctx, func() error {
+		return during(ctx, []Postgres{s.Primary()}, s.For, Postgres.Kill, func(ctx context.Context, p Postgres) error { return p.Start(ctx) })
+	})
 }
 
-func pgFreeze(ctx context.Context, s *Stage) error {
-	pg := s.Postgres()
-	return s.standStill(ctx, pg.Freeze, pg.Thaw)
+func pgFreeze(which func(World) Postgres) func(context.Context, *Stage) error {
+	return func(ctx context.Context, s *Stage) error {
+		return s.postgres(ctx, func() error { return freeze(ctx, []Postgres{which(s.World)}, s.For) })
+	}
 }
 
-func pgStandbyFreeze(ctx context.Context, s *Stage) error {
-	pg := s.Postgres()
-	return s.standStill(ctx, pg.FreezeStandby, pg.ThawStandby)
-}
-
-func (s *Stage) standStill(ctx context.Context, stop, thaw func() error) error {
-	release, ok := s.one(ctx, "postgres/run")
-	if !ok {
-		return nil
-	}
-	defer release()
-	err := stop()
-	if err != nil {
-		err = fmt.Errorf("%w: %w", ErrNotDone, err)
-	}
-	wait(ctx, s.For)
-	if again := thaw(); again != nil {
-		return errors.Join(err, fmt.Errorf("%w: %w", ErrNotHealed, again))
-	}
-	return err
+func rollingPostgres(ctx context.Context, s *Stage) error {
+	return s.postgres(ctx, func() error {
+		restart := func(ctx context.Context, p Postgres) error {
+			if err := p.Stop(); err != nil {
+				return err
+			}
+			return p.Start(ctx)
+		}
+		caughtUp := func(_ Postgres, ctx context.Context) error { return s.CaughtUp(ctx) }
+		return rolling(ctx, s, []Postgres{s.Standby(), s.Primary()}, ErrNotHealed, restart, caughtUp)
+	})
 }
 
 // failoverPatience bounds a failover: the promotion, the raising of every fence, and a new standby.
@@ -89,38 +55,31 @@ const failoverPatience = 60 * time.Second
 
 // pgFailover is not interrupted once it has begun: no operator heals half of a procedure.
 func pgFailover(ctx context.Context, s *Stage) error {
-	release, ok := s.one(ctx, "postgres/run")
-	if !ok {
+	return s.postgres(ctx, func() error {
+		how := cluster.Failover{InOrder: s.odds(3)}
+		if s.odds(2) && !s.Async() { // otherwise the procedure fences the old primary off first
+			how.OldUptime = s.between(100*ms, 3*sec)
+		}
+		s.logf("the old primary is stopped in order: %v, and comes back for %v", how.InOrder, how.OldUptime)
+		if !wait(ctx, s.For) {
+			return nil
+		}
+		if s.Async() && !how.InOrder && !s.odds(4) {
+			defer s.lag(ctx)()
+		}
+		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), failoverPatience)
+		defer cancel()
+		done, err := s.Failover(after, how)
+		if errors.Is(err, cluster.ErrNoStandby) {
+			return fmt.Errorf("%w: %w", ErrNotDone, err)
+		}
+		s.record.switched(done) // a failed one may have lost something, too
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrNotHealed, err)
+		}
+		s.logf("%s is the primary, on timeline %d from %s; %d effects are lost", done.Primary, done.Timeline, done.LSN, len(done.Effects))
 		return nil
-	}
-	defer release()
-	how := cluster.Failover{InOrder: s.odds(3)}
-	if s.odds(2) && !s.Async() { // otherwise the procedure fences the old primary off first
-		how.OldUptime = s.between(100*time.Millisecond, 3*time.Second)
-	}
-	s.logf("the old primary is stopped in order: %v, and comes back for %v", how.InOrder, how.OldUptime)
-	if !wait(ctx, s.For) {
-		return nil
-	}
-	if s.Async() && !how.InOrder && !s.odds(4) {
-		defer s.lag(ctx)()
-	}
-	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), failoverPatience)
-	defer cancel()
-	done, err := s.Postgres().Failover(after, how)
-	if !errors.Is(err, cluster.ErrNoStandby) { // a failed one may have lost something, too
-		s.record.switched(done)
-	}
-	switch {
-	case err == nil:
-		s.logf("%s is the primary, on timeline %d from %s; %d effects are lost",
-			done.Primary, done.Timeline, done.LSN, len(done.Effects))
-		return nil
-	case errors.Is(err, cluster.ErrNoStandby):
-		return fmt.Errorf("%w: %w", ErrNotDone, err)
-	default:
-		return fmt.Errorf("%w: %w", ErrNotHealed, err)
-	}
+	})
 }
 
 // longestLag is below the ages at which blobs are swept: with more lag a failover loses bytes by design.
@@ -142,7 +101,7 @@ func (s *Stage) lag(ctx context.Context) (end func()) {
 		}
 	}
 	hold(true)
-	d := s.between(50*time.Millisecond, longestLag)
+	d := s.between(50*ms, longestLag)
 	s.logf("the standby hears nothing for %v before", d)
 	wait(ctx, d)
 	return func() { hold(false) }
@@ -161,7 +120,7 @@ FROM (
 ) victims`
 
 func pgTerminate(ctx context.Context, s *Stage) error {
-	conn, err := s.Postgres().Superuser(ctx)
+	conn, err := s.Superuser(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -190,7 +149,7 @@ func pgTerminate(ctx context.Context, s *Stage) error {
 			return nil
 		}
 		asked, met = asked+1, met+int(tag.RowsAffected())
-		if !wait(ctx, s.between(time.Millisecond, 60*time.Millisecond)) || time.Now().After(end) {
+		if !wait(ctx, s.between(ms, 60*ms)) || time.Now().After(end) {
 			s.logf("%d sessions in %d calls", met, asked)
 			return nil
 		}

@@ -2,6 +2,7 @@ package fault
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -57,10 +58,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 func until(ctx context.Context, ask func(context.Context) error) error {
 	for {
 		err := ask(ctx)
-		if err == nil {
-			return nil
-		}
-		if !wait(ctx, 100*time.Millisecond) {
+		if err == nil || !wait(ctx, 100*time.Millisecond) {
 			return err
 		}
 	}
@@ -74,18 +72,6 @@ func (s *Stage) between(low, high time.Duration) time.Duration {
 // odds is true in one of n cases.
 func (s *Stage) odds(n int) bool { return s.Rand.IntN(n) == 0 }
 
-// many draws how many of n are affected: usually one, sometimes several, sometimes all.
-func (s *Stage) many(n int) int {
-	switch pick := s.Rand.IntN(20); {
-	case pick < 12 || n < 2:
-		return 1
-	case pick < 17:
-		return 1 + s.Rand.IntN(n)
-	default:
-		return n
-	}
-}
-
 // stopped records that a client has not run since from.
 func (s *Stage) stopped(client int, from int64) {
 	s.record.span(history.Span{Client: client, What: s.Event.Fault, From: from, To: history.Now()})
@@ -96,7 +82,90 @@ func (s *Stage) logf(format string, args ...any) {
 	s.record.logf("%s: %s", s.Event.Fault, fmt.Sprintf(format, args...))
 }
 
-// claims are the parts that faults have taken: two that stop, start or hold the same part would heal each other.
+// part is what a fault affects.
+type part interface{ ID() string }
+
+// named is a part that has nothing but its name.
+type named string
+
+func (n named) ID() string { return string(n) }
+
+// with calls do with up to want of the parts that no other fault has in the aspect, for example "run" or "clock". Two
+// that stop, start or hold the same part would heal each other. It waits until there is one.
+func with[T part](ctx context.Context, s *Stage, of []T, aspect string, want int, do func(of []T) error) error {
+	if len(of) == 0 {
+		return fmt.Errorf("%w: the cluster has no such part", ErrNotDone)
+	}
+	of = slices.Clone(of)
+	s.Rand.Shuffle(len(of), func(i, j int) { of[i], of[j] = of[j], of[i] })
+	names := make([]string, len(of))
+	for i, p := range of {
+		names[i] = p.ID() + "/" + aspect
+	}
+	got := s.claims.take(ctx, names, want)
+	if len(got) == 0 { // ctx has ended
+		return nil
+	}
+	var claimed []T
+	var taken []string
+	for _, i := range got {
+		claimed, taken = append(claimed, of[i]), append(taken, names[i])
+	}
+	defer s.claims.release(taken)
+	s.logf("%v", ids(claimed))
+	return do(claimed)
+}
+
+// some is with usually one of the parts, sometimes several, sometimes all.
+func some[T part](ctx context.Context, s *Stage, of []T, aspect string, do func(of []T) error) error {
+	n := len(of)
+	switch pick := s.Rand.IntN(20); {
+	case pick < 12 || n < 2:
+		n = 1
+	case pick < 17:
+		n = 1 + s.Rand.IntN(n)
+	}
+	return with(ctx, s, of, aspect, n, do)
+}
+
+func ids[T part](of []T) (all []string) {
+	for _, p := range of {
+		all = append(all, p.ID())
+	}
+	slices.Sort(all)
+	return all
+}
+
+// each does something to all parts at once. What fails is an error of that sort.
+func each[T part](of []T, sort error, do func(T) error) error {
+	failed := make([]error, len(of))
+	var all sync.WaitGroup
+	for i, p := range of {
+		all.Go(func() {
+			if err := do(p); err != nil {
+				failed[i] = fmt.Errorf("%w: %s: %w", sort, p.ID(), err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(failed...)
+}
+
+// during begins something with all parts, and ends it after d.
+func during[T part](ctx context.Context, of []T, d time.Duration, begin func(T) error, end func(context.Context, T) error) error {
+	err := each(of, ErrNotDone, begin)
+	wait(ctx, d)
+	after, cancel := healing(ctx)
+	defer cancel()
+	return errors.Join(err, each(of, ErrNotHealed, func(p T) error { return end(after, p) }))
+}
+
+// freeze stops the processes for d.
+func freeze[T Process](ctx context.Context, of []T, d time.Duration) error {
+	return during(ctx, of, d, T.Freeze, func(_ context.Context, p T) error { return p.Thaw() })
+}
+
+// claims are the parts that faults have, each in an aspect.
 type claims struct {
 	mu    sync.Mutex
 	taken map[string]bool
@@ -105,12 +174,11 @@ type claims struct {
 
 func newClaims() *claims { return &claims{taken: map[string]bool{}, freed: make(chan struct{})} }
 
-// take claims up to want of the free names, in order, and waits until
-// there is one. It returns their indexes; none if ctx ended first.
-func (c *claims) take(ctx context.Context, names []string, want int) []int {
+// take claims up to want of the free names, in order, and waits until there is one. It returns their indexes; none if
+// ctx ended first.
+func (c *claims) take(ctx context.Context, names []string, want int) (got []int) {
 	for {
 		c.mu.Lock()
-		var got []int
 		for i, name := range names {
 			if len(got) < want && !c.taken[name] {
 				c.taken[name] = true
@@ -138,30 +206,4 @@ func (c *claims) release(names []string) {
 	}
 	close(c.freed)
 	c.freed = make(chan struct{})
-}
-
-// claim draws up to want of the parts that no other fault has claimed in the aspect, for example "run" or "clock". The
-// claim lasts until the returned function is called.
-func claim[T any](ctx context.Context, s *Stage, of []T, name func(T) string, aspect string, want int) ([]T, func()) {
-	of = slices.Clone(of)
-	s.Rand.Shuffle(len(of), func(i, j int) { of[i], of[j] = of[j], of[i] })
-	names := make([]string, len(of))
-	for i, one := range of {
-		names[i] = name(one) + "/" + aspect
-	}
-	if len(of) == 0 {
-		return nil, func() {}
-	}
-	var got []T
-	var taken []string
-	for _, i := range s.claims.take(ctx, names, want) {
-		got, taken = append(got, of[i]), append(taken, names[i])
-	}
-	return got, func() { s.claims.release(taken) }
-}
-
-// one claims a part by its name.
-func (s *Stage) one(ctx context.Context, name string) (release func(), ok bool) {
-	got := s.claims.take(ctx, []string{name}, 1)
-	return func() { s.claims.release([]string{name}) }, len(got) == 1
 }

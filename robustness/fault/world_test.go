@@ -24,8 +24,8 @@ import (
 
 var errBroken = errors.New("broken on purpose")
 
-// world is a cluster in memory: it records what is not in its
-// normal state, and refuses actions that can't be done twice.
+// world is a cluster in memory: it records what is not in its normal state, and refuses actions that can't be done
+// twice.
 type world struct {
 	mu      sync.Mutex
 	off     map[string]string // parts not in their normal state: "redis-1 run" → "frozen"
@@ -37,36 +37,38 @@ type world struct {
 	clients  []Client
 	gateways []Gateway
 	nodes    []Node
+	blobs    []Server
+	disks    []Disk
 	net      relay.Net
-	noDisk   bool
-	noBlobs  bool
 	spins    atomic.Int64
 }
 
-// newWorld is 3 clients, 2 gateways and 3 nodes, each served by an echo server.
+// newWorld is 3 clients, 2 gateways and 3 nodes, with relays to an echo server.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{off: map[string]string{}, touched: make(chan struct{})}
+	w.blobs, w.disks = []Server{thing{w, "blobs", 1, ""}}, []Disk{thing{w, "disk", 1, ""}}
 	api := httptest.NewServer(http.HandlerFunc(w.api))
 	t.Cleanup(api.Close)
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
 	for i := range 3 {
-		w.clients = append(w.clients, &part{w, fmt.Sprintf("client-%d", i+1), i + 1, ""})
-		w.nodes = append(w.nodes, node{&part{w, fmt.Sprintf("redis-%d", i+1), i + 1, ""}})
+		w.clients = append(w.clients, worker{thing{w, fmt.Sprintf("client-%d", i+1), i + 1, ""}})
+		w.nodes = append(w.nodes, node{thing{w, fmt.Sprintf("redis-%d", i+1), i + 1, ""}})
 	}
 	for i := range 2 {
-		w.gateways = append(w.gateways, &part{w, fmt.Sprintf("gateway-%d", i+1), i + 1, api.URL})
+		w.gateways = append(w.gateways, gateway{thing{w, fmt.Sprintf("gateway-%d", i+1), i + 1, api.URL}})
 	}
 	t.Cleanup(func() { _ = w.net.Close() })
 	echo := echoServer(t)
-	if _, err := w.net.Between("postgres-b", "postgres-a", echo); err != nil {
-		t.Fatal(err)
+	ends := [][2]string{{"postgres-b", "postgres-a"}, {"balancer", "gateway-1/api"}, {"client-1", "balancer/api"}}
+	for _, from := range []string{"client-1", "client-2", "gateway-1", "gateway-2"} {
+		for _, to := range []string{"redis-1", "redis-2", "postgres-1", "gateway-1", "blobs"} {
+			ends = append(ends, [2]string{from, to})
+		}
 	}
-	for _, c := range []string{"client-1", "client-2", "gateway-1", "gateway-2"} {
-		for _, s := range []string{"redis-1", "redis-2", "postgres-1", "gateway-1", "blobs"} {
-			if _, err := w.net.Between(c, s, echo); err != nil {
-				t.Fatal(err)
-			}
+	for _, pair := range ends {
+		if _, err := w.net.Between(pair[0], pair[1], echo); err != nil {
+			t.Fatal(err)
 		}
 	}
 	return w
@@ -82,13 +84,12 @@ func (w *world) did(name, call, aspect, state string) error {
 		return errBroken
 	}
 	was := w.off[name+" "+aspect]
-	if state != "" && was != "" && aspect != "rule" && (aspect != "run" || call != "kill") {
+	if state != "" && was != "" && aspect != "rule" && call != "kill" {
 		return fmt.Errorf("%s is %s already", name, was)
 	}
+	w.off[name+" "+aspect] = state
 	if state == "" {
 		delete(w.off, name+" "+aspect)
-	} else {
-		w.off[name+" "+aspect] = state
 	}
 	return nil
 }
@@ -116,26 +117,15 @@ func (w *world) Write(line []byte) (int, error) {
 func (w *world) Clients() []Client     { return w.clients }
 func (w *world) Gateways() []Gateway   { return w.gateways }
 func (w *world) Nodes() []Node         { return w.nodes }
-func (w *world) Postgres() Postgres    { return &database{w} }
+func (w *world) Blobs() []Server       { return w.blobs }
+func (w *world) Disks() []Disk         { return w.disks }
+func (w *world) Primary() Postgres     { return server{thing{w, "primary", 1, ""}} }
+func (w *world) Standby() Postgres     { return server{thing{w, "standby", 2, ""}} }
 func (w *world) Links() []*relay.Relay { return w.net.Find("", "") }
-func (w *world) Bucket() Bucket        { return Bucket{Name: "robust", Rule: "prefix:1", Keep: "none"} }
 func (w *world) Async() bool           { return false }
-func (w *world) Blobs() Blobs {
-	if w.noBlobs {
-		return nil
-	}
-	return service{&part{w, "blobs", 1, ""}}
-}
-
-func (w *world) Disk() Disk {
-	if w.noDisk {
-		return nil
-	}
-	return &disk{w}
-}
 
 // Spin may be called while it spins.
-func (w *world) Spin(ctx context.Context, n int, d time.Duration) error {
+func (w *world) Spin(ctx context.Context, _ int, d time.Duration) error {
 	aspect := fmt.Sprintf("spin %d", w.spins.Add(1))
 	if err := w.did("machine", "spin", aspect, "busy"); err != nil {
 		return err
@@ -144,8 +134,18 @@ func (w *world) Spin(ctx context.Context, n int, d time.Duration) error {
 	return w.did("machine", "rest", aspect, "")
 }
 
-func (w *world) Tool(_ context.Context, args ...string) error {
-	return w.did("tool", strings.Join(args[:2], " "), "tool", "")
+func (w *world) Tool(_ context.Context, args ...string) (string, error) {
+	return "", w.did("tool", strings.Join(args[:2], " "), "tool", "")
+}
+
+func (w *world) Failover(context.Context, cluster.Failover) (cluster.Switch, error) {
+	return cluster.Switch{Primary: "b"}, w.did("postgres", "failover", "run", "")
+}
+
+func (w *world) CaughtUp(context.Context) error { return w.did("standby", "caught up", "", "") }
+
+func (w *world) Superuser(context.Context) (*pgx.Conn, error) {
+	return nil, errors.Join(w.did("primary", "login", "", ""), errBroken)
 }
 
 // api implements the gateway's endpoints for an operator.
@@ -175,86 +175,60 @@ func (w *world) api(out http.ResponseWriter, in *http.Request) {
 	_, _ = out.Write([]byte(answer))
 }
 
-// part is a client, a gateway or a node.
-type part struct {
+// thing is any part of the world.
+type thing struct {
 	w      *world
 	name   string
 	number int
 	url    string
 }
 
-func (p *part) Name() string          { return p.name }
-func (p *part) Number() int           { return p.number }
-func (p *part) API() (string, string) { return p.url, "token" }
-func (p *part) Freeze() error         { return p.w.did(p.name, "freeze", "run", "frozen") }
-func (p *part) Thaw() error           { return p.w.did(p.name, "thaw", "run", "") }
-func (p *part) Keep() error           { return nil }
+func (p thing) ID() string                        { return p.name }
+func (p thing) Number() int                       { return p.number }
+func (p thing) URL() string                       { return p.url }
+func (p thing) Freeze() error                     { return p.w.did(p.name, "freeze", "run", "frozen") }
+func (p thing) Thaw() error                       { return p.w.did(p.name, "thaw", "run", "") }
+func (p thing) Kill() error                       { return p.w.did(p.name, "kill", "run", "killed") }
+func (p thing) Start(context.Context) error       { return p.w.did(p.name, "start", "run", "") }
+func (p thing) Fill(context.Context, int64) error { return p.w.did(p.name, "fill", "room", "full") }
+func (p thing) Free() error                       { return p.w.did(p.name, "free", "room", "") }
 
-func (p *part) Kill() error {
-	if strings.HasPrefix(p.name, "gateway") { // its supervisor restarts it
-		return p.w.did(p.name, "kill", "run", "")
-	}
-	return p.w.did(p.name, "kill", "run", "killed")
-}
-func (p *part) Stop(context.Context) error  { return p.w.did(p.name, "stop", "run", "") }
-func (p *part) Ready(context.Context) error { return p.w.did(p.name, "ready", "", "") }
-
-func (p *part) Admitted(context.Context) error { return p.w.did(p.name, "admitted", "", "") }
-
-func (p *part) SetClock(d time.Duration) error {
+func (p thing) SetClock(d time.Duration) error {
 	if d == 0 {
 		return p.w.did(p.name, "clock right", "clock", "")
 	}
 	return p.w.did(p.name, "clock", "clock", d.String())
 }
 
-func (p *part) Flush(_ context.Context, what Part) error {
-	return p.w.did(p.name, "flush "+string(what), "", "")
+type worker struct{ thing }
+
+func (k worker) Restart(context.Context, client.Order) error {
+	return k.w.did(k.name, "restart", "run", "")
 }
 
-// node distinguishes the two restarts.
-type node struct{ *part }
+type server struct{ thing }
 
-func (n node) Restart(_ context.Context, data Data) error {
+func (s server) Stop() error { return s.w.did(s.name, "stop", "run", "stopped") }
+
+// gateway has a supervisor, which restarts it.
+type gateway struct{ thing }
+
+func (g gateway) Kill() error                 { return g.w.did(g.name, "kill", "run", "") }
+func (g gateway) Stop(context.Context) error  { return g.w.did(g.name, "stop", "run", "") }
+func (g gateway) Ready(context.Context) error { return g.w.did(g.name, "ready", "", "") }
+
+type node struct{ thing }
+
+func (n node) Keep() error                    { return nil }
+func (n node) Admitted(context.Context) error { return n.w.did(n.name, "admitted", "", "") }
+
+func (n node) Restart(_ context.Context, data cluster.Data) error {
 	return n.w.did(n.name, fmt.Sprintf("restart %d", data), "run", "")
 }
 
-func (p *part) Restart(context.Context, client.Order) error {
-	return p.w.did(p.name, "restart", "run", "")
+func (n node) Flush(_ context.Context, what cluster.Part) error {
+	return n.w.did(n.name, "flush "+string(what), "", "")
 }
-
-// service restarts without an order.
-type service struct{ *part }
-
-func (s service) Restart(context.Context) error { return s.w.did(s.name, "restart", "run", "") }
-
-type database struct{ w *world }
-
-func (d *database) Kill() error                 { return d.w.did("primary", "kill", "run", "killed") }
-func (d *database) Start(context.Context) error { return d.w.did("primary", "start", "run", "") }
-func (d *database) Freeze() error               { return d.w.did("primary", "freeze", "run", "frozen") }
-func (d *database) Thaw() error                 { return d.w.did("primary", "thaw", "run", "") }
-func (d *database) FreezeStandby() error        { return d.w.did("standby", "freeze", "run", "frozen") }
-func (d *database) ThawStandby() error          { return d.w.did("standby", "thaw", "run", "") }
-
-func (d *database) Restart(_ context.Context, standby bool) error {
-	return d.w.did("postgres", fmt.Sprintf("restart %v", standby), "run", "")
-}
-
-func (d *database) Failover(context.Context, cluster.Failover) (cluster.Switch, error) {
-	return cluster.Switch{Primary: "b"}, d.w.did("postgres", "failover", "run", "")
-}
-
-func (d *database) CaughtUp(context.Context) error { return d.w.did("standby", "caught up", "", "") }
-
-func (d *database) Superuser(context.Context) (*pgx.Conn, error) {
-	return nil, errors.Join(d.w.did("primary", "login", "", ""), errBroken)
-}
-
-type disk struct{ w *world }
-
-func (d *disk) Fill(context.Context, int64) error { return d.w.did("disk", "fill", "room", "full") }
-func (d *disk) Free() error                       { return d.w.did("disk", "free", "room", "") }
 
 // echoServer is a server that echoes.
 func echoServer(t *testing.T) string {
@@ -265,11 +239,7 @@ func echoServer(t *testing.T) string {
 	}
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
+		for conn, err := listener.Accept(); err == nil; conn, err = listener.Accept() {
 			go func() {
 				_, _ = io.Copy(conn, conn)
 				_ = conn.Close()
@@ -287,9 +257,7 @@ func carries(r *relay.Relay) error {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
-	if _, err := conn.Write([]byte("there")); err != nil {
-		return err
-	}
-	_, err = io.ReadFull(conn, make([]byte, 5))
-	return err
+	_, err = conn.Write([]byte("there"))
+	_, also := io.ReadFull(conn, make([]byte, 5))
+	return errors.Join(err, also)
 }

@@ -56,7 +56,7 @@ func (p *player) open(ctx context.Context) (err error) {
 func (p *player) build(ctx context.Context) (cluster.Options, error) {
 	opts := cluster.Options{
 		Redis: p.o.Redis, Gateways: p.o.Gateways, Async: p.o.Async, Seed: p.o.Seed, Disk: 3 << 29, SQL: []string{judge.EffectsSQL},
-		Python: "/usr/bin/python3", Log: io.Discard,
+		Python: "/usr/bin/python3",
 	}
 	var err error
 	if opts.PSQL, err = exec.LookPath("psql"); err != nil {
