@@ -67,6 +67,7 @@ type resource struct {
 	async     bool
 	start     int64
 	now       int64
+	ahead     int64                  // of the wall clock; 0: unknown
 	ops       []*history.Op          // ordered by their beginnings
 	writes    map[string]*history.Op // by ID
 	granted   []*history.Op          // acquisitions that were Done, ordered by their ends
@@ -81,7 +82,7 @@ type resource struct {
 
 func (g *group) resource(j *Judge) *resource {
 	r := &resource{
-		name: g.name, async: j.async, start: j.start, now: j.now, losses: g.losses,
+		name: g.name, async: j.async, start: j.start, now: j.now, ahead: j.ahead, losses: g.losses,
 		outages: j.outages, olden: j.olden, old: map[source]bool{}, writes: map[string]*history.Op{}, excused: map[string]int{},
 	}
 	r.ops = slices.SortedFunc(maps.Values(g.ops), func(a, b *history.Op) int {

@@ -34,6 +34,10 @@ type Evidence struct {
 	// Slack is how much a size may vary, by unit.
 	Slack map[string]float64
 
+	// WallAhead is the most by which the machine's wall clock was ahead of its monotonic clock. It gives each effect the
+	// earliest moment at which its trigger ran. 0: unknown, and effects are judged by the beginnings of their writes.
+	WallAhead int64
+
 	// Exclusion means that no node's clock was set: then locks guarantee that a lease has one holder at a time.
 	Exclusion bool
 
@@ -55,6 +59,7 @@ type Effect struct {
 	Token     int64
 	Version   string
 	LSN       string
+	Wall      int64 // when its trigger ran, in nanoseconds of PostgreSQL's wall clock, which is the machine's; 0: unknown
 }
 
 // Loss is what one failover took back: the effects that only the old primary has.

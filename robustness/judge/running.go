@@ -27,6 +27,7 @@ type Judge struct {
 	slack     map[string]float64
 	async     bool
 	exclusion bool
+	ahead     int64 // of the wall clock
 	now       int64
 	start     int64
 
@@ -150,6 +151,7 @@ func (j *Judge) takeRest(evidence Evidence) {
 	maps.Copy(j.slack, evidence.Slack)
 	maps.Copy(j.sizes, evidence.Sizes)
 	j.async = j.async || evidence.Async
+	j.ahead = max(j.ahead, evidence.WallAhead)
 	j.now, j.exclusion = evidence.Now, evidence.Exclusion
 }
 
