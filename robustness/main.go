@@ -24,15 +24,28 @@ const usage = `usage: go run . run [-for 10m] [-seed N] [-only SURFACES] [-fault
        go run . mutants [-only NAMES] [-sound]
        go run . faults`
 
+// The exit codes beside 0.
+const (
+	exitFound = 1  // a promise was broken, or the run could not check
+	exitSlow  = 3  // nothing unsafe was found, and something took too long although the machine was fast enough, or grew
+	exitUsage = 64 // a wrong command line
+)
+
 func main() {
 	if err := start(); err != nil {
 		fmt.Fprintln(os.Stderr, "robustness:", err)
-		code := 1
-		if errors.Is(err, errUsage) {
-			code = 64
-		}
-		os.Exit(code)
+		os.Exit(code(err))
 	}
+}
+
+func code(err error) int {
+	if errors.Is(err, errUsage) {
+		return exitUsage
+	}
+	if found, ok := errors.AsType[*run.FoundError](err); ok && found.Safe() {
+		return exitSlow
+	}
+	return exitFound
 }
 
 var errUsage = errors.New(usage)

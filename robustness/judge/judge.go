@@ -24,6 +24,9 @@ type Evidence struct {
 	// Returned is when an old primary could be read again. Reads are not fenced, so such a read proves nothing.
 	Returned []history.Span
 
+	// Paces are what the machine did. Time that it lost counts in no bound; none: nothing was lost.
+	Paces history.Paces
+
 	// Healed is when a round's faults had ended.
 	Healed map[int]int64
 	// Resting is since when a client has been at rest.
@@ -99,12 +102,16 @@ const (
 	TokenFalls      Kind = "token-falls"
 	Revoked         Kind = "revoked"
 	NotLinearizable Kind = "not-linearizable"
+	Overlap         Kind = "overlap" // two holders at once, although no node's clock was set
+	Broken          Kind = "broken"  // a panic, a data race, a process that ended by itself, damage that the product reported
 	Late            Kind = "late"
 	NotFree         Kind = "not-free"
 	NotRecovered    Kind = "not-recovered"
-	Overlap         Kind = "overlap" // two holders at once, although no node's clock was set
 	Leak            Kind = "leak"
 )
+
+// Safe reports that nothing unsafe happened: something took too long, or grew.
+func (k Kind) Safe() bool { return k == Late || k == NotFree || k == NotRecovered || k == Leak }
 
 // Finding is one violated guarantee.
 type Finding struct {
@@ -131,6 +138,7 @@ type Counts struct {
 	Overlaps     int            // leases that began during an older one's validity
 	Longest      time.Duration  // of the overlaps
 	Excused      map[string]int // by the failover loss that excuses them
+	Slow         map[Kind]int   // what was excused because the machine was slow
 	OverBudget   int            // calls on registers whose linearization was not found in time
 }
 
