@@ -20,9 +20,11 @@ import (
 	"github.com/fencegate/fencegate/robustness/run"
 )
 
-const usage = `usage: go run . run [-for 10m] [-seed N] [-only SURFACES] [-faults NAMES] [-async] [-quick] …
-       go run . mutants [-only NAMES] [-sound]
-       go run . faults`
+const usage = `usage: robustness run [-for 10m] [-seed N] [-only SURFACES] [-faults NAMES] [-async] [-quick] …
+       robustness mutants [-only NAMES] [-sound]
+       robustness faults
+All of them are for the folder robustness of the repository.
+Exit codes: 1: a promise was broken, or the run could not check; 3: slow, nothing unsafe; see docs/robustness.md`
 
 // The exit codes beside 0.
 const (
