@@ -85,9 +85,17 @@ func (p *player) audit(ctx context.Context, round int, resources []string) []jud
 	for g, prober := range p.probers {
 		all.Go(func() {
 			for i := g; i < len(resources); i += len(p.probers) {
+				var unread error
 				err := p.patiently(ctx, history.Now(), func(time.Time) error {
-					return prober.Audit(ctx, round, surface, resources[i]) // for 30 s
+					err := prober.Audit(ctx, round, surface, resources[i]) // for 30 s
+					if errors.Is(err, client.ErrUnreadable) {
+						unread = err
+					}
+					return err
 				})
+				if err != nil && unread != nil { // the last try may have failed before it read
+					err = unread
+				}
 				if err == nil || ctx.Err() != nil {
 					continue
 				}
