@@ -23,9 +23,7 @@ func must(t *testing.T, err error) {
 func TestTheWallClockOfAGoProgramIsSetWhileItRuns(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	overlay, err := cluster.ClockOverlay(t.Context(), dir)
-	must(t, err)
-	program, err := cluster.Build(t.Context(), filepath.Join("testdata", "clock"), dir, overlay)
+	program, err := cluster.Build(t.Context(), filepath.Join("testdata", "clock"), dir, nil)
 	must(t, err)
 	clock, err := (&clockshim.Clock{}).In(filepath.Join(dir, "offset"))
 	must(t, err)

@@ -110,7 +110,7 @@ func (k *Client) Restart(ctx context.Context) error {
 	return k.start(ctx)
 }
 
-// SetClock sets the offset of its wall clock. Its program must be built with [ClockOverlay].
+// SetClock sets the offset of its wall clock. Its program must come from [Build].
 func (k *Client) SetClock(d time.Duration) error { return k.clock.Set(d) }
 
 // Stop ends its input and waits for its end, at most for patience.

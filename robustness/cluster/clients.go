@@ -184,6 +184,9 @@ func (k *Client) run(cmd *exec.Cmd, in io.WriteCloser, out io.Reader, history st
 	}()
 }
 
+// ErrNoAnswer reports that a client did not answer an order in time.
+var ErrNoAnswer = errors.New("no answer")
+
 // Order gives an order and waits for its report, at most for patience.
 func (k *Client) Order(ctx context.Context, order client.Order, patience time.Duration) (client.Report, error) {
 	k.talk.Lock()
@@ -217,7 +220,7 @@ func (k *Client) Order(ctx context.Context, order client.Order, patience time.Du
 			err := errors.Join(k.Err(), io.ErrUnexpectedEOF)
 			return client.Report{}, fmt.Errorf("%s ended: %w%s", k.Name, err, lastLines(k.LogFile()))
 		case <-timer.C:
-			return client.Report{}, fmt.Errorf("%s does not answer %q within %v", k.Name, order.Do, patience)
+			return client.Report{}, fmt.Errorf("%s: %q: %w within %v", k.Name, order.Do, ErrNoAnswer, patience)
 		case <-ctx.Done():
 			return client.Report{}, ctx.Err()
 		}

@@ -41,7 +41,7 @@ type Options struct {
 	Redis    int       // nodes: 3 (default) or 5
 	Gateways int       // 2 (default) or 3
 	Async    bool      // the primary does not wait for its standby
-	Program  string    // of fencegate, built with [ClockOverlay]: required
+	Program  string    // of fencegate, from [Build]: required
 	Client   string    // program of the clients, for [Cluster.StartClient]
 	SQL      []string  // run by the superuser after `migrate up`: judged.effects, then mutants
 	Seed     uint64    // decides how each node persists its data

@@ -55,12 +55,10 @@ func build(t *testing.T) (fencegate, client string) {
 	programs.dir, err = os.MkdirTemp("", "fencegate-cluster-test-")
 	must(t, err)
 	must(t, child.RemoveAtDeath(programs.dir))
-	overlay, err := cluster.ClockOverlay(t.Context(), programs.dir)
-	must(t, err)
 	source := filepath.Join("..", "..", "cmd", "fencegate")
-	programs.fencegate, err = cluster.Build(t.Context(), source, programs.dir, overlay)
+	programs.fencegate, err = cluster.Build(t.Context(), source, programs.dir, nil)
 	must(t, err)
-	programs.client, err = cluster.Build(t.Context(), filepath.Join("testdata", "client"), programs.dir, overlay)
+	programs.client, err = cluster.Build(t.Context(), filepath.Join("testdata", "client"), programs.dir, nil)
 	must(t, err)
 	return programs.fencegate, programs.client
 }
@@ -72,7 +70,7 @@ func buildS3(t *testing.T) string {
 	if programs.s3 == "" {
 		source := filepath.Join("..", "..", "internal", "testenv", "s3posix", "s3server")
 		var err error
-		programs.s3, err = cluster.Build(t.Context(), source, programs.dir)
+		programs.s3, err = cluster.Build(t.Context(), source, programs.dir, nil)
 		must(t, err)
 	}
 	return programs.s3

@@ -187,7 +187,7 @@ func (g *Gateway) Thaw() error {
 	return g.proc.thaw()
 }
 
-// SetClock sets the offset of its wall clock. Its program must be built with [ClockOverlay].
+// SetClock sets the offset of its wall clock. Its program must come from [Build].
 func (g *Gateway) SetClock(d time.Duration) error { return g.clock.Set(d) }
 
 // Ready requests /readyz, without a relay.

@@ -11,15 +11,20 @@ import (
 	"path/filepath"
 	"slices"
 
+	_ "github.com/fencegate/fencegate/internal/testenv/clockshim/goclock" // this program is the clients', too
 	"github.com/fencegate/fencegate/robustness/client"
 	"github.com/fencegate/fencegate/robustness/cluster"
 	"github.com/fencegate/fencegate/robustness/history"
 	"github.com/fencegate/fencegate/robustness/judge"
+	"github.com/fencegate/fencegate/robustness/machine"
 )
 
 // open starts the cluster and its clients.
 func (p *player) open(ctx context.Context) (err error) {
 	if p.dir, err = os.MkdirTemp("", "fencegate-robustness-"); err != nil {
+		return err
+	}
+	if p.yard, err = machine.Watch(p.dir); err != nil {
 		return err
 	}
 	opts, err := p.build(ctx)
@@ -61,14 +66,10 @@ func (p *player) build(ctx context.Context) (cluster.Options, error) {
 	if opts.PSQL, err = exec.LookPath("psql"); err != nil {
 		return opts, err
 	}
-	clock, err := cluster.ClockOverlay(ctx, p.dir)
-	if err != nil {
-		return opts, err
-	}
 	if p.o.guardedOnce() {
 		opts.SQL = append(opts.SQL, judge.GuardedOnceSQL)
 	}
-	changed := map[string]string{}
+	var changed map[string]string
 	if m := p.o.Mutant; m != nil {
 		statements, err := m.SQL(p.o.Root)
 		if err != nil {
@@ -79,16 +80,19 @@ func (p *player) build(ctx context.Context) (cluster.Options, error) {
 			return opts, err
 		}
 	}
-	if opts.Program, err = cluster.Build(ctx, filepath.Join(p.o.Root, "cmd", "fencegate"), p.dir, clock, changed); err != nil {
+	if opts.Program, err = cluster.Build(ctx, filepath.Join(p.o.Root, "cmd", "fencegate"), p.dir, changed); err != nil {
 		return opts, err
 	}
 	if p.o.BlobS3 {
 		server := filepath.Join(p.o.Root, "internal", "testenv", "s3posix", "s3server")
-		if opts.BlobS3, err = cluster.Build(ctx, server, p.dir); err != nil {
+		if opts.BlobS3, err = cluster.Build(ctx, server, p.dir, nil); err != nil {
 			return opts, err
 		}
 	}
-	opts.Client, err = cluster.Build(ctx, filepath.Join(p.o.Root, "robustness"), p.dir, clock, changed)
+	opts.Client, err = os.Executable()
+	if len(changed) > 0 { // the clients use the product's packages, too
+		opts.Client, err = cluster.Build(ctx, filepath.Join(p.o.Root, "robustness"), p.dir, changed)
+	}
 	return opts, err
 }
 
@@ -135,6 +139,9 @@ func (p *player) close() (err error) {
 	}
 	if p.operator != nil {
 		err = errors.Join(err, p.operator.Close())
+	}
+	if p.yard != nil {
+		err = errors.Join(err, p.yard.Close())
 	}
 	if p.dir != "" {
 		err = errors.Join(err, os.RemoveAll(p.dir))
