@@ -20,19 +20,34 @@ import (
 	"github.com/fencegate/fencegate/robustness/run"
 )
 
-const usage = `usage: go run . run [-for 10m] [-seed N] [-only SURFACES] [-faults NAMES] [-async] [-quick] …
-       go run . mutants [-only NAMES] [-sound]
-       go run . faults`
+const usage = `usage: robustness run [-for 10m] [-seed N] [-only SURFACES] [-faults NAMES] [-async] [-quick] …
+       robustness mutants [-only NAMES] [-sound]
+       robustness faults
+All of them are for the folder robustness of the repository.
+Exit codes: 1: a promise was broken, or the run could not check; 3: slow, nothing unsafe; see docs/robustness.md`
+
+// The exit codes beside 0.
+const (
+	exitFound = 1  // a promise was broken, or the run could not check
+	exitSlow  = 3  // nothing unsafe was found, and something took too long although the machine was fast enough, or grew
+	exitUsage = 64 // a wrong command line
+)
 
 func main() {
 	if err := start(); err != nil {
 		fmt.Fprintln(os.Stderr, "robustness:", err)
-		code := 1
-		if errors.Is(err, errUsage) {
-			code = 64
-		}
-		os.Exit(code)
+		os.Exit(code(err))
 	}
+}
+
+func code(err error) int {
+	if errors.Is(err, errUsage) {
+		return exitUsage
+	}
+	if found, ok := errors.AsType[*run.FoundError](err); ok && found.Safe() {
+		return exitSlow
+	}
+	return exitFound
 }
 
 var errUsage = errors.New(usage)

@@ -165,11 +165,14 @@ func (k *Client) listen(proc *child.Process, out *os.File, reports chan<- client
 	_ = syscall.Kill(-proc.Pid(), syscall.SIGKILL) // its children
 }
 
+// ErrNoAnswer reports that a client did not answer an order in time.
+var ErrNoAnswer = errors.New("no answer")
+
 // Order gives an order and waits for its report, at most for patience.
 func (k *Client) Order(ctx context.Context, order client.Order, patience time.Duration) (report client.Report, err error) {
 	k.talk.Lock()
 	defer k.talk.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, ErrNoAnswer)
 	defer cancel()
 	proc := k.last()
 	for len(k.reports) > 0 { // of orders that were not waited for
@@ -184,7 +187,7 @@ func (k *Client) Order(ctx context.Context, order client.Order, patience time.Du
 		case <-proc.Done():
 			return report, fmt.Errorf("%s ended: %w%s", k.Name, errors.Join(proc.Err(), io.ErrUnexpectedEOF), lastLines(k.LogFile))
 		case <-ctx.Done():
-			return report, fmt.Errorf("%s does not answer %q: %w", k.Name, order.Do, ctx.Err())
+			return report, fmt.Errorf("%s: %q: %w within %v", k.Name, order.Do, context.Cause(ctx), patience)
 		}
 	}
 	if report.Error != "" {

@@ -47,7 +47,7 @@ func (c *Cluster) Effects(ctx context.Context, after int64) ([]judge.Effect, err
 }
 
 const readEffects = `
-SELECT seq, register, value, overwrote, resource, token, coalesce(version::text, '') AS version, lsn::text AS lsn
+SELECT seq, register, value, overwrote, resource, token, coalesce(version::text, '') AS version, lsn::text AS lsn, wall
 FROM judged.effects WHERE seq > $1 ORDER BY seq`
 
 func effectsOf(ctx context.Context, p *Postgres, after int64) ([]judge.Effect, error) {

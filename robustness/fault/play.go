@@ -21,9 +21,19 @@ type Result struct {
 	Counts map[string]int // how often each fault ran
 	// Switches are the failovers, each with its losses.
 	Switches []cluster.Switch
-	Undone   []error // faults that could not be done, with the reasons
-	Found    []error // parts that did not recover in time, and damage that the product reported
+	Undone   []error  // faults that could not be done, with the reasons
+	Found    []*Error // parts that did not recover in time, and damage that the product reported
 }
+
+// Error is what a fault found.
+type Error struct {
+	Event Event
+	Span  history.Span // of the fault, up to the error
+	Err   error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Event, e.Err) }
+func (e *Error) Unwrap() error { return e.Err }
 
 // NoClient is the client of a span that affected only servers, relays or clocks.
 const NoClient = -2
@@ -97,10 +107,10 @@ func (r *record) switched(done cluster.Switch) {
 }
 
 func (r *record) end(e Event, from int64, err error) {
-	r.span(history.Span{Client: NoClient, What: e.Fault, From: from, To: history.Now()})
+	span := history.Span{Client: NoClient, What: e.Fault, From: from, To: history.Now()}
+	r.span(span)
 	if err != nil {
 		r.logf("%s: %v", e.Fault, err)
-		err = fmt.Errorf("%s: %w", e, err)
 	} else {
 		r.logf("%s is over", e.Fault)
 	}
@@ -111,8 +121,8 @@ func (r *record) end(e Event, from int64, err error) {
 		r.result.Counts[e.Fault]++
 	case errors.Is(err, ErrNotHealed), errors.Is(err, ErrWrong):
 		r.result.Counts[e.Fault]++
-		r.result.Found = append(r.result.Found, err)
+		r.result.Found = append(r.result.Found, &Error{e, span, err})
 	default:
-		r.result.Undone = append(r.result.Undone, err)
+		r.result.Undone = append(r.result.Undone, fmt.Errorf("%s: %w", e, err))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
+// The bounds of time. What the machine lost does not count in them: see package machine.
 const (
 	grace    = int64(10 * time.Second) // on top of a call's own deadline
 	recovery = int64(30 * time.Second) // from the end of the last fault until everything must work
@@ -35,7 +36,12 @@ func notFree(res *resource) []Finding {
 		if op.Action != history.Acquire || op.Outcome != history.Refused || op.HeldBy == 0 {
 			continue
 		}
-		if r := released[op.HeldBy]; r != nil && r.End < op.Begin && !res.nodeAway(r.Begin, op.End) {
+		r := released[op.HeldBy]
+		switch {
+		case r == nil || r.End >= op.Begin || res.nodeAway(r.Begin, op.End):
+		case res.nodeSlow(r.Begin, op.End):
+			res.slow[op.ID] = NotFree
+		default:
 			found = append(found, tell(NotFree, res.name, fmt.Sprintf(
 				"%s was refused at %s because token %d holds the lease, which %s had released at %s",
 				op.ID, res.at(op.End), op.HeldBy, r.ID, res.at(r.End)), op, r))
@@ -52,6 +58,17 @@ const nodesReturn = int64(6 * time.Second)
 func (r *resource) nodeAway(from, to int64) bool {
 	return slices.ContainsFunc(r.outages, func(s history.Span) bool {
 		return strings.Contains(s.What, "redis") && s.From <= to && s.To+nodesReturn >= from
+	})
+}
+
+// nodeTime is less than what a gateway waits for a node (serve's --node-timeout is 250 ms).
+const nodeTime = int64(125 * time.Millisecond)
+
+// nodeSlow reports that a node may have been out of reach because the machine was slow: the yardstick's work, which is a
+// few milliseconds, took as long as a message to a node may take.
+func (r *resource) nodeSlow(from, to int64) bool {
+	return slices.ContainsFunc(r.paces, func(s history.Pace) bool {
+		return s.Lost > 0 && max(s.Worst, s.Disk) >= nodeTime && s.From <= to && s.To >= from
 	})
 }
 
@@ -73,8 +90,12 @@ func auditorsWait(res *resource) []Finding {
 	var found []Finding
 	for _, round := range slices.Sorted(maps.Keys(first)) {
 		began, won := first[round], got[round]
-		switch limit := began.Begin + recovery; {
-		case won != nil && won.End <= limit, won == nil && res.now != 0 && res.now <= limit:
+		switch limit := res.paces.After(began.Begin, recovery); {
+		case won != nil && won.End <= limit:
+			if won.End > began.Begin+recovery {
+				res.slow[won.ID] = NotFree
+			}
+		case won == nil && res.now != 0 && res.now <= limit:
 		case won != nil:
 			found = append(found, tell(NotFree, res.name, fmt.Sprintf("the auditor asked at %s and got it at %s only",
 				res.at(began.Begin), res.at(won.End)), began, won))
@@ -91,8 +112,7 @@ func auditorsWait(res *resource) []Finding {
 func (j *Judge) late(op *history.Op) (Finding, bool) {
 	where := fmt.Sprintf("client %d", op.Client)
 	if op.Outcome != history.Begun && op.End != 0 {
-		over := op.End - op.Limit - grace - j.stopped(op.Client, op.Begin, op.End)
-		if op.Limit == 0 || over <= 0 {
+		if !j.beyond(op, op.End) {
 			return Finding{}, false
 		}
 		return tell(Late, where, fmt.Sprintf("%s (%s %s) ended at %s, %s after its deadline",
@@ -105,11 +125,29 @@ func (j *Judge) late(op *history.Op) (Finding, bool) {
 		return tell(Late, where, fmt.Sprintf("%s (%s %s) began at %s and has no answer, and its client is at rest since %s",
 			op.ID, op.Surface, op.Action, seconds(op.Begin-j.start), seconds(rest-j.start)), op), true
 	}
-	if op.Limit != 0 && j.now-op.Limit-grace-j.stopped(op.Client, op.Begin, j.now) > 0 {
+	if j.beyond(op, j.now) {
 		return tell(Late, where, fmt.Sprintf("%s (%s %s) began at %s and has no answer, %s after its deadline",
 			op.ID, op.Surface, op.Action, seconds(op.Begin-j.start), seconds(j.now-op.Limit)), op), true
 	}
 	return Finding{}, false
+}
+
+// beyond reports that a call was late at a moment.
+func (j *Judge) beyond(op *history.Op, at int64) bool {
+	over := at - op.Limit - grace
+	if op.Limit == 0 || over <= 0 {
+		return false
+	}
+	stopped, lost := j.stopped(op.Client, op.Begin, at)
+	if over -= stopped; over <= 0 {
+		return false
+	}
+	if over <= lost {
+		j.slow[op.ID] = Late
+		return false
+	}
+	delete(j.slow, op.ID)
+	return true
 }
 
 // killed reports that the process that made the call was killed.
@@ -119,9 +157,8 @@ func (j *Judge) killed(op *history.Op) bool {
 	})
 }
 
-// stopped is for how long a client did not run between two moments.
-func (j *Judge) stopped(client int, from, to int64) int64 {
-	var total int64
+// stopped is for how long a client did not run between two moments, and what the machine lost of the rest.
+func (j *Judge) stopped(client int, from, to int64) (total, lost int64) {
 	until := from
 	for _, s := range j.stops { // ordered by their beginnings
 		if s.Client != client && s.Client != everyone {
@@ -129,11 +166,12 @@ func (j *Judge) stopped(client int, from, to int64) int64 {
 		}
 		a, b := max(s.From, until), min(s.To, to)
 		if b > a {
+			lost += j.paces.Lost(until, a)
 			total += b - a
 			until = b
 		}
 	}
-	return total
+	return total, lost + j.paces.Lost(until, to)
 }
 
 // notRecovered reports the probes of a round with an action that was not done within 30 s after the last fault, or that
@@ -154,16 +192,26 @@ func (j *Judge) notRecovered() []Finding {
 	var found []Finding
 	for k, ops := range probes {
 		healed := j.healed[k.round]
-		limit := healed + recovery
-		in := func(op *history.Op) bool { return op.Outcome == history.Done && op.End <= limit }
-		if !slices.ContainsFunc(ops, in) && (j.now == 0 || j.now > limit) {
+		limit := j.paces.After(healed, recovery)
+		by := func(limit int64) bool {
+			return slices.ContainsFunc(ops, func(op *history.Op) bool { return op.Outcome == history.Done && op.End <= limit })
+		}
+		in := by(limit)
+		if in && !by(healed+recovery) {
+			j.slow[fmt.Sprint(k)] = NotRecovered
+		}
+		if !in && (j.now == 0 || j.now > limit) {
 			found = append(found, tell(NotRecovered, k.surface, fmt.Sprintf(
 				"in round %d no %s was done within 30 s after the faults were over at %s",
 				k.round, k.action, seconds(healed-j.start)), ops...))
 			continue
 		}
 		for _, op := range ops {
-			if op.Begin > limit && op.Outcome != history.Done {
+			switch {
+			case op.Begin <= limit || op.Outcome == history.Done:
+			case op.End > op.Begin && 2*j.paces.Lost(op.Begin, op.End) >= op.End-op.Begin: // the machine did not give it its time
+				j.slow[op.ID] = NotRecovered
+			default:
 				found = append(found, tell(NotRecovered, k.surface, fmt.Sprintf(
 					"%s received %s (%s %s) at %s, and the faults were over at %s",
 					op.ID, op.Outcome, op.Code, op.Error, seconds(op.End-j.start), seconds(healed-j.start)), op))

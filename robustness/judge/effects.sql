@@ -21,7 +21,8 @@ CREATE TABLE judged.effects (
   resource  text NOT NULL,
   token     bigint NOT NULL,
   version   uuid,                      -- of an object
-  lsn       pg_lsn NOT NULL DEFAULT pg_current_wal_insert_lsn()
+  lsn       pg_lsn NOT NULL DEFAULT pg_current_wal_insert_lsn(),
+  wall      bigint NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1e9)::bigint   -- when the trigger ran
 );
 CREATE INDEX effects_of_version ON judged.effects (version);
 

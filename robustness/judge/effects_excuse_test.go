@@ -92,6 +92,25 @@ func TestAWriteThatBeganBeforeANewerGrantMayCome(t *testing.T) {
 	s.stands(effect(1, "w1", "", 1)).expect(t)
 }
 
+// What counts is when the trigger ran, as far as the two clocks tell.
+func TestAnEffectThatCameAfterANewerGrantIsStale(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		after, known int64 // the trigger's time after the grant's end; what is known of the wall clock
+		want         []Kind
+	}{
+		{1, ahead, []Kind{Stale}},
+		{0, ahead, nil},
+		{1, ahead + 1, nil},
+		{1, 0, nil},
+	} {
+		s := new(story).acquire("a1", 1).write("w1", 1, "", history.Unknown).acquire("a2", 2)
+		e := effect(1, "w1", "", 1)
+		e.Wall, s.WallAhead = s.Ops[2].End+ahead+c.after, c.known
+		s.stands(e).expect(t, c.want...)
+	}
+}
+
 // A holder whose fence a failover set back is no longer protected.
 func TestAFenceThatFellExcusesExactlyItsTokens(t *testing.T) {
 	t.Parallel()

@@ -53,6 +53,9 @@ type simState struct {
 
 const ms = int64(1_000_000)
 
+// ahead is how far the wall clock is ahead of the monotonic one.
+const ahead = int64(1_700_000_000_000_000_000)
+
 // simulate generates the evidence of one round.
 func simulate(seed uint64, round, calls int, async bool) Evidence {
 	s := &sim{
@@ -86,7 +89,7 @@ func simulate(seed uint64, round, calls int, async bool) Evidence {
 	}
 	s.run()
 	ev := Evidence{
-		Ops: s.ops, Lost: s.losses, Async: async, Stops: s.stops, Now: s.now,
+		Ops: s.ops, Lost: s.losses, Async: async, Stops: s.stops, Now: s.now, WallAhead: ahead,
 		Healed: map[int]int64{round: s.now}, Resting: map[int]int64{},
 	}
 	for _, e := range s.effects {
@@ -266,7 +269,7 @@ func (s *sim) apply(w *history.Op, r *simResource) {
 	for _, name := range r.registers {
 		s.seq++
 		s.effects = append(s.effects, timed{Effect{
-			Seq: s.seq, Register: name, Value: w.ID, Overwrote: r.values[name], Resource: r.name, Token: w.Token,
+			Seq: s.seq, Register: name, Value: w.ID, Overwrote: r.values[name], Resource: r.name, Token: w.Token, Wall: s.now + ahead,
 		}, s.now})
 		r.values[name] = w.ID
 	}

@@ -67,6 +67,7 @@ type resource struct {
 	async     bool
 	start     int64
 	now       int64
+	ahead     int64                  // of the wall clock; 0: unknown
 	ops       []*history.Op          // ordered by their beginnings
 	writes    map[string]*history.Op // by ID
 	granted   []*history.Op          // acquisitions that were Done, ordered by their ends
@@ -75,13 +76,15 @@ type resource struct {
 	registers []*register            // sorted by name
 	excused   map[string]int         // what was excused so far
 	outages   []history.Span         // ordered by their beginnings
-	olden     []history.Span         // when an old primary could be read
-	old       map[source]bool        // values read then
+	paces     history.Paces
+	slow      map[string]Kind // the judge's
+	olden     []history.Span  // when an old primary could be read
+	old       map[source]bool // values read then
 }
 
 func (g *group) resource(j *Judge) *resource {
 	r := &resource{
-		name: g.name, async: j.async, start: j.start, now: j.now, losses: g.losses,
+		name: g.name, async: j.async, start: j.start, now: j.now, ahead: j.ahead, paces: j.paces, slow: j.slow, losses: g.losses,
 		outages: j.outages, olden: j.olden, old: map[source]bool{}, writes: map[string]*history.Op{}, excused: map[string]int{},
 	}
 	r.ops = slices.SortedFunc(maps.Values(g.ops), func(a, b *history.Op) int {

@@ -24,6 +24,9 @@ type Evidence struct {
 	// Returned is when an old primary could be read again. Reads are not fenced, so such a read proves nothing.
 	Returned []history.Span
 
+	// Paces are what the machine did. Time that it lost counts in no bound; none: nothing was lost.
+	Paces history.Paces
+
 	// Healed is when a round's faults had ended.
 	Healed map[int]int64
 	// Resting is since when a client has been at rest.
@@ -33,6 +36,10 @@ type Evidence struct {
 	Sizes map[string][]float64
 	// Slack is how much a size may vary, by unit.
 	Slack map[string]float64
+
+	// WallAhead is the most by which the machine's wall clock was ahead of its monotonic clock. It gives each effect the
+	// earliest moment at which its trigger ran. 0: unknown, and effects are judged by the beginnings of their writes.
+	WallAhead int64
 
 	// Exclusion means that no node's clock was set: then locks guarantee that a lease has one holder at a time.
 	Exclusion bool
@@ -55,6 +62,7 @@ type Effect struct {
 	Token     int64
 	Version   string
 	LSN       string
+	Wall      int64 // when its trigger ran, in nanoseconds of PostgreSQL's wall clock, which is the machine's; 0: unknown
 }
 
 // Loss is what one failover took back: the effects that only the old primary has.
@@ -94,12 +102,16 @@ const (
 	TokenFalls      Kind = "token-falls"
 	Revoked         Kind = "revoked"
 	NotLinearizable Kind = "not-linearizable"
+	Overlap         Kind = "overlap" // two holders at once, although no node's clock was set
+	Broken          Kind = "broken"  // a panic, a data race, a process that ended by itself, damage that the product reported
 	Late            Kind = "late"
 	NotFree         Kind = "not-free"
 	NotRecovered    Kind = "not-recovered"
-	Overlap         Kind = "overlap" // two holders at once, although no node's clock was set
 	Leak            Kind = "leak"
 )
+
+// Safe reports that nothing unsafe happened: something took too long, or grew.
+func (k Kind) Safe() bool { return k == Late || k == NotFree || k == NotRecovered || k == Leak }
 
 // Finding is one violated guarantee.
 type Finding struct {
@@ -126,6 +138,7 @@ type Counts struct {
 	Overlaps     int            // leases that began during an older one's validity
 	Longest      time.Duration  // of the overlaps
 	Excused      map[string]int // by the failover loss that excuses them
+	Slow         map[Kind]int   // what was excused because the machine was slow
 	OverBudget   int            // calls on registers whose linearization was not found in time
 }
 

@@ -63,6 +63,22 @@ var effectMutations = []mutation{
 		}
 		return true
 	})},
+	{"an effect after a newer grant, of a write that began before", Stale, ofEffect(func(m *tampered, _ int, e *Effect) bool {
+		newer := m.after(e, func(op *history.Op) bool { return op.Action == history.Acquire && op.Outcome == history.Done })
+		if newer == nil {
+			return false
+		}
+		e.Wall = newer.End + 1 + m.WallAhead
+		return true
+	})},
+	{"an effect after a revocation, of a write that began before", Revoked, ofEffect(func(m *tampered, _ int, e *Effect) bool {
+		op := m.op(e.Value)
+		m.Ops = append(m.Ops, history.Op{
+			ID: "c99-1", Client: 99, Surface: "revoke", Action: history.Revoke, Outcome: history.Done, Resource: op.Resource,
+			Token: e.Token + 1, Begin: op.Begin, End: op.Begin + 1,
+		})
+		return e.Wall-m.WallAhead > op.Begin+1
+	})},
 	{"an effect before a holder's that nobody read", LostUpdate, lostUpdate},
 	{"effects of one lease the other way round", OrderBroken, ofEffect(swap)},
 	{"half of a pair", Torn, ofEffect(func(m *tampered, i int, e *Effect) bool {
@@ -72,6 +88,17 @@ var effectMutations = []mutation{
 		m.unmake(i)
 		return true
 	})},
+}
+
+// after is a call on the effect's resource with a higher token that ended after the effect's write had begun.
+func (m *tampered) after(e *Effect, which func(*history.Op) bool) *history.Op {
+	for i := range m.Ops {
+		op := &m.Ops[i]
+		if op.Resource == e.Resource && op.Token > e.Token && op.End > m.op(e.Value).Begin && which(op) {
+			return op
+		}
+	}
+	return nil
 }
 
 // lostUpdate inserts an effectless write before a newer holder's first write, and removes that holder's reads.

@@ -146,7 +146,7 @@ func TestEveryMutationOfACleanHistoryIsFound(t *testing.T) {
 		})
 	}
 	for _, kind := range kinds {
-		if !had[kind] && kind != Overlap { // tested separately
+		if !had[kind] && kind != Overlap && kind != Broken { // tested separately, and found by the run
 			t.Errorf("no mutation for %s", kind)
 		}
 	}

@@ -6,10 +6,11 @@ import (
 	"slices"
 )
 
-// kinds is the order of a report: damage to data first.
+// kinds is the order of a report: damage to data first, what is safe last.
 var kinds = []Kind{
 	LostWrite, RefusedButDone, FailedButDone, DoneTwice, FromNowhere, Stale, LostUpdate, OrderBroken, StaleRead,
-	PhantomRead, WrongBytes, Torn, Unreadable, TokenTwice, TokenFalls, Revoked, NotLinearizable, Overlap, Late, NotFree, NotRecovered, Leak,
+	PhantomRead, WrongBytes, Torn, Unreadable, TokenTwice, TokenFalls, Revoked, NotLinearizable, Overlap, Broken,
+	Late, NotFree, NotRecovered, Leak,
 }
 
 // report returns each new finding once, ordered by kind and then by time.
@@ -47,6 +48,10 @@ func (j *Judge) total() Counts {
 	counts := j.counts
 	counts.Ops, counts.Refusals = nonzero(counts.Ops), nonzero(counts.Refusals)
 	counts.Excused = map[string]int{}
+	counts.Slow = map[Kind]int{}
+	for _, kind := range j.slow {
+		counts.Slow[kind]++
+	}
 	for _, g := range j.groups {
 		counts.Overlaps += g.facts.overlaps
 		counts.Longest = max(counts.Longest, g.facts.longest)

@@ -21,16 +21,19 @@ type Judge struct {
 	stops     []history.Span
 	outages   []history.Span
 	olden     []history.Span // when an old primary could be read
+	paces     history.Paces
 	healed    map[int]int64
 	resting   map[int]int64
 	sizes     map[string][]float64
 	slack     map[string]float64
 	async     bool
 	exclusion bool
+	ahead     int64 // of the wall clock
 	now       int64
 	start     int64
 
 	reported map[string]bool // by finding
+	slow     map[string]Kind // what the machine excuses, by call or place
 	counts   Counts
 }
 
@@ -76,6 +79,7 @@ func (j *Judge) prepare() {
 	j.sizes = map[string][]float64{}
 	j.slack = map[string]float64{}
 	j.reported = map[string]bool{}
+	j.slow = map[string]Kind{}
 	j.counts = Counts{Ops: map[string]int{}, Refusals: map[string]int{}}
 }
 
@@ -145,11 +149,15 @@ func (j *Judge) takeRest(evidence Evidence) {
 	j.olden = append(j.olden, evidence.Returned...)
 	slices.SortFunc(j.olden, compareSpans)
 	j.olden = slices.Compact(j.olden)
+	j.paces = append(j.paces, evidence.Paces...)
+	slices.SortFunc(j.paces, func(a, b history.Pace) int { return cmp.Compare(a.From, b.From) })
+	j.paces = slices.Compact(j.paces)
 	maps.Copy(j.healed, evidence.Healed)
 	maps.Copy(j.resting, evidence.Resting)
 	maps.Copy(j.slack, evidence.Slack)
 	maps.Copy(j.sizes, evidence.Sizes)
 	j.async = j.async || evidence.Async
+	j.ahead = max(j.ahead, evidence.WallAhead)
 	j.now, j.exclusion = evidence.Now, evidence.Exclusion
 }
 

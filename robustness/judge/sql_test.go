@@ -111,7 +111,7 @@ func TestRowsAndObjectsLeaveTheirEffects(t *testing.T) {
 	}
 	exec("DELETE FROM objects.pointers")
 	rows, err := pool.Query(t.Context(),
-		`SELECT seq, register, value, overwrote, resource, token, coalesce(version::text, ''), lsn::text
+		`SELECT seq, register, value, overwrote, resource, token, coalesce(version::text, ''), lsn::text, wall
 		   FROM judged.effects ORDER BY seq`)
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 )
 
 // stale reports effects under a token after a newer holder could rely on their absence: tokens fall in the order of
-// effects, a newer holder had read, or the write began when a newer lease had been granted.
+// effects, a newer holder had read, or a newer lease had been granted when the write began, or when its trigger ran.
 func stale(res *resource) []Finding {
 	var found []Finding
 	sure := newestBy(res.granted, func(op *history.Op) bool { return !res.fallen(op.Token) })
@@ -20,6 +20,7 @@ func stale(res *resource) []Finding {
 		var highest Effect
 		for i, e := range reg.chain {
 			op := res.wrote(reg, e.Value)
+			since, came := res.since(op, e)
 			var why string
 			var other *history.Op
 			switch {
@@ -31,16 +32,16 @@ func stale(res *resource) []Finding {
 				other = readers.sure[i]
 				why = fmt.Sprintf("came after %s had read under token %d until %s", other.ID, other.Token, res.at(other.End))
 			default:
-				if other = sure.before(op); other != nil && e.Token < other.Token {
-					why = fmt.Sprintf("began at %s, when token %d had been granted at %s",
-						res.at(op.Begin), other.Token, res.at(other.End))
+				if other = sure.before(since); over(other, e.Token) {
+					why = fmt.Sprintf("%s at %s, when token %d had been granted at %s",
+						came, res.at(since), other.Token, res.at(other.End))
 				}
 			}
 			switch {
 			case why != "":
 				found = append(found, tell(Stale, reg.name,
 					fmt.Sprintf("effect %d, %s with token %d, %s", e.Seq, e.Value, e.Token, why), op, other))
-			case over(readers.fell[i], e.Token), over(fell.before(op), e.Token):
+			case over(readers.fell[i], e.Token), over(fell.before(since), e.Token):
 				res.excused["stale write under a fence that fell"]++
 			}
 			if e.Token > highest.Token {
@@ -50,6 +51,19 @@ func stale(res *resource) []Finding {
 		found = append(found, staleAmongLost(res, reg)...)
 	}
 	return found
+}
+
+// since is the earliest moment at which an effect may have been made, and what happened then: its write began, or its
+// trigger ran. A grant is returned once no transaction under an older one can commit any more, and a trigger runs before
+// its transaction commits. So an effect that came after a higher grant is stale, also if its write began before.
+func (r *resource) since(op *history.Op, e Effect) (moment int64, what string) {
+	if op == nil {
+		return 0, ""
+	}
+	if ran := e.Wall - r.ahead; r.ahead != 0 && e.Wall != 0 && ran > op.Begin {
+		return ran, "came"
+	}
+	return op.Begin, "began"
 }
 
 func over(op *history.Op, token int64) bool { return op != nil && op.Token > token }
@@ -123,12 +137,9 @@ func newestBy(ops []*history.Op, which func(*history.Op) bool) newest {
 	return n
 }
 
-// before returns the call with the highest token that had ended before op began.
-func (n newest) before(op *history.Op) *history.Op {
-	if op == nil {
-		return nil
-	}
-	i := sort.Search(len(n.ends), func(i int) bool { return n.ends[i] >= op.Begin })
+// before returns the call with the highest token that had ended before a moment.
+func (n newest) before(moment int64) *history.Op {
+	i := sort.Search(len(n.ends), func(i int) bool { return n.ends[i] >= moment })
 	if i == 0 {
 		return nil
 	}
@@ -160,19 +171,19 @@ func tokenFalls(res *resource) []Finding {
 	sure := newestBy(res.granted, func(op *history.Op) bool { return !res.fallen(op.Token) })
 	fell := newestBy(res.granted, func(op *history.Op) bool { return res.fallen(op.Token) })
 	for _, op := range res.granted {
-		switch other := sure.before(op); {
+		switch other := sure.before(op.Begin); {
 		case over(other, op.Token):
 			found = append(found, tell(TokenFalls, res.name, fmt.Sprintf(
 				"%s asked at %s and got token %d, but %s had got %d at %s",
 				op.ID, res.at(op.Begin), op.Token, other.ID, other.Token, res.at(other.End)), op, other))
-		case over(fell.before(op), op.Token):
+		case over(fell.before(op.Begin), op.Token):
 			res.excused["token below one whose fence fell"]++
 		}
 	}
 	return found
 }
 
-// revoked reports effects under a token below a revocation that was done before their writes began.
+// revoked reports effects under a token below a revocation that was done before their writes began, or their triggers ran.
 func revoked(res *resource) []Finding {
 	var done []*history.Op
 	for _, op := range res.ops {
@@ -186,10 +197,11 @@ func revoked(res *resource) []Finding {
 	for _, reg := range res.registers {
 		for _, e := range reg.chain {
 			op := res.wrote(reg, e.Value)
-			if by := sure.before(op); over(by, e.Token) {
+			since, came := res.since(op, e)
+			if by := sure.before(since); over(by, e.Token) {
 				found = append(found, tell(Revoked, reg.name, fmt.Sprintf(
-					"effect %d, %s with token %d, began at %s, when %s had revoked all below %d at %s",
-					e.Seq, e.Value, e.Token, res.at(op.Begin), by.ID, by.Token, res.at(by.End)), op, by))
+					"effect %d, %s with token %d, %s at %s, when %s had revoked all below %d at %s",
+					e.Seq, e.Value, e.Token, came, res.at(since), by.ID, by.Token, res.at(by.End)), op, by))
 			}
 		}
 	}

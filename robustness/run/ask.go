@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/robustness/client"
+	"github.com/fencegate/fencegate/robustness/history"
 	"github.com/fencegate/fencegate/robustness/judge"
 )
 
@@ -27,9 +28,24 @@ func probeResource(round, gateway, surface int) string {
 	return fmt.Sprintf("robust/r%d-probe-%d-%d", round, gateway, surface)
 }
 
+// recovery is how long everything may take to work again. Time that the machine lost does not count.
+const recovery = 30 * time.Second
+
+// patiently tries until it succeeds, or until recovery has passed since a moment.
+func (p *player) patiently(ctx context.Context, since int64, try func(limit time.Time) error) error {
+	for left := recovery - time.Duration(history.Now()-since); ; {
+		err := try(time.Now().Add(left))
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		if left = p.yard.Left(ctx, since, recovery); left <= 0 {
+			return err
+		}
+	}
+}
+
 // probe checks whether everything works again: every surface through one gateway, and three of them through each.
-func (p *player) probe(ctx context.Context, round int) []judge.Finding {
-	limit := time.Now().Add(30 * time.Second)
+func (p *player) probe(ctx context.Context, round int, healed int64) []judge.Finding {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var found []judge.Finding
@@ -39,7 +55,10 @@ func (p *player) probe(ctx context.Context, round int) []judge.Finding {
 				if (i+round)%p.o.Gateways != g && i >= 3 {
 					continue
 				}
-				if err := prober.Turn(ctx, round, surface, probeResource(round, g, i), limit); err != nil {
+				err := p.patiently(ctx, healed, func(limit time.Time) error {
+					return prober.Turn(ctx, round, surface, probeResource(round, g, i), limit)
+				})
+				if err != nil {
 					mu.Lock()
 					found = append(found, judge.Finding{
 						Kind: judge.NotRecovered, Where: fmt.Sprintf("%s through gateway %d", surface, g+1),
@@ -66,7 +85,17 @@ func (p *player) audit(ctx context.Context, round int, resources []string) []jud
 	for g, prober := range p.probers {
 		all.Go(func() {
 			for i := g; i < len(resources); i += len(p.probers) {
-				err := prober.Audit(ctx, round, surface, resources[i])
+				var unread error
+				err := p.patiently(ctx, history.Now(), func(time.Time) error {
+					err := prober.Audit(ctx, round, surface, resources[i]) // for 30 s
+					if errors.Is(err, client.ErrUnreadable) {
+						unread = err
+					}
+					return err
+				})
+				if err != nil && unread != nil { // the last try may have failed before it read
+					err = unread
+				}
 				if err == nil || ctx.Err() != nil {
 					continue
 				}

@@ -43,6 +43,7 @@ func (p *player) examine(ctx context.Context, s *scene) (judge.Report, error) {
 	for name, value := range sizes {
 		p.sample(name, value)
 	}
+	evidence.Paces, evidence.WallAhead = p.yard.Paces(), p.yard.Ahead()
 	evidence.Now = history.Now()
 	return p.judge.Add(evidence), nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencegate/fencegate/robustness/fault"
 	"github.com/fencegate/fencegate/robustness/judge"
+	"github.com/fencegate/fencegate/robustness/machine"
 )
 
 // keep prints the findings, and keeps the evidence.
@@ -38,14 +39,17 @@ func (p *player) keep(round int, plan []fault.Event, report judge.Report) error 
 	return p.copyEvidence(to)
 }
 
-// copyEvidence copies histories and logs.
+// copyEvidence copies histories, logs, and what the machine did.
 func (p *player) copyEvidence(to string) error {
-	var files []string
+	files := []string{filepath.Join(p.dir, machine.File)}
 	for path := range p.readers {
 		files = append(files, path)
 	}
 	for _, g := range p.c.Gateways {
 		files = append(files, g.LogFile)
+	}
+	for _, c := range p.c.Clients() {
+		files = append(files, c.LogFile)
 	}
 	for _, s := range p.c.Servers() {
 		files = append(files, s.LogFile())

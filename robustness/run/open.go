@@ -16,11 +16,15 @@ import (
 	"github.com/fencegate/fencegate/robustness/cluster"
 	"github.com/fencegate/fencegate/robustness/history"
 	"github.com/fencegate/fencegate/robustness/judge"
+	"github.com/fencegate/fencegate/robustness/machine"
 )
 
 // open starts the cluster and its clients.
 func (p *player) open(ctx context.Context) (err error) {
 	if p.dir, err = os.MkdirTemp("", "fencegate-robustness-"); err != nil {
+		return err
+	}
+	if p.yard, err = machine.Watch(p.dir); err != nil {
 		return err
 	}
 	opts, err := p.build(ctx)
@@ -135,6 +139,9 @@ func (p *player) close() (err error) {
 	}
 	if p.operator != nil {
 		err = errors.Join(err, p.operator.Close())
+	}
+	if p.yard != nil {
+		err = errors.Join(err, p.yard.Close())
 	}
 	if p.dir != "" {
 		err = errors.Join(err, os.RemoveAll(p.dir))

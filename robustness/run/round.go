@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/robustness/client"
+	"github.com/fencegate/fencegate/robustness/cluster"
 	"github.com/fencegate/fencegate/robustness/fault"
 	"github.com/fencegate/fencegate/robustness/history"
 	"github.com/fencegate/fencegate/robustness/judge"
@@ -84,8 +85,8 @@ func (p *player) work(ctx context.Context, s *scene) error {
 
 // recover checks that everything works again while the clients continue, lets them rest, and audits every register.
 func (p *player) recover(ctx context.Context, s *scene) error {
-	s.found = p.probe(ctx, s.number)
-	if err := p.order(ctx, client.Order{Do: client.Rest}); err != nil {
+	s.found = p.probe(ctx, s.number, s.healed)
+	if err := p.rest(ctx, s); err != nil {
 		return err
 	}
 	s.resting = history.Now()
@@ -104,12 +105,15 @@ func (p *player) judgement(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	for _, err := range s.played.Found {
-		faulty = append(faulty, err.Error())
-	}
 	for _, text := range faulty {
-		s.found = append(s.found, judge.Finding{Kind: judge.NotRecovered, Where: "cluster", Text: text})
+		s.found = append(s.found, judge.Finding{Kind: judge.Broken, Where: "cluster", Text: text})
 	}
+	for _, found := range s.played.Found {
+		if finding, ok := p.played(found); ok {
+			s.found = append(s.found, finding)
+		}
+	}
+	report.Counts.Slow[judge.NotRecovered] += p.healedLate
 	report.Findings = append(s.found, report.Findings...)
 	p.result.Findings = append(p.result.Findings, report.Findings...)
 	p.result.Counts = report.Counts
@@ -120,22 +124,65 @@ func (p *player) judgement(ctx context.Context, s *scene) error {
 	return nil
 }
 
+// played is the finding of a fault: damage, or a part that did not recover, unless the machine gave it less than its time.
+func (p *player) played(e *fault.Error) (judge.Finding, bool) {
+	kind := judge.Broken
+	if !errors.Is(e, fault.ErrWrong) {
+		kind = judge.NotRecovered
+		bound := int64(e.Event.For + recovery)
+		if e.Span.To >= e.Span.From+bound && e.Span.To < p.yard.Paces().After(e.Span.From, bound) {
+			p.healedLate++
+			return judge.Finding{}, false
+		}
+	}
+	return judge.Finding{Kind: kind, Where: "cluster", Text: e.Error()}, true
+}
+
+// answerWithin bounds the wait for a client's answer to an order.
+const answerWithin = 90 * time.Second
+
 // order sends the order to every client concurrently.
 func (p *player) order(ctx context.Context, order client.Order) error {
-	var all sync.WaitGroup
+	return p.each(func(c *cluster.Client) error {
+		_, err := c.Order(ctx, order, answerWithin)
+		return err
+	})
+}
+
+// rest lets every client finish its calls. A client that does not has a call that hangs: it is started again, and the
+// judge finds the calls without an answer.
+func (p *player) rest(ctx context.Context, s *scene) error {
+	since, order := history.Now(), client.Order{Do: client.Rest}
 	var mu sync.Mutex
-	var errs []error
-	for _, c := range p.c.Clients() {
-		all.Go(func() {
-			report, err := c.Order(ctx, order, 90*time.Second)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", order.Do, err))
-			} else if order.Do == client.Rest {
-				p.sample(fmt.Sprintf("%s#%d goroutines", c.Name, len(c.Histories())), float64(report.Goroutines))
+	return p.each(func(c *cluster.Client) error {
+		report, err := c.Order(ctx, order, answerWithin)
+		for errors.Is(err, cluster.ErrNoAnswer) {
+			left := p.yard.Left(ctx, since, answerWithin)
+			if left <= 0 {
+				break
 			}
-		})
+			report, err = c.Order(ctx, order, left)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case errors.Is(err, cluster.ErrNoAnswer):
+			s.found = append(s.found, judge.Finding{Kind: judge.Late, Where: c.Name, Text: fmt.Sprintf("a call hangs: %v", err)})
+			return c.Restart(ctx, order)
+		case err == nil:
+			p.sample(fmt.Sprintf("%s#%d goroutines", c.Name, len(c.Histories())), float64(report.Goroutines))
+		}
+		return err
+	})
+}
+
+// each runs do for every client concurrently.
+func (p *player) each(do func(*cluster.Client) error) error {
+	var all sync.WaitGroup
+	clients := p.c.Clients()
+	errs := make([]error, len(clients))
+	for i, c := range clients {
+		all.Go(func() { errs[i] = do(c) })
 	}
 	all.Wait()
 	return errors.Join(errs...)

@@ -5,16 +5,47 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fencegate/fencegate/robustness/client"
 	"github.com/fencegate/fencegate/robustness/cluster"
 	"github.com/fencegate/fencegate/robustness/history"
 	"github.com/fencegate/fencegate/robustness/judge"
+	"github.com/fencegate/fencegate/robustness/machine"
 )
 
-// ErrFound reports that the judge found a violated guarantee.
-var ErrFound = errors.New("a promise was broken")
+// ErrFound is every [FoundError].
+var ErrFound = errors.New("the judge found something")
+
+// FoundError reports what the judge found.
+type FoundError struct{ Findings []judge.Finding }
+
+// Safe reports that nothing unsafe was found: something took too long although the machine was fast enough, or grew.
+func (e *FoundError) Safe() bool {
+	return !slices.ContainsFunc(e.Findings, func(f judge.Finding) bool { return !f.Kind.Safe() })
+}
+
+func (e *FoundError) Error() string {
+	var parts []string
+	for _, kind := range kindsOf(e.Findings) {
+		n := 0
+		for _, f := range e.Findings {
+			if string(f.Kind) == kind {
+				n++
+			}
+		}
+		parts = append(parts, fmt.Sprintf("%d %s", n, kind))
+	}
+	found := strings.Join(parts, ", ")
+	if e.Safe() {
+		return "slow: nothing unsafe; " + found + ", and the machine was fast enough"
+	}
+	return "a promise was broken: " + found
+}
+
+// Is makes every FoundError an ErrFound.
+func (e *FoundError) Is(target error) bool { return target == ErrFound }
 
 // Result is the result of a run.
 type Result struct {
@@ -29,12 +60,15 @@ type Result struct {
 	Caught   time.Duration // until enough was found
 	Restarts int           // of gateways, by their supervisor
 	Flat     []Size        // of a soak: the sizes measured each round
+	Machine  history.Paces // what the machine did
 }
 
 // Kinds returns the kinds of the findings, each once.
-func (r Result) Kinds() []string {
+func (r Result) Kinds() []string { return kindsOf(r.Findings) }
+
+func kindsOf(findings []judge.Finding) []string {
 	var kinds []string
-	for _, f := range r.Findings {
+	for _, f := range findings {
 		if !slices.Contains(kinds, string(f.Kind)) {
 			kinds = append(kinds, string(f.Kind))
 		}
@@ -47,6 +81,7 @@ type player struct {
 	o        Options
 	c        *cluster.Cluster
 	dir      string // of the histories
+	yard     *machine.Yardstick
 	judge    judge.Judge
 	operator *history.Writer
 	probers  []*client.Prober // one for each gateway
@@ -56,6 +91,8 @@ type player struct {
 	result   Result
 	begun    time.Time
 	soaked   int // number of restarts by the soak
+
+	healedLate int // faults whose healing took long because the machine was slow
 }
 
 // Run plays rounds until the time is over, there are findings, or ctx ends.
@@ -80,6 +117,7 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 		}
 	}
 	p.result.Lasted = time.Since(p.begun)
+	p.result.Machine = p.yard.Paces()
 	for _, g := range p.c.Gateways {
 		p.result.Restarts += g.Starts() - 1
 	}
@@ -87,7 +125,7 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 		p.result.Flat = flat(p.sizes)
 	}
 	if len(p.result.Findings) > 0 {
-		return p.result, ErrFound
+		return p.result, &FoundError{p.result.Findings}
 	}
 	return p.result, nil
 }

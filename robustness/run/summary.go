@@ -15,7 +15,9 @@ func (r Result) Summary() string {
 	o := r.Options
 	var b strings.Builder
 	verdict := "nothing found"
-	if len(r.Findings) > 0 {
+	if found := (&FoundError{r.Findings}); len(r.Findings) > 0 && found.Safe() {
+		verdict = "nothing unsafe; " + strings.Join(r.Kinds(), ", ")
+	} else if len(r.Findings) > 0 {
 		verdict = fmt.Sprintf("%d findings: %s", len(r.Findings), strings.Join(r.Kinds(), ", "))
 	}
 	fmt.Fprintf(&b, "\nseed %d, %s, %d Redis nodes: %s\n", o.Seed, o.mode(), o.Redis, verdict)
@@ -24,6 +26,7 @@ func (r Result) Summary() string {
 	fmt.Fprintf(&b, "faults:      %s\n", numbers(r.Faults))
 	fmt.Fprintf(&b, "not done:    %d faults; gateways started again %d times\n", len(r.Undone), r.Restarts)
 	fmt.Fprintf(&b, "two believed at once: %d times, for %v at the most\n", r.Counts.Overlaps, r.Counts.Longest.Round(time.Millisecond))
+	fmt.Fprintf(&b, "machine:     %s\n", r.machine())
 	if o.Async {
 		fmt.Fprintf(&b, "lost by failovers, and excused: %s\n", numbers(r.Counts.Excused))
 	}
@@ -41,6 +44,25 @@ func (r Result) Summary() string {
 		fmt.Fprintf(&b, "  %-14s %s\n", surface, numbers(bySurface(r.Counts.Ops)[surface]))
 	}
 	return b.String()
+}
+
+// machine is what the machine lost, and what that excuses.
+func (r Result) machine() string {
+	n := len(r.Machine)
+	if n == 0 {
+		return "not measured"
+	}
+	from, to := r.Machine[0].From, r.Machine[n-1].To
+	var others float64
+	for _, pace := range r.Machine {
+		others += pace.Others / float64(n)
+	}
+	excused := map[string]int{}
+	for kind, n := range r.Counts.Slow {
+		excused[string(kind)] = n
+	}
+	return fmt.Sprintf("%.0f%% of its processors' time went to other programs; lost by that and by the disk: %v of %v; excused by it: %s",
+		100*others, time.Duration(r.Machine.Lost(from, to)).Round(time.Second), time.Duration(to-from).Round(time.Second), numbers(excused))
 }
 
 // bySurface splits "surface action outcome"; probes and audits are merged.

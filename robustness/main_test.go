@@ -1,0 +1,41 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/fencegate/fencegate/robustness/judge"
+	"github.com/fencegate/fencegate/robustness/run"
+)
+
+// What is unsafe ends with 1, also beside what is slow.
+func TestTheExitCodeTellsASlowRunFromABrokenPromise(t *testing.T) {
+	t.Parallel()
+	found := func(kinds ...judge.Kind) error {
+		e := &run.FoundError{}
+		for _, kind := range kinds {
+			e.Findings = append(e.Findings, judge.Finding{Kind: kind})
+		}
+		if !errors.Is(e, run.ErrFound) {
+			t.Errorf("%v is not ErrFound", e)
+		}
+		return errors.Join(e, nil)
+	}
+	for _, c := range []struct {
+		err  error
+		code int
+		text string
+	}{
+		{found(judge.Late, judge.NotFree, judge.Late), 3, "slow: nothing unsafe; 2 late, 1 not-free, and the machine was fast enough"},
+		{found(judge.NotRecovered, judge.Leak), 3, "slow: nothing unsafe; 1 not-recovered, 1 leak, and the machine was fast enough"},
+		{found(judge.Late, judge.Stale), 1, "a promise was broken: 1 late, 1 stale"},
+		{found(judge.Broken), 1, "a promise was broken: 1 broken"},
+		{errors.New("no server"), 1, "no server"},
+		{fmt.Errorf("what?\n%w", errUsage), 64, "what?\n" + usage},
+	} {
+		if got := code(c.err); got != c.code || c.err.Error() != c.text {
+			t.Errorf("code %d, want %d: %v", got, c.code, c.err)
+		}
+	}
+}
