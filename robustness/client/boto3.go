@@ -2,132 +2,261 @@ package client
 
 import (
 	"context"
+	_ "embed"
+	"encoding/json"
 	"errors"
-	"io"
+	"fmt"
 	"os"
+	"sync"
+	"time"
 
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-func init() { //nolint:gochecknoinits // a table of surfaces whose parts are in several files
-	makers["s3-boto3"] = newBoto3
+//go:embed boto3_client.py
+var boto3Script string
+
+// The protocol of boto3_client.py.
+type (
+	pythonRequest struct {
+		N               int    `json:"n"`
+		Do              string `json:"do,omitempty"`
+		Endpoint        string `json:"endpoint,omitempty"`
+		Region          string `json:"region,omitempty"`
+		AccessKeyID     string `json:"access_key_id,omitempty"`
+		SecretAccessKey string `json:"secret_access_key,omitempty"`
+		SessionToken    string `json:"session_token,omitempty"`
+		Bucket          string `json:"bucket,omitempty"`
+		Key             string `json:"key,omitempty"`
+		File            string `json:"file,omitempty"`
+		Op              string `json:"op,omitempty"`
+		Pause           bool   `json:"pause,omitempty"`
+		Go              bool   `json:"go,omitempty"`
+		Drop            bool   `json:"drop,omitempty"`
+	}
+	pythonAnswer struct {
+		N        int           `json:"n"`
+		Pause    bool          `json:"pause"`
+		Op       string        `json:"op"`
+		Attempts []pythonError `json:"attempts"`
+		Failure  *pythonError  `json:"failure"`
+	}
+	pythonError struct {
+		Status  int    `json:"status"`
+		Code    string `json:"code"`
+		Message string `json:"message"`
+		Unsent  bool   `json:"unsent"`
+	}
+)
+
+func (e pythonError) failure() *failure {
+	f := failed(s3Outcome(e.Status, e.Code, e.Message), e.Code, fmt.Errorf("boto3: %d %s: %s", e.Status, e.Code, e.Message))
+	if e.Unsent {
+		f.outcome, f.code = history.Failed, "unreachable"
+	}
+	return f
 }
 
-// boto3Surface is a lease by HTTP whose objects are written and read by a Python process that lives as long as the
-// client: boto3 with its default settings.
-type boto3Surface struct {
-	*s3Surface
+// failure classifies the call's error, together with its attempts.
+func (a pythonAnswer) failure() error {
+	if a.Failure == nil {
+		return nil
+	}
+	made := &attempts{made: 1} // at least
+	for _, one := range a.Attempts {
+		made.add(one.failure())
+	}
+	return made.failure(a.Failure.failure())
+}
+
+// python is a Python process, which the next request starts again after its end. It serves many requests at a time.
+type python struct {
+	path, dir string
+
+	mu      sync.Mutex
+	program *program
+	waiting map[int]chan pythonAnswer // of the program, by request
+	last    int
+}
+
+// openBoto3 makes the surface of a Python process that lives as long as the client: boto3 with its default settings.
+func openBoto3(e *env) (acquire, error) {
+	if e.cfg.Python == "" {
+		return nil, errors.New("there is no Python")
+	}
+	if err := os.MkdirAll(e.cfg.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	p := &python{path: e.cfg.Python, dir: e.cfg.Dir}
+	e.closers = append(e.closers, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.program != nil {
+			p.program.kill()
+		}
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if _, err := p.ask(ctx, pythonRequest{Do: "load"}, nil); err != nil { // it loads boto3
+		return nil, err
+	}
+	return over((*env).lease, func(e *env, a ask, t *term) access {
+		return &byPython{newObjects(e, a, t, nil), p}
+	})(e)
+}
+
+// begin returns the running program, a number for a request, and where its answers come.
+func (p *python) begin() (*program, chan pythonAnswer, int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.program == nil || p.program.ended(ended) {
+		env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + p.dir, "AWS_EC2_METADATA_DISABLED=true"}
+		started, err := startProgram(p.path, []string{"-I", "-u", "-c", boto3Script}, env)
+		if err != nil {
+			return nil, nil, 0, err
+		}
+		waiting := map[int]chan pythonAnswer{}
+		p.program, p.waiting = started, waiting
+		go func() {
+			for line := range started.lines {
+				var a pythonAnswer
+				_ = json.Unmarshal([]byte(line), &a)
+				p.mu.Lock()
+				if answers := waiting[a.N]; answers != nil {
+					answers <- a
+				}
+				p.mu.Unlock()
+			}
+		}()
+	}
+	p.last++
+	p.waiting[p.last] = make(chan pythonAnswer, 2) // a pause and the end
+	return p.program, p.waiting[p.last], p.last, nil
+}
+
+// ended is a context that has ended.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// ask makes a request and waits for its answer. If ctx ends first, the request is abandoned; it may have been carried
+// out.
+func (p *python) ask(ctx context.Context, r pythonRequest, pause func(context.Context)) (pythonAnswer, error) {
+	program, answers, n, err := p.begin()
+	if err != nil {
+		return pythonAnswer{}, err
+	}
+	defer func() {
+		p.mu.Lock()
+		delete(p.waiting, n)
+		p.mu.Unlock()
+	}()
+	send := func(r pythonRequest) error {
+		r.N = n
+		line, _ := json.Marshal(r) //nolint:gosec // credentials of a lease, for a pipe to a child
+		_, err := program.in.Write(append(line, '\n'))
+		return err
+	}
+	if err := send(r); err != nil {
+		return pythonAnswer{}, err
+	}
+	for {
+		select {
+		case a := <-answers:
+			if !a.Pause {
+				return a, nil
+			}
+			if pause(ctx); ctx.Err() != nil {
+				continue
+			}
+			if err := send(pythonRequest{Go: true}); err != nil {
+				return a, err
+			}
+		case <-program.gone:
+			return pythonAnswer{}, fmt.Errorf("the Python process ended: %s", program.said())
+		case <-ctx.Done():
+			_ = send(pythonRequest{Drop: true})
+			return pythonAnswer{}, ctx.Err()
+		}
+	}
+}
+
+// byPython reads and writes with boto3, from and to files in the client's folder.
+type byPython struct {
+	*objects
 
 	python *python
 }
 
-func newBoto3(e *env) (surface, error) {
-	if e.cfg.Python == "" {
-		return nil, errors.New("there is no Python")
-	}
-	p, err := newPython(e.cfg.Python, e.cfg.Dir)
-	if err != nil {
-		return nil, err
-	}
-	s := &boto3Surface{newS3Surface(e, nil), p}
-	s.put = s.write
-	return s, nil
-}
-
-func (s *boto3Surface) acquire(ctx context.Context, a ask) (holding, error) {
-	h, err := s.hold(ctx, a)
-	if err != nil {
-		return nil, err
-	}
-	return &boto3Holding{h, s.python}, nil
-}
-
-func (s *boto3Surface) close() {
-	s.python.close()
-	s.s3Surface.close()
-}
-
-// write puts the object from a file in the client's folder: with put_object, sometimes with a pause in the middle of
-// the body, or with the transfer manager's upload_file.
-func (s *boto3Surface) write(ctx context.Context, h *s3Holding, w write) error {
+// request asks for one call at a gateway. The next goes to another one.
+func (h *byPython) request(ctx context.Context, r pythonRequest, register string) (_ pythonRequest, err error) {
 	if err := h.prepare(ctx); err != nil {
-		return err
+		return r, err
 	}
-	file, remove := s.python.file(w.id)
-	defer remove()
-	size := 100 + s.env.dice.below(2*reserved)
-	if s.env.dice.chance(4) {
-		size = mebibyte + s.env.dice.below(6*mebibyte) // below the transfer manager's multipart threshold
+	bucket, key := place(register)
+	file, err := os.CreateTemp(h.python.dir, "boto3-")
+	if err != nil {
+		return r, err
 	}
-	if err := store(file, bodyOf(w.id, size)); err != nil {
-		return h.failed(err)
+	r.Endpoint, r.Region, r.Bucket, r.Key, r.File = h.env.cfg.Gateways[h.at].S3, h.creds.Region, *bucket, *key, file.Name()
+	r.AccessKeyID, r.SecretAccessKey, r.SessionToken = h.creds.AccessKeyID, h.creds.SecretAccessKey, h.creds.SessionToken
+	h.at = (h.at + 1) % len(h.clients)
+	return r, file.Close()
+}
+
+// write uses put_object, sometimes with a pause in the middle of the body, or the transfer manager's upload_file.
+func (h *byPython) write(ctx context.Context, w write) error {
+	dice := h.env.dice
+	r, err := h.request(ctx, pythonRequest{Do: "put", Op: w.set[0].value, Pause: dice.chance(2)}, w.set[0].register)
+	defer os.Remove(r.File)
+	size := 100 + dice.below(2*reserved)
+	if dice.chance(4) {
+		size = mebibyte + dice.below(6*mebibyte) // below the transfer manager's multipart threshold
 	}
-	r := h.ask("put", file)
-	r.Op, r.Pause = w.id, s.env.dice.chance(2)
-	if s.env.dice.chance(4) {
+	if err == nil {
+		err = os.WriteFile(r.File, bodyOf(w.set[0].value, size), 0o600)
+	}
+	if err != nil {
+		return unwritten(err)
+	}
+	if dice.chance(4) {
 		r.Do, r.Pause = "upload", false
 	}
 	if !r.Pause {
 		w.pause(ctx)
 	}
-	a, err := s.python.ask(ctx, r, w.pause)
+	a, err := h.python.ask(ctx, r, w.pause)
 	if err != nil {
-		return h.scrub(&failure{outcome: history.Unknown, err: err})
+		return err
 	}
-	return h.scrub(a.failure())
+	return a.failure()
 }
 
-// boto3Holding also reads with boto3.
-type boto3Holding struct {
-	*s3Holding
-
-	python *python
-}
-
-func (h *boto3Holding) read(ctx context.Context, register string) (saw, wrong string, err error) {
-	if h.s.env.dice.chance(4) { // sometimes the other library reads the same object
-		return h.s3Holding.read(ctx, register)
+// read leaves the same objects to the other library sometimes.
+func (h *byPython) read(ctx context.Context, register string) (saw, wrong string, err error) {
+	if h.env.dice.chance(4) {
+		return h.objects.read(ctx, register)
 	}
-	if err := h.prepare(ctx); err != nil {
-		return "", "", err
-	}
-	file, remove := h.python.file("read")
-	defer remove()
-	a, err := h.python.ask(ctx, h.ask("get", file), nil)
+	r, err := h.request(ctx, pythonRequest{Do: "get"}, register)
+	defer os.Remove(r.File)
 	if err != nil {
 		return "", "", err
 	}
-	if f := a.failure(); f != nil {
-		if f.code == "NoSuchKey" {
-			return "", "", nil
-		}
-		return "", "", h.scrub(f)
+	a, err := h.python.ask(ctx, r, nil)
+	if err == nil {
+		err = a.failure()
 	}
-	got, err := os.Open(file)
+	if f, ok := errors.AsType[*failure](err); ok && f.code == "NoSuchKey" {
+		return "", "", nil
+	} else if err != nil {
+		return "", "", err
+	}
+	got, err := os.Open(r.File)
 	if err != nil {
 		return "", "", err
 	}
 	defer func() { _ = got.Close() }()
 	return check(got, a.Op)
-}
-
-// ask returns a request to Python. The next request uses another gateway.
-func (h *s3Holding) ask(do, file string) pythonRequest {
-	at := h.at
-	h.at = (h.at + 1) % len(h.clients)
-	return pythonRequest{
-		Do: do, Endpoint: h.s.env.cfg.Gateways[at].S3, Region: h.creds.Region, AccessKeyID: h.creds.AccessKeyID,
-		SecretAccessKey: h.creds.SecretAccessKey, SessionToken: h.creds.SessionToken,
-		Bucket: h.s.env.cfg.Bucket, Key: h.key, File: file,
-	}
-}
-
-func store(path string, from io.Reader) (err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	_, err = io.Copy(f, from)
-	return err
 }

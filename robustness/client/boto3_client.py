@@ -87,7 +87,7 @@ def needs_retry(request_dict, response=None, caught_exception=None, **kwargs):
     request = writer(request_dict["headers"])
     if request:
         request.sending = False
-        if response is not None:
+        if response is not None and response[0].status_code >= 300:
             request.attempts.append(answer(response[0].status_code, response[1].get("Error", {})))
         elif caught_exception is not None:
             request.attempts.append(failure(caught_exception))
@@ -149,7 +149,7 @@ def serve(request):
     if r.get("op"):
         writes[r["op"]] = request
     try:
-        done = {"put": put, "upload": upload, "get": get}[r["do"]](client(r), request)
+        done = {"put": put, "upload": upload, "get": get}[r["do"]](client(r), request) if r["do"] != "load" else {}
         say(n=r["n"], done=True, attempts=request.attempts, **done)
     except BaseException as e:
         say(n=r["n"], done=True, attempts=request.attempts, failure=failure(e))
@@ -159,7 +159,6 @@ def serve(request):
 
 
 def main():
-    say(n=0, done=True)  # boto3 is there
     for line in sys.stdin:
         r = json.loads(line)
         request = requests.get(r["n"])

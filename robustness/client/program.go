@@ -2,7 +2,6 @@ package client
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -11,16 +10,19 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/fencegate/fencegate/internal/child"
 )
 
-// program is a process that exchanges lines with this one. It does not outlive this process.
+// program is a process that exchanges lines with this one, and does not outlive it.
 type program struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	lines chan string   // lines of its standard output; closed at its end
 	gone  chan struct{} // closed when it has ended
-	err   firstWords    // its standard error
-	once  sync.Once
+
+	mu   sync.Mutex
+	errs []byte // the beginning of its standard error
 }
 
 // errEnded reports that the program ended, or closed its output.
@@ -28,9 +30,8 @@ var errEnded = errors.New("the program ended")
 
 func startProgram(path string, args, environ []string) (*program, error) {
 	p := &program{cmd: exec.Command(path, args...), lines: make(chan string, 64), gone: make(chan struct{})}
-	p.cmd.Env = environ
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	p.cmd.Stderr = &p.err
+	p.cmd.Env, p.cmd.Stderr = environ, p
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the client
 	in, err := p.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -43,6 +44,7 @@ func startProgram(path string, args, environ []string) (*program, error) {
 		return nil, err
 	}
 	p.in = in
+	adopted := child.Adopt(p.cmd.Process.Pid, syscall.SIGKILL) // stopped, it would not notice the end of its input
 	go func() {
 		defer close(p.gone)
 		for scan := bufio.NewScanner(out); scan.Scan(); {
@@ -53,8 +55,27 @@ func startProgram(path string, args, environ []string) (*program, error) {
 		}
 		close(p.lines)
 		_ = p.cmd.Wait()
+		child.Disown(p.cmd.Process.Pid)
 	}()
-	return p, nil
+	if adopted != nil {
+		p.kill()
+	}
+	return p, adopted
+}
+
+// Write keeps the beginning of the standard error.
+func (p *program) Write(part []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.errs = append(p.errs, part[:min(len(part), 4<<10-len(p.errs))]...)
+	return len(part), nil
+}
+
+// said returns its standard error.
+func (p *program) said() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(strings.Fields(string(p.errs)), " ")
 }
 
 // line returns the next line of output.
@@ -70,15 +91,6 @@ func (p *program) line(ctx context.Context) (string, error) {
 	}
 }
 
-func (p *program) write(text string) error {
-	_, err := io.WriteString(p.in, text)
-	return err
-}
-
-func (p *program) hangUp() { p.once.Do(func() { _ = p.in.Close() }) }
-
-func (p *program) signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
-
 // ended waits for the end until ctx ends.
 func (p *program) ended(ctx context.Context) bool {
 	select {
@@ -89,14 +101,11 @@ func (p *program) ended(ctx context.Context) bool {
 	}
 }
 
-// killTimeout bounds the wait for the program's children, which may be stopped.
-const killTimeout = 5 * time.Second
-
-// kill kills the program, and waits for its end.
+// kill kills the program, and waits for its end and that of its children, which may be stopped.
 func (p *program) kill() {
-	p.hangUp()
+	_ = p.in.Close()
 	_ = p.cmd.Process.Kill()
-	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	p.ended(ctx)
 }
@@ -109,28 +118,4 @@ func (p *program) code() int {
 	default:
 		return -1
 	}
-}
-
-// said returns its standard error.
-func (p *program) said() string { return strings.Join(strings.Fields(p.err.text()), " ") }
-
-// firstWords keeps the beginning of the text written to it.
-type firstWords struct {
-	limit int // bytes; 0: maxError
-
-	mu   sync.Mutex
-	kept []byte
-}
-
-func (b *firstWords) Write(part []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.kept = append(b.kept, part[:min(len(part), cmp.Or(b.limit, maxError)-len(b.kept))]...)
-	return len(part), nil
-}
-
-func (b *firstWords) text() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return string(b.kept)
 }

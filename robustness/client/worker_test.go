@@ -22,7 +22,7 @@ func play(t *testing.T, seed uint64, d time.Duration) (m *memory, ops []history.
 		Number: 3, Seed: seed, History: filepath.Join(t.TempDir(), "history"), Workers: 4, MaxTTL: 2 * time.Second,
 		Gateways: []Gateway{{API: "http://127.0.0.1:1"}},
 	}
-	p, err := start(cfg, map[string]surface{"memory": m})
+	p, err := start(cfg, []*surface{m.surface()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,9 +36,8 @@ func play(t *testing.T, seed uint64, d time.Duration) (m *memory, ops []history.
 		t.Fatal(err)
 	}
 	rested = p.obey(t.Context(), Order{Do: Rest})
-	if err := p.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.close())
+	m.late.Wait()
 	more, err := recorded.Next()
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func endedAfter(conn net.Conn, value string) error {
 
 func TestAReadWhoseSessionEndsRightBehindTheAnswerSawItsValue(t *testing.T) {
 	t.Parallel()
-	psql, err := exec.LookPath("psql")
+	path, err := exec.LookPath("psql")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestAReadWhoseSessionEndsRightBehindTheAnswerSawItsValue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := startProgram("sh", []string{"-c", command}, append(os.Environ(), "FENCE_TOKEN=34.seal", "ROBUST_PSQL="+psql, "ROBUST_HOST="+host,
+	p, err := startProgram("sh", []string{"-c", command}, append(os.Environ(), "FENCE_TOKEN=34.seal", "ROBUST_PSQL="+path, "ROBUST_HOST="+host,
 		"ROBUST_PORT="+port, "PGUSER=u", "PGDATABASE=d", "PGSSLMODE=disable", "PGGSSENCMODE=disable", "PGOPTIONS="))
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestAReadWhoseSessionEndsRightBehindTheAnswerSawItsValue(t *testing.T) {
 	if _, err := p.line(bounded(t)); err != nil { // the token
 		t.Fatal(err)
 	}
-	saw, wrong, err := (&psqlHolding{program: p}).read(bounded(t), rowKind+"r")
+	saw, wrong, err := (&psql{program: p}).read(bounded(t), rowKind+"r")
 	if errors.Is(err, errEnded) {
 		t.Fatalf("psql took the end of its session for the query's: %s", p.said())
 	}

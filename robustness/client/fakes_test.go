@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
@@ -27,8 +28,10 @@ type shelf struct {
 
 type effect struct{ resource, value, overwrote string }
 
-func (m *memory) registers(resource string) []string { return []string{"row:" + resource} }
-func (m *memory) close()                             { m.late.Wait() }
+// surface is the memory as a surface.
+func (m *memory) surface() *surface {
+	return &surface{name: "memory", registers: row, acquire: m.acquire}
+}
 
 func (m *memory) acquire(ctx context.Context, a ask) (holding, error) {
 	pace := time.NewTicker(10 * time.Millisecond)
@@ -37,13 +40,12 @@ func (m *memory) acquire(ctx context.Context, a ask) (holding, error) {
 		if h, ok := m.take(a); ok {
 			return h, nil
 		}
-		if a.try {
-			return nil, &failure{outcome: history.Refused, code: "held", err: errors.New("held")}
+		if a.try || ctx.Err() != nil {
+			return holding{}, failed(history.Refused, "held", errors.New("held"))
 		}
 		select {
 		case <-pace.C:
 		case <-ctx.Done():
-			return nil, &failure{outcome: history.Refused, code: "held", err: ctx.Err()}
 		}
 	}
 }
@@ -51,16 +53,24 @@ func (m *memory) acquire(ctx context.Context, a ask) (holding, error) {
 func (m *memory) take(a ask) (holding, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.at[a.resource]
+	resource := a.resources[0]
+	s := m.at[resource]
 	if s == nil {
 		s = &shelf{released: true}
-		m.at[a.resource] = s
+		m.at[resource] = s
 	}
 	if !s.released && time.Now().Before(s.until) {
-		return nil, false
+		return holding{}, false
 	}
-	s.token, s.released, s.until = s.token+1, false, time.Now().Add(a.ttl)
-	return &memoryLease{memory: m, shelf: s, resource: a.resource, number: s.token, until: s.until}, true
+	until := time.Now().Add(a.ttl)
+	s.token, s.released, s.until = s.token+1, false, until
+	h := &memoryLease{memory: m, shelf: s, resource: resource, number: s.token}
+	return holding{&term{
+		grants:   []fence.Grant{{Resource: resource, Token: fence.Token(s.token)}},
+		deadline: func() time.Time { return until },
+		renew:    func(context.Context) error { return nil },
+		release:  h.giveBack,
+	}, h}, true
 }
 
 type memoryLease struct {
@@ -69,13 +79,9 @@ type memoryLease struct {
 	shelf    *shelf
 	resource string
 	number   int64
-	until    time.Time
 }
 
-func (h *memoryLease) token() int64                { return h.number }
-func (h *memoryLease) deadline() time.Time         { return h.until }
-func (h *memoryLease) renew(context.Context) error { return nil }
-func (h *memoryLease) forget()                     {}
+func (h *memoryLease) forget() {}
 
 func (h *memoryLease) read(context.Context, string) (saw, wrong string, err error) {
 	h.mu.Lock()
@@ -87,35 +93,33 @@ func (h *memoryLease) write(ctx context.Context, w write) error {
 	w.pause(ctx)
 	switch h.dice.below(12) {
 	case 0:
-		return &failure{outcome: history.Failed, err: errors.New("cut before")}
+		return failed(history.Failed, "", errors.New("cut before"))
 	case 1:
 		return errors.New("cut, and never done")
 	case 2:
-		_ = h.set(w.id)
+		_ = h.set(w.set[0].value)
 		return errors.New("cut, and done")
 	case 3:
 		h.late.Go(func() {
 			timer := time.NewTimer(h.dice.between(0, time.Second))
 			<-timer.C
-			_ = h.set(w.id)
+			_ = h.set(w.set[0].value)
 		})
 		return errors.New("cut, and done later")
 	}
-	return h.set(w.id)
+	return h.set(w.set[0].value)
 }
 
 func (h *memoryLease) set(id string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.number != h.shelf.token {
-		return &failure{outcome: history.Refused, code: "ZF001", err: errors.New("stale, 0123456789abcdef0123456789abcdef")}
+		return failed(history.Refused, "ZF001", errors.New("stale, 0123456789abcdef0123456789abcdef"))
 	}
 	h.effects = append(h.effects, effect{h.resource, id, h.shelf.value})
 	h.shelf.value = id
 	return nil
 }
-
-func (h *memoryLease) release(ctx context.Context) error { return h.giveBack(ctx) }
 
 func (h *memoryLease) giveBack(context.Context) error {
 	h.mu.Lock()
