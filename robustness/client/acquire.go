@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -31,13 +32,13 @@ func (e *env) lease(ctx context.Context, a ask) (*term, error) {
 	return e.term(a.ttl, err, one)
 }
 
-// leaseAgain acquires with an Idempotency-Key of its own, at the gateways or at the balancer in front of them. It asks
-// again at another gateway if the answer is lost, or if it does not wait for it, and each renewal asks again.
+// leaseAgain acquires with an Idempotency-Key of its own. It asks again at another gateway, or at the balancer: if an
+// answer is lost, if it does not wait for it, and to renew the lease.
 func (e *env) leaseAgain(ctx context.Context, a ask) (*term, error) {
-	at, key := e.dice.below(len(e.groups)), rand.Text()
+	at, key := e.dice.below(len(e.again)), rand.Text()
 	asked := func(ctx context.Context, wait time.Duration) (client.Lease, error) {
-		at = (at + 1) % len(e.groups)
-		return e.groups[at].Acquire(context.WithValue(ctx, keyOf{}, key),
+		at++
+		return e.again[at%len(e.again)].Acquire(context.WithValue(ctx, keyOf{}, key),
 			client.AcquireRequest{Resource: a.resources[0], TTL: a.ttl, Holder: a.id, Wait: wait})
 	}
 	if e.dice.chance(3) {
@@ -53,20 +54,19 @@ func (e *env) leaseAgain(ctx context.Context, a ask) (*term, error) {
 	if err != nil {
 		return nil, err
 	}
-	deadline := first.Deadline
-	t.deadline = func() time.Time { return deadline.Time() }
+	t.deadline = func() time.Time { return first.Deadline.Time() }
 	t.renew = func(ctx context.Context) error {
 		again, err := asked(ctx, 0)
-		if err != nil {
+		switch {
+		case err != nil:
 			return apiFailure(err)
+		case again.Presented == first.Presented:
+			first = again
+			return nil
 		}
-		if again.Presented != first.Presented {
-			f := failed(history.Refused, "lease_lost", errors.New("the key has another lease"))
-			f.other, err = e.term(a.ttl, nil, again)
-			return errors.Join(f, err)
-		}
-		deadline = again.Deadline
-		return nil
+		f := failed(history.Refused, "lease_lost", errors.New("the key has another lease"))
+		f.other, err = e.term(a.ttl, nil, again)
+		return errors.Join(f, err)
 	}
 	return t, nil
 }
@@ -97,14 +97,8 @@ func (e *env) term(ttl time.Duration, err error, leases ...client.Lease) (*term,
 		}
 		t.grants, t.handles = append(t.grants, grant), append(t.handles, l.Handle)
 	}
-	t.deadline = func() time.Time { // the first that ends
-		end := leases[0].Deadline.Time()
-		for _, l := range leases {
-			if l.Deadline.Time().Before(end) {
-				end = l.Deadline.Time()
-			}
-		}
-		return end
+	t.deadline = func() time.Time { // the first one
+		return slices.MinFunc(leases, func(a, b client.Lease) int { return a.Deadline.Time().Compare(b.Deadline.Time()) }).Deadline.Time()
 	}
 	t.renew = func(ctx context.Context) (err error) {
 		for i, l := range leases {
@@ -169,7 +163,7 @@ func openLibrary(e *env) (acquire, error) {
 			return nil, err
 		}
 		e.closers = append(e.closers, func() { _ = source.Close() })
-		return over(func(e *env, ctx context.Context, a ask) (*term, error) { return sourced(ctx, source, a) }, pooled)(e)
+		return over(sourced(source), pooled)(e)
 	}
 	armer := pgfence.New(pool)
 	config := lock.Config{
@@ -183,53 +177,55 @@ func openLibrary(e *env) (acquire, error) {
 		return nil, err
 	}
 	e.closers = append(e.closers, func() { _ = locker.Close() })
-	return over(func(e *env, ctx context.Context, a ask) (*term, error) { return locked(ctx, locker, a, e.dice) }, pooled)(e)
+	return over(locked(locker), pooled)(e)
 }
 
 // sourced acquires from any source of leases.
-func sourced(ctx context.Context, source leasing.Source, a ask) (*term, error) {
-	l, err := leasing.One(source.Acquire(ctx, leasing.Wait(!a.try), leasing.Request{Resource: a.resources[0], TTL: a.ttl, Holder: a.id}))
-	if err != nil {
-		return nil, libraryFailure(err)
+func sourced(source leasing.Source) lessor {
+	return func(_ *env, ctx context.Context, a ask) (*term, error) {
+		r := leasing.Request{Resource: a.resources[0], TTL: a.ttl, Holder: a.id}
+		l, err := leasing.One(source.Acquire(ctx, leasing.Wait(!a.try), r))
+		if err != nil {
+			return nil, libraryFailure(err)
+		}
+		return &term{
+			grants:   []fence.Grant{l.Grant},
+			deadline: func() time.Time { return l.Deadline.Time() },
+			renew: func(ctx context.Context) error {
+				deadline, err := source.Extend(ctx, l.Ref(), a.ttl)
+				if err == nil {
+					l.Deadline = deadline
+				}
+				return libraryFailure(err)
+			},
+			release: func(ctx context.Context) error { return releaseFailure(source.Release(ctx, l.Ref())) },
+		}, nil
 	}
-	return &term{
-		grants:   []fence.Grant{l.Grant},
-		deadline: func() time.Time { return l.Deadline.Time() },
-		renew: func(ctx context.Context) error {
-			deadline, err := source.Extend(ctx, l.Ref(), a.ttl)
-			if err == nil {
-				l.Deadline = deadline
-			}
-			return libraryFailure(err)
-		},
-		release: func(ctx context.Context) error { return releaseFailure(source.Release(ctx, l.Ref())) },
-	}, nil
 }
 
 // locked acquires from a Locker. The term keeps its first grant, so that its holder can write after the end.
-func locked(ctx context.Context, locker *lock.Locker, a ask, dice *dice) (*term, error) {
-	options := []lock.AcquireOption{lock.WithTTL(a.ttl), lock.WithHolder(a.id)}
-	if dice.chance(5) {
-		options = append(options, lock.WithKeepAlive(lock.KeepAlive{Renewals: 1 + dice.below(3)}))
+func locked(locker *lock.Locker) lessor {
+	return func(e *env, ctx context.Context, a ask) (*term, error) {
+		options := []lock.AcquireOption{lock.WithTTL(a.ttl), lock.WithHolder(a.id)}
+		if e.dice.chance(5) {
+			options = append(options, lock.WithKeepAlive(lock.KeepAlive{Renewals: 1 + e.dice.below(3)}))
+		}
+		acquire := locker.Acquire
+		if a.try {
+			acquire = locker.TryAcquire
+		}
+		l, err := acquire(ctx, a.resources[0], options...)
+		if err != nil {
+			return nil, libraryFailure(err)
+		}
+		grant, err := l.Grant()
+		return &term{
+			grants:   []fence.Grant{grant},
+			deadline: func() time.Time { return l.Deadline().Time() },
+			renew:    func(ctx context.Context) error { return libraryFailure(l.Extend(ctx, a.ttl)) },
+			release:  func(ctx context.Context) error { return releaseFailure(l.Release(ctx)) },
+		}, libraryFailure(err)
 	}
-	acquire := locker.Acquire
-	if a.try {
-		acquire = locker.TryAcquire
-	}
-	l, err := acquire(ctx, a.resources[0], options...)
-	if err != nil {
-		return nil, libraryFailure(err)
-	}
-	grant, err := l.Grant()
-	if err != nil {
-		return nil, errors.Join(libraryFailure(err), l.Release(ctx))
-	}
-	return &term{
-		grants:   []fence.Grant{grant},
-		deadline: func() time.Time { return l.Deadline().Time() },
-		renew:    func(ctx context.Context) error { return libraryFailure(l.Extend(ctx, a.ttl)) },
-		release:  func(ctx context.Context) error { return releaseFailure(l.Release(ctx)) },
-	}, nil
 }
 
 // releaseFailure is libraryFailure for a release: some of the servers may have it.

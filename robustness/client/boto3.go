@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/robustness/history"
+	"github.com/fencegate/fencegate/wire"
 )
 
 //go:embed boto3_client.py
@@ -19,20 +20,17 @@ var boto3Script string
 // The protocol of boto3_client.py.
 type (
 	pythonRequest struct {
-		N               int    `json:"n"`
-		Do              string `json:"do,omitempty"`
-		Endpoint        string `json:"endpoint,omitempty"`
-		Region          string `json:"region,omitempty"`
-		AccessKeyID     string `json:"access_key_id,omitempty"`
-		SecretAccessKey string `json:"secret_access_key,omitempty"`
-		SessionToken    string `json:"session_token,omitempty"`
-		Bucket          string `json:"bucket,omitempty"`
-		Key             string `json:"key,omitempty"`
-		File            string `json:"file,omitempty"`
-		Op              string `json:"op,omitempty"`
-		Pause           bool   `json:"pause,omitempty"`
-		Go              bool   `json:"go,omitempty"`
-		Drop            bool   `json:"drop,omitempty"`
+		N        int              `json:"n"`
+		Do       string           `json:"do,omitempty"`
+		Endpoint string           `json:"endpoint,omitempty"`
+		Keys     wire.Credentials `json:"keys"`
+		Bucket   *string          `json:"bucket,omitempty"`
+		Key      *string          `json:"key,omitempty"`
+		File     string           `json:"file,omitempty"`
+		Op       string           `json:"op,omitempty"`
+		Pause    bool             `json:"pause,omitempty"`
+		Go       bool             `json:"go,omitempty"`
+		Drop     bool             `json:"drop,omitempty"`
 	}
 	pythonAnswer struct {
 		N        int           `json:"n"`
@@ -81,12 +79,6 @@ type python struct {
 
 // openBoto3 makes the surface of a Python process that lives as long as the client: boto3 with its default settings.
 func openBoto3(e *env) (acquire, error) {
-	if e.cfg.Python == "" {
-		return nil, errors.New("there is no Python")
-	}
-	if err := os.MkdirAll(e.cfg.Dir, 0o700); err != nil {
-		return nil, err
-	}
 	p := &python{path: e.cfg.Python, dir: e.cfg.Dir}
 	e.closers = append(e.closers, func() {
 		p.mu.Lock()
@@ -97,49 +89,41 @@ func openBoto3(e *env) (acquire, error) {
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if _, err := p.ask(ctx, pythonRequest{Do: "load"}, nil); err != nil { // it loads boto3
+	if _, err := p.ask(ctx, pythonRequest{Do: "load"}, nil); err != nil { // answered once it has loaded boto3
 		return nil, err
 	}
-	return over((*env).lease, func(e *env, a ask, t *term) access {
-		return &byPython{newObjects(e, a, t, nil), p}
-	})(e)
+	return over((*env).lease, func(e *env, a ask, t *term) access { return &byPython{newObjects(e, a, t, nil), p} })(e)
 }
 
 // begin returns the running program, a number for a request, and where its answers come.
 func (p *python) begin() (*program, chan pythonAnswer, int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.program == nil || p.program.ended(ended) {
+	if p.program == nil || p.program.over() {
 		env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + p.dir, "AWS_EC2_METADATA_DISABLED=true"}
 		started, err := startProgram(p.path, []string{"-I", "-u", "-c", boto3Script}, env)
 		if err != nil {
 			return nil, nil, 0, err
 		}
-		waiting := map[int]chan pythonAnswer{}
-		p.program, p.waiting = started, waiting
-		go func() {
-			for line := range started.lines {
-				var a pythonAnswer
-				_ = json.Unmarshal([]byte(line), &a)
-				p.mu.Lock()
-				if answers := waiting[a.N]; answers != nil {
-					answers <- a
-				}
-				p.mu.Unlock()
-			}
-		}()
+		p.program, p.waiting = started, map[int]chan pythonAnswer{}
+		go p.listen(started.lines, p.waiting)
 	}
 	p.last++
 	p.waiting[p.last] = make(chan pythonAnswer, 2) // a pause and the end
 	return p.program, p.waiting[p.last], p.last, nil
 }
 
-// ended is a context that has ended.
-var ended = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
+func (p *python) listen(lines <-chan string, waiting map[int]chan pythonAnswer) {
+	for line := range lines {
+		var a pythonAnswer
+		_ = json.Unmarshal([]byte(line), &a)
+		p.mu.Lock()
+		if answers := waiting[a.N]; answers != nil {
+			answers <- a
+		}
+		p.mu.Unlock()
+	}
+}
 
 // ask makes a request and waits for its answer. If ctx ends first, the request is abandoned; it may have been carried
 // out.
@@ -150,8 +134,8 @@ func (p *python) ask(ctx context.Context, r pythonRequest, pause func(context.Co
 	}
 	defer func() {
 		p.mu.Lock()
+		defer p.mu.Unlock()
 		delete(p.waiting, n)
-		p.mu.Unlock()
 	}()
 	send := func(r pythonRequest) error {
 		r.N = n
@@ -175,7 +159,8 @@ func (p *python) ask(ctx context.Context, r pythonRequest, pause func(context.Co
 				return a, err
 			}
 		case <-program.gone:
-			return pythonAnswer{}, fmt.Errorf("the Python process ended: %s", program.said())
+			_, said := program.ended(ctx)
+			return pythonAnswer{}, fmt.Errorf("the Python process ended: %s", said)
 		case <-ctx.Done():
 			_ = send(pythonRequest{Drop: true})
 			return pythonAnswer{}, ctx.Err()
@@ -190,26 +175,24 @@ type byPython struct {
 	python *python
 }
 
-// request asks for one call at a gateway. The next goes to another one.
-func (h *byPython) request(ctx context.Context, r pythonRequest, register string) (_ pythonRequest, err error) {
+// request is for one call at a gateway, with a file of its own. The next goes to another gateway.
+func (h *byPython) request(ctx context.Context, do, op, register string) (r pythonRequest, err error) {
 	if err := h.prepare(ctx); err != nil {
 		return r, err
 	}
-	bucket, key := place(register)
 	file, err := os.CreateTemp(h.python.dir, "boto3-")
 	if err != nil {
 		return r, err
 	}
-	r.Endpoint, r.Region, r.Bucket, r.Key, r.File = h.env.cfg.Gateways[h.at].S3, h.creds.Region, *bucket, *key, file.Name()
-	r.AccessKeyID, r.SecretAccessKey, r.SessionToken = h.creds.AccessKeyID, h.creds.SecretAccessKey, h.creds.SessionToken
-	h.at = (h.at + 1) % len(h.clients)
+	r = pythonRequest{Do: do, Op: op, Endpoint: h.env.cfg.Gateways[h.next(true)].S3, Keys: h.creds, File: file.Name()}
+	r.Bucket, r.Key = place(register)
 	return r, file.Close()
 }
 
 // write uses put_object, sometimes with a pause in the middle of the body, or the transfer manager's upload_file.
 func (h *byPython) write(ctx context.Context, w write) error {
 	dice := h.env.dice
-	r, err := h.request(ctx, pythonRequest{Do: "put", Op: w.set[0].value, Pause: dice.chance(2)}, w.set[0].register)
+	r, err := h.request(ctx, "put", w.set[0].value, w.set[0].register)
 	defer os.Remove(r.File)
 	size := 100 + dice.below(2*reserved)
 	if dice.chance(4) {
@@ -221,8 +204,11 @@ func (h *byPython) write(ctx context.Context, w write) error {
 	if err != nil {
 		return unwritten(err)
 	}
-	if dice.chance(4) {
-		r.Do, r.Pause = "upload", false
+	switch dice.below(8) {
+	case 0, 1:
+		r.Do = "upload"
+	case 2, 3, 4:
+		r.Pause = true
 	}
 	if !r.Pause {
 		w.pause(ctx)
@@ -239,7 +225,7 @@ func (h *byPython) read(ctx context.Context, register string) (saw, wrong string
 	if h.env.dice.chance(4) {
 		return h.objects.read(ctx, register)
 	}
-	r, err := h.request(ctx, pythonRequest{Do: "get"}, register)
+	r, err := h.request(ctx, "get", "", register)
 	defer os.Remove(r.File)
 	if err != nil {
 		return "", "", err

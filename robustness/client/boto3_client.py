@@ -94,14 +94,15 @@ def needs_retry(request_dict, response=None, caught_exception=None, **kwargs):
 
 
 def client(r):
-    key = (r["endpoint"], r["session_token"])
+    keys = r["keys"]
+    key = (r["endpoint"], keys["session_token"])
     with making:
         if key not in clients:
             while len(clients) >= 64:
                 clients.pop(next(iter(clients)))
             c = boto3.session.Session().client(
-                "s3", endpoint_url=r["endpoint"], region_name=r["region"], aws_access_key_id=r["access_key_id"],
-                aws_secret_access_key=r["secret_access_key"], aws_session_token=r["session_token"])
+                "s3", endpoint_url=r["endpoint"], region_name=keys["region"], aws_access_key_id=keys["access_key_id"],
+                aws_secret_access_key=keys["secret_access_key"], aws_session_token=keys["session_token"])
             c.meta.events.register("before-send.s3", before_send)
             c.meta.events.register_first("needs-retry.s3", needs_retry)
             clients[key] = c

@@ -11,6 +11,7 @@ import (
 	"io"
 	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,7 +78,7 @@ type Report struct {
 }
 
 // Run runs a client process: it reads its Config and Orders from in, and answers each Order with a Report on out. When
-// in or ctx ends, it finishes the running calls and returns.
+// in ends, it finishes the running calls and returns; when ctx ends, so does the work.
 func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	read, write := json.NewDecoder(in), json.NewEncoder(out)
 	var cfg Config
@@ -89,34 +90,16 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	orders, failed := make(chan Order), make(chan error, 1)
-	go func() { // ends with in, or with ctx at the next order
-		for {
-			var order Order
-			if err := read.Decode(&order); err != nil {
-				failed <- err
-				return
-			}
-			select {
-			case orders <- order:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
 	for {
-		select {
-		case <-ctx.Done():
+		var order Order
+		switch err := read.Decode(&order); {
+		case errors.Is(err, io.EOF):
 			return nil
-		case err := <-failed:
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
+		case err != nil:
 			return fmt.Errorf("order: %w", err)
-		case order := <-orders:
-			if err := write.Encode(p.obey(ctx, order)); err != nil {
-				return err
-			}
+		}
+		if err := write.Encode(p.obey(ctx, order)); err != nil {
+			return err
 		}
 	}
 }
@@ -157,6 +140,9 @@ func start(cfg Config, given []*surface) (p *process, err error) {
 	if p.history, err = history.Append(cfg.History); err != nil {
 		return nil, err
 	}
+	if len(cfg.Gateways) == 0 || cfg.Workers < 1 || cfg.MaxTTL < shortestTTL {
+		return nil, fmt.Errorf("a client needs a gateway, a worker and leases of %v at least", shortestTTL)
+	}
 	// A restarted client acts differently in each of its lives.
 	if p.env, err = newEnv(cfg, uint64(cfg.Life)<<32+uint64(len(before))); err != nil {
 		return nil, err
@@ -165,12 +151,15 @@ func start(cfg Config, given []*surface) (p *process, err error) {
 		p.surfaces[s.name], p.cfg.Surfaces = s, append(p.cfg.Surfaces, s.name)
 	}
 	for _, name := range cfg.Surfaces {
-		if p.surfaces[name], err = p.env.open(name); err != nil {
-			return nil, err
+		i := slices.Index(Surfaces, name)
+		if i < 0 {
+			return nil, fmt.Errorf("no surface is called %q", name)
 		}
-	}
-	if len(p.surfaces) == 0 || cfg.Workers < 1 || cfg.MaxTTL < shortestTTL {
-		return nil, fmt.Errorf("a client needs a surface, a worker and leases of %v at least", shortestTTL)
+		s := surfaces[i]
+		if s.acquire, err = s.open(p.env); err != nil {
+			return nil, fmt.Errorf("surface %s: %w", name, err)
+		}
+		p.surfaces[name] = &s
 	}
 	return p, nil
 }

@@ -8,8 +8,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -38,7 +40,7 @@ type objects struct {
 	whole   bool // objects are read whole
 	creds   wire.Credentials
 	clients []*s3.Client // one for each gateway, after prepare
-	at      int          // the gateway in use; an error switches to the next
+	at      atomic.Int32 // the gateway in use; an error switches to the next
 }
 
 // sending makes a surface that writes objects in one way.
@@ -47,7 +49,9 @@ func sending(send func(context.Context, *objects, write) error) func(*env) (acqu
 }
 
 func newObjects(e *env, a ask, t *term, send func(context.Context, *objects, write) error) *objects {
-	return &objects{term: t, env: e, send: send, whole: a.whole, at: e.dice.below(len(e.cfg.Gateways))}
+	h := &objects{term: t, env: e, send: send, whole: a.whole}
+	h.at.Store(int32(e.dice.below(len(e.cfg.Gateways))))
+	return h
 }
 
 func (h *objects) forget() {}
@@ -83,18 +87,29 @@ func (h *objects) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// call makes one call of the SDK, with its attempts, and classifies its error.
-func (h *objects) call(ctx context.Context, call func(context.Context, *s3.Client) error) error {
+// do makes one call of the SDK, with its attempts, and classifies its error.
+func do[In, Out any](
+	ctx context.Context, h *objects, call func(*s3.Client, context.Context, *In, ...func(*s3.Options)) (*Out, error), in *In, how ...func(*s3.Options),
+) (*Out, error) {
 	if err := h.prepare(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	made := new(attempts)
-	err := call(context.WithValue(ctx, attemptsKey{}, made), h.clients[h.at])
+	out, err := call(h.clients[h.next(false)], context.WithValue(ctx, attemptsKey{}, made), in, how...)
 	if err == nil {
-		return nil
+		return out, nil
 	}
-	h.at = (h.at + 1) % len(h.clients)
-	return made.failure(s3Failure(err))
+	h.next(true)
+	return nil, made.failure(s3Failure(err))
+}
+
+// next is the index of the gateway in use, after which the next one may be used.
+func (h *objects) next(moves bool) int {
+	at := h.at.Load()
+	if moves {
+		h.at.Add(1)
+	}
+	return int(at) % len(h.env.cfg.Gateways)
 }
 
 // unwritten is for a call that writes nothing, such as asking for credentials or staging.
@@ -166,174 +181,150 @@ func (h *objects) put(ctx context.Context, w write, size, pauses int, how ...fun
 	if pauses == 0 {
 		w.pause(ctx)
 	}
-	bucket, key := place(w.set[0].register)
+	in := objectOf(w.set[0], size)
 	ctx, p := withPace(ctx, size, w.pause, pauses)
 	defer p.end()
-	return h.call(ctx, func(ctx context.Context, c *s3.Client) error {
-		_, err := c.PutObject(ctx, &s3.PutObjectInput{
-			Bucket: bucket, Key: key, Metadata: opOf(w.set[0]), Body: bytes.NewReader(bodyOf(w.set[0].value, size)),
-		}, how...)
-		return err
-	})
+	_, err := do(ctx, h, (*s3.Client).PutObject, in, how...)
+	return err
 }
 
-func opOf(s setting) map[string]string { return map[string]string{"op": s.value} }
+// objectOf is the object that sets a register.
+func objectOf(s setting, size int) *s3.PutObjectInput {
+	bucket, key := place(s.register)
+	return &s3.PutObjectInput{Bucket: bucket, Key: key, Metadata: map[string]string{"op": s.value}, Body: bytes.NewReader(bodyOf(s.value, size))}
+}
 
 const leastPart = 5 * mebibyte // the port's minimum, except for the last part
 
-// multipart writes an object of two or three parts. Nothing is visible before the completion, so an earlier failure is
-// Failed. Sometimes the upload is aborted there.
+// multipart writes an object of two or three parts, one after the other with pauses between them, or concurrently.
+// Nothing is visible before the completion, so an earlier failure is Failed. Sometimes the upload is aborted there.
 func multipart(ctx context.Context, h *objects, w write) error {
 	dice := h.env.dice
-	m := upload{objects: h, parts: make([]types.CompletedPart, 2+dice.below(4)/3)}
-	m.bucket, m.key = place(w.set[0].register)
-	m.body = bodyOf(w.set[0].value, (len(m.parts)-1)*leastPart+1+dice.below(mebibyte))
-	err := h.call(ctx, func(ctx context.Context, c *s3.Client) error {
-		out, err := c.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: m.bucket, Key: m.key, Metadata: opOf(w.set[0])})
-		if err == nil {
-			m.id = out.UploadId
-		}
-		return err
-	})
-	if err == nil {
-		w.pause(ctx)
-		err = m.upload(ctx, w)
+	parts := make([]types.CompletedPart, 2+dice.below(4)/3)
+	o := objectOf(w.set[0], (len(parts)-1)*leastPart+1+dice.below(mebibyte))
+	body := o.Body.(*bytes.Reader)
+	made, err := do(ctx, h, (*s3.Client).CreateMultipartUpload,
+		&s3.CreateMultipartUploadInput{Bucket: o.Bucket, Key: o.Key, Metadata: o.Metadata})
+	if err != nil {
+		return unwritten(err)
 	}
-	if err == nil && dice.chance(12) {
+	w.pause(ctx)
+	var all errgroup.Group
+	together := dice.chance(2)
+	for i := range parts {
+		send := func() error {
+			number := int32(i + 1)
+			out, err := do(ctx, h, (*s3.Client).UploadPart, &s3.UploadPartInput{
+				Bucket: o.Bucket, Key: o.Key, UploadId: made.UploadId, PartNumber: &number,
+				Body: io.NewSectionReader(body, int64(i)*leastPart, min(leastPart, body.Size()-int64(i)*leastPart)),
+			})
+			if err == nil {
+				parts[i] = types.CompletedPart{ETag: out.ETag, PartNumber: &number}
+			}
+			return err
+		}
+		if together {
+			all.Go(send)
+		} else if err == nil {
+			err = send()
+			w.pause(ctx)
+		}
+	}
+	if err = errors.Join(err, all.Wait()); err == nil && dice.chance(12) {
 		err = failed(history.Failed, "aborted", errors.New("the upload was given up"))
 	}
 	if err != nil {
-		if m.id != nil && dice.chance(2) { // otherwise the sweep removes it
+		if dice.chance(2) { // otherwise the sweep removes it
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 			defer cancel()
-			_ = h.call(ctx, func(ctx context.Context, c *s3.Client) error {
-				_, err := c.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: m.bucket, Key: m.key, UploadId: m.id})
-				return err
-			})
+			_, _ = do(ctx, h, (*s3.Client).AbortMultipartUpload,
+				&s3.AbortMultipartUploadInput{Bucket: o.Bucket, Key: o.Key, UploadId: made.UploadId})
 		}
 		return unwritten(err)
 	}
 	w.pause(ctx)
-	return m.complete(ctx)
+	return h.complete(ctx, &s3.CompleteMultipartUploadInput{
+		Bucket: o.Bucket, Key: o.Key, UploadId: made.UploadId, MultipartUpload: &types.CompletedMultipartUpload{Parts: parts},
+	})
 }
 
-// upload is one upload in parts.
-type upload struct {
-	*objects
-
-	bucket, key, id *string
-	body            []byte
-	parts           []types.CompletedPart
-}
-
-// upload sends the parts, one after the other with pauses between them, or concurrently.
-func (m *upload) upload(ctx context.Context, w write) error {
-	part := func(ctx context.Context, c *s3.Client, i int) error {
-		number, from := int32(i+1), i*leastPart
-		out, err := c.UploadPart(ctx, &s3.UploadPartInput{
-			Bucket: m.bucket, Key: m.key, UploadId: m.id, PartNumber: &number,
-			Body: bytes.NewReader(m.body[from:min(from+leastPart, len(m.body))]),
-		})
-		if err == nil {
-			m.parts[i] = types.CompletedPart{ETag: out.ETag, PartNumber: &number}
-		}
-		return err
-	}
-	if m.env.dice.chance(2) {
-		return m.call(ctx, func(ctx context.Context, c *s3.Client) error {
-			var all errgroup.Group
-			for i := range m.parts {
-				all.Go(func() error { return part(ctx, c, i) })
-			}
-			return all.Wait()
-		})
-	}
-	for i := range m.parts {
-		if err := m.call(ctx, func(ctx context.Context, c *s3.Client) error { return part(ctx, c, i) }); err != nil {
-			return err
-		}
-		w.pause(ctx)
-	}
-	return nil
-}
-
-// complete completes the upload. It repeats the call if it was not answered, and sometimes otherwise: a repetition
+// complete completes an upload. It repeats the call if it was not answered, and sometimes otherwise: a repetition
 // returns the first answer. If the fence refuses a repetition, the upload was not completed before, and can't be any
 // more.
-func (m *upload) complete(ctx context.Context) error {
-	complete := func() error {
-		return m.call(ctx, func(ctx context.Context, c *s3.Client) error {
-			_, err := c.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{
-				Bucket: m.bucket, Key: m.key, UploadId: m.id, MultipartUpload: &types.CompletedMultipartUpload{Parts: m.parts},
-			})
-			return err
-		})
-	}
-	first := complete()
+func (h *objects) complete(ctx context.Context, in *s3.CompleteMultipartUploadInput) error {
+	_, first := do(ctx, h, (*s3.Client).CompleteMultipartUpload, in)
 	f, _ := errors.AsType[*failure](first)
-	if first != nil && f.outcome != history.Unknown || ctx.Err() != nil || m.env.dice.chance(2) {
+	if first != nil && f.outcome != history.Unknown || ctx.Err() != nil || h.env.dice.chance(2) {
 		return first
 	}
-	again := complete()
-	if first == nil || again == nil {
-		return nil
+	_, again := do(ctx, h, (*s3.Client).CompleteMultipartUpload, in)
+	if f, ok := errors.AsType[*failure](again); first == nil || again != nil && !(ok && fenced(f.code)) {
+		return first
 	}
-	if f, _ := errors.AsType[*failure](again); f != nil && fenced(f.code) {
-		return again
-	}
-	return first
+	return again
 }
 
 // read reads the object in one of the ways of programs: whole, in part, its metadata alone, or whole and listed.
 func (h *objects) read(ctx context.Context, register string) (saw, wrong string, err error) {
 	bucket, key := place(register)
-	err = h.call(ctx, func(ctx context.Context, c *s3.Client) error {
-		way := h.env.dice.below(8)
-		switch {
-		case way == 0 && !h.whole:
-			out, err := c.HeadObject(ctx, &s3.HeadObjectInput{Bucket: bucket, Key: key})
-			if err != nil {
-				return err
-			}
+	way := h.env.dice.below(8)
+	if h.whole {
+		way = 7
+	}
+	switch way {
+	case 0:
+		var out *s3.HeadObjectOutput
+		if out, err = do(ctx, h, (*s3.Client).HeadObject, &s3.HeadObjectInput{Bucket: bucket, Key: key}); err == nil {
 			if saw = out.Metadata["op"]; saw == "" {
 				wrong = "an object without the metadata op"
 			}
-			return nil
-		case way <= 2 && !h.whole:
-			saw, wrong, err = h.part(ctx, c, bucket, key)
-			if e, ok := errors.AsType[smithy.APIError](err); !ok || e.ErrorCode() != "InvalidRange" {
-				return err
-			}
 		}
-		var as *s3.GetObjectOutput
-		if saw, wrong, as, err = get(ctx, c, &s3.GetObjectInput{Bucket: bucket, Key: key}); err == nil && wrong == "" && way == 3 && !h.whole {
-			wrong, err = listed(ctx, c, bucket, key, as)
-		}
-		return err
-	})
+	case 1, 2:
+		saw, wrong, err = h.readPart(ctx, bucket, key)
+	default:
+		saw, wrong, err = h.readWhole(ctx, bucket, key, way == 3)
+	}
 	if f, ok := errors.AsType[*failure](err); ok && (f.code == "NoSuchKey" || f.code == "NotFound") { // HEAD's answer has no code
 		return "", "", nil
 	}
 	return saw, wrong, err
 }
 
-func get(ctx context.Context, c *s3.Client, in *s3.GetObjectInput) (saw, wrong string, out *s3.GetObjectOutput, err error) {
-	if out, err = c.GetObject(ctx, in); err != nil {
-		return "", "", nil, err
+// readWhole may look the object up in the list, too. No object is deleted, and an equal ETag implies an equal size.
+func (h *objects) readWhole(ctx context.Context, bucket, key *string, lists bool) (saw, wrong string, err error) {
+	out, err := do(ctx, h, (*s3.Client).GetObject, &s3.GetObjectInput{Bucket: bucket, Key: key})
+	if err != nil {
+		return "", "", err
 	}
 	defer func() { _ = out.Body.Close() }()
-	saw, wrong, err = check(out.Body, out.Metadata["op"])
-	return saw, wrong, out, err
+	if saw, wrong, err = check(out.Body, out.Metadata["op"]); err != nil || wrong != "" || !lists {
+		return saw, wrong, err
+	}
+	list, err := do(ctx, h, (*s3.Client).ListObjectsV2, &s3.ListObjectsV2Input{Bucket: bucket, Prefix: key})
+	if err != nil {
+		return saw, "", err
+	}
+	i := slices.IndexFunc(list.Contents, func(o types.Object) bool { return *o.Key == *key })
+	if i < 0 {
+		return saw, "it is there and not in the list", nil
+	}
+	if o := list.Contents[i]; aws.ToString(o.ETag) == aws.ToString(out.ETag) && aws.ToInt64(o.Size) != aws.ToInt64(out.ContentLength) {
+		wrong = fmt.Sprintf("it has %d bytes and is listed with %d", aws.ToInt64(out.ContentLength), aws.ToInt64(o.Size))
+	}
+	return saw, wrong, nil
 }
 
-// part reads a range: from an offset on, or the last bytes.
-func (h *objects) part(ctx context.Context, c *s3.Client, bucket, key *string) (saw, wrong string, err error) {
+// readPart reads a range: from an offset on, or the last bytes. If the object is too small, it reads the whole.
+func (h *objects) readPart(ctx context.Context, bucket, key *string) (saw, wrong string, err error) {
 	from, length := h.env.dice.below(100<<10), 1+h.env.dice.below(300<<10)
 	asked, last := fmt.Sprintf("bytes=%d-%d", from, from+length-1), h.env.dice.chance(3)
 	if last {
 		asked = fmt.Sprintf("bytes=-%d", length)
 	}
-	out, err := c.GetObject(ctx, &s3.GetObjectInput{Bucket: bucket, Key: key, Range: &asked})
+	out, err := do(ctx, h, (*s3.Client).GetObject, &s3.GetObjectInput{Bucket: bucket, Key: key, Range: &asked})
+	if f, ok := errors.AsType[*failure](err); ok && f.code == "InvalidRange" {
+		return h.readWhole(ctx, bucket, key, false)
+	}
 	if err != nil {
 		return "", "", err
 	}
@@ -341,32 +332,13 @@ func (h *objects) part(ctx context.Context, c *s3.Client, bucket, key *string) (
 	var first, end, size int
 	_, _ = fmt.Sscanf(aws.ToString(out.ContentRange), "bytes %d-%d/%d", &first, &end, &size)
 	if last {
-		length = min(length, size)
-		from = size - length
+		from = max(0, size-length)
 	}
 	length = min(length, size-from)
 	if op := out.Metadata["op"]; first != from || end != from+length-1 || size > mostBytes {
 		return op, fmt.Sprintf("asked for %s of %s, got %q", asked, op, aws.ToString(out.ContentRange)), nil
 	}
 	return checkRange(out.Body, out.Metadata["op"], from, length, size)
-}
-
-// listed looks an object up in the list. No object is deleted, and an equal ETag implies an equal size.
-func listed(ctx context.Context, c *s3.Client, bucket, key *string, as *s3.GetObjectOutput) (wrong string, err error) {
-	list, err := c.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: bucket, Prefix: key})
-	if err != nil {
-		return "", err
-	}
-	for _, o := range list.Contents {
-		if *o.Key != *key {
-			continue
-		}
-		if aws.ToString(o.ETag) == aws.ToString(as.ETag) && aws.ToInt64(o.Size) != aws.ToInt64(as.ContentLength) {
-			return fmt.Sprintf("it has %d bytes and is listed with %d", aws.ToInt64(as.ContentLength), aws.ToInt64(o.Size)), nil
-		}
-		return "", nil
-	}
-	return "it is there and not in the list", nil
 }
 
 // The outcomes.
@@ -492,8 +464,6 @@ func (p *pace) end() {
 // paced is a transport that sends bodies with the pace in their context; the first attempt that reaches a pause takes
 // it. It sends what should go over TLS in plain.
 type paced struct{ *http.Transport }
-
-func s3Transport() *http.Transport { return awshttp.NewBuildableClient().GetTransport() } // the SDK's default
 
 func (t paced) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())

@@ -27,13 +27,10 @@ func damageIsFound(t *testing.T, w *world) {
 			"s3-boto3": func() *objects { return l.access.(*byPython).objects },
 			"publish":  func() *objects { return l.access.(*publisher).objects },
 		}[name]()
-		bucket, key := place(s.register)
-		must(t, h.call(bounded(t), func(ctx context.Context, c *s3.Client) error {
-			_, err := c.PutObject(ctx, &s3.PutObjectInput{
-				Bucket: bucket, Key: key, Body: bytes.NewReader(bodyOf("other", 200<<10)), Metadata: opOf(setting{value: "named"}),
-			})
-			return err
-		}))
+		o := objectOf(setting{register: s.register, value: "named"}, 200<<10)
+		o.Body = bytes.NewReader(bodyOf("other", 200<<10))
+		_, err := do(bounded(t), h, (*s3.Client).PutObject, o)
+		must(t, err)
 		found := func() (n int) {
 			for range 20 {
 				saw, wrong, err := l.access.read(bounded(t), s.register)
@@ -62,7 +59,7 @@ func pythonKilled(t *testing.T, w *world) {
 		outcome, _ := l.writes(bounded(t), fmt.Sprintf("w%d", i), nil, func(context.Context) {
 			if h := l.access.(*byPython); !killed {
 				killed = true
-				h.python.program.kill()
+				_, _ = h.python.program.kill()
 			}
 		})
 		if outcome == history.Done && killed {

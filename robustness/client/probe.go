@@ -46,7 +46,7 @@ func (p *Prober) Turn(ctx context.Context, round int, surface, resource string, 
 		if !w.read(ctx, l) {
 			return errors.New("could not be read")
 		}
-		if op := w.writeOnce(ctx, l, &pause{w: w}, func() {}); op.Outcome != history.Done {
+		if op := w.writeOnce(ctx, l, &pause{w: w}, nil); op.Outcome != history.Done {
 			return fmt.Errorf("was not written: %s: %s", op.Outcome, op.Error)
 		}
 		if l.known = nil; !w.read(ctx, l) {

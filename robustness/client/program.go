@@ -2,49 +2,45 @@ package client
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
-
-	"github.com/fencegate/fencegate/internal/child"
 )
 
 // program is a process that exchanges lines with this one, and does not outlive it.
 type program struct {
-	cmd   *exec.Cmd
+	*exec.Cmd
+
 	in    io.WriteCloser
 	lines chan string   // lines of its standard output; closed at its end
 	gone  chan struct{} // closed when it has ended
-
-	mu   sync.Mutex
-	errs []byte // the beginning of its standard error
+	errs  bytes.Buffer
 }
 
 // errEnded reports that the program ended, or closed its output.
 var errEnded = errors.New("the program ended")
 
 func startProgram(path string, args, environ []string) (*program, error) {
-	p := &program{cmd: exec.Command(path, args...), lines: make(chan string, 64), gone: make(chan struct{})}
-	p.cmd.Env, p.cmd.Stderr = environ, p
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the client
-	in, err := p.cmd.StdinPipe()
+	p := &program{Cmd: exec.Command(path, args...), lines: make(chan string, 64), gone: make(chan struct{})}
+	p.Env, p.Stderr = environ, &p.errs
+	// Ctrl-C is for the client. A program that is stopped would not notice the end of its input.
+	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	var err error
+	if p.in, err = p.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := p.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
+	if err := p.Start(); err != nil {
 		return nil, err
 	}
-	if err := p.cmd.Start(); err != nil {
-		return nil, err
-	}
-	p.in = in
-	adopted := child.Adopt(p.cmd.Process.Pid, syscall.SIGKILL) // stopped, it would not notice the end of its input
 	go func() {
 		defer close(p.gone)
 		for scan := bufio.NewScanner(out); scan.Scan(); {
@@ -54,28 +50,9 @@ func startProgram(path string, args, environ []string) (*program, error) {
 			}
 		}
 		close(p.lines)
-		_ = p.cmd.Wait()
-		child.Disown(p.cmd.Process.Pid)
+		_ = p.Wait()
 	}()
-	if adopted != nil {
-		p.kill()
-	}
-	return p, adopted
-}
-
-// Write keeps the beginning of the standard error.
-func (p *program) Write(part []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.errs = append(p.errs, part[:min(len(part), 4<<10-len(p.errs))]...)
-	return len(part), nil
-}
-
-// said returns its standard error.
-func (p *program) said() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return strings.Join(strings.Fields(string(p.errs)), " ")
+	return p, nil
 }
 
 // line returns the next line of output.
@@ -91,31 +68,32 @@ func (p *program) line(ctx context.Context) (string, error) {
 	}
 }
 
-// ended waits for the end until ctx ends.
-func (p *program) ended(ctx context.Context) bool {
+// ended waits for the end until ctx ends. It returns the exit code, -1 if there is none, and the standard error.
+func (p *program) ended(ctx context.Context) (code int, said string) {
+	select {
+	case <-p.gone:
+	case <-ctx.Done():
+	}
+	if !p.over() {
+		return -1, ""
+	}
+	return p.ProcessState.ExitCode(), strings.Join(strings.Fields(p.errs.String()), " ")
+}
+
+func (p *program) over() bool {
 	select {
 	case <-p.gone:
 		return true
-	case <-ctx.Done():
+	default:
 		return false
 	}
 }
 
-// kill kills the program, and waits for its end and that of its children, which may be stopped.
-func (p *program) kill() {
+// kill kills the program, and is then ended. It waits a while for the program's children, which may be stopped.
+func (p *program) kill() (code int, said string) {
 	_ = p.in.Close()
-	_ = p.cmd.Process.Kill()
+	_ = p.Process.Kill()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	p.ended(ctx)
-}
-
-// code is the exit code; -1 while it runs, and if a signal ended it.
-func (p *program) code() int {
-	select {
-	case <-p.gone:
-		return p.cmd.ProcessState.ExitCode()
-	default:
-		return -1
-	}
+	return p.ended(ctx)
 }

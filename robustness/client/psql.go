@@ -71,20 +71,14 @@ func (e *env) run(ctx context.Context, a ask) (holding, error) {
 		err = errors.Join(err, parsed)
 		t.grants = append(t.grants, fence.Grant{Resource: a.resources[i], Token: fence.Token(token)})
 	}
-	if err != nil {
-		p.kill()
-		return holding{}, runFailure(p, err)
+	if err == nil {
+		return holding{t, h}, nil
 	}
-	return holding{t, h}, nil
-}
-
-// runFailure classifies an acquisition that failed and ended `run`.
-func runFailure(p *program, err error) error {
-	code := p.code()
-	f := failed(history.Unknown, "exit "+strconv.Itoa(code), fmt.Errorf("%w: exit code %d: %s", err, code, p.said()))
+	code, said := p.kill()
+	f := failed(history.Unknown, "exit "+strconv.Itoa(code), fmt.Errorf("%w: %s", err, said))
 	switch code {
 	case exitHeld: // its message says: … is held by "c7.2-123"
-		_, rest, _ := strings.Cut(p.said(), `is held by "`)
+		_, rest, _ := strings.Cut(said, `is held by "`)
 		f.holder, _, _ = strings.Cut(rest, `"`)
 		f.outcome, f.code = history.Refused, "held"
 	case exitStale, exitRefused:
@@ -92,7 +86,7 @@ func runFailure(p *program, err error) error {
 	case exitLost, exitUsage:
 		f.outcome = history.Failed
 	}
-	return f
+	return holding{}, f
 }
 
 // psql is one `run` with its psql.
@@ -194,8 +188,8 @@ func (h *psql) write(ctx context.Context, w write) error {
 				_ = h.exec(ctx, "", "SELECT pg_sleep($1)", d.Seconds()) // the next statement says what it means for the transaction
 			}
 			return
-		case h.stops && h.program.cmd.Process.Signal(syscall.SIGSTOP) == nil:
-			defer func() { _ = h.program.cmd.Process.Signal(syscall.SIGCONT) }()
+		case h.stops && h.program.Process.Signal(syscall.SIGSTOP) == nil:
+			defer func() { _ = h.program.Process.Signal(syscall.SIGCONT) }()
 		}
 		before(ctx)
 	}
@@ -205,11 +199,9 @@ func (h *psql) write(ctx context.Context, w write) error {
 // release ends psql's input. psql and `run` then end, and `run` releases.
 func (h *psql) release(ctx context.Context) error {
 	_ = h.program.in.Close()
-	if !h.program.ended(ctx) {
+	switch code, said := h.program.ended(ctx); {
+	case ctx.Err() != nil:
 		return ctx.Err()
-	}
-	code, said := h.program.code(), h.program.said()
-	switch {
 	case code == exitLost:
 		return failed(history.Refused, "lease_lost", errors.New(said))
 	case code != 0, strings.Contains(said, "could not release"):
@@ -219,4 +211,4 @@ func (h *psql) release(ctx context.Context) error {
 }
 
 // forget kills `run`. Its command ends with it, and the lease is left to its TTL.
-func (h *psql) forget() { h.program.kill() }
+func (h *psql) forget() { _, _ = h.program.kill() }

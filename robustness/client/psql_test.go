@@ -65,13 +65,13 @@ func TestAReadWhoseSessionEndsRightBehindTheAnswerSawItsValue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { p.kill(); _ = ln.Close(); <-served }()
+	defer func() { _, _ = p.kill(); _ = ln.Close(); <-served }()
 	if _, err := p.line(bounded(t)); err != nil { // the token
 		t.Fatal(err)
 	}
 	saw, wrong, err := (&psql{program: p}).read(bounded(t), rowKind+"r")
 	if errors.Is(err, errEnded) {
-		t.Fatalf("psql took the end of its session for the query's: %s", p.said())
+		t.Fatal("psql took the end of its session for the end of the query")
 	}
 	if saw != "c2.2-7" || wrong != "" || err != nil {
 		t.Errorf("saw %q, wrong %q, %v; want c2.2-7", saw, wrong, err)

@@ -43,10 +43,12 @@ func (h *publisher) write(ctx context.Context, w write) error {
 		return unwritten(err)
 	}
 	w.pause(ctx)
+	row := w
+	row.set = w.set[:1]
 	publish := func() error {
 		began := history.Now()
 		return pgfence.InTxAll(ctx, h.rows.pool, options(w.dice), h.grants, func(tx pgx.Tx) error {
-			if err := change(ctx, queries{on: tx}, w.ofRows(), began); err != nil {
+			if err := change(ctx, queries{on: tx}, row, began); err != nil {
 				return err
 			}
 			if err := s3fence.Publish(ctx, tx, staged); err != nil {
@@ -86,39 +88,33 @@ func (h *publisher) stage(ctx context.Context, w write) (staged s3fence.Staged, 
 	if err := h.prepare(ctx); err != nil {
 		return staged, err
 	}
-	s := w.set[len(w.set)-1]
-	bucket, key := place(s.register)
-	body := bodyOf(s.value, 100+h.env.dice.below(2*reserved))
-	ctx, p := withPace(ctx, len(body), w.pause, 1)
+	s := w.set[1]
+	o := objectOf(s, 100+h.env.dice.below(2*reserved))
+	size := o.Body.(*bytes.Reader).Size()
+	ctx, p := withPace(ctx, int(size), w.pause, 1)
 	defer p.end()
 	if h.env.dice.chance(3) { // with a header that any S3 client can send
-		staged = s3fence.Staged{Bucket: *bucket, Key: *key, Size: int64(len(body))}
-		err = h.call(ctx, func(ctx context.Context, c *s3.Client) error {
-			out, err := c.PutObject(ctx, &s3.PutObjectInput{Bucket: bucket, Key: key, Body: bytes.NewReader(body), Metadata: opOf(s)},
-				s3.WithAPIOptions(smithyhttp.AddHeaderValue("Fencing-Stage", "true")))
-			if err != nil {
-				return err
-			}
-			if res, ok := awsmiddleware.GetRawResponse(out.ResultMetadata).(*smithyhttp.Response); ok {
-				staged.ID = res.Header.Get("Fencing-Stage")
-			}
-			staged.ETag = strings.Trim(aws.ToString(out.ETag), `"`)
-			return nil
-		})
-		if err == nil && staged.ID == "" {
-			err = errors.New("the answer names no stage")
+		out, err := do(ctx, h.objects, (*s3.Client).PutObject, o, s3.WithAPIOptions(smithyhttp.AddHeaderValue("Fencing-Stage", "true")))
+		if err != nil {
+			return staged, err
 		}
-		return staged, err
+		staged = s3fence.Staged{Bucket: *o.Bucket, Key: *o.Key, Size: size, ETag: strings.Trim(aws.ToString(out.ETag), `"`)}
+		if res, ok := awsmiddleware.GetRawResponse(out.ResultMetadata).(*smithyhttp.Response); ok {
+			staged.ID = res.Header.Get("Fencing-Stage")
+		}
+		if staged.ID == "" {
+			return staged, errors.New("the answer names no stage")
+		}
+		return staged, nil
 	}
 	files, err := s3fence.New(s3fence.Config{
-		Endpoint: h.env.cfg.Gateways[h.at].S3, Region: h.creds.Region, AccessKeyID: h.creds.AccessKeyID,
+		Endpoint: h.env.cfg.Gateways[h.next(true)].S3, Region: h.creds.Region, AccessKeyID: h.creds.AccessKeyID,
 		SecretAccessKey: h.creds.SecretAccessKey, SessionToken: h.creds.SessionToken, HTTPClient: h.env.s3,
 	})
 	if err != nil {
 		return staged, err
 	}
-	h.at = (h.at + 1) % len(h.clients)
-	staged, err = files.Stage(ctx, *bucket, *key, bytes.NewReader(body), int64(len(body)), s3fence.Metadata("op", s.value))
+	staged, err = files.Stage(ctx, *o.Bucket, *o.Key, o.Body, size, s3fence.Metadata("op", s.value))
 	if e, ok := errors.AsType[*s3fence.StageError](err); ok {
 		err = failed(s3Outcome(e.Status, e.Code, e.Message), e.Code, err)
 	}

@@ -17,14 +17,15 @@ const maxError = 300
 // contain none, and a history must not.
 var secret = regexp.MustCompile(`[0-9a-f]{32,}|[A-Za-z0-9_+/=-]{40,}`)
 
-// call makes a call that changes something and records it before and after, once for each resource: all have the same
-// outcome. done completes the records of one that was done.
+// call makes a call and records it, once for each resource: all have the same outcome. What changes something is also
+// recorded before. done completes the records of a call that was done.
 func (w *worker) call(
 	ctx context.Context, ops []history.Op, limit time.Duration, fn func(context.Context) error, done func(i int, op *history.Op),
 ) history.Op {
 	for i := range ops {
-		ops[i] = w.opening(ops[i], limit)
-		w.history.Put(ops[i])
+		if ops[i] = w.opening(ops[i], limit); ops[i].Action != history.Read {
+			w.history.Put(ops[i])
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -132,18 +132,6 @@ func update(ctx context.Context, on executor, s setting) error {
 	return on.exec(ctx, "UPDATE 1", updateRow, s.value, int64(s.grant.Token), s.grant.Resource)
 }
 
-// ofRows are the settings of rows.
-func (w write) ofRows() write {
-	rows := w
-	rows.set = nil
-	for _, s := range w.set {
-		if strings.HasPrefix(s.register, rowKind) {
-			rows.set = append(rows.set, s)
-		}
-	}
-	return rows
-}
-
 // tagged returns the error of a statement's answer.
 func tagged(want, tag string, warned bool) error {
 	switch {

@@ -3,7 +3,6 @@ package client
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -12,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/client"
@@ -31,6 +31,8 @@ type surface struct {
 
 	acquire acquire // once it is open
 }
+
+type lessor func(e *env, ctx context.Context, a ask) (*term, error)
 
 // acquire waits for the lease until ctx ends, or with ask.try only tries once.
 type acquire func(ctx context.Context, a ask) (holding, error)
@@ -164,63 +166,47 @@ type env struct {
 	cfg     Config
 	dice    *dice
 	http    *http.Client     // without a timeout: each call has its own
-	apis    []*client.Client // one for each gateway
-	groups  []*client.Client // of all gateways, each beginning with another one; or of the balancer
+	apis    []*client.Client // of all gateways, each of which asks another one first
+	again   []*client.Client // the same, or of the balancer
 	writing *pgxpool.Pool
 	s3      *http.Client
-	idle    []func() // close idle connections
 	closers []func()
 }
 
 func newEnv(cfg Config, life uint64) (e *env, err error) {
-	if len(cfg.Gateways) == 0 {
-		return nil, errors.New("a client needs a gateway")
-	}
-	api, objects := &http.Transport{MaxIdleConnsPerHost: 8, IdleConnTimeout: 5 * time.Second}, s3Transport()
 	e = &env{
 		cfg: cfg, dice: newDice(cfg.Seed, uint64(cfg.Number)<<40|life),
-		http: &http.Client{Transport: withKey{api}}, s3: &http.Client{Transport: paced{objects}},
-		idle: []func(){api.CloseIdleConnections, objects.CloseIdleConnections},
+		http: &http.Client{Transport: withKey{&http.Transport{MaxIdleConnsPerHost: 8, IdleConnTimeout: 5 * time.Second}}},
+		s3:   &http.Client{Transport: paced{awshttp.NewBuildableClient().GetTransport()}}, // the SDK's default
 	}
 	if e.writing, err = e.pool(cfg.WriterURL, 8*cfg.Workers+8); err != nil {
-		return nil, err
+		return e, err
 	}
-	var urls []string
-	for _, g := range cfg.Gateways {
-		urls = append(urls, g.API)
-	}
-	for i, url := range urls {
-		group := strings.Join(slices.Concat(urls[i:], urls[:i]), ",")
-		if cfg.Balancer != nil {
-			group = cfg.Balancer.API
+	for i := range cfg.Gateways {
+		c, err := e.client(slices.Concat(cfg.Gateways[i:], cfg.Gateways[:i])...)
+		if err != nil {
+			return e, err
 		}
-		one, err := client.New(client.Config{URL: url, Token: cfg.Token, HTTPClient: e.http})
-		all, also := client.New(client.Config{URL: group, Token: cfg.Token, HTTPClient: e.http})
-		if err := errors.Join(err, also); err != nil {
-			e.close()
-			return nil, fmt.Errorf("gateways %s: %w", group, err)
-		}
-		e.apis, e.groups = append(e.apis, one), append(e.groups, all)
+		e.apis = append(e.apis, c)
 	}
-	return e, nil
+	e.again = e.apis
+	if cfg.Balancer != nil {
+		e.again = make([]*client.Client, 1)
+		e.again[0], err = e.client(*cfg.Balancer)
+	}
+	return e, err
 }
 
-// open makes a surface.
-func (e *env) open(name string) (*surface, error) {
-	i := slices.IndexFunc(surfaces, func(s surface) bool { return s.name == name })
-	if i < 0 {
-		return nil, fmt.Errorf("no surface is called %q", name)
+func (e *env) client(gateways ...Gateway) (*client.Client, error) {
+	var urls []string
+	for _, g := range gateways {
+		urls = append(urls, g.API)
 	}
-	s := surfaces[i]
-	var err error
-	if s.acquire, err = s.open(e); err != nil {
-		return nil, fmt.Errorf("surface %s: %w", name, err)
-	}
-	return &s, nil
+	return client.New(client.Config{URL: strings.Join(urls, ","), Token: e.cfg.Token, HTTPClient: e.http})
 }
 
 // over makes a surface of a way to acquire and a way to read and write.
-func over(lease func(*env, context.Context, ask) (*term, error), open func(*env, ask, *term) access) func(*env) (acquire, error) {
+func over(lease lessor, open func(*env, ask, *term) access) func(*env) (acquire, error) {
 	return func(e *env) (acquire, error) {
 		return func(ctx context.Context, a ask) (holding, error) {
 			t, err := lease(e, ctx, a)
@@ -259,9 +245,8 @@ func (e *env) pool(address string, most int) (*pgxpool.Pool, error) {
 
 // hangUp closes idle connections.
 func (e *env) hangUp() {
-	for _, hangUp := range e.idle {
-		hangUp()
-	}
+	e.http.CloseIdleConnections()
+	e.s3.CloseIdleConnections()
 }
 
 func (e *env) close() {

@@ -212,15 +212,11 @@ func (w *worker) read(ctx context.Context, l *lease) bool {
 }
 
 func (w *worker) look(ctx context.Context, l *lease, g fence.Grant, register string) (saw string, ok bool) {
-	limit := w.dice.between(shortCall, longCall)
-	op := w.opening(l.reading(g, register), limit)
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	saw, wrong, err := l.access.read(ctx, register)
-	op.End = history.Now()
-	w.setOutcome(&op, err)
-	op.Saw, op.Wrong = saw, wrong
-	w.put(op)
+	var wrong string
+	op := w.call(ctx, []history.Op{l.reading(g, register)}, w.dice.between(shortCall, longCall), func(ctx context.Context) (err error) {
+		saw, wrong, err = l.access.read(ctx, register)
+		return err
+	}, func(_ int, op *history.Op) { op.Saw, op.Wrong = saw, wrong })
 	return op.Saw, op.Outcome == history.Done && op.Wrong == ""
 }
 
@@ -234,7 +230,7 @@ func (l *lease) reading(g fence.Grant, register string) history.Op {
 // basis for another write.
 func (w *worker) write(ctx context.Context, l *lease, p *pause) bool {
 	for try := 0; ; try++ {
-		switch op := w.writeOnce(ctx, l, p, func() {}); op.Outcome {
+		switch op := w.writeOnce(ctx, l, p, nil); op.Outcome {
 		case history.Done:
 			maps.Copy(l.known, l.wrote)
 			return true
@@ -265,7 +261,9 @@ func (w *worker) writeOnce(ctx context.Context, l *lease, p *pause, begun func()
 		defer w.tend(ctx, l)()
 	}
 	return w.call(ctx, ops, p.left()+w.dice.between(shortCall, longCall), func(ctx context.Context) error {
-		begun()
+		if begun != nil {
+			begun()
+		}
 		this := write{pause: p.take, nap: p.nap, dice: w.dice, noted: func(began int64, s setting, saw string) {
 			op := l.reading(s.grant, s.register)
 			op.Saw = saw
@@ -421,7 +419,7 @@ func (w *worker) haunt(ctx context.Context, l *lease) {
 		}
 	}
 	if w.stopped(ctx) && ctx.Err() == nil {
-		w.writeOnce(ctx, l, &pause{w: w}, func() {})
+		w.writeOnce(ctx, l, &pause{w: w}, nil)
 	} else if w.dice.chance(3) {
 		w.release(ctx, l)
 	}
@@ -434,23 +432,27 @@ type pause struct {
 	tended bool      // the lease is renewed during the write
 }
 
-// plan draws the pause for a write: none, a short one, up to about the lease's end, to the end of its lock, or well past
-// it.
+// plans are the pauses of writes, from now or from the end of the lease on: often none, a short one, up to about the
+// lease's end, to the end of its lock, which outlasts the holder's deadline, or well past it.
+var plans = [8]struct {
+	ofLease bool
+	lo, hi  time.Duration
+}{
+	3: {false, time.Millisecond, 50 * time.Millisecond},
+	4: {true, -25 * time.Millisecond, 25 * time.Millisecond},
+	5: {true, 0, 120 * time.Millisecond},
+	6: {true, 25 * time.Millisecond, 400 * time.Millisecond},
+	7: {true, 400 * time.Millisecond, 2 * time.Second},
+}
+
+// plan draws the pause for a write.
 func (w *worker) plan(end time.Time) *pause {
-	now := time.Now()
-	p := &pause{w: w}
-	switch w.dice.below(8) {
-	case 0, 1, 2:
-	case 3:
-		p.until = now.Add(w.dice.between(time.Millisecond, 50*time.Millisecond))
-	case 4:
-		p.until = end.Add(w.dice.between(-25*time.Millisecond, 25*time.Millisecond))
-	case 5: // the lock outlasts the holder's deadline
-		p.until = end.Add(w.dice.between(0, 120*time.Millisecond))
-	case 6:
-		p.until = end.Add(w.dice.between(25*time.Millisecond, 400*time.Millisecond))
-	default:
-		p.until = end.Add(w.dice.between(400*time.Millisecond, 2*time.Second))
+	p, drawn := &pause{w: w}, plans[w.dice.below(len(plans))]
+	if !drawn.ofLease {
+		end = time.Now()
+	}
+	if drawn.hi > 0 {
+		p.until = end.Add(w.dice.between(drawn.lo, drawn.hi))
 	}
 	return p
 }

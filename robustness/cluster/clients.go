@@ -55,7 +55,7 @@ func (c *Cluster) ClientConfig(n int, seed uint64) (client.Config, error) {
 		Number: n, Seed: seed, Dir: filepath.Join(c.dir, name), MaxTTL: MaxTTL,
 		Redis: nodes, Prefix: c.prefix,
 		WriterURL: primaryOf(WriterLogin, servers), FenceURL: primaryOf(GatewayLogin, servers),
-		Token: Token, Bucket: Bucket, Program: c.opts.Program, Python: c.opts.Python, PSQL: c.opts.PSQL,
+		Token: Token, Bucket: Bucket, OnceBucket: OnceBucket, Program: c.opts.Program, Python: c.opts.Python, PSQL: c.opts.PSQL,
 	}
 	for _, g := range c.Gateways {
 		var at [3]string

@@ -58,7 +58,8 @@ const (
 	GatewayLogin = "robust_gateway" // in fence_gateway
 	SQLLogin     = "robust_sql"     // in fence_writer, the gateways' own
 	Bucket       = "robust"
-	Rule         = "prefix:1"
+	OnceBucket   = "robust-once" // its objects are written once
+	Rule         = "prefix:1"    // of both
 	Token        = "robust-bearer-token"
 	MaxTTL       = 3 * time.Second
 
@@ -239,7 +240,11 @@ func (c *Cluster) startGateways(ctx context.Context) error {
 			return err
 		}
 	}
-	return c.ready(ctx)
+	if err := c.ready(ctx); err != nil {
+		return err
+	}
+	_, err := c.Tool(ctx, "buckets", "set", OnceBucket, "--gateway", "http://"+c.Gateways[0].API, "--rule", Rule, "--write-once", "1d")
+	return err
 }
 
 // ready waits until every gateway is ready.
