@@ -20,18 +20,14 @@ type memory struct {
 }
 
 type shelf struct {
-	token    int64
-	released bool
-	until    time.Time
-	value    string
+	token int64
+	until time.Time
+	value string
 }
 
 type effect struct{ resource, value, overwrote string }
 
-// surface is the memory as a surface.
-func (m *memory) surface() *surface {
-	return &surface{name: "memory", registers: row, acquire: m.acquire}
-}
+const aSeal = "0123456789abcdef0123456789abcdef"
 
 func (m *memory) acquire(ctx context.Context, a ask) (holding, error) {
 	pace := time.NewTicker(10 * time.Millisecond)
@@ -43,33 +39,29 @@ func (m *memory) acquire(ctx context.Context, a ask) (holding, error) {
 		if a.try || ctx.Err() != nil {
 			return holding{}, failed(history.Refused, "held", errors.New("held"))
 		}
-		select {
-		case <-pace.C:
-		case <-ctx.Done():
-		}
+		<-pace.C
 	}
 }
 
 func (m *memory) take(a ask) (holding, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	resource := a.resources[0]
+	resource, until := a.resources[0], time.Now().Add(a.ttl)
 	s := m.at[resource]
 	if s == nil {
-		s = &shelf{released: true}
+		s = &shelf{}
 		m.at[resource] = s
 	}
-	if !s.released && time.Now().Before(s.until) {
+	if time.Now().Before(s.until) {
 		return holding{}, false
 	}
-	until := time.Now().Add(a.ttl)
-	s.token, s.released, s.until = s.token+1, false, until
+	s.token, s.until = s.token+1, until
 	h := &memoryLease{memory: m, shelf: s, resource: resource, number: s.token}
 	return holding{&term{
 		grants:   []fence.Grant{{Resource: resource, Token: fence.Token(s.token)}},
 		deadline: func() time.Time { return until },
 		renew:    func(context.Context) error { return nil },
-		release:  h.giveBack,
+		release:  h.release,
 	}, h}, true
 }
 
@@ -83,6 +75,15 @@ type memoryLease struct {
 
 func (h *memoryLease) forget() {}
 
+func (h *memoryLease) release(context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.number == h.shelf.token {
+		h.shelf.until = time.Time{}
+	}
+	return nil
+}
+
 func (h *memoryLease) read(context.Context, string) (saw, wrong string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,41 +92,32 @@ func (h *memoryLease) read(context.Context, string) (saw, wrong string, err erro
 
 func (h *memoryLease) write(ctx context.Context, w write) error {
 	w.pause(ctx)
+	id := w.set[0].value
 	switch h.dice.below(12) {
 	case 0:
 		return failed(history.Failed, "", errors.New("cut before"))
 	case 1:
 		return errors.New("cut, and never done")
 	case 2:
-		_ = h.set(w.set[0].value)
+		_ = h.set(id)
 		return errors.New("cut, and done")
 	case 3:
 		h.late.Go(func() {
-			timer := time.NewTimer(h.dice.between(0, time.Second))
-			<-timer.C
-			_ = h.set(w.set[0].value)
+			<-time.NewTimer(h.dice.between(0, time.Second)).C
+			_ = h.set(id)
 		})
 		return errors.New("cut, and done later")
 	}
-	return h.set(w.set[0].value)
+	return h.set(id)
 }
 
 func (h *memoryLease) set(id string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.number != h.shelf.token {
-		return failed(history.Refused, "ZF001", errors.New("stale, 0123456789abcdef0123456789abcdef"))
+		return failed(history.Refused, "ZF001", errors.New("stale, "+aSeal))
 	}
 	h.effects = append(h.effects, effect{h.resource, id, h.shelf.value})
 	h.shelf.value = id
-	return nil
-}
-
-func (h *memoryLease) giveBack(context.Context) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.number == h.shelf.token {
-		h.shelf.released = true
-	}
 	return nil
 }

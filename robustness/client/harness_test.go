@@ -60,15 +60,13 @@ func newWorld(t *testing.T) *world {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	effects, err := os.ReadFile(filepath.Join("..", "judge", "effects.sql"))
-	must(t, err)
-	w.exec(t, string(effects))
+	w.judged(t)
 	master := filepath.Join(dir, "master")
 	must(t, os.WriteFile(master, []byte("test:"+strings.Repeat("4f", 32)), 0o600))
 	for range 2 {
 		w.gateway(t, dir, pg.As(t, "fence_writer"))
 	}
-	_, err = w.api(t).SetBucket(t.Context(), w.cfg.OnceBucket, wire.BucketRequest{Rule: "prefix:1", WriteOnce: "1h"})
+	_, err := w.api(t).SetBucket(t.Context(), w.cfg.OnceBucket, wire.BucketRequest{Rule: "prefix:1", WriteOnce: "1h"})
 	must(t, err)
 	return w
 }
@@ -149,10 +147,12 @@ func (w *world) api(t *testing.T) *client.Client {
 	return c
 }
 
-// exec executes statements as the superuser.
-func (w *world) exec(t *testing.T, sql string, args ...any) {
+// judged makes the tables of a run's judge.
+func (w *world) judged(t *testing.T) {
 	t.Helper()
-	_, err := w.admin.Exec(t.Context(), sql, args...)
+	effects, err := os.ReadFile(filepath.Join("..", "judge", "effects.sql"))
+	must(t, err)
+	_, err = w.admin.Exec(t.Context(), string(effects))
 	must(t, err)
 }
 

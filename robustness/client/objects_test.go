@@ -69,30 +69,6 @@ func pythonKilled(t *testing.T, w *world) {
 	t.Errorf("killed %v, and no write is done", killed)
 }
 
-func TestAnAnswerOfTheS3PortSaysWhatWasDone(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		status        int
-		code, message string
-		want          history.Outcome
-	}{
-		{412, "StaleFencingToken", "stale", history.Refused},
-		{403, "ExpiredToken", "expired", history.Refused},
-		{400, "RequestTimeout", "Nothing was stored.", history.Refused},
-		{503, "SlowDown", "Please reduce your request rate.", history.Refused},
-		{503, "ServiceUnavailable", "The blob store failed. Nothing was changed. Try again.", history.Failed},
-		{503, "ServiceUnavailable", "PostgreSQL was lost …, so its outcome is unknown.", history.Unknown},
-		{503, "", "", history.Unknown},
-		{500, "InternalError", "We encountered an internal error.", history.Unknown},
-		{400, "", "", history.Unknown}, // not from the port
-		{200, "", "", history.Unknown}, // truncated
-	} {
-		if got := s3Outcome(c.status, c.code, c.message); got != c.want {
-			t.Errorf("%d %s %s: got %s, want %s", c.status, c.code, c.message, got, c.want)
-		}
-	}
-}
-
 func TestTheAttemptsOfACallAreJudgedTogether(t *testing.T) {
 	t.Parallel()
 	answer := func(status int, code, message string) error {
@@ -103,17 +79,24 @@ func TestTheAttemptsOfACallAreJudgedTogether(t *testing.T) {
 	}
 	lost, unsent := errors.New("connection reset"), &net.OpError{Op: "dial", Err: errors.New("refused")}
 	stale, limit := answer(412, "StaleFencingToken", "stale"), answer(503, "SlowDown", "")
-	away := answer(503, "ServiceUnavailable", "Nothing was changed.")
-	unknown := answer(503, "ServiceUnavailable", "its outcome is unknown")
+	away := answer(503, "ServiceUnavailable", "The blob store failed. Nothing was changed. Try again.")
+	unknown := answer(503, "ServiceUnavailable", "PostgreSQL was lost …, so its outcome is unknown.")
 	for _, c := range []struct {
 		name     string
 		attempts []error
 		call     error // the call's error; nil: the last attempt's
 		want     history.Outcome
 	}{
-		{"a refusal", []error{stale}, nil, history.Refused},
+		{"stale", []error{stale}, nil, history.Refused},
+		{"expired", []error{answer(403, "ExpiredToken", "expired")}, nil, history.Refused},
+		{"late", []error{answer(400, "RequestTimeout", "Nothing was stored.")}, nil, history.Refused},
 		{"a limit", []error{limit, limit}, nil, history.Refused},
 		{"nothing was changed", []error{limit, away}, nil, history.Failed},
+		{"unknown", []error{unknown}, nil, history.Unknown},
+		{"an internal error", []error{answer(500, "InternalError", "We encountered an internal error.")}, nil, history.Unknown},
+		{"not from the port", []error{answer(400, "", "")}, nil, history.Unknown},
+		{"not from the port either", []error{answer(503, "", "")}, nil, history.Unknown},
+		{"truncated", []error{answer(200, "", "")}, nil, history.Unknown},
 		{"no answer", []error{lost}, nil, history.Unknown},
 		{"no connection", []error{unsent, unsent}, nil, history.Failed},
 		{"no connection after no answer", []error{lost, unsent}, nil, history.Unknown},

@@ -27,49 +27,19 @@ func (damagedAccess) read(context.Context, string) (saw, wrong string, err error
 
 func (d *damaged) acquire(ctx context.Context, a ask) (holding, error) {
 	d.whole = a.whole
-	if d.grants == 0 {
+	if d.grants--; d.grants < 0 {
 		return holding{}, failed(history.Refused, "held", errors.New("held"))
 	}
-	d.grants--
 	h, err := d.memory.acquire(ctx, a)
 	return holding{h.term, damagedAccess{h.access}}, err
-}
-
-// audit audits one resource. It returns how long that took, how many acquisitions were refused, and the error.
-func (d *damaged) audit(t *testing.T) (took time.Duration, refused int, failed error) {
-	t.Helper()
-	cfg := Config{
-		Workers: 1, MaxTTL: time.Second, History: filepath.Join(t.TempDir(), "history"), Gateways: []Gateway{{API: "http://127.0.0.1:1"}},
-	}
-	p, err := start(cfg, []*surface{{name: "memory", registers: row, acquire: d.acquire}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	prober, began := &Prober{p}, time.Now()
-	failed = prober.Audit(t.Context(), 1, "memory", "r")
-	took = time.Since(began)
-	if err := prober.Close(); err != nil {
-		t.Fatal(err)
-	}
-	ops, err := (&history.Reader{Path: cfg.History}).Next()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, op := range ops {
-		if op.Action == history.Acquire && op.Outcome == history.Refused {
-			refused++
-		}
-	}
-	return took, refused, failed
 }
 
 // A read that failed counts whatever the later tries say, and its lease is in nobody's way.
 func TestAnAuditSaysWhatItCouldNotRead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		grants     int
-		unreadable bool
-		refused    bool
+		grants              int
+		unreadable, refused bool
 	}{
 		"always unreadable":           {1000, true, false},
 		"first unreadable, then held": {1, true, true},
@@ -79,13 +49,19 @@ func TestAnAuditSaysWhatItCouldNotRead(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := &damaged{memory: &memory{dice: newDice(1, 7), at: map[string]*shelf{}}, grants: c.grants}
-				took, refused, err := d.audit(t)
-				if err == nil || errors.Is(err, ErrUnreadable) != c.unreadable || took < auditTime || !d.whole {
+				p, err := start(Config{
+					Workers: 1, MaxTTL: time.Second, History: filepath.Join(t.TempDir(), "history"), Gateways: []Gateway{{API: "http://127.0.0.1:1"}},
+				}, []*surface{{name: "memory", registers: row, acquire: d.acquire}})
+				must(t, err)
+				prober, began := &Prober{p}, time.Now()
+				err = prober.Audit(t.Context(), 1, "memory", "r")
+				if took := time.Since(began); err == nil || errors.Is(err, ErrUnreadable) != c.unreadable || took < auditTime || !d.whole {
 					t.Errorf("after %v: %v; whole %v", took, err, d.whole)
 				}
-				if (refused > 0) != c.refused {
+				if refused := p.counts["audit memory acquire refused"]; (refused > 0) != c.refused {
 					t.Errorf("%d acquisitions were refused", refused)
 				}
+				must(t, prober.Close())
 			})
 		})
 	}
@@ -93,7 +69,10 @@ func TestAnAuditSaysWhatItCouldNotRead(t *testing.T) {
 
 func TestAClientThatCannotStartSaysWhy(t *testing.T) {
 	t.Parallel()
-	cfg := Config{Workers: 1, Surfaces: []string{"none"}, History: filepath.Join(t.TempDir(), "history"), Gateways: []Gateway{{API: "http://127.0.0.1:1"}}}
+	cfg := Config{
+		Workers: 1, MaxTTL: time.Second, Surfaces: []string{"none"}, History: filepath.Join(t.TempDir(), "history"),
+		Gateways: []Gateway{{API: "http://127.0.0.1:1"}},
+	}
 	if _, err := NewProber(cfg); err == nil || err.Error() != `no surface is called "none"` {
 		t.Error(err)
 	}

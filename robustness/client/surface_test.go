@@ -3,13 +3,9 @@ package client
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/robustness/history"
@@ -30,7 +26,6 @@ func TestSurfaces(t *testing.T) {
 			t.Run(name+": "+rule, func(t *testing.T) { t.Parallel(); holds(t, w, name) })
 		}
 	}
-	t.Run("what a client records is what happened", func(t *testing.T) { t.Parallel(); recordedIsDone(t, w) })
 	t.Run("an object is written once", func(t *testing.T) { t.Parallel(); writtenOnce(t, w) })
 	t.Run("a key has one lease", func(t *testing.T) { t.Parallel(); oneLeaseOfAKey(t, w) })
 	t.Run("leases of PostgreSQL", func(t *testing.T) { t.Parallel(); postgresLeases(t) })
@@ -171,89 +166,6 @@ func (w *world) agrees(t *testing.T, l *lease, id string, outcome history.Outcom
 	}
 }
 
-// recordedIsDone runs a client on all surfaces, and ends a PostgreSQL session after every second write: the work is the
-// faults' clock, so that a slow machine has no more of them for each write than a fast one.
-func recordedIsDone(t *testing.T, w *world) {
-	cfg := w.cfg
-	cfg.Surfaces, cfg.Workers, cfg.MaxTTL = Surfaces, 8, 3*time.Second
-	cfg.History, cfg.Dir = filepath.Join(t.TempDir(), "history"), t.TempDir()
-	order := Order{Do: Work, Round: 1}
-	for range 8 {
-		order.Resources = append(order.Resources, w.resource(t))
-	}
-	p, err := start(cfg, nil)
-	must(t, err)
-	p.obey(t.Context(), order)
-	r, ctx := &history.Reader{Path: cfg.History}, bounded(t)
-	var ops []history.Op
-	wrote, writes, ended := map[string]int{}, 0, 0
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for enough := false; !enough; {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("written so far: %v; %d sessions ended", wrote, ended)
-		}
-		more, err := r.Next()
-		must(t, err)
-		ops = append(ops, more...)
-		for _, op := range more {
-			if op.Action == history.Write && op.Outcome == history.Done {
-				wrote[op.Surface]++
-				writes++
-			}
-		}
-		for ; ended < writes/2; ended++ {
-			w.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-				WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1`)
-		}
-		enough = true
-		for _, name := range Surfaces {
-			enough = enough && wrote[name] > 0
-		}
-	}
-	t.Logf("written: %v; %d sessions ended; %+v", wrote, ended, p.obey(t.Context(), Order{Do: Rest}))
-	must(t, p.close())
-	more, err := r.Next()
-	must(t, err)
-	w.agree(t, append(ops, more...), order.Resources)
-}
-
-// agree compares a history with the order of effects.
-func (w *world) agree(t *testing.T, ops []history.Op, resources []string) {
-	t.Helper()
-	type effect struct {
-		Register, Value, Overwrote string
-		Token                      int64
-	}
-	all, err := w.admin.Query(t.Context(), `SELECT register, value, overwrote, token FROM judged.effects
-		WHERE replace(resource, 'robust-once', 'robust') = ANY($1) ORDER BY seq`, resources)
-	must(t, err)
-	effects, err := pgx.CollectRows(all, pgx.RowToStructByPos[effect])
-	must(t, err)
-	done := map[string][]effect{}
-	for _, e := range effects {
-		done[e.Value] = append(done[e.Value], e)
-	}
-	for _, op := range history.Last(ops) {
-		if op.Wrong != "" {
-			t.Errorf("%+v", op)
-		}
-		if op.Action != history.Write {
-			continue
-		}
-		if n := len(done[op.ID]); n != 0 && n != len(op.Based) || op.Outcome != history.Unknown && (n > 0) != (op.Outcome == history.Done) {
-			t.Errorf("%d effects of %+v", n, op)
-		}
-		for _, e := range done[op.ID] {
-			if based, ok := op.Based[e.Register]; !ok || based != e.Overwrote || op.Token != e.Token {
-				t.Errorf("%+v was done on %q under %d", op, e.Overwrote, e.Token)
-			}
-		}
-	}
-}
-
 // writtenOnce writes to one object under two leases: the turns are of three tokens.
 func writtenOnce(t *testing.T, w *world) {
 	k := w.worker(t, "s3-once", 1)
@@ -309,9 +221,7 @@ func postgresLeases(t *testing.T) {
 	w := &world{admin: pg.Pool(t), cfg: Config{
 		Workers: 1, MaxTTL: stackTTL, WriterURL: pg.WriterURL, FenceURL: pg.GatewayURL, Gateways: []Gateway{{API: "http://127.0.0.1:1"}},
 	}}
-	effects, err := os.ReadFile(filepath.Join("..", "judge", "effects.sql"))
-	must(t, err)
-	w.exec(t, string(effects))
+	w.judged(t)
 	k := w.worker(t, "library", 1)
 	k.resources = []string{"robust/r0-pg"}
 	l := k.takesAgain(t)
