@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -45,12 +46,8 @@ func main() {
 }
 
 func run(ctx context.Context, only string, record bool) (differ int, err error) {
-	shared, err := read(filepath.Join(folder, "scenarios/shared.txt"))
-	if err != nil {
-		return 0, err
-	}
-	list, err := load(folder, only)
-	if err != nil {
+	shared, list, err := load(folder, only)
+	if err := errors.Join(err, orphans(folder)); err != nil {
 		return 0, err
 	}
 	w, err := start(ctx)
@@ -61,9 +58,9 @@ func run(ctx context.Context, only string, record bool) (differ int, err error) 
 	var failed error
 	for _, s := range list {
 		began := time.Now()
-		t := newTranscript(w)
-		if err := play(ctx, w, t, shared, s.steps); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("%w\n%s", err, t.tail()))
+		t, err := play(ctx, w, shared, s.steps)
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%w\n%s", err, strings.Join(t.lines[max(0, len(t.lines)-12):], "")))
 			continue
 		}
 		path, diff := filepath.Join(folder, "transcripts", s.name+".txt"), ""

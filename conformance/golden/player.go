@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,8 +13,7 @@ type player struct {
 	ctx      context.Context
 	w        *world
 	t        *transcript
-	vars     map[string]string
-	keys     map[string]keys
+	vars     map[string]string // keys NAME are NAME.name, NAME.access, NAME.secret and NAME.session
 	defines  map[string]*step
 	sessions []*session // open ones; steps are about the last
 	ended    bool       // one was ended by the gateway or PostgreSQL
@@ -26,6 +26,7 @@ type directive struct {
 	do    func(p *player, s *step, text string)
 	block bool // steps are indented under it
 	text  bool // lines of its text are
+	late  bool // its variables are not replaced yet
 }
 
 // directives are all that is no request: a request begins with api or a signer's name.
@@ -35,8 +36,7 @@ func directives() map[string]directive {
 		"first":       {do: func(*player, *step, string) {}}, // see load
 		"last":        {do: func(*player, *step, string) {}},
 		"let":         {do: func(p *player, _ *step, text string) { name, value := halves(text, " = "); p.vars[name] = value }},
-		"define":      {do: func(p *player, s *step, name string) { p.defines[name] = s }, block: true},
-		"do":          {do: (*player).doDefined},
+		"define":      {do: (*player).define, block: true, late: true},
 		"each":        {do: (*player).each, block: true},
 		"if":          {do: (*player).when, block: true},
 		"line":        {do: func(p *player, _ *step, text string) { p.t.linef("%s", text) }},
@@ -45,7 +45,6 @@ func directives() map[string]directive {
 		"setup":       {do: (*player).setup},
 		"quiet":       {do: func(p *player, s *step, text string) { p.quiet(s, text) }},
 		"await":       {do: (*player).await},
-		"lease":       {do: (*player).lease},
 		"keys":        {do: (*player).derive},
 		"raw":         {do: (*player).raw},
 		"sql":         {do: func(p *player, _ *step, sql string) { must(p.w.admin.Exec(p.ctx, sql)) }, text: true},
@@ -86,15 +85,9 @@ func must[T any](value T, err error) T {
 
 func failf(format string, args ...any) { try(fmt.Errorf(format, args...)) }
 
-// play plays the steps that all scenarios share, and those of one.
-func play(ctx context.Context, w *world, t *transcript, shared, steps []*step) (err error) {
-	p := &player{ctx: ctx, w: w, t: t, vars: map[string]string{}, keys: map[string]keys{}, defines: map[string]*step{}}
-	p.add("root", root)
-	p.add("anonymous", anonymous)
+// recovered returns the failure that a function panics with.
+func recovered(do func()) (err error) {
 	defer func() {
-		for _, s := range p.sessions {
-			_ = s.conn.Close()
-		}
 		r := recover()
 		if f, is := r.(*failure); is {
 			err = f
@@ -102,15 +95,31 @@ func play(ctx context.Context, w *world, t *transcript, shared, steps []*step) (
 			panic(r)
 		}
 	}()
-	p.play(shared)
-	p.play(steps)
-	switch {
-	case len(t.lines) == 0:
-		err = fmt.Errorf("%s: the scenario records nothing", steps[0].file)
-	case len(p.sessions) > 0:
-		err = fmt.Errorf("%s: a session is open at the end: logout", t.step)
+	do()
+	return nil
+}
+
+func newPlayer(ctx context.Context, w *world) *player {
+	p := &player{ctx: ctx, w: w, t: newTranscript(w), vars: map[string]string{}, defines: map[string]*step{}}
+	p.setKeys("root", keys{name: "root", access: rootAccess, secret: rootSecret})
+	p.setKeys("anonymous", keys{name: "anonymous"})
+	return p
+}
+
+// play plays the steps that all scenarios share, and those of one.
+func play(ctx context.Context, w *world, shared, steps []*step) (*transcript, error) {
+	p, last := newPlayer(ctx, w), steps[len(steps)-1]
+	err := recovered(func() {
+		p.play(shared)
+		p.play(steps)
+	})
+	for _, s := range p.sessions {
+		err = errors.Join(err, last.failf("a session is open at the end: logout"), s.conn.Close())
 	}
-	return err
+	if err == nil && len(p.t.lines) == 0 {
+		err = last.failf("the scenario records nothing")
+	}
+	return p.t, err
 }
 
 // play plays steps. A failure names the step.
@@ -123,22 +132,27 @@ func (p *player) play(steps []*step) {
 
 func (p *player) step(s *step) {
 	defer func() {
-		r := recover()
-		if f, is := r.(*failure); is && f.step == "" {
-			f.step = s.String() + p.loops
-		}
-		if r != nil {
+		if r := recover(); r != nil {
+			if f, is := r.(*failure); is && f.step == "" {
+				f.step = s.String() + p.loops
+			}
 			panic(r)
 		}
 	}()
 	word, text, _ := strings.Cut(s.text, " ")
 	d, found := directives()[word]
-	if !found {
-		d.do, text = (*player).record, s.text
-	} else if d.text {
-		text = strings.TrimSpace(strings.TrimPrefix(s.block(), word))
+	switch {
+	case d.late:
+		d.do(p, s, text)
+	case d.text:
+		d.do(p, s, p.expand(strings.TrimSpace(strings.TrimPrefix(s.block(), word))))
+	case found:
+		d.do(p, s, p.expand(text))
+	case p.defines[word] != nil:
+		p.call(p.defines[word], p.expand(text))
+	default:
+		p.record(s, p.expand(s.text))
 	}
-	d.do(p, s, p.expand(text))
 	try(p.ctx.Err())
 }
 
@@ -190,6 +204,9 @@ func (p *player) value(name string) string {
 	case "replace":
 		with, in, _ := strings.Cut(rest, " ")
 		return strings.ReplaceAll(in, argument, with)
+	case "after":
+		_, rest, _ = strings.Cut(rest, argument)
+		return rest
 	case "chop":
 		return rest[:len(rest)-number()]
 	}
@@ -220,18 +237,29 @@ func halves(text, separator string) (before, after string) {
 	return strings.TrimSpace(before), strings.TrimSpace(after)
 }
 
-func (p *player) doDefined(_ *step, name string) {
-	s, found := p.defines[name]
-	if !found {
-		failf("nothing is defined as %q", name)
+// define makes a directive of the steps under it: its first word is the name, and each variable after it a parameter.
+func (p *player) define(s *step, text string) {
+	name, _, _ := strings.Cut(text, " ")
+	p.defines[name] = s
+}
+
+// call plays a defined directive. Its last parameter may contain blanks.
+func (p *player) call(s *step, text string) {
+	parameters := strings.Fields(s.text)[2:]
+	arguments := strings.SplitN(text, " ", len(parameters))
+	for i, name := range parameters {
+		if i >= len(arguments) {
+			failf("write: %s", s.text[len("define "):])
+		}
+		p.vars[strings.Trim(name, "${}")] = arguments[i]
 	}
 	p.play(s.under)
 }
 
-// each plays the steps under it for each word after in, or for each row of its table.
+// each plays the step after the arrow, or those under it, for each word after in, or for each row of its table.
 func (p *player) each(s *step, text string) {
 	head, words, list := strings.Cut(text+" ", " in ")
-	rows, steps := s.table()
+	rows := s.rows
 	if list {
 		rows = strings.Fields(words + " " + p.expand(strings.Join(rows, " ")))
 	}
@@ -251,7 +279,7 @@ func (p *player) each(s *step, text string) {
 			}
 		}
 		p.loops = outer + " (" + names[0] + "=" + values[0] + ")"
-		p.play(steps)
+		p.play(s.under)
 	}
 	p.loops = outer
 }
@@ -279,9 +307,6 @@ func (p *player) row(s *step, label string) {
 }
 
 func (p *player) cell(s *step, text string) {
-	name, request, found := strings.Cut(text, ": ")
-	if !found {
-		failf("write: cell NAME: REQUEST")
-	}
+	name, request := halves(text, ": ")
 	p.cells = append(p.cells, name+": "+p.quiet(s, request).brief())
 }

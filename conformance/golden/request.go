@@ -36,11 +36,10 @@ func (p *player) newRequest(s *step, text string) *request {
 	r := &request{header: map[string]string{}, unsigned: map[string]string{}, option: map[string]string{}}
 	parts := p.parts(s, text)
 	words := strings.SplitN(parts[0], " ", 3)
-	as, found := p.keys[words[0]]
-	if !found && words[0] != "api" {
-		failf("no lease or keys are named %q so far", words[0])
+	if r.api = words[0] == "api"; !r.api {
+		r.as = p.getKeys(words[0])
 	}
-	r.api, r.as, r.method, r.target = !found, as, words[1], words[2]
+	r.method, r.target = words[1], words[2]
 	for _, part := range parts[1:] {
 		if m := isHeader.FindStringSubmatch(part); m != nil {
 			r.header[m[1]] = m[2]
@@ -258,32 +257,4 @@ func (r *request) complete() error {
 		}
 	}
 	return nil
-}
-
-// lease is a lease with its credentials.
-type lease struct {
-	token, grant, handle string
-	keys                 keys
-}
-
-// acquire takes a lease outside the transcript.
-func acquire(ctx context.Context, w *world, resource string) (l lease, err error) {
-	a, err := post(ctx, w, "/v1/leases", fmt.Sprintf(`{"resource":%q,"ttl":"5m","holder":"golden"}`, resource))
-	if err != nil {
-		return l, err
-	}
-	l = lease{token: a.field("token"), grant: a.field("grant"), handle: a.field("handle")}
-	if a, err = post(ctx, w, "/v1/leases/credentials", fmt.Sprintf(`{"handle":%q}`, l.handle)); err == nil {
-		l.keys = keys{"holder of " + resource + " with token " + l.token, a.field("access_key_id"), a.field("secret_access_key"), a.field("session_token")}
-	}
-	return l, err
-}
-
-func post(ctx context.Context, w *world, path, body string) (*reply, error) {
-	r := &request{api: true, method: http.MethodPost, target: path, body: body}
-	err := r.send(ctx, w)
-	if err == nil && r.answer.status >= http.StatusBadRequest {
-		err = fmt.Errorf("POST %s: %d %s", path, r.answer.status, r.answer.body)
-	}
-	return r.answer, err
 }

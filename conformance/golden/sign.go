@@ -24,11 +24,6 @@ import (
 // keys sign requests to the S3 port. The zero value signs none.
 type keys struct{ name, access, secret, session string }
 
-var (
-	root      = keys{name: "root", access: rootAccess, secret: rootSecret}
-	anonymous = keys{name: "anonymous"}
-)
-
 // sessionOf derives the credentials of a token from the master key, as every gateway with this key does.
 func sessionOf(resource string, token uint64, expires time.Time) keys {
 	master, _ := hex.DecodeString(masterKey)
@@ -63,12 +58,14 @@ func (k keys) credentials() aws.Credentials {
 	return aws.Credentials{AccessKeyID: k.access, SecretAccessKey: k.secret, SessionToken: k.session}
 }
 
+func plainPath(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }
+
 func (k keys) sign(ctx context.Context, req *http.Request, payload string, at time.Time) error {
-	return v4.NewSigner().SignHTTP(ctx, k.credentials(), req, payload, "s3", region, at, func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
+	return v4.NewSigner().SignHTTP(ctx, k.credentials(), req, payload, "s3", region, at, plainPath)
 }
 
 func (k keys) presign(ctx context.Context, req *http.Request, at time.Time) (url string, err error) {
-	url, _, err = v4.NewSigner().PresignHTTP(ctx, k.credentials(), req, unsignedPayload, "s3", region, at, func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
+	url, _, err = v4.NewSigner().PresignHTTP(ctx, k.credentials(), req, unsignedPayload, "s3", region, at, plainPath)
 	return url, err
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"maps"
 	"net/http"
 	"os/exec"
 	"slices"
@@ -59,52 +58,41 @@ func (p *player) await(s *step, text string) {
 	}
 }
 
-// lease acquires a lease and its credentials.
-func (p *player) lease(_ *step, text string) {
-	name, resource := halves(text, " of ")
-	l := must(acquire(p.ctx, p.w, resource))
-	_, seal, _ := strings.Cut(l.grant, ".")
-	p.add(name, l.keys)
-	maps.Copy(p.vars, map[string]string{name + ".token": l.token, name + ".grant": l.grant, name + ".seal": seal, name + ".handle": l.handle})
+func (p *player) setKeys(name string, k keys) {
+	p.vars[name+".name"], p.vars[name+".access"], p.vars[name+".secret"], p.vars[name+".session"] = k.name, k.access, k.secret, k.session
 }
 
-// add adds keys.
-func (p *player) add(name string, k keys) {
-	p.keys[name] = k
-	maps.Copy(p.vars, map[string]string{name + ".name": k.name, name + ".access": k.access, name + ".secret": k.secret, name + ".session": k.session})
+func (p *player) getKeys(name string) keys {
+	if _, set := p.vars[name+".access"]; !set {
+		failf("no lease or keys are named %q so far", name)
+	}
+	return keys{p.vars[name+".name"], p.vars[name+".access"], p.vars[name+".secret"], p.vars[name+".session"]}
 }
 
 // derive makes keys: others that are changed, or those of a token that the gateway may never have issued.
 func (p *player) derive(s *step, text string) {
 	parts := p.parts(s, text)
 	name, base := halves(parts[0], " = ")
-	k, found := p.keys[base]
-	if !found {
-		var token uint64
-		var resource, valid string
-		if _, err := fmt.Sscanf(base, "token %d of %s for %s", &token, &resource, &valid); err != nil {
-			failf("%q is no lease or keys, nor of the form token N of RESOURCE for DURATION", base)
-		}
-		k = sessionOf(resource, token, time.Now().Add(must(time.ParseDuration(valid))))
+	var token uint64
+	var resource, valid string
+	if n, _ := fmt.Sscanf(base, "token %d of %s for %s", &token, &resource, &valid); n == 3 {
+		p.setKeys(name, sessionOf(resource, token, time.Now().Add(must(time.ParseDuration(valid)))))
+	} else {
+		p.setKeys(name, p.getKeys(base))
 	}
 	for _, part := range parts[1:] {
 		field, value, _ := strings.Cut(part, " ")
-		into := map[string]*string{"called": &k.name, "access": &k.access, "secret": &k.secret, "session": &k.session}[field]
-		if into == nil {
-			failf("keys have no %q", field)
+		if _, is := p.vars[name+"."+field]; !is {
+			failf("keys have no %q, but name, access, secret and session", field)
 		}
-		*into = value
+		p.vars[name+"."+field] = value
 	}
-	p.add(name, k)
 }
 
 // raw sends bytes to the port of the API or of S3.
 func (p *player) raw(_ *step, text string) {
 	port, text, _ := strings.Cut(text, " ")
-	addr, known := map[string]string{"api": p.w.api, "s3": p.w.s3}[port]
-	if !known {
-		failf("write: raw api BYTES, or raw s3 BYTES")
-	}
+	addr := map[string]string{"api": p.w.api, "s3": p.w.s3}[port]
 	sent := must(unquoted(text))
 	p.t.linef("=== %.60q", sent)
 	p.t.answer(must(exchange(p.ctx, addr, http.MethodGet, []byte(sent), false)))
