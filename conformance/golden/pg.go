@@ -20,9 +20,7 @@ type session struct {
 	t     *transcript
 	conn  net.Conn
 	front *pgproto3.Frontend
-	over  bool
-	began bool // it was ready
-	ended bool // by the gateway or PostgreSQL, after it was ready
+	over  bool // the gateway or PostgreSQL closed the connection
 }
 
 // login sends a startup message and answers the authentication requests until the session is ready or refused. It returns
@@ -52,16 +50,12 @@ func (s *session) flush(messages ...pgproto3.FrontendMessage) {
 	for _, m := range messages {
 		s.front.Send(m)
 	}
-	if s.front.Flush() != nil {
-		s.over = true
-	}
+	_ = s.front.Flush() // receive notices
 }
 
 // close ends the session.
 func (s *session) close() {
-	if !s.over {
-		s.flush(&pgproto3.Terminate{})
-	}
+	s.flush(&pgproto3.Terminate{})
 	_ = s.conn.Close()
 	s.t.write("\n")
 }
@@ -77,12 +71,6 @@ func (s *session) receive() pgproto3.BackendMessage {
 		s.over = true
 		s.t.linef("< (closed)")
 		return nil
-	}
-	switch m := m.(type) {
-	case *pgproto3.ReadyForQuery:
-		s.began = true
-	case *pgproto3.ErrorResponse:
-		s.ended = s.ended || s.began && m.Severity == "FATAL"
 	}
 	s.t.prefixed("< ", described(m))
 	return m

@@ -16,7 +16,6 @@ type player struct {
 	vars     map[string]string // keys NAME are NAME.name, NAME.access, NAME.secret and NAME.session
 	defines  map[string]*step
 	sessions []*session // open ones; steps are about the last
-	ended    bool       // one was ended by the gateway or PostgreSQL
 	cells    []string   // of the row in progress
 	loops    string     // values of the loops around the step
 }
@@ -26,7 +25,6 @@ type directive struct {
 	do    func(p *player, s *step, text string)
 	block bool // steps are indented under it
 	text  bool // lines of its text are
-	late  bool // its variables are not replaced yet
 }
 
 // directives are all that is no request: a request begins with api or a signer's name.
@@ -36,7 +34,7 @@ func directives() map[string]directive {
 		"first":       {do: func(*player, *step, string) {}}, // see load
 		"last":        {do: func(*player, *step, string) {}},
 		"let":         {do: func(p *player, _ *step, text string) { name, value := halves(text, " = "); p.vars[name] = value }},
-		"define":      {do: (*player).define, block: true, late: true},
+		"define":      {block: true}, // see step and call
 		"each":        {do: (*player).each, block: true},
 		"if":          {do: (*player).when, block: true},
 		"line":        {do: func(p *player, _ *step, text string) { p.t.linef("%s", text) }},
@@ -142,8 +140,9 @@ func (p *player) step(s *step) {
 	word, text, _ := strings.Cut(s.text, " ")
 	d, found := directives()[word]
 	switch {
-	case d.late:
-		d.do(p, s, text)
+	case word == "define":
+		name, _, _ := strings.Cut(text, " ")
+		p.defines[name] = s
 	case d.text:
 		d.do(p, s, p.expand(strings.TrimSpace(strings.TrimPrefix(s.block(), word))))
 	case found:
@@ -198,7 +197,7 @@ func (p *player) value(name string) string {
 		rest, _, _ = strings.Cut(rest, argument)
 		return rest
 	case "repeat":
-		return strings.Repeat(rest, number())
+		return strings.Repeat(rest, max(0, number()))
 	case "pad":
 		return fmt.Sprintf("%-*s", number(), rest)
 	case "replace":
@@ -208,7 +207,7 @@ func (p *player) value(name string) string {
 		_, rest, _ = strings.Cut(rest, argument)
 		return rest
 	case "chop":
-		return rest[:len(rest)-number()]
+		return rest[:max(0, len(rest)-number())]
 	}
 	if !strings.HasSuffix(name, "?") {
 		failf("variable %q is not set", name)
@@ -237,21 +236,17 @@ func halves(text, separator string) (before, after string) {
 	return strings.TrimSpace(before), strings.TrimSpace(after)
 }
 
-// define makes a directive of the steps under it: its first word is the name, and each variable after it a parameter.
-func (p *player) define(s *step, text string) {
-	name, _, _ := strings.Cut(text, " ")
-	p.defines[name] = s
-}
-
-// call plays a defined directive. Its last parameter may contain blanks.
+// call plays what is defined as NAME PARAMETERS. A parameter is a variable, or a word that reads well; the last one may
+// contain blanks.
 func (p *player) call(s *step, text string) {
 	parameters := strings.Fields(s.text)[2:]
 	arguments := strings.SplitN(text, " ", len(parameters))
 	for i, name := range parameters {
-		if i >= len(arguments) {
-			failf("write: %s", s.text[len("define "):])
+		variable, is := strings.CutPrefix(name, "${")
+		if i >= len(arguments) || !is && name != arguments[i] {
+			failf("write: %s", strings.TrimPrefix(s.text, "define "))
 		}
-		p.vars[strings.Trim(name, "${}")] = arguments[i]
+		p.vars[strings.TrimSuffix(variable, "}")] = arguments[i]
 	}
 	p.play(s.under)
 }
@@ -278,7 +273,7 @@ func (p *player) each(s *step, text string) {
 				p.vars[name] = ""
 			}
 		}
-		p.loops = outer + " (" + names[0] + "=" + values[0] + ")"
+		p.loops = outer + " (" + names[0] + "=" + strings.TrimSpace(values[0]) + ")"
 		p.play(s.under)
 	}
 	p.loops = outer

@@ -36,6 +36,9 @@ func (p *player) newRequest(s *step, text string) *request {
 	r := &request{header: map[string]string{}, unsigned: map[string]string{}, option: map[string]string{}}
 	parts := p.parts(s, text)
 	words := strings.SplitN(parts[0], " ", 3)
+	if len(words) < 3 {
+		failf("write: api METHOD TARGET, or LEASE-OR-KEYS METHOD TARGET")
+	}
 	if r.api = words[0] == "api"; !r.api {
 		r.as = p.getKeys(words[0])
 	}
@@ -60,6 +63,9 @@ func (p *player) newRequest(s *step, text string) *request {
 			r.changes = append(r.changes, [2]string{from, must(unquoted(to))})
 		case "take":
 			variable, what := halves(value, " = ")
+			if what == "" {
+				failf("write: take VARIABLE = <ELEMENT>, .FIELD, ~PATTERN, status, brief or a header")
+			}
 			r.takes = append(r.takes, [2]string{variable, what})
 		case "body":
 			r.body = value
@@ -83,27 +89,21 @@ func unquoted(text string) (string, error) {
 
 // describe writes the request.
 func (r *request) describe(t *transcript) {
-	title := fmt.Sprintf("=== %s %s", r.method, r.target)
+	title, separator := fmt.Sprintf("=== %s %s", r.method, r.target), " "
 	if !r.api {
 		title += " (" + r.as.name + ")"
 	}
-	var how []string
-	for _, h := range []struct {
-		is     bool
-		format string
-		value  any
-	}{
-		{r.option["host"] != "", "host %s", r.option["host"]},
-		{r.presigned != 0, "presigned for %s", r.presigned},
-		{r.ago != 0, "signed %s ago", r.ago},
-		{r.option["payload"] != "", "payload %s", r.option["payload"]},
-		{r.option["note"] != "", "%s", r.option["note"]},
-	} {
-		if h.is {
-			how = append(how, fmt.Sprintf(h.format, h.value))
+	add := func(is bool, how string) {
+		if is {
+			title, separator = title+separator+how, ", "
 		}
 	}
-	t.linef("%s", strings.TrimSuffix(title+" "+strings.Join(how, ", "), " "))
+	add(r.option["host"] != "", "host "+r.option["host"])
+	add(r.presigned != 0, "presigned for "+r.presigned.String())
+	add(r.ago != 0, "signed "+r.ago.String()+" ago")
+	add(r.option["payload"] != "", "payload "+r.option["payload"])
+	add(r.option["note"] != "", r.option["note"])
+	t.linef("%s", title)
 	for _, name := range sorted(r.header) {
 		t.linef("> %s: %s", name, r.header[name])
 	}

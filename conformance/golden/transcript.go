@@ -26,9 +26,6 @@ func newTranscript(w *world) *transcript {
 
 func (t *transcript) String() string { return strings.Join(t.lines, "") }
 
-// truncate removes the lines after the first n.
-func (t *transcript) truncate(n int) { t.lines, t.steps = t.lines[:n], t.steps[:n] }
-
 func (t *transcript) write(text string) {
 	for line := range strings.Lines(text) {
 		t.lines, t.steps = append(t.lines, line), append(t.steps, t.step)
@@ -171,15 +168,14 @@ var varying = []struct {
 }
 
 var (
-	signing   = regexp.MustCompile(`<(?:StringToSign|StringToSignBytes|CanonicalRequest|CanonicalRequestBytes|SignatureProvided)>([^<]*)`)
-	digits32  = regexp.MustCompile(`\b[0-9a-f]{32}\b(-\d+)?`)
-	leftovers = regexp.MustCompile(`\r`)
+	signing  = regexp.MustCompile(`<(?:StringToSign|StringToSignBytes|CanonicalRequest|CanonicalRequestBytes|SignatureProvided)>([^<]*)`)
+	digits32 = regexp.MustCompile(`\b[0-9a-f]{32}\b(-\d+)?`)
 )
 
 // of masks a text.
 func (m *mask) of(text string) string {
 	text = replaceGroup(signing, text, func(string) string { return "<signing>" })
-	text = leftovers.ReplaceAllString(m.fixed.Replace(text), "")
+	text = strings.ReplaceAll(m.fixed.Replace(text), "\r", "")
 	for _, v := range varying {
 		text = replaceGroup(v.pattern, text, func(value string) string {
 			if !v.numbered {

@@ -52,16 +52,19 @@ func exchange(ctx context.Context, addr, method string, sent []byte, ends bool) 
 			_ = half.CloseWrite()
 		}
 	}()
-	r := new(reply)
-	in := bufio.NewReader(conn)
+	r, in := new(reply), bufio.NewReader(conn)
 	for {
-		head, err := readHead(in)
-		if err != nil {
+		head := ""
+		for !strings.HasSuffix(head, "\r\n\r\n") {
+			line, err := in.ReadString('\n')
 			if errors.Is(err, io.EOF) {
 				r.head = append(r.head, "connection closed")
 				return r, nil
 			}
-			return nil, err
+			if err != nil {
+				return nil, err
+			}
+			head += line
 		}
 		lines := strings.Split(strings.TrimRight(head, "\r\n"), "\r\n")
 		slices.SortFunc(lines[1:], func(a, b string) int { return strings.Compare(strings.ToLower(a), strings.ToLower(b)) })
@@ -79,20 +82,6 @@ func exchange(ctx context.Context, addr, method string, sent []byte, ends bool) 
 		}
 		r.status, r.header, r.body = res.StatusCode, res.Header, string(body)
 		return r, res.Body.Close()
-	}
-}
-
-func readHead(in *bufio.Reader) (string, error) {
-	var head strings.Builder
-	for {
-		line, err := in.ReadString('\n')
-		head.WriteString(line)
-		if err != nil {
-			return "", err
-		}
-		if strings.TrimRight(line, "\r\n") == "" {
-			return head.String(), nil
-		}
 	}
 }
 
