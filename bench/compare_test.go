@@ -2,15 +2,6 @@ package main
 
 import "testing"
 
-// pairs returns samples whose rates are the base's times the ratios.
-func pairs(tree, again []float64) *result {
-	r := &result{}
-	for i := range tree {
-		r.add([3]sample{{rate: 1000}, {rate: 1000 * tree[i]}, {rate: 1000 * again[i]}})
-	}
-	return r
-}
-
 func TestSlowerIsBeyondTheLimitAndTheNoise(t *testing.T) {
 	t.Parallel()
 	calm := []float64{1, 0.99, 1.01, 1, 0.99, 1.01, 1, 0.995, 1.005, 1}
@@ -27,15 +18,20 @@ func TestSlowerIsBeyondTheLimitAndTheNoise(t *testing.T) {
 		"faster":                   {scaled(calm, 1.5), calm, false},
 		"8 % slower, as the base":  {scaled(calm, 0.92), scaled(calm, 0.9), false},
 	} {
-		if v := pairs(c.tree, c.again).verdict(0.05, speeds[0].of); v.slower != c.slower {
+		v := judge(scaled(make([]float64, len(calm)), 0, 1000), scaled(c.tree, 1000), scaled(c.again, 1000))
+		if slower := v.ratio < v.least(); slower != c.slower {
 			t.Errorf("%s: %+v", name, v)
 		}
 	}
 }
 
-func scaled(values []float64, by float64) (out []float64) {
+// scaled returns the values times a factor, plus something.
+func scaled(values []float64, by float64, plus ...float64) (out []float64) {
 	for _, v := range values {
 		out = append(out, v*by)
+		for _, p := range plus {
+			out[len(out)-1] += p
+		}
 	}
 	return out
 }
