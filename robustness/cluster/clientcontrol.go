@@ -48,7 +48,8 @@ func (k *Client) Err() error {
 	return k.err
 }
 
-// Freeze stops the process and its children.
+// Freeze stops the process. Programs that it has started go on, in groups of their own. A signal to its group could stop
+// one that has not become its program yet, for which the process waits in vfork(2): neither would ever be stopped.
 func (k *Client) Freeze() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -58,9 +59,6 @@ func (k *Client) Freeze() error {
 	default:
 	}
 	k.frozen = true
-	if err := syscall.Kill(-k.cmd.Process.Pid, syscall.SIGSTOP); err != nil {
-		return err
-	}
 	return child.Freeze(k.cmd.Process.Pid)
 }
 
