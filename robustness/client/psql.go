@@ -66,9 +66,13 @@ func (e *env) run(ctx context.Context, a ask) (holding, error) {
 	h := &psql{program: p, stops: e.dice.chance(2)}
 	t := &term{slow: true, deadline: func() time.Time { return time.Time{} }, release: h.release} // `run` does not report it
 	line, err := p.line(ctx)
-	for i, text := range strings.Fields(line) {
-		token, parsed := strconv.ParseInt(text, 10, 64)
-		err = errors.Join(err, parsed)
+	tokens := strings.Fields(line)
+	if err == nil && len(tokens) != len(a.resources) {
+		err = fmt.Errorf("it printed %q", line)
+	}
+	for i := 0; err == nil && i < len(tokens); i++ {
+		var token int64
+		token, err = strconv.ParseInt(tokens[i], 10, 64)
 		t.grants = append(t.grants, fence.Grant{Resource: a.resources[i], Token: fence.Token(token)})
 	}
 	if err == nil {
@@ -133,7 +137,7 @@ func (h *psql) say(ctx context.Context, sql string, args []any) (a answer, err e
 		a.rows = fields[2]
 		return a, nil
 	}
-	h.program.kill()
+	_, _ = h.program.kill()
 	return a, err
 }
 
