@@ -137,16 +137,17 @@ func signal(p *child.Process, sig syscall.Signal) error {
 	}
 }
 
-// Freeze stops the process and its children (SIGSTOP).
+// Freeze stops the process (SIGSTOP). Programs that it has started go on. A signal to its group could stop one that has
+// not become its program yet, for which the process waits in vfork(2): neither would ever be stopped.
 func (p *process) Freeze() error {
 	proc := p.last()
-	if err := signal(proc, syscall.SIGSTOP); err != nil {
+	if err := signal(proc, 0); err != nil {
 		return fmt.Errorf("%s: %w", p.Name, err)
 	}
 	return child.Freeze(proc.Pid())
 }
 
-// Thaw resumes them.
+// Thaw resumes it.
 func (p *process) Thaw() error { return unlessEnded(signal(p.last(), syscall.SIGCONT)) }
 
 // Kill ends the process and its children like kill -9, and returns when it is gone.

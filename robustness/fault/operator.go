@@ -217,7 +217,7 @@ func (s *Stage) setRules(
 func sweep(ctx context.Context, s *Stage) error {
 	ages := make([]named, 1+s.Rand.IntN(3))
 	for i := range ages {
-		ages[i] = named(s.between(500*ms, 5*sec).String())
+		ages[i] = bare(s.between(500*ms, 5*sec).String())
 	}
 	return s.repeat(ctx, 300*ms, func() error {
 		return each(ages, ErrNotDone, func(age named) error {
