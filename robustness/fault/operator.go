@@ -220,7 +220,7 @@ func sweep(ctx context.Context, s *Stage) error {
 		ages[i] = bare(s.between(500*ms, 5*sec).String())
 	}
 	return s.repeat(ctx, 300*ms, func() error {
-		return each(ages, ErrNotDone, func(age named) error {
+		return each(ages, ErrNotDone, func(age bare) error {
 			return s.tool(ctx, "objects", "sweep",
 				"--pending-age", age.ID(), "--superseded-age", age.ID(), "--shorten-grace", "--unknown", "--unknown-age", age.ID())
 		})
