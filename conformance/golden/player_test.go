@@ -23,24 +23,6 @@ func written(t *testing.T, text string) (*transcript, error) {
 	return p.t, recovered(func() { p.play(steps) })
 }
 
-func TestVariablesTablesAndDefinitions(t *testing.T) {
-	t.Parallel()
-	got, err := written(t, `
-let a = ${repeat 2 x}
-define say ${what} to ${whom}
-  line ${what}, ${whom}
-each left | right
-  - ${a} | {"k":{}}
-  - b |
-  if ${right} !=
-    line ${left} ${right}
-each word in one "" -> say <${word}> to all of you
-`)
-	if want := "xx {\"k\":{}}\n<one>, all of you\n<>, all of you\n"; err != nil || got.String() != want {
-		t.Errorf("wrote %q and %v, want %q", got, err, want)
-	}
-}
-
 func TestAMistakeIsNamedWithItsLine(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

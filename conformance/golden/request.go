@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 )
 
 // request is an HTTP request to the API, or to the S3 port with somebody's signature.
@@ -117,46 +119,36 @@ func (r *request) describe(t *transcript) {
 }
 
 // send sends the request.
-func (r *request) send(ctx context.Context, w *world) error {
+func (r *request) send(ctx context.Context, w *world) {
 	addr := w.s3
 	if r.api {
 		addr = w.api
 	}
-	sent, err := r.bytes(ctx, addr)
-	if err != nil {
-		return err
-	}
+	sent := r.bytes(ctx, addr)
 	for _, c := range r.changes {
-		pattern, err := regexp.Compile(c[0])
-		if err != nil || !pattern.Match(sent) {
-			return fmt.Errorf("the request has nothing like %q to replace: %w", c[0], err)
+		pattern := must(regexp.Compile(c[0]))
+		if !pattern.Match(sent) {
+			failf("the request has nothing like %q to replace", c[0])
 		}
 		sent = pattern.ReplaceAllLiteral(sent, []byte(c[1]))
 	}
 	_, cut := r.option["cut-short"]
-	r.answer, err = exchange(ctx, addr, r.method, sent, cut)
-	return err
+	r.answer = exchange(ctx, addr, r.method, sent, cut)
 }
 
 // bytes returns the signed request.
-func (r *request) bytes(ctx context.Context, addr string) ([]byte, error) {
+func (r *request) bytes(ctx context.Context, addr string) []byte {
 	at, body, payload, trailer := time.Now().Add(-r.ago), r.body, r.option["payload"], r.option["trailer"]
 	streaming := strings.HasPrefix(payload, "STREAMING-")
-	_, transfer := r.option["chunked"]
-	if host := r.option["host"]; host != "" {
-		addr = host
-	}
-	location, header := "http://"+addr, http.Header{"User-Agent": {"golden"}}
+	_, unsized := r.option["chunked"]
+	target, header := "http://"+cmp.Or(r.option["host"], addr), http.Header{"User-Agent": {"golden"}}
 	if r.api {
 		header.Set("Authorization", "Bearer "+bearer)
 		header.Set("Content-Type", "application/json")
 	} else {
-		location += r.target
+		target += r.target
 	}
-	req, err := http.NewRequestWithContext(ctx, r.method, location, nil)
-	if err != nil {
-		return nil, err
-	}
+	req := must(http.NewRequestWithContext(ctx, r.method, target, nil))
 	if req.Header = header; r.api {
 		req.URL.Opaque = r.target
 	}
@@ -173,12 +165,10 @@ func (r *request) bytes(ctx context.Context, addr string) ([]byte, error) {
 			header.Set("X-Amz-Trailer", name)
 		}
 	}
-	if req.ContentLength = int64(len(body)); transfer {
+	if req.ContentLength = int64(len(body)); unsized {
 		req.ContentLength = -1
 	}
-	if err := r.sign(ctx, req, at); err != nil {
-		return nil, err
-	}
+	r.sign(ctx, req, at)
 	if streaming {
 		_, seed, _ := strings.Cut(header.Get("Authorization"), "Signature=")
 		body = r.as.chunked(payload, r.body, trailer, seed, at)
@@ -188,31 +178,29 @@ func (r *request) bytes(ctx context.Context, addr string) ([]byte, error) {
 			header.Del(name)
 		}
 	}
-	if req.Body = http.NoBody; body != "" || transfer {
+	if req.Body = http.NoBody; body != "" || unsized {
 		req.Body = io.NopCloser(strings.NewReader(body))
 	}
 	var out bytes.Buffer
-	err = req.Write(&out)
-	return out.Bytes(), err
+	try(req.Write(&out))
+	return out.Bytes()
 }
 
-func (r *request) sign(ctx context.Context, req *http.Request, at time.Time) error {
+func (r *request) sign(ctx context.Context, req *http.Request, at time.Time) {
 	switch {
 	case r.as.access == "":
-		return nil
 	case r.presigned != 0:
 		query := req.URL.Query()
 		query.Set("X-Amz-Expires", strconv.Itoa(int(r.presigned.Seconds())))
 		req.URL.RawQuery = query.Encode()
-		signed, err := r.as.presign(ctx, req, at)
-		if err == nil {
-			req.URL, err = url.Parse(signed)
-		}
-		return err
+		signed, _, err := v4.NewSigner().PresignHTTP(ctx, r.as.credentials(), req, unsignedPayload, "s3", region, at, plainPath)
+		try(err)
+		req.URL = must(url.Parse(signed))
+	default:
+		payload := cmp.Or(r.option["payload"], unsignedPayload)
+		req.Header.Set("X-Amz-Content-Sha256", payload)
+		try(v4.NewSigner().SignHTTP(ctx, r.as.credentials(), req, payload, "s3", region, at, plainPath))
 	}
-	payload := cmp.Or(r.option["payload"], unsignedPayload)
-	req.Header.Set("X-Amz-Content-Sha256", payload)
-	return r.as.sign(ctx, req, payload, at)
 }
 
 // brief is an answer's status and code; of the API also the challenge.

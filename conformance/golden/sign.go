@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/md5" //nolint:gosec // ETags, Content-MD5 and PostgreSQL's older passwords are MD5
@@ -11,7 +10,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"maps"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,15 +57,6 @@ func (k keys) credentials() aws.Credentials {
 }
 
 func plainPath(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }
-
-func (k keys) sign(ctx context.Context, req *http.Request, payload string, at time.Time) error {
-	return v4.NewSigner().SignHTTP(ctx, k.credentials(), req, payload, "s3", region, at, plainPath)
-}
-
-func (k keys) presign(ctx context.Context, req *http.Request, at time.Time) (url string, err error) {
-	url, _, err = v4.NewSigner().PresignHTTP(ctx, k.credentials(), req, unsignedPayload, "s3", region, at, plainPath)
-	return url, err
-}
 
 // signingKey is the day's signing key of Signature Version 4.
 func (k keys) signingKey(at time.Time) []byte {

@@ -31,7 +31,7 @@ func (p *player) quiet(s *step, text string) *request {
 
 // send sends a request, and takes from the answer what is there.
 func (p *player) send(r *request) {
-	try(r.send(p.ctx, p.w))
+	r.send(p.ctx, p.w)
 	for _, t := range r.takes {
 		p.vars[t[0]] = r.taken(t[1])
 	}
@@ -95,7 +95,7 @@ func (p *player) raw(_ *step, text string) {
 	addr := map[string]string{"api": p.w.api, "s3": p.w.s3}[port]
 	sent := must(unquoted(text))
 	p.t.linef("=== %.60q", sent)
-	p.t.answer(must(exchange(p.ctx, addr, http.MethodGet, []byte(sent), false)))
+	p.t.answer(exchange(p.ctx, addr, http.MethodGet, []byte(sent), false))
 }
 
 // rows writes what a query returns, which the superuser runs.
@@ -158,7 +158,7 @@ func (p *player) login(s *step, text string) {
 // connect opens a connection without a startup message.
 func (p *player) connect(_ *step, title string) {
 	p.t.linef("=== %s", title)
-	conn := must(dial(p.ctx, p.w.pgPort))
+	conn := dial(p.ctx, p.w.pgPort)
 	p.sessions = append(p.sessions, &session{t: p.t, conn: conn, front: pgproto3.NewFrontend(conn, conn)})
 }
 

@@ -40,11 +40,8 @@ func (r *reply) field(name string) string {
 
 // exchange sends bytes on a new connection and reads the answers up to a final one. If ends is set, it closes the
 // sending side after the last byte.
-func exchange(ctx context.Context, addr, method string, sent []byte, ends bool) (*reply, error) {
-	conn, err := dial(ctx, addr)
-	if err != nil {
-		return nil, err
-	}
+func exchange(ctx context.Context, addr, method string, sent []byte, ends bool) *reply {
+	conn := dial(ctx, addr)
 	defer func() { _ = conn.Close() }()
 	go func() { // the server may answer before it has read everything
 		_, _ = conn.Write(sent)
@@ -53,44 +50,33 @@ func exchange(ctx context.Context, addr, method string, sent []byte, ends bool) 
 		}
 	}()
 	r, in := new(reply), bufio.NewReader(conn)
-	for {
+	for r.status < http.StatusOK {
 		head := ""
 		for !strings.HasSuffix(head, "\r\n\r\n") {
 			line, err := in.ReadString('\n')
 			if errors.Is(err, io.EOF) {
 				r.head = append(r.head, "connection closed")
-				return r, nil
+				return r
 			}
-			if err != nil {
-				return nil, err
-			}
-			head += line
+			head += must(line, err)
 		}
 		lines := strings.Split(strings.TrimRight(head, "\r\n"), "\r\n")
 		slices.SortFunc(lines[1:], func(a, b string) int { return strings.Compare(strings.ToLower(a), strings.ToLower(b)) })
 		r.head = append(r.head, lines...)
-		res, err := http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader(head), in)), &http.Request{Method: method})
-		if err != nil {
-			return nil, err
-		}
-		if res.StatusCode < http.StatusOK {
-			continue
-		}
+		res := must(http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader(head), in)), &http.Request{Method: method}))
 		body, err := io.ReadAll(res.Body)
 		if err != nil {
 			r.head = append(r.head, "the body ends early")
 		}
 		r.status, r.header, r.body = res.StatusCode, res.Header, string(body)
-		return r, res.Body.Close()
+		try(res.Body.Close())
 	}
+	return r
 }
 
 // dial opens a connection with timeouts for all operations.
-func dial(ctx context.Context, addr string) (net.Conn, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	return conn, conn.SetDeadline(time.Now().Add(20 * time.Second))
+func dial(ctx context.Context, addr string) net.Conn {
+	conn := must(new(net.Dialer).DialContext(ctx, "tcp", addr))
+	try(conn.SetDeadline(time.Now().Add(20 * time.Second)))
+	return conn
 }
