@@ -87,21 +87,22 @@ def needs_retry(request_dict, response=None, caught_exception=None, **kwargs):
     request = writer(request_dict["headers"])
     if request:
         request.sending = False
-        if response is not None:
+        if response is not None and response[0].status_code >= 300:
             request.attempts.append(answer(response[0].status_code, response[1].get("Error", {})))
         elif caught_exception is not None:
             request.attempts.append(failure(caught_exception))
 
 
 def client(r):
-    key = (r["endpoint"], r["session_token"])
+    keys = r["keys"]
+    key = (r["endpoint"], keys["session_token"])
     with making:
         if key not in clients:
             while len(clients) >= 64:
                 clients.pop(next(iter(clients)))
             c = boto3.session.Session().client(
-                "s3", endpoint_url=r["endpoint"], region_name=r["region"], aws_access_key_id=r["access_key_id"],
-                aws_secret_access_key=r["secret_access_key"], aws_session_token=r["session_token"])
+                "s3", endpoint_url=r["endpoint"], region_name=keys["region"], aws_access_key_id=keys["access_key_id"],
+                aws_secret_access_key=keys["secret_access_key"], aws_session_token=keys["session_token"])
             c.meta.events.register("before-send.s3", before_send)
             c.meta.events.register_first("needs-retry.s3", needs_retry)
             clients[key] = c
@@ -149,7 +150,7 @@ def serve(request):
     if r.get("op"):
         writes[r["op"]] = request
     try:
-        done = {"put": put, "upload": upload, "get": get}[r["do"]](client(r), request)
+        done = {"put": put, "upload": upload, "get": get}[r["do"]](client(r), request) if r["do"] != "load" else {}
         say(n=r["n"], done=True, attempts=request.attempts, **done)
     except BaseException as e:
         say(n=r["n"], done=True, attempts=request.attempts, failure=failure(e))
@@ -159,7 +160,6 @@ def serve(request):
 
 
 def main():
-    say(n=0, done=True)  # boto3 is there
     for line in sys.stdin:
         r = json.loads(line)
         request = requests.get(r["n"])

@@ -11,9 +11,7 @@ import (
 
 // Prober makes calls for the judge: whether every surface works again, whether every resource is free, and what the
 // registers hold in the end. Only one goroutine may use it at a time.
-type Prober struct {
-	p *process
-}
+type Prober struct{ p *process }
 
 // NewProber returns a prober. Its Config has the surfaces that it may use, and one worker.
 func NewProber(cfg Config) (*Prober, error) {
@@ -26,25 +24,21 @@ func NewProber(cfg Config) (*Prober, error) {
 }
 
 // Close frees its resources.
-func (p *Prober) Close() error {
-	for _, name := range p.p.cfg.Surfaces { // only these exist
-		delete(p.p.surfaces, "probe "+name)
-		delete(p.p.surfaces, "audit "+name)
-	}
-	return p.p.close()
-}
+func (p *Prober) Close() error { return p.p.close() }
 
 // ErrUnreadable reports that a register could not be read under a lease after all faults have ended.
 var ErrUnreadable = errors.New("could not read")
 
-// probeTTL is the TTL of the prober's leases.
-const probeTTL = 3 * time.Second
+const (
+	probeTTL  = 3 * time.Second
+	auditTime = 30 * time.Second // for one resource
+)
 
 // Turn acquires, reads, writes, reads again and releases with the surface. It repeats this until all succeeded or the
 // limit has passed. The calls are recorded with the surface "probe SURFACE".
 func (p *Prober) Turn(ctx context.Context, round int, surface, resource string, limit time.Time) error {
 	return p.until(ctx, limit, func(ctx context.Context) error {
-		w, l, err := p.lease(ctx, round, "probe ", surface, ask{resource: resource})
+		w, l, err := p.lease(ctx, round, "probe ", surface, resource)
 		if err != nil {
 			return err
 		}
@@ -52,7 +46,7 @@ func (p *Prober) Turn(ctx context.Context, round int, surface, resource string, 
 		if !w.read(ctx, l) {
 			return errors.New("could not be read")
 		}
-		if op := w.put1(ctx, l, &pause{w: w}); op.Outcome != history.Done {
+		if op := w.writeOnce(ctx, l, &pause{w: w}, nil); op.Outcome != history.Done {
 			return fmt.Errorf("was not written: %s: %s", op.Outcome, op.Error)
 		}
 		if l.known = nil; !w.read(ctx, l) {
@@ -65,16 +59,13 @@ func (p *Prober) Turn(ctx context.Context, round int, surface, resource string, 
 	})
 }
 
-// auditTime is how long one resource is tried by an audit.
-const auditTime = 30 * time.Second
-
 // Audit acquires the resource with the surface and reads its registers, objects whole. It retries for 30 s. If it never
 // succeeded and a register could not be read, the error is [ErrUnreadable], also if the last try failed otherwise. The
 // calls are recorded with the surface "audit SURFACE".
 func (p *Prober) Audit(ctx context.Context, round int, surface, resource string) error {
 	unreadable := false
 	err := p.until(ctx, time.Now().Add(auditTime), func(ctx context.Context) error {
-		w, l, err := p.lease(ctx, round, "audit ", surface, ask{resource: resource, whole: true})
+		w, l, err := p.lease(ctx, round, "audit ", surface, resource)
 		if err != nil {
 			return err
 		}
@@ -94,24 +85,16 @@ func (p *Prober) Audit(ctx context.Context, round int, surface, resource string)
 }
 
 // lease acquires a resource once.
-func (p *Prober) lease(ctx context.Context, number int, what, surface string, a ask) (*worker, *lease, error) {
-	made, ok := p.p.surfaces[surface]
+func (p *Prober) lease(ctx context.Context, number int, what, name, resource string) (*worker, *lease, error) {
+	known, ok := p.p.surfaces[name]
 	if !ok {
-		return nil, nil, fmt.Errorf("the prober has no surface %q", surface)
+		return nil, nil, fmt.Errorf("the prober has no surface %q", name)
 	}
-	name := what + surface
-	p.p.surfaces[name] = made
+	s := *known
+	s.name = what + name
 	w := &worker{round: &round{process: p.p, number: number}, dice: newDice(p.p.cfg.Seed, uint64(number))}
-	l := &lease{surface: name, resource: a.resource, ttl: probeTTL}
-	op := history.Op{Surface: name, Action: history.Acquire, Resource: a.resource}
-	op = w.call(ctx, op, longCall, func(ctx context.Context, op *history.Op) (err error) {
-		a.id, a.ttl, a.try = op.ID, probeTTL, true
-		l.holding, err = made.acquire(ctx, a)
-		if err == nil {
-			op.Token, op.Until = l.token(), until(l.deadline())
-		}
-		return err
-	})
+	a := ask{resources: w.resourcesFor(&s, resource), ttl: probeTTL, try: true, whole: what == "audit "}
+	l, op := w.acquire(ctx, &s, a, longCall)
 	if op.Outcome != history.Done {
 		return nil, nil, fmt.Errorf("was not acquired: %s: %s", op.Outcome, op.Error)
 	}

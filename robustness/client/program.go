@@ -2,47 +2,45 @@ package client
 
 import (
 	"bufio"
-	"cmp"
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
 
-// program is a process that exchanges lines with this one. It does not outlive this process.
+// program is a process that exchanges lines with this one, and does not outlive it.
 type program struct {
-	cmd   *exec.Cmd
+	*exec.Cmd
+
 	in    io.WriteCloser
 	lines chan string   // lines of its standard output; closed at its end
 	gone  chan struct{} // closed when it has ended
-	err   firstWords    // its standard error
-	once  sync.Once
+	errs  bytes.Buffer
 }
 
 // errEnded reports that the program ended, or closed its output.
 var errEnded = errors.New("the program ended")
 
 func startProgram(path string, args, environ []string) (*program, error) {
-	p := &program{cmd: exec.Command(path, args...), lines: make(chan string, 64), gone: make(chan struct{})}
-	p.cmd.Env = environ
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	p.cmd.Stderr = &p.err
-	in, err := p.cmd.StdinPipe()
+	p := &program{Cmd: exec.Command(path, args...), lines: make(chan string, 64), gone: make(chan struct{})}
+	p.Env, p.Stderr = environ, &p.errs
+	// Ctrl-C is for the client. A program that is stopped would not notice the end of its input.
+	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	var err error
+	if p.in, err = p.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := p.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
+	if err := p.Start(); err != nil {
 		return nil, err
 	}
-	if err := p.cmd.Start(); err != nil {
-		return nil, err
-	}
-	p.in = in
 	go func() {
 		defer close(p.gone)
 		for scan := bufio.NewScanner(out); scan.Scan(); {
@@ -52,7 +50,7 @@ func startProgram(path string, args, environ []string) (*program, error) {
 			}
 		}
 		close(p.lines)
-		_ = p.cmd.Wait()
+		_ = p.Wait()
 	}()
 	return p, nil
 }
@@ -70,67 +68,32 @@ func (p *program) line(ctx context.Context) (string, error) {
 	}
 }
 
-func (p *program) write(text string) error {
-	_, err := io.WriteString(p.in, text)
-	return err
+// ended waits for the end until ctx ends. It returns the exit code, -1 if there is none, and the standard error.
+func (p *program) ended(ctx context.Context) (code int, said string) {
+	select {
+	case <-p.gone:
+	case <-ctx.Done():
+	}
+	if !p.over() {
+		return -1, ""
+	}
+	return p.ProcessState.ExitCode(), strings.Join(strings.Fields(p.errs.String()), " ")
 }
 
-func (p *program) hangUp() { p.once.Do(func() { _ = p.in.Close() }) }
-
-func (p *program) signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
-
-// ended waits for the end until ctx ends.
-func (p *program) ended(ctx context.Context) bool {
+func (p *program) over() bool {
 	select {
 	case <-p.gone:
 		return true
-	case <-ctx.Done():
+	default:
 		return false
 	}
 }
 
-// killTimeout bounds the wait for the program's children, which may be stopped.
-const killTimeout = 5 * time.Second
-
-// kill kills the program, and waits for its end.
-func (p *program) kill() {
-	p.hangUp()
-	_ = p.cmd.Process.Kill()
-	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+// kill kills the program, and is then ended. It waits a while for the program's children, which may be stopped.
+func (p *program) kill() (code int, said string) {
+	_ = p.in.Close()
+	_ = p.Process.Kill()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	p.ended(ctx)
-}
-
-// code is the exit code; -1 while it runs, and if a signal ended it.
-func (p *program) code() int {
-	select {
-	case <-p.gone:
-		return p.cmd.ProcessState.ExitCode()
-	default:
-		return -1
-	}
-}
-
-// said returns its standard error.
-func (p *program) said() string { return strings.Join(strings.Fields(p.err.text()), " ") }
-
-// firstWords keeps the beginning of the text written to it.
-type firstWords struct {
-	limit int // bytes; 0: maxError
-
-	mu   sync.Mutex
-	kept []byte
-}
-
-func (b *firstWords) Write(part []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.kept = append(b.kept, part[:min(len(part), cmp.Or(b.limit, maxError)-len(b.kept))]...)
-	return len(part), nil
-}
-
-func (b *firstWords) text() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return string(b.kept)
+	return p.ended(ctx)
 }

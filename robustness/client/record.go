@@ -13,22 +13,33 @@ import (
 // maxError bounds an error's text in a history, in bytes.
 const maxError = 300
 
-// secret matches seals and other keys. Errors of the product contain none, and a history must not.
-var secret = regexp.MustCompile(`[0-9a-f]{32,}|[A-Za-z0-9_+/=-]{48,}`)
+// secret matches seals, handles, and the secret key and session token of a lease's credentials. Errors of the product
+// contain none, and a history must not.
+var secret = regexp.MustCompile(`[0-9a-f]{32,}|[A-Za-z0-9_+/=-]{40,}`)
 
-// call makes a call that changes something and records it before and after. fn may add its results to op.
+// call makes a call and records it, once for each resource: all have the same outcome. What changes something is also
+// recorded before. done completes the records of a call that was done.
 func (w *worker) call(
-	ctx context.Context, op history.Op, limit time.Duration, fn func(context.Context, *history.Op) error,
+	ctx context.Context, ops []history.Op, limit time.Duration, fn func(context.Context) error, done func(i int, op *history.Op),
 ) history.Op {
-	op = w.opening(op, limit)
-	w.history.Put(op)
+	for i := range ops {
+		if ops[i] = w.opening(ops[i], limit); ops[i].Action != history.Read {
+			w.history.Put(ops[i])
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := fn(ctx, &op)
-	op.End = history.Now()
-	w.setOutcome(&op, err)
-	w.put(op)
-	return op
+	err := fn(ctx)
+	end := history.Now()
+	for i := range ops {
+		op := &ops[i]
+		op.End = end
+		if w.setOutcome(op, err); err == nil && done != nil {
+			done(i, op)
+		}
+		w.put(*op)
+	}
+	return ops[0]
 }
 
 // opening returns op, beginning now.
@@ -36,8 +47,7 @@ func (w *worker) opening(op history.Op, limit time.Duration) history.Op {
 	if op.ID == "" {
 		op.ID = w.id()
 	}
-	op.Client, op.Round, op.Outcome = w.cfg.Number, w.number, history.Begun
-	op.Begin = history.Now()
+	op.Client, op.Round, op.Outcome, op.Begin = w.cfg.Number, w.number, history.Begun, history.Now()
 	op.Limit = op.Begin + int64(limit)
 	return op
 }
@@ -57,23 +67,20 @@ func (w *worker) setOutcome(op *history.Op, err error) {
 		op.Outcome = history.Done
 		return
 	}
-	op.Outcome = history.Unknown
+	op.Outcome, op.Error = history.Unknown, plain(err)
 	if op.Action == history.Read {
 		op.Outcome = history.Failed
 	}
-	op.Error = plain(err)
 	f, ok := errors.AsType[*failure](err)
 	if !ok {
 		return
 	}
-	op.Outcome, op.Code, op.HeldBy = f.outcome, f.code, f.heldBy
+	op.Outcome, op.Code = f.outcome, f.code
 	if f.holder != "" {
 		op.Error = "held by " + f.holder + ": " + op.Error
-		if op.HeldBy == 0 {
-			w.mu.Lock()
-			op.HeldBy = w.tokens[f.holder]
-			w.mu.Unlock()
-		}
+		w.mu.Lock()
+		op.HeldBy = w.tokens[grantee{f.holder, op.Resource}]
+		w.mu.Unlock()
 	}
 }
 
@@ -90,9 +97,13 @@ func (w *worker) put(op history.Op) {
 	defer w.mu.Unlock()
 	w.calls++
 	w.counts[fmt.Sprintf("%s %s %s", op.Surface, op.Action, op.Outcome)]++
-	if op.Action == history.Acquire && op.Outcome == history.Done {
-		w.tokens[op.ID] = op.Token
-	}
+}
+
+// happened records a call that began then and has just ended: one within another.
+func (w *worker) happened(began int64, op history.Op) {
+	op = w.opening(op, longCall)
+	op.Begin, op.End, op.Outcome = began, history.Now(), history.Done
+	w.put(op)
 }
 
 // until is a deadline in the history's time; 0: none.

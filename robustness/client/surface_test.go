@@ -2,255 +2,243 @@ package client
 
 import (
 	"context"
-	"os"
-	"os/exec"
-	"path/filepath"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/internal/testenv"
-	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/robustness/history"
+	"github.com/fencegate/fencegate/robustness/relay"
 )
 
-func TestMain(m *testing.M) { testenv.VerifyMain(m) }
-
-// stackTTL is the longest lease of a stack.
-const stackTTL = 30 * time.Second
-
-// newStack is an s3World with three Redis nodes and a gateway.
-func newStack(t *testing.T) *s3World {
-	t.Helper()
-	w := newS3World(t)
-	server := strings.TrimPrefix(strings.TrimSuffix(w.cfg.WriterURL, "/postgres?sslmode=disable"), "postgres://client@")
-	login := func(role, addr string) string { return "postgres://" + role + "@" + addr + "/postgres?sslmode=disable" }
-	for range 3 {
-		addr := w.addr()
-		w.start(child.Spec{Path: "/usr/bin/redis-server", Args: []string{"--port", port(addr), "--save", "", "--dir", w.dir}})
-		w.cfg.Redis = append(w.cfg.Redis, addr)
-	}
-	api, pg := w.addr(), w.addr()
-	w.start(child.Spec{
-		Path: w.cfg.Program,
-		Args: []string{
-			"serve", "--redis", strings.Join(w.cfg.Redis, ","), "--redis-prefix", lock.DefaultKeyPrefix, "--init", "--master-key-file",
-			w.dir + "/master", "--api-listen", api,
-			"--pg-listen", pg, "--max-ttl", stackTTL.String(),
-			"--drain-timeout", "1s", "--node-timeout", "2s",
-		},
-		Env: append(os.Environ(), "FENCEGATE_POSTGRES_URL="+login("gateway", server),
-			"FENCEGATE_SQL_URL="+login("for_sql", server)),
-	})
-	w.cfg.Gateways = []Gateway{{API: "http://" + api, PGURL: login("client", pg)}}
-	w.cfg.FenceURL, w.cfg.Prefix = login("gateway", server), lock.DefaultKeyPrefix
-	w.cfg.MaxTTL, w.cfg.Workers = stackTTL, 2
-	w.cfg.PSQL, _ = exec.LookPath("psql")
-	c := w.api(t)
-	w.eventually(func(ctx context.Context) error {
-		lease, err := c.Acquire(ctx, client.AcquireRequest{Resource: "ready", TTL: time.Second})
-		if err != nil {
-			return err
-		}
-		return c.Release(ctx, lease.Handle)
-	})
-	return w
-}
-
-// sqlSurfaces are those that only read and write a row.
-var sqlSurfaces = []string{"library", "http-port", "http-direct", "http-sql", "run-psql"}
-
-// freely is a write whose choices depend on dice.
-func freely(id string, d *dice) write {
-	w := to(id, nil)
-	w.chance, w.noted = d.chance, func(int64, string, string) {}
-	return w
-}
-
-func TestEachSQLSurfaceWritesUnderItsLeaseOnly(t *testing.T) {
+// TestSurfaces runs these rules for each surface on one stack.
+func TestSurfaces(t *testing.T) {
 	t.Parallel()
-	world := newStack(t)
-	for _, name := range sqlSurfaces {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for seed := range uint64(4) {
-				writesUnderItsLeaseOnly(t, world, name, seed)
+	w := newWorld(t)
+	for rule, holds := range map[string]func(*testing.T, *world, string){
+		"what is written is read, until the lease is over":          writtenIsRead,
+		"a superseded holder's write is refused and leaves nothing": staleIsRefused,
+		"a write that is given up half way leaves nothing":          halfIsNothing,
+		"another answer than the product's is not made up":          cut,
+	} {
+		for _, name := range Surfaces {
+			t.Run(name+": "+rule, func(t *testing.T) { t.Parallel(); holds(t, w, name) })
+		}
+	}
+	t.Run("an object is written once", func(t *testing.T) { t.Parallel(); writtenOnce(t, w) })
+	t.Run("a key has one lease", func(t *testing.T) { t.Parallel(); oneLeaseOfAKey(t, w) })
+	t.Run("leases of PostgreSQL", func(t *testing.T) { t.Parallel(); postgresLeases(t) })
+	t.Run("another's bytes are found", func(t *testing.T) { t.Parallel(); damageIsFound(t, w) })
+	t.Run("a killed Python is followed by another", func(t *testing.T) { t.Parallel(); pythonKilled(t, w) })
+}
+
+func writtenIsRead(t *testing.T, w *world, name string) {
+	for seed := range uint64(3) {
+		k := w.worker(t, name, seed)
+		l := k.takes(t, w)
+		want := map[string]string{}
+		look := func(l *lease, i int) {
+			for _, r := range l.all() {
+				if saw, wrong, err := l.access.read(bounded(t), r.register); saw != want[r.register] || wrong != "" || err != nil {
+					t.Fatalf("seed %d, turn %d: read %q, %q, %v; want %q", seed, i, saw, wrong, err, want[r.register])
+				}
+			}
+		}
+		for i := range 4 {
+			look(l, i)
+			if k.renew(bounded(t), l); l.deadline().IsZero() != (l.term.renew == nil) {
+				t.Error("a lease that is renewed automatically can be renewed")
+			}
+			id := fmt.Sprintf("c1.1-%d", i)
+			switch outcome, err := l.writes(bounded(t), id, k.dice, nil); {
+			case outcome == history.Failed && err.Error() == "the upload was given up":
+			case outcome == history.Refused && l.surface.once && i > 0:
+			case outcome != history.Done:
+				t.Fatalf("seed %d, turn %d: %s: %v", seed, i, outcome, err)
+			default:
+				for _, r := range l.all() {
+					want[r.register] = strings.TrimSpace(id)
+				}
+			}
+			look(l, i)
+		}
+		refusedAsHeld(t, k, l)
+		w.revoke(t, l)
+		if outcome, err := l.writes(bounded(t), "stale", k.dice, nil); outcome == history.Done {
+			t.Errorf("seed %d: a stale write is answered %s: %v", seed, outcome, err)
+		}
+		l.forget()
+		second := k.takesAgain(t)
+		if first, then := l.grants[0].Token, second.grants[0].Token; first < 1 || then <= first {
+			t.Errorf("seed %d: token %d after %d", seed, then, first)
+		}
+		if !l.surface.once { // its registers are others
+			look(second, 5)
+		}
+		if !k.release(bounded(t), second) {
+			t.Errorf("seed %d: not released", seed)
+		}
+	}
+}
+
+// refusedAsHeld asks for a lease's resources for another holder: the refusal names the lease.
+func refusedAsHeld(t *testing.T, k *worker, l *lease) {
+	t.Helper()
+	var names []string
+	for _, g := range l.grants {
+		names = append(names, g.Resource)
+	}
+	_, op := k.acquire(bounded(t), l.surface, ask{resources: names, ttl: time.Second, try: true}, time.Minute)
+	if op.Outcome != history.Refused || op.Code != "held" || op.HeldBy != int64(l.grants[0].Token) {
+		t.Errorf("held by %d: %+v", l.grants[0].Token, op)
+	}
+}
+
+// staleIsRefused lets an operator revoke the lease in the first of a write's pauses.
+func staleIsRefused(t *testing.T, w *world, name string) {
+	for seed := range uint64(5) {
+		l := w.worker(t, name, seed).takes(t, w)
+		taken := false
+		outcome, err := l.writes(bounded(t), "stale", nil, func(context.Context) { // an early answer ends the pause's context
+			if !taken {
+				taken = true
+				w.revoke(t, l)
 			}
 		})
-	}
-}
-
-func writesUnderItsLeaseOnly(t *testing.T, world *s3World, name string, seed uint64) {
-	t.Helper()
-	s, resource, d, ctx := world.surface(t, name, seed), world.resource(t), newDice(seed, 1), bounded(t)
-	first := acquire(t, s, resource)
-	register := s.registers(resource)[0]
-	if saw, wrong, err := first.read(ctx, register); saw != "" || wrong != "" || err != nil {
-		t.Fatalf("%d: read %q %q: %v", seed, saw, wrong, err)
-	}
-	want := []string{"", "a", "b"}
-	for _, id := range want[1:] {
-		if err := first.write(ctx, freely(id, d)); err != nil {
-			t.Fatalf("%d: %v", seed, err)
+		if !taken || outcome == history.Done || outcome == history.Unknown {
+			t.Errorf("choice %d: paused %v: %s: %v", seed, taken, outcome, err)
 		}
-		if saw, _, err := first.read(ctx, register); saw != id || err != nil {
-			t.Fatalf("%d: read %q: %v", seed, saw, err)
+		w.agrees(t, l, "stale", history.Refused)
+	}
+}
+
+// halfIsNothing abandons the write in its first pause. A write that has not begun is Failed, otherwise Unknown.
+func halfIsNothing(t *testing.T, w *world, name string) {
+	for seed := range uint64(5) {
+		l := w.worker(t, name, seed).takes(t, w)
+		ctx, giveUp := context.WithCancel(bounded(t))
+		outcome, err := l.writes(ctx, "half", nil, func(context.Context) { giveUp() })
+		if giveUp(); outcome == history.Done || outcome == history.Refused {
+			t.Errorf("choice %d: %s: %v", seed, outcome, err)
 		}
-	}
-	if first.token() == 0 {
-		t.Error("no token")
-	}
-	_, err := s.acquire(ctx, ask{id: "b", resource: resource, ttl: time.Second, try: true})
-	if outcome, code := outcomeOf(err); outcome != history.Refused || code != "held" {
-		t.Errorf("%d: a held resource is answered %s %s: %v", seed, outcome, code, err)
-	}
-	world.revoke(t, resource)
-	err = first.write(ctx, freely("stale", d))
-	if outcome, code := outcomeOf(err); outcome == history.Done || outcome == history.Refused && code != "ZF001" {
-		t.Errorf("%d: a stale write is answered %s %s: %v", seed, outcome, code, err)
-	}
-	first.forget()
-	second := acquire(t, s, resource)
-	if second.token() <= first.token() {
-		t.Errorf("%d: token %d after %d", seed, second.token(), first.token())
-	}
-	if saw, _, err := second.read(ctx, register); saw != "b" || err != nil {
-		t.Errorf("%d: read %q: %v", seed, saw, err)
-	}
-	if err := second.write(ctx, freely("c", d)); err != nil {
-		t.Errorf("%d: %v", seed, err)
-	}
-	err = second.release(ctx)
-	if outcome, _ := outcomeOf(err); outcome != history.Done {
-		t.Errorf("%d: %s: %v", seed, outcome, err)
-	}
-	if got := world.effects(t, register); strings.Join(got, " ") != "a b c" {
-		t.Errorf("%d: effects %q", seed, got)
+		w.revoke(t, l) // the write is too late from now on
+		w.agrees(t, l, "half", history.Refused)
 	}
 }
 
-// revoke revokes the resource's lease, as an operator does.
-func (w *s3World) revoke(t *testing.T, resource string) {
-	t.Helper()
-	if _, err := w.api(t).Revoke(bounded(t), resource, "test"); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestWhatAClientRecordsIsWhatHappenedWhileSessionsAreEnded(t *testing.T) {
-	t.Parallel()
-	world := newStack(t)
-	cfg := world.cfg
-	cfg.Surfaces, cfg.Workers, cfg.MaxTTL = sqlSurfaces, 6, stackTTL
-	cfg.History, cfg.Dir = filepath.Join(t.TempDir(), "history"), t.TempDir()
-	order := Order{Do: Work, Round: 1}
-	for range 8 {
-		order.Resources = append(order.Resources, world.resource(t))
-	}
-	p, err := start(cfg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.obey(t.Context(), order)
-	world.worked(t, cfg)
-	report := p.obey(t.Context(), Order{Do: Rest})
-	if err := p.close(); err != nil {
-		t.Fatal(err)
-	}
-	ops, err := (&history.Reader{Path: cfg.History}).Next()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%+v", report)
-	agree(t, world, ops, order.Resources)
-}
-
-const endOne = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE usename IN ('client', 'for_sql', 'gateway') ORDER BY random() LIMIT 1`
-
-// worked waits until each surface has written several times, and ends a PostgreSQL session after every second write:
-// the work is the faults' clock, so that a slow machine has no more of them for each write than a fast one.
-func (w *s3World) worked(t *testing.T, cfg Config) {
-	t.Helper()
-	r, wrote, writes, ended, ctx := &history.Reader{Path: cfg.History}, map[string]int{}, 0, 0, bounded(t)
-	look := time.NewTicker(20 * time.Millisecond)
-	defer look.Stop()
-	for {
-		more, err := r.Next()
-		if err != nil {
-			t.Fatal(err)
+// cut cuts the connection before the next request, or after it was answered, from a pause on. In a transaction nothing
+// was committed before the second pause. What a library of S3 repeats counts once.
+func cut(t *testing.T, w *world, name string) {
+	for i := range 12 {
+		first, after, seed := 1+i%2, i/2%2 == 1, uint64(i/4)
+		transaction := !strings.HasPrefix(name, "s3-") && name != "publish" && name != "http-sql"
+		if !transaction && name != "publish" && (first == 2 || !after) {
+			continue
 		}
-		for _, op := range more {
-			if op.Action == history.Write && op.Outcome == history.Done {
-				wrote[op.Surface]++
-				writes++
+		own := w.behind(t)
+		l := own.worker(t, name, seed).takes(t, w)
+		pauses := 0
+		outcome, err := l.writes(bounded(t), "cut", nil, func(context.Context) {
+			if pauses++; pauses < first || name == "publish" && pauses != 5 { // its others come before the last statement
+				return
 			}
+			for _, r := range own.relays {
+				arm := map[bool]func(*relay.Relay, int){false: (*relay.Relay).CutBefore, true: (*relay.Relay).CutAfter}[after]
+				arm(r, 1)
+			}
+		})
+		if outcome == history.Refused || transaction && (outcome == history.Unknown) != (first == 2) || transaction && outcome == history.Done {
+			t.Errorf("choice %d: cut at pause %d of %d, after the answer %v: %s: %v", seed, first, pauses, after, outcome, err)
 		}
-		enough := true
-		for _, name := range cfg.Surfaces {
-			enough = enough && wrote[name] >= 3
-		}
-		if enough {
-			t.Logf("written: %v; %d sessions ended", wrote, ended)
-			return
-		}
-		for ; ended < writes/2; ended++ {
-			w.exec(t, endOne)
-		}
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			t.Fatalf("written so far: %v; %d sessions ended", wrote, ended)
+		w.agrees(t, l, "cut", outcome)
+	}
+}
+
+// agrees compares the writer's outcome with the effects.
+func (w *world) agrees(t *testing.T, l *lease, id string, outcome history.Outcome) {
+	t.Helper()
+	for _, r := range l.all() {
+		values := w.values(t, r.register)
+		if values != "" && values != id || outcome != history.Unknown && (values == id) != (outcome == history.Done) {
+			t.Errorf("the outcome is %s, and %s has had the values %q", outcome, r.register, values)
 		}
 	}
 }
 
-// agree compares a history with the order of effects.
-func agree(t *testing.T, world *s3World, ops []history.Op, resources []string) {
-	t.Helper()
-	all, err := world.admin.Query(t.Context(),
-		"SELECT register, value, overwrote, token FROM judged.effects WHERE resource = ANY($1) ORDER BY seq", resources)
-	if err != nil {
-		t.Fatal(err)
-	}
-	type effect struct {
-		Register, Value, Overwrote string
-		Token                      int64
-	}
-	effects, err := pgx.CollectRows(all, pgx.RowToStructByPos[effect])
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := map[string]effect{}
-	for _, e := range effects {
-		if _, twice := done[e.Value]; twice {
-			t.Errorf("%s was done twice", e.Value)
+// writtenOnce writes to one object under two leases: the turns are of three tokens.
+func writtenOnce(t *testing.T, w *world) {
+	k := w.worker(t, "s3-once", 1)
+	first := map[string]string{}
+	l := k.takes(t, w)
+	for i := range 6 {
+		register, id := l.all()[0].register, fmt.Sprint("o", i)
+		outcome, err := l.writes(bounded(t), id, nil, nil)
+		if want := map[bool]history.Outcome{true: history.Refused, false: history.Done}[first[register] != ""]; outcome != want {
+			t.Errorf("write %d of %s: %s: %v", i, register, outcome, err)
 		}
-		done[e.Value] = e
+		if first[register] == "" {
+			first[register] = id
+		}
+		if saw, wrong, err := l.access.read(bounded(t), register); saw != first[register] || wrong != "" || err != nil {
+			t.Errorf("read %q, %q, %v", saw, wrong, err)
+		}
+		k.release(bounded(t), l)
+		l = k.takesAgain(t)
 	}
-	for _, op := range history.Last(ops) {
-		e, ok := done[op.ID]
-		switch {
-		case op.Action != history.Write:
-		case ok && (op.Based[e.Register] != e.Overwrote || op.Token != e.Token):
-			t.Errorf("%+v was done on %q under %d", op, e.Overwrote, e.Token)
-		case ok != (op.Outcome == history.Done) && op.Outcome != history.Unknown:
-			t.Errorf("done is %v of %+v", ok, op)
-		}
-		if op.Wrong != "" {
-			t.Errorf("%+v", op)
-		}
+	if len(first) < 2 || len(first) > 3 {
+		t.Errorf("%d objects for six leases", len(first))
 	}
 }
 
-// exec executes a statement as the superuser.
-func (w *s3World) exec(t *testing.T, sql string) {
-	t.Helper()
-	if _, err := w.admin.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
+// oneLeaseOfAKey renews by asking again, and then asks for a lease that is over.
+func oneLeaseOfAKey(t *testing.T, w *world) {
+	k := w.worker(t, "http-repeat", 1)
+	l := k.takes(t, w)
+	for range 4 {
+		before := l.deadline()
+		if err := l.term.renew(bounded(t)); err != nil || !l.deadline().After(before) {
+			t.Errorf("%v: until %v, and %v before", err, l.deadline(), before)
+		}
+	}
+	w.revoke(t, l)
+	k.release(bounded(t), k.takesAgain(t))
+	k.renew(bounded(t), l)
+	ops, err := (&history.Reader{Path: k.cfg.History}).Next()
+	must(t, err)
+	renewal, other := ops[len(ops)-2], ops[len(ops)-1]
+	if renewal.Action != history.Renew || renewal.Outcome != history.Refused || renewal.Code != "lease_lost" {
+		t.Errorf("%+v", renewal)
+	}
+	if other.Action != history.Acquire || other.Outcome != history.Done || other.Token <= int64(l.grants[0].Token)+1 || other.Until == 0 {
+		t.Errorf("%+v", other)
+	}
+}
+
+// postgresLeases uses the library without Redis, and no gateway.
+func postgresLeases(t *testing.T) {
+	pg := testenv.Postgres(t)
+	w := &world{admin: pg.Pool(t), cfg: Config{
+		Workers: 1, MaxTTL: stackTTL, WriterURL: pg.WriterURL, FenceURL: pg.GatewayURL, Gateways: []Gateway{{API: "http://127.0.0.1:1"}},
+	}}
+	w.judged(t)
+	k := w.worker(t, "library", 1)
+	k.resources = []string{"robust/r0-pg"}
+	l := k.takesAgain(t)
+	w.row(t, l.grants[0])
+	refusedAsHeld(t, k, l)
+	if !k.read(bounded(t), l) || !k.write(bounded(t), l, &pause{w: k}) {
+		t.Error("not written")
+	}
+	k.renew(bounded(t), l)
+	if !k.release(bounded(t), l) {
+		t.Error("not released")
+	}
+	second := k.takesAgain(t)
+	if outcome, err := l.writes(bounded(t), "stale", nil, nil); outcome != history.Refused {
+		t.Errorf("%s: %v", outcome, err)
+	}
+	if !k.read(bounded(t), second) || second.known["row:robust/r0-pg"] != l.wrote["row:robust/r0-pg"] {
+		t.Errorf("read %v, and %v was written", second.known, l.wrote)
 	}
 }

@@ -41,7 +41,7 @@ func (c *Cluster) ClientConfig(n int, seed uint64) (client.Config, error) {
 	cfg := client.Config{
 		Number: n, Seed: seed, Dir: filepath.Join(c.dir, name), MaxTTL: MaxTTL, Redis: nodes, Prefix: c.prefix,
 		WriterURL: address(stack.Writer, servers...), FenceURL: address(stack.Gateway, servers...),
-		Token: Token, Bucket: Bucket, Program: c.opts.Program, Python: c.opts.Python, PSQL: c.opts.PSQL,
+		Token: Token, Bucket: Bucket, OnceBucket: OnceBucket, Program: c.opts.Program, Python: c.opts.Python, PSQL: c.opts.PSQL,
 	}
 	for _, g := range c.Gateways {
 		if err := c.reach(&cfg, name, g.Name, [3]string{g.API, g.PG, g.S3}); err != nil {

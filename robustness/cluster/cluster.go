@@ -57,10 +57,11 @@ type Options struct {
 
 // Settings of gateways and clients.
 const (
-	Bucket = "robust"
-	Rule   = "prefix:1"
-	Token  = "robust-bearer-token"
-	MaxTTL = 3 * time.Second
+	Bucket     = "robust"
+	OnceBucket = "robust-once" // its objects are written once
+	Rule       = "prefix:1"    // of both
+	Token      = "robust-bearer-token"
+	MaxTTL     = 3 * time.Second
 )
 
 // Cluster is a running cluster.

@@ -77,7 +77,8 @@ func (c *Cluster) startGateways(ctx context.Context) error {
 			return fmt.Errorf("%w%s", err, lastLines(g.LogFile))
 		}
 	}
-	return nil
+	_, err := c.Tool(ctx, "buckets", "set", OnceBucket, "--gateway", c.Gateways[0].URL(), "--rule", Rule, "--write-once", "1d")
+	return err
 }
 
 // restartAfter is the supervisor's delay, as systemd's default.

@@ -91,16 +91,17 @@ func (c *Cluster) scan(path string, pattern *regexp.Regexp) (found []string, err
 	return found, err
 }
 
-// Earlier rounds' objects stop being current, as with a deletion. Neither the fence nor the judge is involved.
+// Earlier rounds' objects stop being current, as with a deletion, except for those that are written once. Neither the
+// fence nor the judge is involved.
 const retireObjects = `SET LOCAL lock_timeout = '20s';
 ALTER TABLE objects.pointers DISABLE TRIGGER judged;
-CREATE TEMPORARY TABLE gone ON COMMIT DROP AS SELECT bucket, version FROM objects.pointers;
-DELETE FROM objects.pointers;
+CREATE TEMPORARY TABLE gone ON COMMIT DROP AS SELECT bucket, version FROM objects.pointers WHERE bucket = '` + Bucket + `';
+DELETE FROM objects.pointers WHERE bucket = '` + Bucket + `';
 DO $$ BEGIN PERFORM objects.retire(g.bucket, g.version) FROM gone g; END $$;
 ALTER TABLE objects.pointers ENABLE ALWAYS TRIGGER judged;`
 
 // Tidy sweeps once, so that only blobs that no sweep removes remain of a round. If less than two thirds of the disk are
-// free, it makes room for another round: it deletes every object with its bytes. Nothing is written during Tidy.
+// free, it makes room for another round: it deletes them with their bytes. Nothing is written during Tidy.
 func (c *Cluster) Tidy(ctx context.Context) error {
 	if roomy, err := c.sweep(ctx); roomy || err != nil {
 		return err

@@ -10,6 +10,9 @@ const (
 	putSQL     = "migrations/objects/code/put.sql"
 	publishSQL = "migrations/objects/code/publish.sql"
 	sweepSQL   = "migrations/objects/code/sweep.sql"
+
+	grantsSQL    = "migrations/fence/code/grants.sql"
+	writeOnceSQL = "migrations/objects/code/writeonce.sql"
 )
 
 // tries bounds a run for a bug that clients with pauses can trigger; rarely is for one that needs a fault at the right

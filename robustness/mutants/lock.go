@@ -137,4 +137,4 @@ var lockMutants = []Mutant{
 var answersLost = []string{"net-cut-after/client-postgres", "pg-terminate", "pg-crash"}
 
 // All lists the mutants.
-var All = slices.Concat(fenceMutants, objectMutants, lockMutants)
+var All = slices.Concat(fenceMutants, objectMutants, lockMutants, surfaceMutants)
