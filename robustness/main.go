@@ -79,7 +79,9 @@ func runOne(ctx context.Context, args []string) error {
 	flags.DurationVar(&o.Round, "round", 0, "how long the clients work in each (default 45s)")
 	flags.Uint64Var(&o.Seed, "seed", rand.Uint64(), "the faults and the clients' choices follow from it")
 	flags.BoolVar(&o.Async, "async", false, "commits do not wait for the standby; what a failover loses is excused and counted")
-	flags.IntVar(&o.Redis, "redis", 0, "nodes: 3 or 5 (default 3)")
+	flags.IntVar(&o.Redis, "redis", 0, "nodes: 1, 3 or 5 (default 3)")
+	flags.BoolVar(&o.Balancer, "balancer", false, "HAProxy stands in front of the gateways")
+	lock := flags.String("lock", "redis", "what grants the leases: redis, or postgres, without Redis")
 	flags.IntVar(&o.Gateways, "gateways", 0, "2 or 3 (default 3)")
 	flags.IntVar(&o.Clients, "clients", 0, "client processes (default 12)")
 	flags.StringVar(&o.Keep, "keep", "", "folder that the evidence goes to where something was found (default: a new one in the folder for temporary files)")
@@ -101,6 +103,13 @@ func runOne(ctx context.Context, args []string) error {
 		o.BlobS3 = true
 	default:
 		return fmt.Errorf("-blobs is dir or s3, not %q\n%w", *blobs, errUsage)
+	}
+	switch *lock {
+	case "redis":
+	case "postgres":
+		o.PostgresLeases = true
+	default:
+		return fmt.Errorf("-lock is redis or postgres, not %q\n%w", *lock, errUsage)
 	}
 	o.Surfaces, o.Faults = list(*only), list(*faults)
 	if *quick {

@@ -101,7 +101,7 @@ func silent(ctx context.Context, m mutants.Mutant, seed uint64, verbose bool) er
 func options(m mutants.Mutant, seed uint64, verbose bool, log io.Writer) (run.Options, error) {
 	o := run.Options{
 		Round: 15 * time.Second, Seed: seed, Surfaces: m.Surfaces, Faults: m.Faults, Clients: 6, Resources: 3,
-		MaxTTL: m.MaxTTL, Mutant: &m, Out: log,
+		MaxTTL: m.MaxTTL, Mutant: &m, Out: log, PostgresLeases: m.PostgresLeases, Redis: m.Redis, Balancer: m.Balancer,
 	}
 	if verbose {
 		o.Out = io.MultiWriter(log, os.Stdout)

@@ -35,6 +35,10 @@ type Mutant struct {
 
 	GuardedOnce bool // the rows' guard checks each statement only once
 
+	PostgresLeases bool // leases come from PostgreSQL, without Redis
+	Redis          int  // nodes; 0: the default
+	Balancer       bool // HAProxy stands in front of the gateways
+
 	Expect []string      // kinds of findings, at least one of which must occur
 	Within time.Duration // time for a run to find it
 }

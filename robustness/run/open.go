@@ -58,7 +58,7 @@ func (p *player) open(ctx context.Context) (err error) {
 // build builds the run's programs and SQL.
 func (p *player) build(ctx context.Context) (cluster.Options, error) {
 	opts := cluster.Options{
-		Redis: p.o.Redis, Gateways: p.o.Gateways, Async: p.o.Async, Seed: p.o.Seed, Disk: 3 << 29, SQL: []string{judge.EffectsSQL},
+		PostgresLeases: p.o.PostgresLeases, Redis: p.o.Redis, Gateways: p.o.Gateways, Balancer: p.o.Balancer, Async: p.o.Async, Seed: p.o.Seed, Disk: 3 << 29, SQL: []string{judge.EffectsSQL},
 		Python: "/usr/bin/python3",
 	}
 	var err error

@@ -24,12 +24,16 @@ type Options struct {
 	Faults    []string // default: all
 	Async     bool     // commits do not wait for the standby
 	BlobS3    bool     // an S3 service keeps the blobs; default: files in a folder
-	Redis     int      // nodes: 3 (default) or 5
+	Balancer  bool     // HAProxy stands in front of the gateways
+	Redis     int      // nodes: 1, 3 (default) or 5
 	Gateways  int      // default 3
 	Clients   int      // processes; default 12
 	Workers   int      // per client; default 2
 	Resources int      // per round; default 8
 	MaxTTL    time.Duration
+
+	PostgresLeases bool // leases come from PostgreSQL, and there are no Redis nodes
+
 	Soak      bool // no faults; one gateway is restarted each minute, and sizes that must not grow are measured
 	Mutant    *mutants.Mutant
 	Until     func(kinds []string) bool // with a mutant: reports that enough was found
@@ -77,10 +81,19 @@ func (o *Options) guardedOnce() bool {
 	return o.Seed%2 == 0
 }
 
-// mode names what commits wait for.
+// mode names what commits wait for, and what grants the leases.
 func (o *Options) mode() string {
+	mode := "synchronous standby"
 	if o.Async {
-		return "asynchronous standby"
+		mode = "asynchronous standby"
 	}
-	return "synchronous standby"
+	if o.PostgresLeases {
+		mode += ", leases from PostgreSQL"
+	} else {
+		mode += fmt.Sprintf(", Redis nodes: %d", o.Redis)
+	}
+	if o.Balancer {
+		mode += ", behind a balancer"
+	}
+	return mode
 }

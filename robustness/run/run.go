@@ -101,7 +101,7 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 		return Result{}, err
 	}
 	p := &player{o: o, readers: map[string]*history.Reader{}, sizes: map[string][]float64{}, result: Result{Options: o, Faults: map[string]int{}}}
-	p.sayf("seed %d; %s; %d Redis nodes, %d gateways, %d clients of %d workers", o.Seed, o.mode(), o.Redis, o.Gateways, o.Clients, o.Workers)
+	p.sayf("seed %d; %s; %d gateways, %d clients of %d workers", o.Seed, o.mode(), o.Gateways, o.Clients, o.Workers)
 	defer func() { err = errors.Join(err, p.close()) }()
 	if err := p.open(ctx); err != nil {
 		return p.result, err

@@ -20,7 +20,7 @@ func (r Result) Summary() string {
 	} else if len(r.Findings) > 0 {
 		verdict = fmt.Sprintf("%d findings: %s", len(r.Findings), strings.Join(r.Kinds(), ", "))
 	}
-	fmt.Fprintf(&b, "\nseed %d, %s, %d Redis nodes: %s\n", o.Seed, o.mode(), o.Redis, verdict)
+	fmt.Fprintf(&b, "\nseed %d, %s: %s\n", o.Seed, o.mode(), verdict)
 	fmt.Fprintf(&b, "%d rounds in %v, %v of them under faults; %s\n", r.Rounds, r.Lasted.Round(time.Second), r.Work.Round(time.Second), total(r.Counts))
 	fmt.Fprintf(&b, "refusals:    %s\n", numbers(r.Counts.Refusals))
 	fmt.Fprintf(&b, "faults:      %s\n", numbers(r.Faults))
