@@ -262,7 +262,8 @@ func (p *player) each(s *step, text string) {
 		failf("no rows: write each NAME in WORDS, or rows under it that begin with a dash")
 	}
 	names, outer := strings.Split(strings.TrimSpace(head), " | "), p.loops
-	for _, row := range rows {
+	secret := list && strings.Contains(s.text+strings.Join(s.rows, ""), "${") // a word may be a grant
+	for n, row := range rows {
 		values := strings.SplitN(row+" ", " | ", len(names))
 		if len(values) != len(names) {
 			failf("the row %q has fewer columns than %q", row, head)
@@ -273,7 +274,9 @@ func (p *player) each(s *step, text string) {
 				p.vars[name] = ""
 			}
 		}
-		p.loops = outer + " (" + names[0] + "=" + strings.TrimSpace(values[0]) + ")"
+		if p.loops = fmt.Sprintf("%s (%s=%s)", outer, names[0], strings.TrimSpace(values[0])); secret {
+			p.loops = fmt.Sprintf("%s (%s %d)", outer, names[0], n+1)
+		}
 		p.play(s.under)
 	}
 	p.loops = outer

@@ -26,19 +26,20 @@ func written(t *testing.T, text string) (*transcript, error) {
 func TestAMistakeIsNamedWithItsLine(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"line a\nlien b":                        `x.txt:2: lien b: unknown directive "lien"`,
-		"line ${a}":                             `x.txt:1: line ${a}: variable "a" is not set`,
-		"each a in 1 2\n  line ${a} ${b}":       `x.txt:2: line ${a} ${b} (a=1): variable "b" is not set`,
-		"each a in\n  line ${a}":                "x.txt:1: each a in: no rows",
-		"each a | b\n  - 1\n  line ${a}":        `x.txt:1: each a | b: the row "1" has fewer columns`,
-		"define a":                              "x.txt:1: define a: no steps are indented under it",
-		"line a\n  - 1":                         "x.txt:1: line a: only each has rows",
-		"define a ${b} of ${c}\n line b\na 1 2": "x.txt:3: a 1 2: write: a ${b} of ${c}",
-		"root GET":                              `x.txt:1: root GET: unknown directive "root"`,
-		"root GET /":                            `x.txt:1: root GET /: no lease or keys are named "root"`,
-		"api GET / | nonsense":                  `x.txt:1: api GET / | nonsense: unknown option "nonsense"`,
-		"ready":                                 "x.txt:1: ready: no session is open",
-		"// nothing":                            "x.txt has no steps",
+		"line a\nlien b":                           `x.txt:2: lien b: unknown directive "lien"`,
+		"line ${a}":                                `x.txt:1: line ${a}: variable "a" is not set`,
+		"each a in 1 2\n  line ${a} ${b}":          `x.txt:2: line ${a} ${b} (a=1): variable "b" is not set`,
+		"let a = x\neach b in 1 ${a}\n  line ${c}": "x.txt:3: line ${c} (b 1): variable",
+		"each a in\n  line ${a}":                   "x.txt:1: each a in: no rows",
+		"each a | b\n  - 1\n  line ${a}":           `x.txt:1: each a | b: the row "1" has fewer columns`,
+		"define a":                                 "x.txt:1: define a: no steps are indented under it",
+		"line a\n  - 1":                            "x.txt:1: line a: only each has rows",
+		"define a ${b} of ${c}\n line b\na 1 2":    "x.txt:3: a 1 2: write: a ${b} of ${c}",
+		"root GET":                                 `x.txt:1: root GET: unknown directive "root"`,
+		"root GET /":                               `x.txt:1: root GET /: no lease or keys are named "root"`,
+		"api GET / | nonsense":                     `x.txt:1: api GET / | nonsense: unknown option "nonsense"`,
+		"ready":                                    "x.txt:1: ready: no session is open",
+		"// nothing":                               "x.txt has no steps",
 	} {
 		if _, err := written(t, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
