@@ -215,8 +215,9 @@ func (w *worker) takes(t *testing.T, on *world) *lease {
 	t.Helper()
 	s := w.surfaces[w.cfg.Surfaces[0]]
 	w.resources = []string{on.resource(t)}
-	if s.several {
-		w.resources = append(w.resources, on.resource(t))
+	if s.several { // against the order of their names, and with other tokens
+		w.resources = []string{on.resource(t), w.resources[0]}
+		on.revoke(t, &lease{holding: holding{term: &term{grants: []fence.Grant{{Resource: w.resources[0]}}}}})
 	}
 	return w.takesAgain(t)
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-// command prints the leases' tokens, and makes psql connect by this client's own address of the gateway.
+// command prints the grants without their seals, and makes psql connect by this client's own address of the gateway.
 const command = `IFS=,
-for grant in ${FENCE_GRANTS:-=$FENCE_TOKEN}; do token=${grant##*=}; printf '%s ' "${token%%.*}"; done
+for grant in ${FENCE_GRANTS:-$FENCE_RESOURCE=$FENCE_TOKEN}; do printf '%s ' "${grant%%.*}"; done
 echo
 export PGHOST="$ROBUST_HOST" PGPORT="$ROBUST_PORT"
 exec "$ROBUST_PSQL" -XAtq 2>&1`
@@ -66,10 +66,12 @@ func (e *env) run(ctx context.Context, a ask) (holding, error) {
 	h := &psql{program: p, stops: e.dice.chance(2)}
 	t := &term{slow: true, deadline: func() time.Time { return time.Time{} }, release: h.release} // `run` does not report it
 	line, err := p.line(ctx)
-	for i, text := range strings.Fields(line) {
-		token, parsed := strconv.ParseInt(text, 10, 64)
-		err = errors.Join(err, parsed)
-		t.grants = append(t.grants, fence.Grant{Resource: a.resources[i], Token: fence.Token(token)})
+	for _, resource := range a.resources { // the command has several in an order of its own
+		_, rest, _ := strings.Cut(" "+line, " "+fence.EscapeResource(resource)+"=")
+		text, _, _ := strings.Cut(rest, " ")
+		token, wrong := strconv.ParseInt(text, 10, 64)
+		err = cmp.Or(err, wrong)
+		t.grants = append(t.grants, fence.Grant{Resource: resource, Token: fence.Token(token)})
 	}
 	if err == nil {
 		return holding{t, h}, nil
@@ -133,7 +135,7 @@ func (h *psql) say(ctx context.Context, sql string, args []any) (a answer, err e
 		a.rows = fields[2]
 		return a, nil
 	}
-	h.program.kill()
+	_, _ = h.program.kill()
 	return a, err
 }
 
