@@ -113,8 +113,10 @@ func (g *Gateway) supervise(proc *child.Process) {
 // Stop sends SIGTERM, and returns when the process has ended. The supervisor restarts it.
 func (g *Gateway) Stop(ctx context.Context) error {
 	proc := g.expect()
-	_ = errors.Join(signal(proc, syscall.SIGCONT), signal(proc, syscall.SIGTERM)) // it may have ended
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)                       // longer than serve's drain timeout
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} {
+		_ = proc.Signal(sig) // it may have ended
+	}
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second) // longer than serve's drain timeout
 	defer cancel()
 	select {
 	case <-proc.Done():

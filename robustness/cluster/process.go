@@ -17,8 +17,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv/clockshim"
 )
 
-// process is a program that is started again and again, with its own folder and wall clock. Faults affect its children,
-// too, unless they have a process group of their own.
+// process is a program that is started again and again, with its own folder and wall clock.
 type process struct {
 	Name    string
 	LogFile string
@@ -122,18 +121,17 @@ func (p *process) Starts() int {
 }
 
 // Alive reports that the process has not ended.
-func (p *process) Alive() bool { return signal(p.last(), 0) == nil }
+func (p *process) Alive() bool { return running(p.last()) }
 
-// signal sends a signal to a process and its children.
-func signal(p *child.Process, sig syscall.Signal) error {
+func running(p *child.Process) bool {
 	if p == nil {
-		return os.ErrProcessDone
+		return false
 	}
 	select {
 	case <-p.Done():
-		return os.ErrProcessDone
+		return false
 	default:
-		return syscall.Kill(-p.Pid(), sig)
+		return true
 	}
 }
 
@@ -141,21 +139,35 @@ func signal(p *child.Process, sig syscall.Signal) error {
 // not become its program yet, for which the process waits in vfork(2): neither would ever be stopped.
 func (p *process) Freeze() error {
 	proc := p.last()
-	if err := signal(proc, 0); err != nil {
-		return fmt.Errorf("%s: %w", p.Name, err)
+	if !running(proc) {
+		return fmt.Errorf("%s: %w", p.Name, os.ErrProcessDone)
 	}
 	return child.Freeze(proc.Pid())
 }
 
 // Thaw resumes it.
-func (p *process) Thaw() error { return unlessEnded(signal(p.last(), syscall.SIGCONT)) }
+func (p *process) Thaw() error {
+	proc := p.last()
+	if !running(proc) {
+		return nil
+	}
+	return unlessEnded(proc.Signal(syscall.SIGCONT))
+}
 
 // Kill ends the process and its children like kill -9, and returns when it is gone.
 func (p *process) Kill() error {
 	proc := p.expect()
-	err := unlessEnded(signal(proc, syscall.SIGKILL))
-	if proc != nil {
-		<-proc.Done()
+	if !running(proc) {
+		return nil
+	}
+	err := unlessEnded(syscall.Kill(-proc.Pid(), syscall.SIGKILL))
+	<-proc.Done()
+	return err
+}
+
+func unlessEnded(err error) error {
+	if errors.Is(err, os.ErrProcessDone) || errors.Is(err, syscall.ESRCH) {
+		return nil
 	}
 	return err
 }
@@ -168,13 +180,6 @@ func (p *process) heal(ctx context.Context) error {
 	err := errors.Join(p.clock.Set(0), p.Thaw())
 	if p.answers != nil && !p.Alive() {
 		err = errors.Join(err, p.restart(ctx, nothing))
-	}
-	return err
-}
-
-func unlessEnded(err error) error {
-	if errors.Is(err, os.ErrProcessDone) || errors.Is(err, syscall.ESRCH) {
-		return nil
 	}
 	return err
 }
