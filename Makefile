@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops simulate lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model model-all release-checks bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture torture-sources test-busy observability-test balancer-test soak test-sources kube-test page-test page-pictures
+.PHONY: help demo test test-ops simulate lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model model-all release-checks bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture torture-sources test-busy observability-test balancer-test soak test-sources kube-test page-test page-pictures
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -132,12 +132,11 @@ bench-compare: ## Compare this tree's speed with the commit BASE's, interleaved,
 bench: bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 ## Run every benchmark
 
 conformance-pg: ## Run drivers and the test suites of PostgreSQL 15 and pgx through the PostgreSQL port and directly
-	@scripts/need --local cc postgres
-	@conformance/pg/run $(CONFORMANCE)
-
 conformance-pg-quick: ## The same without the suites, with the drivers of Python and those that are there
-	@scripts/need --local postgres
-	@conformance/pg/run --quick
+conformance-s3: ## Let S3 clients do everything with a current, a stale and no grant, and run Ceph's s3-tests (S3TESTS_DIR: a checkout)
+conformance-s3-quick: ## The clients alone
+conformance-%:
+	@conformance/$(firstword $(subst -, ,$*))/run $(if $(filter %-quick,$*),--quick) $(CONFORMANCE)
 
 s3-memory: ## Measure what uploads to the S3 port take of memory (Linux)
 	@scripts/need --local postgres
@@ -145,14 +144,6 @@ s3-memory: ## Measure what uploads to the S3 port take of memory (Linux)
 
 blob-minio: ## Run the blob stores' suite on MinIO, which is built from source
 	@conformance/minio/run
-
-conformance-s3: ## Let S3 clients do everything with a current, a stale and no grant, and run Ceph's s3-tests (S3TESTS_DIR: a checkout)
-	@scripts/need --local postgres boto3 awscli s3cmd rclone
-	@conformance/s3/run
-
-conformance-s3-quick: ## The clients alone
-	@scripts/need --local postgres boto3 awscli s3cmd rclone
-	@conformance/s3/run --quick
 
 golden: ## Compare what the three ports, the command line and the roles' rights answer with what is recorded (PostgreSQL 15)
 	@scripts/need --local postgres redis
