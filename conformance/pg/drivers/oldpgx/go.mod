@@ -1,8 +1,12 @@
-module github.com/fencegate/fencegate/conformance/pg/drivers/defaults/oldpgx
+module github.com/fencegate/fencegate/conformance/pg/drivers/oldpgx
 
 go 1.26.0
 
-require github.com/jackc/pgx/v5 v5.7.4
+// The last pgx that ignores PGOPTIONS. ../godriver/main.go is run in this module, and no other code gets this version.
+require (
+	github.com/jackc/pgx/v5 v5.7.4
+	github.com/lib/pq v1.10.9
+)
 
 require (
 	github.com/jackc/pgpassfile v1.0.0 // indirect

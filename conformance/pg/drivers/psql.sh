@@ -1,5 +1,5 @@
 #!/bin/sh
-# As every script here: connects with what the environment has and nothing else, and writes. "variables" gives the driver
+# With DEFAULTS, as every script here: connects with what the environment has and nothing else, and writes. "variables" gives the driver
 # nothing, "url" the value of DATABASE_URL (JDBC_URL). Prints a line for each way: its name, and ok or the SQLSTATE.
 printf 'driver\tpsql %s\n' "$(psql --version | sed 's/[^0-9]*\([0-9.]*\).*/\1/')"
 try() {
