@@ -204,27 +204,31 @@ func (s subject) measure(ctx context.Context, b *bench, profile string) (err err
 		s.parts = []part{{name: s.name, run: s.whole}}
 	}
 	for _, p := range s.parts {
-		if s.whole != nil || b.Wants(p.name, p.extra) {
+		if ctx.Err() == nil && (s.whole != nil || b.Wants(p.name, p.extra)) {
 			b.Part(p.name)
-			withStack(b, func(servers *stack.Stack) { p.run(ctx, b, servers) })
+			if failed := onStack(b, func(servers *stack.Stack) { p.run(ctx, b, servers) }); failed != nil {
+				failed = fmt.Errorf("%s, %s: %w", s.name, p.name, failed)
+				report(failed)
+				err = errors.Join(err, failed) // other parts are measured all the same
+			}
 		}
 	}
+	return err
+}
+
+// onStack calls f with a stack, and ends its servers.
+func onStack(b *bench, f func(*stack.Stack)) (err error) {
+	s, err := stack.New(b.Data)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	defer run.Catch(&err)
+	f(s)
 	return nil
 }
 
-// withStack calls f with a stack, and ends its servers.
-func withStack(b *bench, f func(*stack.Stack)) {
-	run.Check(func() (err error) {
-		s, err := stack.New(b.Data)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, s.Close()) }()
-		defer run.Catch(&err)
-		f(s)
-		return nil
-	}())
-}
+func withStack(b *bench, f func(*stack.Stack)) { run.Check(onStack(b, f)) }
 
 // inProcess measures a subject in a process of its own, so that none finds the memory and goroutines of another.
 func inProcess(ctx context.Context, subject string, flags []string) (goals []run.Goal, err error) {
