@@ -46,13 +46,13 @@ var clocked = []mutant{
 	},
 	{
 		name: "suspended", what: "suspended time does not count",
-		file: "internal/mutants/clocked.go", in: "lock", test: "TestALeaseThatEndedInASuspensionIsOverAtTheFirstLook",
+		file: "fence/clock/clock.go", in: "lock", test: "TestALeaseThatEndedInASuspensionIsOverAtTheFirstLook",
 		old: "return min(i.mono.Sub(t), i.boot-i.of.bootAt(t))",
 		new: "return i.mono.Sub(t)",
 	},
 	{
 		name: "wall-clock", what: "a wall clock that is set counts as suspended time",
-		file: "internal/mutants/clocked.go", in: "lock", test: "TestAClockThatWasOnlySetMovesNoDeadline",
+		file: "fence/clock/clock.go", in: "lock", test: "TestAClockThatWasOnlySetMovesNoDeadline",
 		old: "boot := c.boot()",
 		new: "boot := time.Duration(c.wall(t) - c.origin.UnixNano())",
 	},
@@ -88,7 +88,7 @@ var clocked = []mutant{
 	},
 	{
 		name: "do-clock", what: "Do's deadline is not judged by its clock",
-		file: "internal/mutants/clocked.go", in: "fence/leasing", test: "TestALeaseIsOverAfterASuspensionThatNoTimerNoticed",
+		file: "fence/leasing/do.go", in: "fence/leasing", test: "TestALeaseIsOverAfterASuspensionThatNoTimerNoticed",
 		old: "if k.deadline.Passed() {",
 		new: "if !time.Now().Before(k.deadline.Time()) {",
 	},
@@ -136,13 +136,13 @@ var clocked = []mutant{
 	},
 	{
 		name: "client-late", what: "a deadline counts from the answer",
-		file: "internal/mutants/clocked.go", in: "client", test: "TestADeadlineCountsFromBeforeTheRequest",
+		file: "client/deadline.go", in: "client", test: "TestADeadlineCountsFromBeforeTheRequest",
 		old: "Deadline{sent.Add(",
 		new: "Deadline{sent.Now().Add(",
 	},
 	{
 		name: "client-suspended", what: "a client's suspended time does not count",
-		file: "internal/mutants/clocked.go", in: "client", test: "TestALeaseEndsByAClockThatRunsThroughSuspensions",
+		file: "client/client.go", in: "client", test: "TestALeaseEndsByAClockThatRunsThroughSuspensions",
 		old: "clock: cmp.Or(cfg.Clock, clock.New())",
 		new: "clock: clock.New()",
 	},

@@ -52,7 +52,7 @@ var lockMutants = []Mutant{
 		What: "The HTTP client counts a lease from the answer and not from before the request, so it believes in " +
 			"it for longer than the nodes do. It takes answers that come late.",
 		Files: []Replace{{
-			File: "internal/mutants/clocked.go",
+			File: "client/deadline.go",
 			Old:  "Deadline{sent.Add(", New: "Deadline{sent.Now().Add(",
 		}},
 		Surfaces: []string{"http-direct", "http-port", "http-sql"},
