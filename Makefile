@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops simulate lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model model-all release-checks bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture torture-sources test-busy observability-test balancer-test soak test-sources kube-test page-test page-pictures
+.PHONY: help demo test test-ops simulate lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model model-all release-checks bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture torture-sources test-busy observability-test balancer-test soak test-sources kube-test page-test page-pictures
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -79,9 +79,9 @@ model: ## Check the token protocol with spin, and that a safeguard removed break
 model-all: ## The same with every search (half an hour of a processor, up to 3.5 GB each)
 	@docs/model/run full
 
-mutants: ## Take safeguards of the leases and the gateway away, one by one: a test fails then (about fifteen minutes)
-	@scripts/need --local cc postgres redis
-	$(GO) run ./internal/mutants $(MUTANTS)
+mutants: ## Seed bugs, one by one, and see each caught: by its test (twenty minutes), or with KIND=runs by the judge of robustness (as long; Linux, root); MUTANTS="names"
+	@scripts/need --local cc postgres redis $(if $(KIND)$(MUTANTS),boto3)
+	$(GO) run ./internal/mutants $(if $(KIND),-kind $(KIND)) $(MUTANTS)
 
 simulate: ## Run SEEDS (2000) simulations of nodes, messages, Lockers and clocks, each from one seed that repeats it (SEED=n: that one, with its trace)
 	GOGC=400 $(GO) test -vet=off -count=1 -timeout 10m -run 'TestSimulation$$' -v ./lock -args -sim.seeds=$(or $(SEEDS),2000) $(if $(SEED),-sim.seed=$(SEED) -sim.trace)
@@ -174,10 +174,6 @@ soak: ## Let all surfaces work for FOR (30m) on three gateways, of which one is 
 	@scripts/need --local cc postgres redis boto3
 	cd robustness && $(GO) run . run -soak -for $(or $(FOR),30m) $(if $(SEED),-seed $(SEED)) $(ROBUSTNESS)
 
-robustness-mutants: ## Show that the judge catches each of the seeded bugs, in its time (ONLY=names)
-	@scripts/need --local cc postgres redis boto3
-	cd robustness && $(GO) run . mutants $(if $(ONLY),-only $(ONLY)) $(ROBUSTNESS)
-
 robustness-test: ## Test the program of robustness itself, with -race: its relays, faults, clients, cluster and judge
 	@scripts/need --local cc postgres redis boto3
 	@scripts/test robustness -count=1 -timeout 5m
@@ -225,7 +221,7 @@ release-checks: ## Run what a release runs and CI does not, for several hours (L
 	$(MAKE) robustness
 	$(MAKE) robustness MODE=async
 	$(MAKE) robustness BLOBS=s3
-	$(MAKE) robustness-mutants
+	$(MAKE) mutants KIND=runs
 	$(MAKE) soak
 	$(MAKE) bench
 	$(if $(BASE),$(MAKE) bench-compare)
