@@ -122,7 +122,8 @@ simulate: ## Simulate nodes, messages, Lockers and clocks SEEDS (2000) times (SE
 
 torture: ## Test leases of every source under faults of servers, messages, clients and clocks, FOR (60s) each (SOURCES=names)
 	@scripts/need --local cc postgres redis etcd zookeeper
-	@scripts/torture $(or $(FOR),60s) $(SOURCES)
+	@for source in $(or $(SOURCES),lock lock/pglock lock/etcdlock lock/zklock); do (cd $$source && \
+	  $(GO) test -count=1 -run 'TestTorture' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s)) || exit 1; done
 
 mutants: ## Seed bugs, one by one, and see each caught: by its test (twenty minutes), or with KIND=runs by the judge of robustness (as long; Linux, root); MUTANTS="names"
 	@scripts/need --local cc postgres redis $(if $(KIND)$(MUTANTS),boto3)
