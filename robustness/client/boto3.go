@@ -193,7 +193,7 @@ func (h *byPython) request(ctx context.Context, do, op, register string) (r pyth
 func (h *byPython) write(ctx context.Context, w write) error {
 	dice := h.env.dice
 	r, err := h.request(ctx, "put", w.set[0].value, w.set[0].register)
-	defer os.Remove(r.File)
+	defer func() { _ = os.Remove(r.File) }()
 	size := 100 + dice.below(2*reserved)
 	if dice.chance(4) {
 		size = mebibyte + dice.below(6*mebibyte) // below the transfer manager's multipart threshold
@@ -226,7 +226,7 @@ func (h *byPython) read(ctx context.Context, register string) (saw, wrong string
 		return h.objects.read(ctx, register)
 	}
 	r, err := h.request(ctx, "get", "", register)
-	defer os.Remove(r.File)
+	defer func() { _ = os.Remove(r.File) }()
 	if err != nil {
 		return "", "", err
 	}

@@ -59,7 +59,7 @@ func pythonKilled(t *testing.T, w *world) {
 		outcome, _ := l.writes(bounded(t), fmt.Sprintf("w%d", i), nil, func(context.Context) {
 			if h := l.access.(*byPython); !killed {
 				killed = true
-				_, _ = h.python.program.kill()
+				h.python.program.kill()
 			}
 		})
 		if outcome == history.Done && killed {

@@ -135,7 +135,7 @@ func (h *psql) say(ctx context.Context, sql string, args []any) (a answer, err e
 		a.rows = fields[2]
 		return a, nil
 	}
-	_, _ = h.program.kill()
+	h.program.kill()
 	return a, err
 }
 
@@ -213,4 +213,4 @@ func (h *psql) release(ctx context.Context) error {
 }
 
 // forget kills `run`. Its command ends with it, and the lease is left to its TTL.
-func (h *psql) forget() { _, _ = h.program.kill() }
+func (h *psql) forget() { h.program.kill() }

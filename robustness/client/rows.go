@@ -217,7 +217,7 @@ func direct(e *env, a ask, t *term) access {
 	return &connected{term: t, address: func() string { return e.cfg.WriterURL }, startup: e.dice.below(3) > 0}
 }
 
-func anyhow(e *env, a ask, t *term) access {
+func portOrDirect(e *env, a ask, t *term) access {
 	if e.dice.chance(3) {
 		return direct(e, a, t)
 	}

@@ -45,7 +45,7 @@ var surfaces = []surface{
 	{name: "http-direct", registers: row, open: over((*env).lease, direct)},
 	{name: "http-sql", registers: row, open: over((*env).lease, bySQL)},
 	// Leases of several resources by one request, all or none, and one transaction under all of them.
-	{name: "http-all", registers: row, several: true, open: over((*env).lease, anyhow)},
+	{name: "http-all", registers: row, several: true, open: over((*env).lease, portOrDirect)},
 	// A lease that is asked for again, with its Idempotency-Key: because an answer did not come, and to renew it.
 	{name: "http-repeat", registers: row, open: over((*env).leaseAgain, balanced)},
 	// A lease by HTTP, with its S3 credentials, and the AWS SDK or boto3 with their default settings.
