@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops simulate lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model model-all release-checks bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture torture-sources test-busy observability-test balancer-test soak test-sources kube-test page-test page-pictures
+.PHONY: help demo test test-ops simulate lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model model-all release-checks bench conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture torture-sources test-busy observability-test balancer-test soak test-sources kube-test page-test page-pictures
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -96,40 +96,32 @@ torture-sources: ## The same of PostgreSQL alone, etcd and ZooKeeper only (FOR=6
 	cd lock/etcdlock && $(GO) test -count=1 -run 'TestTorture' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s)
 	cd lock/zklock && $(GO) test -count=1 -run 'TestTorture' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s)
 
+# What each benchmark needs.
+NEED_lock    = postgres redis etcd zookeeper
+NEED_fence   = postgres
+NEED_api     = postgres redis
+NEED_scale   = postgres redis
+NEED_pgwire  = postgres pgbouncer
+NEED_s3      = postgres
+NEED_compare = postgres redis
+
+bench: ## Run every benchmark, and print one table of all goals (BENCH="-slice 100ms")
+	@scripts/need --local $(sort $(NEED_lock) $(NEED_fence) $(NEED_api) $(NEED_scale) $(NEED_pgwire) $(NEED_s3))
+	cd bench && $(GO) run . $(BENCH)
+
 bench-lock: ## Measure leases against redsync, redislock, rueidislock, and over each source beside etcd's mutex and PostgreSQL's locks
-	@scripts/need --local postgres redis etcd zookeeper
-	cd bench && $(GO) run ./lock
-
-bench-fence: ## Measure the fence in PostgreSQL against no fence and hand-written SQL (FENCE="-base COMMIT": against a commit's SQL)
-	@scripts/need --local postgres
-	cd bench && $(GO) run ./fence $(FENCE)
-
+bench-fence: ## Measure the fence in PostgreSQL against no fence and hand-written SQL (BASE=commit: against a commit's SQL)
 bench-api: ## Measure leases over HTTP against the library
-	@scripts/need --local postgres redis
-	cd bench && $(GO) run ./api $(API)
-
-bench-scale: ## Measure what one PostgreSQL carries of fences, and what a second one adds (SCALE="-part callers")
-	@scripts/need --local postgres redis
-	cd bench && $(GO) run ./scale $(SCALE)
-
+bench-scale: ## Measure what one PostgreSQL carries of fences, and what a second one adds (BENCH="-part callers")
 bench-pgwire: ## Measure the PostgreSQL port against io.Copy and PgBouncer
-	@scripts/need --local postgres pgbouncer
-	cd bench && $(GO) run ./pgwire
-
 bench-s3: ## Measure the S3 port against versitygw's POSIX back end and, where it is there, MinIO
-	@scripts/need --local postgres
-	cd bench && $(GO) run ./s3
-
 bench-s3-quick: ## The same with few rounds and small lists
-	@scripts/need --local postgres
-	cd bench && $(GO) run ./s3 -quick
-
 bench-compare: ## Compare this tree's speed with the commit BASE's, interleaved, against the measured noise (about five minutes)
-	@test -n "$(BASE)" || { echo "bench-compare: BASE=commit is missing" >&2; exit 64; }
-	@scripts/need --local postgres redis
-	cd bench && $(GO) run ./compare -base "$(BASE)" $(COMPARE)
 
-bench: bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 ## Run every benchmark
+# These targets are not phony: make looks for no pattern rule then.
+bench-%:
+	@scripts/need --local $(NEED_$(firstword $(subst -, ,$*)))
+	cd bench && $(GO) run . $(subst -quick, -quick,$*) $(if $(BASE),-base $(BASE)) $(BENCH)
 
 conformance-pg: ## Run drivers and the test suites of PostgreSQL 15 and pgx through the PostgreSQL port and directly
 	@scripts/need --local cc postgres
