@@ -164,7 +164,7 @@ bench: ## Measure everything beside what a user would pick instead, and print on
 
 bench-%: ## Measure one: lock, fence, api, scale, pgwire, s3, s3-quick
 	@scripts/need --local $(or $(BENCH_NEEDS_$*),postgres)
-	cd bench && $(GO) run . $(subst -, -,$*) $(BENCH)
+	cd bench && $(GO) run . $(subst -quick, -quick,$*) $(if $(BASE),-base $(BASE)) $(BENCH)
 
 bench-compare: ## Compare this tree's speed with the commit BASE's, against the measured noise (about five minutes)
 	@test -n "$(BASE)" || { echo "bench-compare: BASE=commit is missing" >&2; exit 64; }

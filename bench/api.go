@@ -15,8 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/fencegate/fencegate/bench/internal/run"
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence/pgfence"
@@ -49,10 +47,8 @@ func apiLeases(ctx context.Context, b *bench, s *stack.Stack) {
 
 func apiContenders(ctx context.Context, s *stack.Stack, callers int) []run.Contender {
 	pg, nodes := run.Must(s.Postgres(ctx, stack.PostgresConfig{Durable: true})), run.Must(s.Redis(ctx, 3))
-	pool := run.Must(pgxpool.New(ctx, pg.As(stack.Gateway)))
-	s.AtClose(func() error { pool.Close(); return nil })
 	const nodeTimeout = 5 * time.Second // on a busy machine a slow answer is no failure
-	library := fencegate("library", opened(ctx, s, nodes, lock.Config{KeyPrefix: lock.Prefix("library"), NodeTimeout: nodeTimeout, Armer: pgfence.New(pool)}))
+	library := fencegate("library", opened(ctx, s, nodes, lock.Config{KeyPrefix: lock.Prefix("library"), NodeTimeout: nodeTimeout, Armer: pgfence.New(gatewayPool(ctx, s, pg, 4))}))
 	api := run.Must(s.InProcess(ctx, gateway.Config{
 		PostgresURL: pg.As(stack.Gateway), RedisNodes: nodes.Nodes(), NodeTimeout: nodeTimeout,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -106,10 +102,7 @@ type raw struct {
 
 func dialRaw(addr string) (*raw, error) {
 	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	return &raw{host: addr, conn: conn, in: bufio.NewReader(conn)}, nil
+	return &raw{host: addr, conn: conn, in: bufio.NewReader(conn)}, err
 }
 
 func (r *raw) cycle(resource string) error {

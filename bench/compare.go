@@ -175,20 +175,16 @@ func startSide(ctx context.Context, s *stack.Stack, program string, clients int)
 	cfg, through := run.Must(pgx.ParseConfig(pg.As(stack.Writer))), run.Must(pgx.ParseConfig("postgres://"+g.PG))
 	cfg.Port, cfg.RuntimeParams["fence.resource"], cfg.RuntimeParams["fence.token"] = through.Port, bucket, lease.Presented
 	for range clients {
-		conn := run.Must(pgx.ConnectConfig(ctx, cfg))
-		s.AtClose(func() error { return conn.Close(context.WithoutCancel(ctx)) })
-		one.sessions = append(one.sessions, conn)
+		one.sessions = append(one.sessions, connect(ctx, s, cfg))
 	}
 	return one
 }
 
-// verdict is how the tree's speed compares with the base's. A speed is higher for a faster program.
-type verdict struct{ ratio, noise float64 }
-
-// judge compares the median ratio of tree and base with the noise: the median difference of the base's two programs,
-// plus two standard errors of that median. Ratios are taken within a round. They are handled as logarithms, so that
+// judge returns the median ratio of tree and base, and the least that is no slowdown: 1 less the noise, or 5 % if the
+// noise is smaller. The noise is the median difference of the base's two programs, plus two standard errors of that
+// median. A speed is higher for a faster program. Ratios are taken within a round, and handled as logarithms, so that
 // twice as fast and half as fast are equally far from 0.
-func judge(base, tree, again []float64) verdict {
+func judge(base, tree, again []float64) (ratio, least float64) {
 	logs := func(speeds []float64) []float64 {
 		all := run.Ratios(speeds, base)
 		for i := range all {
@@ -204,14 +200,8 @@ func judge(base, tree, again []float64) verdict {
 	}
 	const normal = 1.4826 * 1.2533 // from the median deviation to the standard error of a median
 	noise := math.Abs(same) + 2*normal*run.Median(apart)/math.Sqrt(float64(len(bases)))
-	return verdict{ratio: math.Exp(run.Median(logs(tree))), noise: 1 - math.Exp(-noise)}
+	return math.Exp(run.Median(logs(tree))), min(math.Exp(-noise), 0.95)
 }
-
-// mayLose is how much slower the tree may be even where the noise is smaller.
-const mayLose = 0.05
-
-// least is the ratio that is no slowdown.
-func (v verdict) least() float64 { return 1 - max(v.noise, mayLose) }
 
 // versionGoal is the goal that the tree is no slower, by its rate or by a meter of what an operation costs.
 func versionGoal(name string, results run.Results, meter string) run.Goal {
@@ -228,9 +218,7 @@ func versionGoal(name string, results run.Results, meter string) run.Goal {
 	base, baseShown := of(0)
 	tree, treeShown := of(1)
 	again, _ := of(2)
-	v := judge(base, tree, again)
-	if name += ".rate"; meter != "" {
-		name = strings.TrimSuffix(name, ".rate") + ".processor"
-	}
-	return run.Goal{Name: name, Ours: treeShown, Peer: "base:" + baseShown, Ratio: v.ratio, Want: v.least()}
+	ratio, least := judge(base, tree, again)
+	kind := map[bool]string{true: ".rate", false: ".processor"}[meter == ""]
+	return run.Goal{Name: name + kind, Ours: treeShown, Peer: "base:" + baseShown, Ratio: ratio, Want: least}
 }

@@ -27,7 +27,7 @@ func fenceSubject() subject {
 	s := subject{name: "fence", workers: []int{1, 16, 64}, slice: 400 * time.Millisecond, rounds: 7}
 	for _, p := range []struct {
 		name    string
-		measure func(context.Context, *bench, *fenceWorld, fenceCell)
+		measure func(context.Context, *bench, *stack.Stack, *fenceWorld, fenceCell)
 	}{{"insert", fenceInsert}, {"tx", fenceTx}, {"copy", fenceCopy}, {"arm", fenceArm}, {"notify", fenceNotify}} {
 		s.parts = append(s.parts, part{name: p.name, run: func(ctx context.Context, b *bench, s *stack.Stack) {
 			if b.base != "" {
@@ -39,7 +39,8 @@ func fenceSubject() subject {
 				w.setCommit(ctx, commit)
 				for _, n := range b.Workers {
 					if p.name != "copy" || commit == "fast" && n <= 16 { // a COPY commits once per 100,000 rows
-						p.measure(ctx, b, w, fenceCell{p.name, commit, n})
+						cell := run.Cell{Name: fmt.Sprintf("%s.c%d.%s", p.name, n, commit), Workers: n}
+						withStack(b, func(s *stack.Stack) { p.measure(ctx, b, s, w, fenceCell{cell, p.name, commit}) })
 					}
 				}
 			}
@@ -48,35 +49,26 @@ func fenceSubject() subject {
 	return s
 }
 
-// fenceCell is one combination of the parameters.
+// fenceCell is one combination of part, commits and clients.
 type fenceCell struct {
+	run.Cell
+
 	part, commit string
-	clients      int
-}
-
-func (c fenceCell) name() string { return fmt.Sprintf("fence.%s.c%d.%s", c.part, c.clients, c.commit) }
-
-func (c fenceCell) cell() run.Cell {
-	return run.Cell{Name: fmt.Sprintf("%s.c%d.%s", c.part, c.clients, c.commit), Workers: c.clients}
 }
 
 // goal is that of one contender over another.
 func (c fenceCell) goal(b *bench, results run.Results, ours, peer string, want float64, suffix string) {
-	if c.clients == 16 {
-		b.AtLeast(c.name()+"."+ours+suffix, results, ours, peer, want)
+	if c.Workers == 16 {
+		b.AtLeast("fence."+c.Name+"."+ours+suffix, results, ours, peer, want)
 	}
 }
 
-// goals are those over unfenced.
-func (c fenceCell) goals(b *bench, results run.Results, want, perRow float64) {
+// goals are those over no fence.
+func (c fenceCell) goals(b *bench, results run.Results, want, perRow float64, peerOfInTx string) {
 	c.goal(b, results, "constant", "unfenced", want, "")
 	c.goal(b, results, "under", "unfenced", want, "")
 	c.goal(b, results, "per-row", "unfenced", perRow, "")
-	unfenced := "unfenced"
-	if results["unfenced-tx"] != nil {
-		unfenced = "unfenced-tx"
-	}
-	c.goal(b, results, "in-tx", unfenced, want, "")
+	c.goal(b, results, "in-tx", peerOfInTx, want, "")
 }
 
 // goalsByHand are those over the hand-written patterns: three times as fast if several connections share one grant, so
@@ -106,8 +98,8 @@ const (
 
 // fenceWorld is a server with the fence and the grants.
 type fenceWorld struct {
-	pg     *stack.Postgres
-	admin  *pgx.Conn
+	database
+
 	grant  fence.Grant   // of shared
 	grants []fence.Grant // one per client
 }
@@ -123,8 +115,7 @@ var sqlPeers = []string{
 func startFence(ctx context.Context, s *stack.Stack, cfg stack.PostgresConfig, clients int) *fenceWorld {
 	cfg.Durable, cfg.Database.Then = true, sqlPeers
 	cfg.Settings = map[string]string{"max_connections": strconv.Itoa(4*clients + 32)}
-	w := &fenceWorld{pg: run.Must(s.Postgres(ctx, cfg))}
-	w.admin = connect(ctx, s, w.pg.Admin())
+	w := &fenceWorld{database: startDatabase(ctx, s, cfg)}
 	w.grant = w.arm(ctx, shared)
 	for i := range clients {
 		w.grants = append(w.grants, w.arm(ctx, own+strconv.Itoa(i)))
@@ -132,21 +123,9 @@ func startFence(ctx context.Context, s *stack.Stack, cfg stack.PostgresConfig, c
 	return w
 }
 
-// connect opens a session, which the stack closes.
-func connect(ctx context.Context, s *stack.Stack, address string) *pgx.Conn {
-	conn := run.Must(pgx.Connect(ctx, address))
-	s.AtClose(func() error { return conn.Close(context.WithoutCancel(ctx)) })
-	return conn
-}
-
-func (w *fenceWorld) exec(ctx context.Context, sql string, args ...any) {
-	_, err := w.admin.Exec(ctx, sql, args...)
-	run.Check(err)
-}
-
 func (w *fenceWorld) arm(ctx context.Context, resource string) fence.Grant {
 	w.exec(ctx, `INSERT INTO hand VALUES ($1, 1)`, resource)
-	return run.Must(w.pg.Arm(ctx, resource, 1))
+	return run.Must(w.Arm(ctx, resource, 1))
 }
 
 // setCommit sets how long the commits of new sessions take.
@@ -189,17 +168,15 @@ type fenceClient struct {
 
 // clients connects n clients, which the stack disconnects.
 func (w *fenceWorld) clients(ctx context.Context, s *stack.Stack, n int) (all []*fenceClient) {
-	connect := func(g *fence.Grant) *pgx.Conn {
-		config := run.Must(pgx.ParseConfig(w.pg.As(stack.Writer)))
+	session := func(g *fence.Grant) *pgx.Conn {
+		config := run.Must(pgx.ParseConfig(w.As(stack.Writer)))
 		if g != nil {
 			config.RuntimeParams["fence.resource"], config.RuntimeParams["fence.token"] = fence.EscapeResource(g.Resource), g.Presented()
 		}
-		conn := run.Must(pgx.ConnectConfig(ctx, config))
-		s.AtClose(func() error { return conn.Close(context.WithoutCancel(ctx)) })
-		return conn
+		return connect(ctx, s, config)
 	}
 	for i, g := range w.grants[:n] {
-		all = append(all, &fenceClient{id: i, grant: g, plain: connect(nil), shared: connect(&w.grant), own: connect(&g)})
+		all = append(all, &fenceClient{id: i, grant: g, plain: session(nil), shared: session(&w.grant), own: session(&g)})
 	}
 	return all
 }
@@ -228,24 +205,18 @@ func (w *fenceWorld) contenders(ctx context.Context, part string, clients []*fen
 }
 
 // measure measures operations on tables: all at their own speed, or this many in a slice, each time on new tables.
-func (w *fenceWorld) measure(ctx context.Context, b *bench, c fenceCell, ops []fenceOp, fixed int) (results run.Results) {
-	withStack(b, func(s *stack.Stack) {
-		all := w.contenders(ctx, c.part, w.clients(ctx, s, c.clients), ops)
-		cell := c.cell()
-		if fixed > 0 {
-			cell.Ops, cell.Slice = fixed, time.Minute
-			for i, one := range all {
-				all[i].Before = func(ctx context.Context, _ int) (err error) {
-					defer run.Catch(&err)
-					w.table(ctx, c.part, one.Name)
-					w.exec(ctx, "CHECKPOINT") // so that one contender's dirty pages do not cost the next one
-					return nil
-				}
-			}
+func (w *fenceWorld) measure(ctx context.Context, b *bench, s *stack.Stack, c fenceCell, ops []fenceOp, fixed int) run.Results {
+	all := w.contenders(ctx, c.part, w.clients(ctx, s, c.Workers), ops)
+	for i := range all {
+		if c.Ops = fixed; fixed == 0 {
+			break
 		}
-		results = b.Measure(ctx, cell, all...)
-	})
-	return results
+		c.Slice, all[i].Before = time.Minute, func(ctx context.Context, _ int) {
+			w.table(ctx, c.part, all[i].Name)
+			w.exec(ctx, "CHECKPOINT") // so that one contender's dirty pages do not cost the next one
+		}
+	}
+	return b.Measure(ctx, c.Cell, all...)
 }
 
 // byHand is the statement before a write for a contender without a trigger. The hand-written ones are the pattern at
@@ -331,9 +302,9 @@ func (w *fenceWorld) inserts() []fenceOp {
 	return ops
 }
 
-func fenceInsert(ctx context.Context, b *bench, w *fenceWorld, c fenceCell) {
-	results := w.measure(ctx, b, c, w.inserts(), 0)
-	c.goals(b, results, 0.85, 0.75)
+func fenceInsert(ctx context.Context, b *bench, s *stack.Stack, w *fenceWorld, c fenceCell) {
+	results := w.measure(ctx, b, s, c, w.inserts(), 0)
+	c.goals(b, results, 0.85, 0.75, "unfenced-tx")
 	c.goalsByHand(b, results)
 }
 
@@ -373,21 +344,21 @@ func (w *fenceWorld) transactions() []fenceOp {
 	return append(ops, w.fenced(begun, ten)...)
 }
 
-func fenceTx(ctx context.Context, b *bench, w *fenceWorld, c fenceCell) {
-	results := w.measure(ctx, b, c, w.transactions(), 0)
-	c.goals(b, results, 0.85, 0.75)
+func fenceTx(ctx context.Context, b *bench, s *stack.Stack, w *fenceWorld, c fenceCell) {
+	results := w.measure(ctx, b, s, c, w.transactions(), 0)
+	c.goals(b, results, 0.85, 0.75, "unfenced")
 	c.goalsByHand(b, results)
 }
 
 // fenceCopy measures COPY of 100,000 rows into an empty table.
-func fenceCopy(ctx context.Context, b *bench, w *fenceWorld, c fenceCell) {
+func fenceCopy(ctx context.Context, b *bench, s *stack.Stack, w *fenceWorld, c fenceCell) {
 	copied := func(ctx context.Context, c *fenceClient, conn *pgx.Conn, table string) error {
 		rows := bytes.Repeat(fmt.Appendf(nil, "%d\twhat a worker has to say\n", c.id), 100_000)
 		_, err := conn.PgConn().CopyFrom(ctx, bytes.NewReader(rows), `COPY `+table+` (client, note) FROM STDIN`)
 		return err
 	}
-	results := w.measure(ctx, b, c, append([]fenceOp{unfenced(copied)}, w.fenced(copied, copied)...), max(1, 4/c.clients))
-	c.goals(b, results, 0.97, 0.90)
+	results := w.measure(ctx, b, s, c, append([]fenceOp{unfenced(copied)}, w.fenced(copied, copied)...), max(1, 4/c.Workers))
+	c.goals(b, results, 0.97, 0.90, "unfenced")
 }
 
 // fenceAgainstBase measures what an operation costs the server's session, with the SQL of the commit, of the tree, and
@@ -408,7 +379,7 @@ func fenceAgainstBase(ctx context.Context, b *bench, s *stack.Stack, part string
 		case "tx":
 			contenders = w.contenders(ctx, part, c, w.transactions())
 		default:
-			conn := connect(ctx, s, w.pg.As(stack.Gateway))
+			conn := connect(ctx, s, run.Must(pgx.ParseConfig(w.As(stack.Gateway))))
 			conns = []*pgx.Conn{conn}
 			contenders = []run.Contender{{Name: "arm", Op: func(ctx context.Context, _ int, n int64) error {
 				return armOnce(ctx, conn, fence.Arming{Resource: "bench/arm", Token: fence.Token(n), SealHash: fence.NewSeal().Hash(), Holder: "bench"})

@@ -58,26 +58,23 @@ func armOnce(ctx context.Context, on interface {
 	return err
 }
 
-// pool has this many connections from the start, of the login that arms.
-func (w *fenceWorld) pool(ctx context.Context, conns int) *pgxpool.Pool {
-	config := run.Must(pgxpool.ParseConfig(w.pg.As(stack.Gateway)))
-	config.MinConns, config.MaxConns = int32(conns), int32(conns)
-	return run.Must(pgxpool.NewWithConfig(ctx, config))
-}
-
 // arming makes a contender whose operation is to arm.
 func (w *fenceWorld) arming(name string, next func(int) fence.Arming, op func(context.Context, fence.Arming) error) run.Contender {
-	return run.Contender{Name: name, Meters: []run.Meter{written(w.admin)}, Op: func(ctx context.Context, worker int, _ int64) error {
+	return run.Contender{Name: name, Meters: []run.Meter{w.written()}, Op: func(ctx context.Context, worker int, _ int64) error {
 		return op(ctx, next(worker))
 	}}
 }
 
 // fenceArm compares arming with a plain upsert, and arming in groups with single armings.
-func fenceArm(ctx context.Context, b *bench, w *fenceWorld, c fenceCell) {
-	pool := w.pool(ctx, c.clients)
-	defer pool.Close()
-	f, next, before := pgfence.New(pool), armings(c.clients), w.updates(ctx)
-	results := b.Measure(ctx, c.cell(),
+func fenceArm(ctx context.Context, b *bench, s *stack.Stack, w *fenceWorld, c fenceCell) {
+	pool := gatewayPool(ctx, s, w.Postgres, c.Workers)
+	f, next := pgfence.New(pool), armings(c.Workers)
+	updates := func() (all, hot int) {
+		w.ask(ctx, `SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'fence.resources'::regclass`, &all, &hot)
+		return all, hot
+	}
+	allBefore, hotBefore := updates()
+	results := b.Measure(ctx, c.Cell,
 		w.arming("upsert", next, func(ctx context.Context, a fence.Arming) error {
 			_, err := pool.Exec(ctx, sqlUpsert, a.Resource, int64(a.Token), a.SealHash, a.Holder)
 			return err
@@ -90,7 +87,7 @@ func fenceArm(ctx context.Context, b *bench, w *fenceWorld, c fenceCell) {
 		return
 	}
 	// Many go faster in groups, and a single one is at most a tenth slower, which is noise.
-	switch name := c.name() + ".groups"; c.clients {
+	switch name := "fence." + c.Name + ".groups"; c.Workers {
 	case 1:
 		a, z := grouped.Quantile(0.5), single.Quantile(0.5)
 		b.Add(run.Goal{Name: name + ".p50", Ours: a.String(), Peer: "single:" + z.String(), Ratio: float64(z) / float64(a), Want: 0.9})
@@ -98,34 +95,18 @@ func fenceArm(ctx context.Context, b *bench, w *fenceWorld, c fenceCell) {
 		b.AtLeast(name, results, "arm", "arm-single", 3)
 	case 16:
 		pool.Close() // sessions report their statistics when they end
-		after, least := updates{}, before.all+len(grouped.Times)+len(single.Times)
 		bounded, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
+		all, hot, least := 0, 0, len(grouped.Times)+len(single.Times)
 		run.Check(stack.Until(bounded, "the statistics of updates", func(context.Context) error {
-			if after = w.updates(ctx); after.all < least {
-				return fmt.Errorf("%d of %d are reported", after.all, least)
+			if all, hot = updates(); all-allBefore < least {
+				return fmt.Errorf("%d of %d are reported", all-allBefore, least)
 			}
 			return nil
 		}))
-		all, hot := after.all-before.all, after.hot-before.hot
+		all, hot = all-allBefore, hot-hotBefore
 		b.Add(run.Goal{Name: "fence.hot.c16." + c.commit, Ours: strconv.Itoa(hot), Peer: fmt.Sprintf("updates:%d", all), Ratio: float64(hot) / float64(all), Want: 0.99})
 	}
-}
-
-// written is the meter of the write-ahead log of a server.
-func written(admin *pgx.Conn) run.Meter {
-	return run.Meter{Name: "bytes of WAL", Read: func(ctx context.Context) (bytes float64, err error) {
-		err = admin.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::float8`).Scan(&bytes)
-		return bytes, err
-	}}
-}
-
-// updates counts the fences' updates, and the HOT ones among them.
-type updates struct{ all, hot int }
-
-func (w *fenceWorld) updates(ctx context.Context) (u updates) {
-	run.Check(w.admin.QueryRow(ctx, `SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'fence.resources'::regclass`).Scan(&u.all, &u.hot))
-	return u
 }
 
 // announcer notifies of armings in its own transactions, as gateways do.
@@ -161,7 +142,7 @@ func (t *announcer) run(ctx context.Context, pool *pgxpool.Pool) {
 
 // listen receives the notifications until ctx ends, like a gateway.
 func (w *fenceWorld) listen(ctx context.Context, others *sync.WaitGroup) {
-	conn := run.Must(pgx.Connect(ctx, w.pg.As(stack.Gateway)))
+	conn := run.Must(pgx.Connect(ctx, w.As(stack.Gateway)))
 	run.Must(conn.Exec(ctx, "LISTEN "+channel))
 	others.Go(func() {
 		defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
@@ -173,9 +154,8 @@ func (w *fenceWorld) listen(ctx context.Context, others *sync.WaitGroup) {
 
 // fenceNotify compares arming with arming and notifying the gateways, within the arming transaction and in a separate
 // one.
-func fenceNotify(ctx context.Context, b *bench, w *fenceWorld, c fenceCell) {
-	pool := w.pool(ctx, c.clients+1)
-	defer pool.Close()
+func fenceNotify(ctx context.Context, b *bench, s *stack.Stack, w *fenceWorld, c fenceCell) {
+	pool := gatewayPool(ctx, s, w.Postgres, c.Workers+1)
 	var others sync.WaitGroup
 	defer others.Wait()
 	ctx, stop := context.WithCancel(ctx)
@@ -185,8 +165,8 @@ func fenceNotify(ctx context.Context, b *bench, w *fenceWorld, c fenceCell) {
 	}
 	notices := &announcer{armed: make(map[string]struct{})}
 	others.Go(func() { notices.run(ctx, pool) })
-	f, next := pgfence.New(pool), armings(c.clients)
-	results := b.Measure(ctx, c.cell(),
+	f, next := pgfence.New(pool), armings(c.Workers)
+	results := b.Measure(ctx, c.Cell,
 		w.arming("arm", next, func(ctx context.Context, a fence.Arming) error { return f.Arm(ctx, a) }),
 		w.arming("told-after", next, func(ctx context.Context, a fence.Arming) error {
 			err := f.Arm(ctx, a)

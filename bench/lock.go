@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -78,11 +77,7 @@ func (l locker) cycle(ctx context.Context, resource string) error {
 
 // contenders let each worker acquire and release a resource of its own.
 func contenders(all []locker, workers int) (contenders []run.Contender) {
-	allocs := run.Meter{Name: "allocs", Read: func(context.Context) (float64, error) {
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return float64(m.Mallocs), nil
-	}}
+	allocs := run.Meter{Name: "allocs", Read: func(context.Context) float64 { return float64(mallocs()) }}
 	for _, l := range all {
 		resources := make([]string, workers)
 		for i := range resources {
@@ -97,7 +92,7 @@ func contenders(all []locker, workers int) (contenders []run.Contender) {
 
 // lockers opens a client of each library.
 func lockers(ctx context.Context, s *stack.Stack, nodes stack.Redis) []locker {
-	l := ours(ctx, s, nodes)
+	l := opened(ctx, s, nodes, lock.Config{})
 	all := []locker{fencegate("fencegate", l), {name: "fencegate-async", try: func(ctx context.Context, resource string) (release, error) {
 		lease, err := l.TryAcquire(ctx, resource, lock.WithTTL(ttl))
 		return func(context.Context) error { lease.ReleaseAsync(); return nil }, err
@@ -118,11 +113,6 @@ func lockers(ctx context.Context, s *stack.Stack, nodes stack.Redis) []locker {
 	}))
 	s.AtClose(func() error { r.Close(); return nil })
 	return append(all, redislocks(redislock.New(clients[0])), rueidislocks(r))
-}
-
-// ours opens a Locker in the key space of the benchmark.
-func ours(ctx context.Context, s *stack.Stack, nodes stack.Redis) *lock.Locker {
-	return opened(ctx, s, nodes, lock.Config{KeyPrefix: lock.Prefix("bench")})
 }
 
 // opened opens a Locker over new nodes.
@@ -231,7 +221,7 @@ func lockCrowds(ctx context.Context, b *bench, s *stack.Stack, nodes stack.Redis
 	all := lockers(ctx, s, nodes)
 	var each []acquire // a Locker for each caller, as in separate processes
 	for range crowdSize {
-		one := fencegate("", ours(ctx, s, nodes))
+		one := fencegate("", opened(ctx, s, nodes, lock.Config{}))
 		run.Check(one.cycle(ctx, "warm")) // connects
 		each = append(each, one.wait)
 	}

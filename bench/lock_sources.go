@@ -65,20 +65,10 @@ func startSources(ctx context.Context, s *stack.Stack) (w sources) {
 	return w
 }
 
-// pool is the pool of one process.
-func (w sources) pool(ctx context.Context, s *stack.Stack, conns int32) *pgxpool.Pool {
-	config := run.Must(pgxpool.ParseConfig(w.pg.As(stack.Gateway)))
-	config.MaxConns = conns
-	pgfence.Configure(config)
-	pool := run.Must(pgxpool.NewWithConfig(ctx, config))
-	s.AtClose(func() error { pool.Close(); return nil })
-	return pool
-}
-
 // lockers opens one process's clients: ours over each source, each with an armed fence; hand-written locks; and the
 // servers' own.
 func (w sources) lockers(ctx context.Context, s *stack.Stack) (all []locker) {
-	gate, own := w.pool(ctx, s, 8), w.pool(ctx, s, 128) // own has a connection for each lock
+	gate, own := gatewayPool(ctx, s, w.pg, 8), gatewayPool(ctx, s, w.pg, 128) // own has a connection for each lock
 	client := run.Must(clientv3.New(clientv3.Config{
 		Endpoints: w.etcd.Endpoints(), Logger: zap.NewNop(), // the other options are those of etcdlock's documentation
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
@@ -92,7 +82,7 @@ func (w sources) lockers(ctx context.Context, s *stack.Stack) (all []locker) {
 		name   string
 		source leasing.Source
 	}{
-		{"fencegate-redis", opened(ctx, s, w.redis, lock.Config{KeyPrefix: lock.Prefix("bench-sources"), Armer: fences}).Source()},
+		{"fencegate-redis", opened(ctx, s, w.redis, lock.Config{Armer: fences}).Source()},
 		{"fencegate-postgres", run.Must(pglock.New(pglock.Config{Pool: gate}))},
 		{"fencegate-etcd", run.Must(etcdlock.New(etcdlock.Config{Client: client, Prefix: "ends", Armer: fences}))},
 		{"fencegate-etcd-arm", run.Must(etcdlock.New(etcdlock.Config{Client: client, Prefix: "arms", Armer: arms}))},
@@ -226,16 +216,15 @@ func (w sources) frozen(ctx context.Context, b *bench, lockers []locker) {
 		b.Measure(ctx, run.Cell{Name: "sources.frozen", Workers: 1, Ops: 100, Slice: 4 * time.Second, Rounds: members, Cold: true}, run.Contender{
 			Name: l.name, MayFail: l.rival,
 			Op:     func(ctx context.Context, _ int, n int64) error { return bounded(ctx, fmt.Sprintf("frozen/%d", n%7)) },
-			Before: func(_ context.Context, round int) error { return group[round].Freeze() },
-			After: func(ctx context.Context, round int) error {
-				err := group[round].Thaw()
+			Before: func(_ context.Context, round int) { run.Check(group[round].Freeze()) },
+			After: func(ctx context.Context, round int) {
+				run.Check(group[round].Thaw())
 				// As far as a client can see, the server takes part again after 20 cycles in a row.
 				for done, until := 0, time.Now().Add(10*time.Second); done < 20 && time.Now().Before(until) && ctx.Err() == nil; done++ {
 					if bounded(ctx, "settle") != nil {
 						done = -1
 					}
 				}
-				return err
 			},
 		})
 	}

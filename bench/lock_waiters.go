@@ -69,10 +69,10 @@ func (w *waiting) measure(ctx context.Context, b *bench, s *stack.Stack) {
 		run.Check(w.nodes[1].Freeze())
 		s.AtClose(w.nodes[1].Thaw)
 	}
-	calls := w.calls(ctx)
+	_, before := w.counters(ctx)
 	time.Sleep(waitersSettle)
-	calls = (w.calls(ctx) - calls) / int(waitersSettle/time.Second)
-	places := w.places(ctx)
+	places, calls := w.counters(ctx)
+	calls = (calls - before) / int(waitersSettle/time.Second)
 	tick := time.NewTicker(waitersEvery)
 	defer tick.Stop()
 	for i, lease := range w.leases {
@@ -126,37 +126,25 @@ func (w *waiting) wait(ctx context.Context, l *lock.Locker, i int) {
 	w.times = append(w.times, took)
 }
 
-// answering calls f with a client of each node that is not frozen.
-func (w *waiting) answering(f func(*goredis9.Client)) {
+var waitersCalls = regexp.MustCompile(`cmdstat_(?:evalsha|exists):calls=(\d+)`)
+
+// counters are how many waiters stand in the queues of the nodes that are not frozen, and how many calls of the waiters'
+// scripts and commands the busiest of them has had.
+func (w *waiting) counters(ctx context.Context) (places, calls int) {
 	for i, node := range w.nodes {
 		if w.frozen && i == 1 {
 			continue
 		}
 		c := goredis9.NewClient(&goredis9.Options{Addr: node.Addr})
-		f(c)
+		for keys := c.Scan(ctx, 0, w.prefix+":wait:*", 1000).Iterator(); keys.Next(ctx); {
+			places++
+		}
+		mine := 0
+		for _, found := range waitersCalls.FindAllStringSubmatch(c.Info(ctx, "commandstats").Val(), -1) {
+			mine += run.Must(strconv.Atoi(found[1]))
+		}
+		calls = max(calls, mine)
 		_ = c.Close()
 	}
-}
-
-// places is how many waiters stand in the queues.
-func (w *waiting) places(ctx context.Context) (n int) {
-	w.answering(func(c *goredis9.Client) {
-		for keys := c.Scan(ctx, 0, w.prefix+":wait:*", 1000).Iterator(); keys.Next(ctx); n++ {
-		}
-	})
-	return n
-}
-
-var waitersCalls = regexp.MustCompile(`cmdstat_(?:evalsha|exists):calls=(\d+)`)
-
-// calls is how many calls of scripts and commands of the waiters the busiest node has had.
-func (w *waiting) calls(ctx context.Context) (most int) {
-	w.answering(func(c *goredis9.Client) {
-		n := 0
-		for _, found := range waitersCalls.FindAllStringSubmatch(c.Info(ctx, "commandstats").Val(), -1) {
-			n += run.Must(strconv.Atoi(found[1]))
-		}
-		most = max(most, n)
-	})
-	return most
+	return places, calls
 }

@@ -9,13 +9,13 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
-	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,10 +54,10 @@ func subjects() []subject {
 type bench struct {
 	*run.Bench
 
-	base      string   // commit to compare with
-	commits   []string // fence: fast, slow
-	sizes     []int64  // s3: of objects
-	resources []int    // scale
+	base      string       // commit to compare with
+	commits   []string     // fence: fast, slow
+	sizes     []objectSize // s3
+	resources []int        // scale
 }
 
 // goalsFile is the variable that makes this program hand its goals to the one that started it, over this file.
@@ -84,7 +84,7 @@ func measure(args []string) int {
 	chosen := slices.DeleteFunc(subjects(), func(s subject) bool {
 		return len(named) > 0 && !slices.Contains(named, s.name) || len(named) == 0 && s.alone
 	})
-	b, profile, strict, err := parse(flags)
+	b, strict, err := parse(flags)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -101,10 +101,10 @@ func measure(args []string) int {
 	defer stop()
 	var goals []run.Goal
 	if len(chosen) == 1 {
-		err = chosen[0].measure(ctx, b, profile)
-		goals = b.Goals()
+		err = chosen[0].measure(ctx, b)
+		goals = b.Goals
 		if file, _ := strconv.Atoi(os.Getenv(goalsFile)); file > 0 {
-			return report(errors.Join(err, run.WriteGoals(os.NewFile(uintptr(file), "goals"), goals)))
+			return report(errors.Join(err, json.NewEncoder(os.NewFile(uintptr(file), "goals")).Encode(goals)))
 		}
 	}
 	for _, s := range chosen {
@@ -120,7 +120,7 @@ func measure(args []string) int {
 	return 0
 }
 
-func parse(args []string) (b *bench, profile string, strict bool, err error) {
+func parse(args []string) (b *bench, strict bool, err error) {
 	b = &bench{Bench: &run.Bench{Out: os.Stdout}}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.Usage = func() {
@@ -128,11 +128,7 @@ func parse(args []string) (b *bench, profile string, strict bool, err error) {
 		for _, s := range subjects() {
 			fmt.Fprintf(flags.Output(), "  %s:", s.name)
 			for _, p := range s.parts {
-				format := " %s"
-				if p.extra {
-					format = " [%s]"
-				}
-				fmt.Fprintf(flags.Output(), format, p.name)
+				fmt.Fprintf(flags.Output(), map[bool]string{true: " [%s]", false: " %s"}[p.extra], p.name)
 			}
 			fmt.Fprintln(flags.Output())
 		}
@@ -150,19 +146,25 @@ func parse(args []string) (b *bench, profile string, strict bool, err error) {
 	flags.BoolVar(&b.Quick, "quick", false, "few short rounds and small data: to see that it runs")
 	flags.BoolVar(&strict, "strict", false, "exit with 1 when a goal is missed")
 	flags.StringVar(&b.Data, "data", "", "`folder` below which servers have their files; default: the system's temporary folder")
-	flags.StringVar(&profile, "profile", "", "write a profile of this process's processor time to this `file`")
 	flags.StringVar(&b.base, "base", "", "compare (required), fence: the `commit` to compare the tree with")
 	if err = flags.Parse(args); err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("subjects come before flags: %s", flags.Arg(0))
 	}
-	return b, profile, strict, err
+	return b, strict, err
 }
 
 // list is a flag with commas.
 func list[T any](flags *flag.FlagSet, into *[]T, parse func(string) (T, error), name, value, usage string) {
-	set := func(text string) (err error) {
-		*into, err = run.List(text, parse)
-		return err
+	set := func(text string) error {
+		*into = nil
+		for one := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
+			v, err := parse(one)
+			if err != nil {
+				return err
+			}
+			*into = append(*into, v)
+		}
+		return nil
 	}
 	run.Check(set(value))
 	if value != "" {
@@ -180,7 +182,7 @@ func positive(text string) (int, error) {
 }
 
 // measure measures the subject in this process.
-func (s subject) measure(ctx context.Context, b *bench, profile string) (err error) {
+func (s subject) measure(ctx context.Context, b *bench) (err error) {
 	defer run.Catch(&err)
 	for _, name := range b.Parts {
 		if !slices.ContainsFunc(s.parts, func(p part) bool { return p.name == name }) {
@@ -194,12 +196,6 @@ func (s subject) measure(ctx context.Context, b *bench, profile string) (err err
 	if len(b.Workers) == 0 {
 		b.Workers = s.workers
 	}
-	if profile != "" {
-		file := run.Must(os.Create(profile))
-		defer func() { err = errors.Join(err, file.Close()) }()
-		run.Check(pprof.StartCPUProfile(file))
-		defer pprof.StopCPUProfile()
-	}
 	if s.whole != nil {
 		s.parts = []part{{name: s.name, run: s.whole}}
 	}
@@ -207,9 +203,8 @@ func (s subject) measure(ctx context.Context, b *bench, profile string) (err err
 		if ctx.Err() == nil && (s.whole != nil || b.Wants(p.name, p.extra)) {
 			b.Part(p.name)
 			if failed := onStack(b, func(servers *stack.Stack) { p.run(ctx, b, servers) }); failed != nil {
-				failed = fmt.Errorf("%s, %s: %w", s.name, p.name, failed)
-				report(failed)
-				err = errors.Join(err, failed) // other parts are measured all the same
+				b.Printf("failed: %v\n", failed)
+				err = errors.Join(err, fmt.Errorf("%s, %s: %w", s.name, p.name, failed)) // other parts are measured all the same
 			}
 		}
 	}
@@ -243,7 +238,7 @@ func inProcess(ctx context.Context, subject string, flags []string) (goals []run
 	run.Check(errors.Join(cmd.Start(), out.Close()))
 	run.Check(child.Adopt(cmd.Process.Pid, syscall.SIGTERM))
 	defer child.Disown(cmd.Process.Pid)
-	goals, unread := run.ReadGoals(in)
+	unread := json.NewDecoder(in).Decode(&goals)
 	if err := cmd.Wait(); err != nil {
 		return goals, fmt.Errorf("%s: %w", subject, err)
 	}

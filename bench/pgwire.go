@@ -276,7 +276,7 @@ func onRelays(ctx context.Context, s *stack.Stack, workers, size int) (all []run
 			},
 			Meters: []run.Meter{
 				cost("relay", func() time.Duration { return spentBy(relay.Pid()) }),
-				{Name: "allocs", Read: func(ctx context.Context) (float64, error) { return mallocs(ctx, control) }},
+				{Name: "allocs", Read: func(ctx context.Context) float64 { return run.Must(mallocsAt(ctx, control)) }},
 			},
 		})
 	}

@@ -18,7 +18,6 @@ import (
 	"net/http"
 	"os"
 	"runtime"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -37,7 +36,7 @@ func startRelay(ctx context.Context, s *stack.Stack, kind, upstream string) (p *
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	run.Check(p.Ready(ctx, func(ctx context.Context) error { // it listens for clients first
-		_, err := mallocs(ctx, control)
+		_, err := mallocsAt(ctx, control)
 		return err
 	}))
 	return p, addr, control
@@ -48,9 +47,7 @@ func (s server) listen(ctx context.Context) net.Listener {
 	ln := run.Must(net.Listen("tcp", s.Addr))
 	context.AfterFunc(ctx, func() { _ = ln.Close() })
 	control := http.Server{Addr: s.Control, ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		_, _ = fmt.Fprint(w, m.Mallocs)
+		_, _ = fmt.Fprint(w, mallocs())
 	})}
 	go func() { _ = control.ListenAndServe() }()
 	return ln
@@ -64,7 +61,15 @@ func (s server) pgwire(ctx context.Context) {
 	run.Check(srv.Serve(ctx, s.listen(ctx)))
 }
 
-func mallocs(ctx context.Context, control string) (float64, error) {
+// mallocs is how many objects this process has allocated.
+func mallocs() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.Mallocs
+}
+
+// mallocsAt is that of a relay.
+func mallocsAt(ctx context.Context, control string) (n float64, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+control, nil)
 	if err != nil {
 		return 0, err
@@ -74,11 +79,8 @@ func mallocs(ctx context.Context, control string) (float64, error) {
 		return 0, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseFloat(string(text), 64)
+	_, err = fmt.Fscan(response.Body, &n)
+	return n, err
 }
 
 // ioCopy is the minimal relay in Go. Between TCP connections io.Copy splices on Linux: the bytes do not enter the
@@ -174,10 +176,7 @@ func (in *standIn) serve(conn net.Conn) {
 	}
 }
 
-var query = func() []byte {
-	b, _ := (&pgproto3.Query{String: "SELECT 1"}).Encode(nil)
-	return b
-}()
+var query, _ = (&pgproto3.Query{String: "SELECT 1"}).Encode(nil)
 
 // session is a client's session with a stand-in.
 type session struct {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,7 +18,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/versity/versitygw/auth"
 	"github.com/versity/versitygw/backend/meta"
 	"github.com/versity/versitygw/backend/posix"
@@ -36,22 +37,19 @@ import (
 // PostgreSQL has fsync=on. versitygw's POSIX back end syncs nothing. MinIO, on one drive, opens its files with O_DSYNC
 // or syncs them, and renames.
 func s3Subject() subject {
-	s := subject{name: "s3", workers: []int{1, 16, 64}, slice: time.Second, rounds: 5}
-	for _, p := range []struct {
-		name    string
-		measure func(context.Context, *bench, *s3World)
-	}{{"memory", s3Memory}, {"put", s3Put}, {"get", s3Get}, {"list", s3List}, {"writes", s3Writes}} {
-		s.parts = append(s.parts, part{name: p.name, extra: p.name == "writes", run: func(ctx context.Context, b *bench, s *stack.Stack) {
-			p.measure(ctx, b, startS3(ctx, b, s))
-		}})
+	on := func(measure func(context.Context, *bench, *s3World)) func(context.Context, *bench, *stack.Stack) {
+		return func(ctx context.Context, b *bench, s *stack.Stack) { measure(ctx, b, startS3(ctx, b, s)) }
 	}
-	return s
+	return subject{
+		name: "s3", workers: []int{1, 16, 64}, slice: time.Second, rounds: 5,
+		parts: []part{{name: "memory", run: on(s3Memory)}, {name: "put", run: on(s3Put)}, {name: "get", run: on(s3Get)}, {name: "list", run: on(s3List)}, {name: "writes", run: on(s3Writes), extra: true}},
+	}
 }
 
 // s3World are the servers, and the PostgreSQL of ours.
 type s3World struct {
-	pg      *stack.Postgres
-	pool    *pgxpool.Pool
+	database
+
 	servers []*s3Server // ours is the last one
 }
 
@@ -65,9 +63,7 @@ type s3Server struct {
 }
 
 func startS3(ctx context.Context, b *bench, s *stack.Stack) *s3World {
-	w := &s3World{}
-	w.pg = run.Must(s.Postgres(ctx, stack.PostgresConfig{Durable: true, Settings: map[string]string{"autovacuum": "on", "shared_buffers": "256MB", "max_wal_size": "4GB"}}))
-	w.pool = run.Must(w.pg.Pool(ctx))
+	w := &s3World{database: startDatabase(ctx, s, stack.PostgresConfig{Durable: true, Settings: map[string]string{"autovacuum": "on", "shared_buffers": "256MB", "max_wal_size": "4GB"}})}
 	minio, _ := exec.LookPath("minio")
 	if minio == "" {
 		b.Printf("there is no minio; it is left out\n")
@@ -90,7 +86,7 @@ func (w *s3World) start(ctx context.Context, s *stack.Stack, name, minio string)
 	var p *child.Process
 	switch name {
 	case "ours":
-		config.Kind, config.Postgres, config.Key = "s3", w.pg.Admin()+"&pool_max_conns=20", stack.NewMasterKey()
+		config.Kind, config.Postgres, config.Key = "s3", w.Admin()+"&pool_max_conns=20", stack.NewMasterKey()
 		p = config.spawn(s)
 	case "versitygw":
 		p = config.spawn(s)
@@ -108,7 +104,7 @@ func (w *s3World) start(ctx context.Context, s *stack.Stack, name, minio string)
 		return err
 	}))
 	if name == "ours" {
-		run.Must(w.pg.Arm(ctx, bucket, 7))
+		run.Must(w.Arm(ctx, bucket, 7))
 		c := run.Must(run.Must(credentials.ParseKeyring(config.Key)).Issue(bucket, 7, time.Now().Add(24*time.Hour), 0))
 		one.keys = aws.Credentials{AccessKeyID: c.AccessKeyID, SecretAccessKey: c.SecretAccessKey, SessionToken: c.SessionToken}
 	}
@@ -155,7 +151,7 @@ func (w *s3World) contenders(do func(ctx context.Context, one *s3Server, n int64
 		}}
 		if one.name == "ours" {
 			c.Peers = []string{"versitygw", "minio"}
-			c.Meters = append(c.Meters, cost(ofPostgres, func() time.Duration { return spentByTree(w.pg.Pid()) }))
+			c.Meters = append(c.Meters, cost(ofPostgres, func() time.Duration { return spentByTree(w.Pid()) }))
 		}
 		all = append(all, c)
 	}
@@ -165,14 +161,14 @@ func (w *s3World) contenders(do func(ctx context.Context, one *s3Server, n int64
 const largeSize = 16 << 20
 
 // eachSize runs a part with every size and number of clients.
-func eachSize(b *bench, f func(size int64, clients int)) {
+func eachSize(b *bench, f func(size objectSize, clients int)) {
 	sizes := b.sizes
 	if b.Quick {
 		sizes = sizes[:min(2, len(sizes))]
 	}
 	for _, size := range sizes {
 		for i, clients := range b.Workers {
-			if size <= largeSize || i == 0 {
+			if size.bytes <= largeSize || i == 0 {
 				f(size, clients)
 			}
 		}
@@ -182,28 +178,28 @@ func eachSize(b *bench, f func(size int64, clients int)) {
 // s3Put writes 256 keys again and again, so that the disk does not fill up.
 func s3Put(ctx context.Context, b *bench, w *s3World) {
 	multixacts := func() (n int64) { // how many there have been in all tables; each is work for VACUUM
-		run.Check(w.pool.QueryRow(ctx, "SELECT mxid_age('1'::xid)").Scan(&n))
+		w.ask(ctx, "SELECT mxid_age('1'::xid)", &n)
 		return n
 	}
 	before := multixacts()
-	eachSize(b, func(size int64, clients int) {
-		keys, name := int64(256), fmt.Sprintf("put.%s.c%d", showSize(size), clients)
-		if size > largeSize {
+	eachSize(b, func(size objectSize, clients int) {
+		keys, name := int64(256), fmt.Sprintf("put.%s.c%d", size.text, clients)
+		if size.bytes > largeSize {
 			keys = 2
 		}
 		results := b.Measure(ctx, run.Cell{Name: name, Workers: clients}, w.contenders(func(ctx context.Context, one *s3Server, n int64) error {
-			return one.put(ctx, fmt.Sprintf("put/%s/%d", showSize(size), n%keys), size)
+			return one.put(ctx, fmt.Sprintf("put/%s/%d", size.text, n%keys), size.bytes)
 		})...)
-		if size != 4<<10 {
+		if size.text != "4KiB" {
 			return
 		}
 		b.AtLeast("s3."+name+".minio", results, "ours", "minio", 1)
 		if ours := results["ours"]; clients > 1 && ours != nil {
-			within := func(part string, most time.Duration) {
-				b.Within("s3."+name+".processor."+strings.ToLower(part), time.Duration(ours.Meter("µs of "+part)*float64(time.Microsecond)), most)
+			within := func(part, meter string, most time.Duration) {
+				b.Within("s3."+name+".processor."+part, time.Duration(ours.Meter("µs of "+meter)*float64(time.Microsecond)), most)
 			}
-			within(ofPostgres, 500*time.Microsecond)
-			within(ofServer, 600*time.Microsecond)
+			within("postgres", ofPostgres, 500*time.Microsecond)
+			within("server", ofServer, 600*time.Microsecond)
 		}
 	})
 	made := multixacts() - before
@@ -211,15 +207,15 @@ func s3Put(ctx context.Context, b *bench, w *s3World) {
 }
 
 func s3Get(ctx context.Context, b *bench, w *s3World) {
-	eachSize(b, func(size int64, clients int) {
-		keys, name := int64(16), fmt.Sprintf("get.%s.c%d", showSize(size), clients)
-		if size > largeSize {
+	eachSize(b, func(size objectSize, clients int) {
+		keys, name := int64(16), fmt.Sprintf("get.%s.c%d", size.text, clients)
+		if size.bytes > largeSize {
 			keys = 1
 		}
-		key := func(n int64) string { return fmt.Sprintf("get/%s/%d", showSize(size), n%keys) }
+		key := func(n int64) string { return fmt.Sprintf("get/%s/%d", size.text, n%keys) }
 		for _, one := range w.servers {
 			for n := range keys {
-				run.Check(one.put(ctx, key(n), size))
+				run.Check(one.put(ctx, key(n), size.bytes))
 			}
 		}
 		results := b.Measure(ctx, run.Cell{Name: name, Workers: clients}, w.contenders(func(ctx context.Context, one *s3Server, n int64) error {
@@ -245,35 +241,28 @@ func s3Memory(ctx context.Context, b *bench, w *s3World) {
 	}
 }
 
-// The folders of both lists, and of a thousand folders with one key each.
-const (
-	flat    = "flat/"
-	many    = "many/"
-	folders = "folders/"
-	page    = 1000
-)
-
 // s3List lists all of 100,000 keys, a page of a thousand from many under a delimiter, and a thousand folders.
 func s3List(ctx context.Context, b *bench, w *s3World) {
+	const page = 1000
 	all, most := 100_000, 1_000_000
 	if b.Quick {
 		all, most = 20_000, 20_000
 	}
 	w.servers = slices.DeleteFunc(w.servers, func(one *s3Server) bool { return one.name == "minio" }) // its storage can't be filled beside its port
 	for _, one := range w.servers {
-		w.fill(ctx, one, flat, "", all)
-		w.fill(ctx, one, many, "", most)
-		w.fill(ctx, one, folders, "/key", page)
+		w.fill(ctx, one, "flat/", "", all)
+		w.fill(ctx, one, "many/", "", most)
+		w.fill(ctx, one, "folders/", "/key", page)
 	}
-	run.Must(w.pool.Exec(ctx, "VACUUM ANALYZE objects.pointers"))
+	w.exec(ctx, "VACUUM ANALYZE objects.pointers")
 	for _, list := range []struct {
 		name, prefix, delimiter string
 		want                    int
 		goal                    float64
 	}{
-		{fmt.Sprintf("all-of-%d-keys", all), flat, "", all, 0},
-		{fmt.Sprintf("1000-of-%d-keys", most), many, "/", page, 10},
-		{"1000-folders", folders, "/", page, 0},
+		{fmt.Sprintf("all-of-%d-keys", all), "flat/", "", all, 0},
+		{fmt.Sprintf("1000-of-%d-keys", most), "many/", "/", page, 10},
+		{"1000-folders", "folders/", "/", page, 0},
 	} {
 		results := b.Measure(ctx, run.Cell{Name: "list." + list.name, Workers: 1}, w.contenders(func(ctx context.Context, one *s3Server, _ int64) error {
 			n, err := one.list(ctx, list.prefix, list.delimiter, list.want)
@@ -291,8 +280,8 @@ func s3List(ctx context.Context, b *bench, w *s3World) {
 // fill stores n keys, prefix, number and suffix, directly in a server's storage: rows for ours, empty files for versitygw.
 func (w *s3World) fill(ctx context.Context, one *s3Server, prefix, suffix string, n int) {
 	if one.name == "ours" {
-		run.Must(w.pool.Exec(ctx, `INSERT INTO objects.pointers (bucket, key, version, size, etag, modified_at)
-			SELECT $1, $2 || lpad(n::text, 7, '0') || $3, gen_random_uuid(), 1, 'e', now() FROM generate_series(0, $4::integer - 1) n`, bucket, prefix, suffix, n))
+		w.exec(ctx, `INSERT INTO objects.pointers (bucket, key, version, size, etag, modified_at)
+			SELECT $1, $2 || lpad(n::text, 7, '0') || $3, gen_random_uuid(), 1, 'e', now() FROM generate_series(0, $4::integer - 1) n`, bucket, prefix, suffix, n)
 		return
 	}
 	for i := range n {
@@ -344,21 +333,16 @@ const sqlBooks = `SELECT ARRAY[t.inserted, t.updated, t.hot, t.deleted, pg_curre
 FROM pg_stat_wal w, (SELECT sum(n_tup_ins) AS inserted, sum(n_tup_upd) AS updated, sum(n_tup_hot_upd) AS hot, sum(n_tup_del) AS deleted
   FROM pg_stat_user_tables) t`
 
-// settled is longer than an idle PostgreSQL session delays reporting its counters.
-const settled = 11 * time.Second
-
 // meters read the books at once, with the first one.
 func (w *s3World) meters() (all []run.Meter) {
 	var counters []float64
 	for i, name := range books {
-		all = append(all, run.Meter{Name: name, Read: func(ctx context.Context) (float64, error) {
+		all = append(all, run.Meter{Name: name, Read: func(ctx context.Context) float64 {
 			if i == 0 {
-				time.Sleep(settled)
-				if err := w.pool.QueryRow(ctx, sqlBooks).Scan(&counters); err != nil {
-					return 0, err
-				}
+				time.Sleep(11 * time.Second) // longer than an idle PostgreSQL session delays reporting its counters
+				w.ask(ctx, sqlBooks, &counters)
 			}
-			return counters[i], nil
+			return counters[i]
 		}})
 	}
 	return all
@@ -371,7 +355,7 @@ type writeKind struct {
 	keys          string // the n-th key is that and n
 	text          string // with %ETAG% for that of the n-th upload's part
 	header        []string
-	keep          bool                         // in a bucket that keeps all versions
+	keep          string                       // versions of the bucket; default: 0
 	take          func(n int64, answer string) // what is noted of the answer
 }
 
@@ -385,7 +369,7 @@ func writeKinds(ids, parts *[writesOf]string) []writeKind {
 	return []writeKind{
 		{name: "PUT, 4 KiB, a new key", method: http.MethodPut, keys: "s", text: text},
 		{name: "PUT, 4 KiB, over another", method: http.MethodPut, keys: "s", text: text},
-		{name: "PUT, 4 KiB, versions are kept", method: http.MethodPut, keys: "s", text: text, keep: true},
+		{name: "PUT, 4 KiB, versions are kept", method: http.MethodPut, keys: "s", text: text, keep: "NULL"},
 		{name: "PUT, 128 KiB, a new key", method: http.MethodPut, keys: "l", text: large},
 		{name: "PUT, 128 KiB, over another", method: http.MethodPut, keys: "l", text: large},
 		{name: "CopyObject, 4 KiB", method: http.MethodPut, keys: "c", header: []string{"X-Amz-Copy-Source", "/" + bucket + "/w/s1"}},
@@ -415,11 +399,7 @@ func s3Writes(ctx context.Context, b *bench, w *s3World) {
 	}
 	var ids, parts [writesOf]string
 	for _, kind := range writeKinds(&ids, &parts) {
-		keep := "0"
-		if kind.keep {
-			keep = "NULL"
-		}
-		run.Must(w.pool.Exec(ctx, "SELECT objects.set_keep($1, "+keep+", NULL)", bucket))
+		w.exec(ctx, "SELECT objects.set_keep($1, "+cmp.Or(kind.keep, "0")+", NULL)", bucket)
 		b.Measure(ctx, run.Cell{Name: kind.name, Workers: 1, Ops: writesOf, Slice: time.Minute, Rounds: 1, Cold: true}, run.Contender{Name: "ours", Meters: w.meters(), Op: func(ctx context.Context, _ int, count int64) error {
 			n := count - 1
 			query, text := strings.ReplaceAll(kind.query, "%UPLOAD%", ids[n]), strings.ReplaceAll(kind.text, "%ETAG%", parts[n])
@@ -436,23 +416,18 @@ func s3Writes(ctx context.Context, b *bench, w *s3World) {
 	}
 }
 
-// parseSize parses sizes such as "4KiB".
-func parseSize(text string) (int64, error) {
+// objectSize is a size such as "4KiB".
+type objectSize struct {
+	text  string
+	bytes int64
+}
+
+func parseSize(text string) (objectSize, error) {
 	for unit, bytes := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
 		if number, has := strings.CutSuffix(text, unit); has {
 			n, err := strconv.ParseInt(number, 10, 64)
-			return n * bytes, err
+			return objectSize{text, n * bytes}, err
 		}
 	}
-	return 0, fmt.Errorf("size %q does not end in KiB, MiB or GiB", text)
-}
-
-func showSize(size int64) string {
-	switch {
-	case size >= 1<<30:
-		return fmt.Sprintf("%dGiB", size>>30)
-	case size >= 1<<20:
-		return fmt.Sprintf("%dMiB", size>>20)
-	}
-	return fmt.Sprintf("%dKiB", size>>10)
+	return objectSize{}, errors.New("a size ends in KiB, MiB or GiB")
 }

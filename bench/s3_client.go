@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -66,27 +65,16 @@ func (c *s3Client) send(ctx context.Context, method, path string, body io.Reader
 	return string(data), err
 }
 
-// zeros is a body of zero bytes.
-type zeros struct{ left int64 }
+// zeros are endless.
+type zeros struct{}
 
-func (z *zeros) Read(p []byte) (int, error) {
-	if z.left == 0 {
-		return 0, io.EOF
-	}
-	n := min(int64(len(p)), z.left)
-	clear(p[:n])
-	z.left -= n
-	return int(n), nil
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
 }
 
-var small = make([]byte, 1<<20)
-
 func (c *s3Client) put(ctx context.Context, key string, size int64) error {
-	var body io.Reader = io.NopCloser(&zeros{left: size})
-	if size <= int64(len(small)) {
-		body = io.NopCloser(bytes.NewReader(small[:size]))
-	}
-	_, err := c.send(ctx, http.MethodPut, "/"+bucket+"/"+key, body, size)
+	_, err := c.send(ctx, http.MethodPut, "/"+bucket+"/"+key, io.LimitReader(zeros{}, size), size)
 	return err
 }
 

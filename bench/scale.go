@@ -10,9 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/fencegate/fencegate/bench/internal/run"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
@@ -34,7 +31,7 @@ func scaleSubject() subject {
 		parts: []part{
 			{name: "callers", run: scaleCallers},
 			{name: "resources", run: scaleResources},
-			{name: "databases", run: scaleDatabases},
+			{name: "databases", run: databases},
 			{name: "names-in-order", extra: true, run: scaleNames(1)},
 			{name: "names-scattered", extra: true, run: scaleNames(scatter)},
 		},
@@ -44,33 +41,18 @@ func scaleSubject() subject {
 // scaleAt is the number of callers of the other parts.
 const scaleAt = 64
 
-// scaleDatabase is a PostgreSQL with a session of the superuser's.
-type scaleDatabase struct {
-	*stack.Postgres
-
-	admin *pgx.Conn
-}
-
-func startScale(ctx context.Context, s *stack.Stack, name string) scaleDatabase {
-	pg := run.Must(s.Postgres(ctx, stack.PostgresConfig{Name: name, Durable: true, Settings: map[string]string{"autovacuum": "on"}}))
-	return scaleDatabase{pg, connect(ctx, s, pg.Admin())}
-}
-
-func (d scaleDatabase) exec(ctx context.Context, sql string, args ...any) {
-	_, err := d.admin.Exec(ctx, sql, args...)
-	run.Check(err)
+func startScale(ctx context.Context, s *stack.Stack, name string) database {
+	return startDatabase(ctx, s, stack.PostgresConfig{Name: name, Durable: true, Settings: map[string]string{"autovacuum": "on"}})
 }
 
 // arms records this many resources with token 1, and returns what arms one of them.
-func (d scaleDatabase) arms(ctx context.Context, s *stack.Stack, resources int) (arm func(ctx context.Context, n int) error) {
+func (d database) arms(ctx context.Context, s *stack.Stack, resources int) (arm func(ctx context.Context, n int) error) {
 	d.exec(ctx, `INSERT INTO fence.arms SELECT 'orders/' || lpad(n::text, 9, '0') FROM generate_series(0, $1 - 1) n`, resources)
 	d.exec(ctx, `INSERT INTO fence.resources (resource, token, seal, holder, armed_at)
 		SELECT 'orders/' || lpad(n::text, 9, '0'), 1, sha256(n::text::bytea), 'bench', now() FROM generate_series(0, $1 - 1) n`, resources)
 	d.exec(ctx, `VACUUM ANALYZE fence.arms, fence.resources`)
 	d.exec(ctx, `CHECKPOINT`)
-	pool := run.Must(pgxpool.New(ctx, d.As(stack.Gateway)))
-	s.AtClose(func() error { pool.Close(); return nil })
-	f := pgfence.New(pool)
+	f := pgfence.New(gatewayPool(ctx, s, d.Postgres, 4))
 	leases := make([]sync.Mutex, resources) // a resource's lease belongs to one caller at a time
 	last := make([]fence.Token, resources)
 	return func(ctx context.Context, n int) error {
@@ -81,9 +63,9 @@ func (d scaleDatabase) arms(ctx context.Context, s *stack.Stack, resources int) 
 	}
 }
 
-func (d scaleDatabase) measure(ctx context.Context, b *bench, name string, callers int, arm func(ctx context.Context, caller int) error) {
+func (d database) measure(ctx context.Context, b *bench, name string, callers int, arm func(ctx context.Context, caller int) error) {
 	b.Measure(ctx, run.Cell{Name: name, Workers: callers}, run.Contender{
-		Name: "arm", Meters: []run.Meter{written(d.admin)}, Op: func(ctx context.Context, caller int, _ int64) error { return arm(ctx, caller) },
+		Name: "arm", Meters: []run.Meter{d.written()}, Op: func(ctx context.Context, caller int, _ int64) error { return arm(ctx, caller) },
 	})
 }
 
@@ -102,14 +84,14 @@ func scaleResources(ctx context.Context, b *bench, s *stack.Stack) {
 		arm, name := d.arms(ctx, s, n), fmt.Sprintf("resources.%d", n)
 		d.measure(ctx, b, name, scaleAt, func(ctx context.Context, _ int) error { return arm(ctx, rand.IntN(n)) })
 		var size float64
-		run.Check(d.admin.QueryRow(ctx, `SELECT (pg_total_relation_size('fence.arms') + pg_total_relation_size('fence.resources'))::float8`).Scan(&size))
+		d.ask(ctx, `SELECT (pg_total_relation_size('fence.arms') + pg_total_relation_size('fence.resources'))::float8`, &size)
 		b.Printf("%-30s %.0f bytes on disk for each, indexes included\n", name, size/float64(n))
 		d.exec(ctx, `TRUNCATE fence.arms, fence.resources`) // only a benchmark may do that
 	}
 }
 
 // startShard starts a database with a gateway and a Redis node, and returns a cycle over HTTP of a resource of a caller.
-func startShard(ctx context.Context, s *stack.Stack, prefix string) (scaleDatabase, func(ctx context.Context, caller int) error) {
+func startShard(ctx context.Context, s *stack.Stack, prefix string) (database, func(ctx context.Context, caller int) error) {
 	nodes, d := run.Must(s.Redis(ctx, 1)), startScale(ctx, s, prefix)
 	g := run.Must(s.InProcess(ctx, gateway.Config{PostgresURL: d.As(stack.Gateway), RedisNodes: nodes.Nodes(), Logger: slog.New(slog.DiscardHandler)}))
 	c := newClient(g.Addrs().API, "", scaleAt)
@@ -120,7 +102,7 @@ func startShard(ctx context.Context, s *stack.Stack, prefix string) (scaleDataba
 	return d, cycle
 }
 
-func scaleDatabases(ctx context.Context, b *bench, s *stack.Stack) {
+func databases(ctx context.Context, b *bench, s *stack.Stack) {
 	measure := func(name string, callers int, cycle func(ctx context.Context, caller int) error) {
 		b.Measure(ctx, run.Cell{Name: name, Workers: callers}, run.Contender{Name: "lease", Op: func(ctx context.Context, caller int, _ int64) error { return cycle(ctx, caller) }})
 	}
@@ -188,18 +170,16 @@ func scaleNames(spread int64) func(context.Context, *bench, *stack.Stack) {
 			}
 			d.exec(ctx, `VACUUM fence.arms, fence.resources, fence.floors`)
 			if used := first + step; used >= all || used%max(step, all/20) < step {
-				var left struct {
-					all, tables, indexes, floors float64
-					live                         int
-				}
-				run.Check(d.admin.QueryRow(ctx, sqlLeft).Scan(&left.all, &left.tables, &left.indexes, &left.floors, &left.live))
-				b.Printf("%10d %10d %12.1f %12.1f %12.1f %12.1f\n", used, left.live, left.all, left.tables, left.indexes, left.floors)
+				var live int
+				var whole, tables, indexes, floors float64
+				d.ask(ctx, sqlLeft, &live, &whole, &tables, &indexes, &floors)
+				b.Printf("%10d %10d %12.1f %12.1f %12.1f %12.1f\n", used, live, whole, tables, indexes, floors)
 			}
 		}
 		b.Printf("%10d in %v\n", all, time.Since(begun).Round(time.Second))
 	}
 }
 
-const sqlLeft = `SELECT (sum(pg_total_relation_size(c.oid)) / 1e6)::float8, (sum(pg_table_size(c.oid)) / 1e6)::float8, (sum(pg_indexes_size(c.oid)) / 1e6)::float8,
-       (pg_total_relation_size('fence.floors') / 1e6)::float8, (SELECT count(*) FROM fence.resources)
+const sqlLeft = `SELECT (SELECT count(*) FROM fence.resources), (sum(pg_total_relation_size(c.oid)) / 1e6)::float8,
+       (sum(pg_table_size(c.oid)) / 1e6)::float8, (sum(pg_indexes_size(c.oid)) / 1e6)::float8, (pg_total_relation_size('fence.floors') / 1e6)::float8
   FROM pg_class c WHERE c.oid IN ('fence.arms'::regclass, 'fence.resources'::regclass, 'fence.floors'::regclass)`

@@ -1,7 +1,6 @@
 package run
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -28,13 +27,10 @@ func (g Goal) Met() bool {
 	return g.Ratio >= g.Want
 }
 
-// Goals are what the benchmark has collected.
-func (b *Bench) Goals() []Goal { return b.goals }
-
 // Add adds a goal.
 func (b *Bench) Add(g Goal) {
 	g.Subject = b.Subject
-	b.goals = append(b.goals, g)
+	b.Goals = append(b.Goals, g)
 }
 
 // AtLeast adds the goal that one contender's rate is at least this share of a peer's, if both were measured.
@@ -76,12 +72,4 @@ func Table(out io.Writer, goals []Goal) (missed, compulsory int) {
 	}
 	_ = table.Flush()
 	return missed, compulsory
-}
-
-// WriteGoals hands goals to another process.
-func WriteGoals(to io.Writer, goals []Goal) error { return json.NewEncoder(to).Encode(goals) }
-
-// ReadGoals reads what WriteGoals wrote.
-func ReadGoals(from io.Reader) (goals []Goal, err error) {
-	return goals, json.NewDecoder(from).Decode(&goals)
 }

@@ -17,7 +17,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,8 +39,8 @@ type Bench struct {
 
 	Subject string
 	Out     io.Writer
+	Goals   []Goal // see Add
 
-	goals  []Goal
 	header bool // has been printed for this part
 }
 
@@ -53,7 +52,7 @@ type Contender struct {
 	// Slice replaces Op: workers of another program work for that long, and it returns their rate.
 	Slice func(ctx context.Context, workers int, d time.Duration) (float64, error)
 
-	Before, After func(ctx context.Context, round int) error // of each slice, outside of its time; warming up is round -1
+	Before, After func(ctx context.Context, round int) // of each slice, outside of its time; they may [Check]
 
 	Meters  []Meter
 	Peers   []string // to which its ratios are printed; default: the first contender
@@ -63,8 +62,8 @@ type Contender struct {
 
 // Meter reads a counter before and after each slice. Its result is the difference for each operation.
 type Meter struct {
-	Name string // with its unit, such as "µs of PostgreSQL"
-	Read func(ctx context.Context) (float64, error)
+	Name string                            // with its unit, such as "µs of PostgreSQL"
+	Read func(ctx context.Context) float64 // may [Check]
 }
 
 // Cell is one combination of what is varied: each contender is measured once in it.
@@ -89,7 +88,7 @@ type Result struct {
 	Failed map[string]int       // how often, by the error's text
 
 	unit  string
-	count atomic.Int64
+	count *atomic.Int64
 }
 
 // Results are by the contenders' names.
@@ -123,18 +122,15 @@ func (b *Bench) Measure(ctx context.Context, c Cell, contenders ...Contender) Re
 	c.Slice, c.Rounds, c.Grace, c.Unit = cmp.Or(c.Slice, b.Slice), cmp.Or(c.Rounds, b.Rounds), cmp.Or(c.Grace, 2*time.Minute), cmp.Or(c.Unit, "/s")
 	results := Results{}
 	for _, one := range contenders {
-		results[one.Name] = &Result{Meters: map[string][]float64{}, Failed: map[string]int{}, unit: c.Unit}
+		results[one.Name] = &Result{Meters: map[string][]float64{}, Failed: map[string]int{}, unit: c.Unit, count: new(atomic.Int64)}
+		if warm := c; !c.Cold && one.Slice == nil { // that is a process of its own each time
+			warm.Slice, warm.Ops = c.Slice/4, (c.Ops+3)/4
+			one.turn(ctx, warm, 0, &Result{Meters: map[string][]float64{}, Failed: map[string]int{}, count: results[one.Name].count})
+		}
 	}
-	first := -1
-	if c.Cold {
-		first = 0
-	}
-	for round := first; round < c.Rounds; round++ {
-		for _, i := range order(len(contenders), max(round, 0)) {
-			one := contenders[i]
-			if err := one.turn(ctx, c, round, results[one.Name]); err != nil {
-				Check(fmt.Errorf("%s, %s: %w", c.Name, one.Name, err))
-			}
+	for round := range c.Rounds {
+		for _, i := range order(len(contenders), round) {
+			contenders[i].turn(ctx, c, round, results[contenders[i].Name])
 		}
 	}
 	for _, one := range contenders {
@@ -156,68 +152,48 @@ func order(n, round int) []int {
 }
 
 // turn is a contender's slice in a round, and what surrounds it.
-func (one Contender) turn(ctx context.Context, c Cell, round int, r *Result) (err error) {
-	defer Catch(&err)
-	if round < 0 {
-		if one.Slice != nil {
-			return nil // it is a process of its own each time
-		}
-		c.Slice, c.Ops = c.Slice/4, (c.Ops+3)/4
-	}
+func (one Contender) turn(ctx context.Context, c Cell, round int, r *Result) {
 	if one.Before != nil {
-		Check(one.Before(ctx, round))
+		one.Before(ctx, round)
 	}
 	var before []float64
 	for _, m := range one.Meters {
-		before = append(before, Must(m.Read(ctx)))
+		before = append(before, m.Read(ctx))
 	}
-	s := Must(one.slice(ctx, c, &r.count))
+	done := len(r.Times)
+	if err := one.slice(ctx, c, r); err != nil {
+		Check(fmt.Errorf("%s, %s: %w", c.Name, one.Name, err))
+	}
 	for i, m := range one.Meters {
-		if each := (Must(m.Read(ctx)) - before[i]) / float64(max(1, len(s.times))); round >= 0 {
-			r.Meters[m.Name] = append(r.Meters[m.Name], each)
-		}
+		r.Meters[m.Name] = append(r.Meters[m.Name], (m.Read(ctx)-before[i])/float64(max(1, len(r.Times)-done)))
 	}
 	if one.After != nil {
-		Check(one.After(ctx, round))
+		one.After(ctx, round)
 	}
-	if round < 0 {
-		return nil
-	}
-	r.Rates, r.Times = append(r.Rates, s.rate), append(r.Times, s.times...)
-	for text, n := range s.failed {
-		r.Failed[text] += n
-	}
-	return nil
-}
-
-type sample struct {
-	rate   float64
-	times  []time.Duration
-	failed map[string]int
 }
 
 // slice lets the workers repeat the operation, at least once each. The first error ends it, unless the contender may
 // fail. What came to nothing at its end counts as a failure, and not as time.
-func (one Contender) slice(ctx context.Context, c Cell, count *atomic.Int64) (s sample, err error) {
+func (one Contender) slice(ctx context.Context, c Cell, r *Result) error {
 	bounded, done := context.WithTimeout(ctx, c.Slice+c.Grace)
 	defer done()
 	if one.Slice != nil {
-		s.rate, err = one.Slice(bounded, c.Workers, c.Slice)
-		return s, err
+		rate, err := one.Slice(bounded, c.Workers, c.Slice)
+		r.Rates = append(r.Rates, rate)
+		return err
 	}
 	working, cancel := context.WithCancelCause(bounded)
 	defer cancel(nil)
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	var spent time.Duration
-	s.failed = map[string]int{}
-	begun := time.Now()
+	begun, before := time.Now(), len(r.Times)
 	for worker := range c.Workers {
 		all.Go(func() {
 			times, failed, last := make([]time.Duration, 0, 1024), map[string]int{}, time.Duration(0)
 			for n := 0; working.Err() == nil && (n == 0 || time.Since(begun) < c.Slice) && (c.Ops == 0 || n < c.Ops); n++ {
 				start := time.Now()
-				err := one.Op(working, worker, count.Add(1))
+				err := one.Op(working, worker, r.count.Add(1))
 				now := time.Now()
 				switch {
 				case err == nil:
@@ -230,18 +206,18 @@ func (one Contender) slice(ctx context.Context, c Cell, count *atomic.Int64) (s 
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			s.times, spent = append(s.times, times...), max(spent, last)
+			r.Times, spent = append(r.Times, times...), max(spent, last)
 			for text, n := range failed {
-				s.failed[text] += n
+				r.Failed[text] += n
 			}
 		})
 	}
 	all.Wait()
-	s.rate = float64(len(s.times)) * cmp.Or(one.Amount, 1) / max(spent.Seconds(), 1e-9)
-	if err := context.Cause(working); err != nil && !(one.MayFail && ctx.Err() == nil) {
-		return s, err
+	r.Rates = append(r.Rates, float64(len(r.Times)-before)*cmp.Or(one.Amount, 1)/max(spent.Seconds(), 1e-9))
+	if one.MayFail {
+		return context.Cause(ctx)
 	}
-	return s, nil
+	return context.Cause(working)
 }
 
 // print prints a contender's line.
@@ -315,18 +291,6 @@ func Ratios(values, peers []float64) (all []float64) {
 		all = append(all, values[i]/max(peers[i], 1e-9))
 	}
 	return all
-}
-
-// List reads a list with commas; "" is an empty one.
-func List[T any](text string, parse func(string) (T, error)) (all []T, err error) {
-	for one := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
-		v, err := parse(one)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, v)
-	}
-	return all, nil
 }
 
 // failure is what ends a benchmark.

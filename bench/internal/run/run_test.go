@@ -32,7 +32,7 @@ func taking(name string, d time.Duration) Contender {
 func TestRatesRatiosAndQuantilesAreThoseOfTheOperations(t *testing.T) {
 	t.Parallel()
 	slow, counted := taking("slow", 20*time.Millisecond), 0.0
-	slow.Meters = []Meter{{Name: "calls", Read: func(context.Context) (float64, error) { return counted, nil }}}
+	slow.Meters = []Meter{{Name: "calls", Read: func(context.Context) float64 { return counted }}}
 	op := slow.Op
 	slow.Op = func(ctx context.Context, worker int, n int64) error { counted += 3; return op(ctx, worker, n) }
 	b, results, printed, err := measure(t, Cell{Name: "cell", Workers: 1}, taking("quick", 5*time.Millisecond), slow)
@@ -49,7 +49,7 @@ func TestRatesRatiosAndQuantilesAreThoseOfTheOperations(t *testing.T) {
 	b.Within("subject.time", results["slow"].Quantile(1), time.Second)
 	b.AtLeast("subject.none", results, "quick", "none", 1)
 	out := &bytes.Buffer{}
-	missed, compulsory := Table(out, b.Goals())
+	missed, compulsory := Table(out, b.Goals)
 	if missed != 1 || compulsory != 0 || !strings.Contains(out.String(), "slow:50.0/s  4.000  >=4.50  no") || strings.Contains(out.String(), "none") {
 		t.Errorf("%d missed, %d compulsory: %s", missed, compulsory, out)
 	}
@@ -104,18 +104,5 @@ func TestContendersTakeTurnsInAllOrders(t *testing.T) {
 	}
 	if len(seen) != 6 {
 		t.Error(seen)
-	}
-}
-
-func TestGoalsPassToAnotherProcess(t *testing.T) {
-	t.Parallel()
-	want := Goal{Subject: "subject", Name: "goal", Ours: "1", Peer: "2", Ratio: 0.5, Want: 1, AtMost: true, Compulsory: true}
-	pipe := &bytes.Buffer{}
-	if err := WriteGoals(pipe, []Goal{want}); err != nil {
-		t.Fatal(err)
-	}
-	got, err := ReadGoals(pipe)
-	if err != nil || len(got) != 1 || got[0] != want || !got[0].Met() {
-		t.Error(got, err)
 	}
 }
