@@ -34,12 +34,12 @@ type Options struct {
 
 	PostgresLeases bool // leases come from PostgreSQL, and there are no Redis nodes
 
-	Soak      bool // no faults; one gateway is restarted each minute, and sizes that must not grow are measured
-	Mutant    *mutants.Mutant
-	Until     func(kinds []string) bool // with a mutant: reports that enough was found
-	Root      string                    // the repository
-	Keep      string                    // folder for the evidence of findings; "": none is kept
-	Out       io.Writer
+	Soak   bool // no faults; one gateway is restarted each minute, and sizes that must not grow are measured
+	Mutant *mutants.Mutant
+	Until  func(kinds []string) bool // with a mutant: reports that enough was found
+	Root   string                    // the repository
+	Keep   string                    // folder for the evidence of findings; "": none is kept
+	Out    io.Writer
 }
 
 func (o *Options) fill() error {
