@@ -5,19 +5,10 @@ package gateway_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"log/slog"
-	"math/big"
-	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencegate/fencegate/internal/certs"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -251,40 +243,12 @@ SELECT 0 * nextval('public.sweeps')::integer $$`,
 	}
 }
 
-// keyPair writes a certificate for 127.0.0.1 and its key to files.
-func keyPair(t *testing.T) (cert, key string, trust *x509.CertPool) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	trust, dir := x509.NewCertPool(), t.TempDir()
-	cert, key = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
-		text := pem.EncodeToMemory(block)
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		trust.AppendCertsFromPEM(text)
-	}
-	return cert, key, trust
-}
-
 func TestPostgreSQLPortOffersTLSFromFiles(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
 	cfg := config(t, pg)
-	var trust *x509.CertPool
-	cfg.PGTLSCert, cfg.PGTLSKey, trust = keyPair(t)
+	own := certs.New(certs.For("127.0.0.1"))
+	cfg.PGTLSCert, cfg.PGTLSKey = own.Files(t)
 	c := start(t, cfg)
 	login, err := pgx.ParseConfig(pg.WriterURL)
 	if err != nil {
@@ -295,7 +259,7 @@ func TestPostgreSQLPortOffersTLSFromFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	client.User, client.Password = login.User, login.Password
-	client.TLSConfig = &tls.Config{RootCAs: trust, ServerName: "127.0.0.1"}
+	client.TLSConfig = &tls.Config{RootCAs: own.Pool(), ServerName: "127.0.0.1"}
 	conn, err := pgx.ConnectConfig(t.Context(), client)
 	if err != nil {
 		t.Fatal(err)

@@ -3,29 +3,21 @@ package gateway_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/certs"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -128,46 +120,15 @@ func filtered(text, part string) string {
 	return kept.String()
 }
 
-// certificate writes a self-signed pair for loopback and the name.
-func certificate(t *testing.T, name string) (certFile, keyFile string, pool *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{name, "*." + name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	certFile, keyFile = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: der}, keyFile: {Type: "PRIVATE KEY", Bytes: pkcs8}} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool = x509.NewCertPool()
-	pool.AddCert(cert)
-	return certFile, keyFile, pool
-}
-
 func TestTheHTTPPortsSpeakTLS(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, testenv.Postgres(t))
-	cert, key, pool := certificate(t, "s3.test")
+	own := certs.New(certs.For("s3.test", "*.s3.test", "127.0.0.1"))
+	cert, key := own.Files(t)
 	cfg.APITLSCert, cfg.APITLSKey, cfg.S3TLSCert, cfg.S3TLSKey, cfg.S3.Domain = cert, key, cert, key, "s3.test"
 	c := start(t, cfg)
 	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: pool},
+		TLSClientConfig: &tls.Config{RootCAs: own.Pool()},
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if strings.Contains(addr, "s3.test") {
 				addr = c.g.Addrs().S3
@@ -226,7 +187,7 @@ func (c *client) raw(method, url string, body any) (int, string) {
 
 func TestCertificatesOfPortsThatCannotBeUsedAreNamed(t *testing.T) {
 	t.Parallel()
-	cert, key, _ := certificate(t, "s3.test")
+	cert, key := certs.New(certs.For("s3.test")).Files(t)
 	base := gateway.Config{PostgresURL: "postgres://x@127.0.0.1:1/x", MasterKey: masterKey, RedisNodes: nil, S3Listen: "127.0.0.1:0", BlobDir: t.TempDir()}
 	base.RedisNodes = append(base.RedisNodes, config(t, testenv.Postgres(t)).RedisNodes...)
 	for field, change := range map[string]func(*gateway.Config){

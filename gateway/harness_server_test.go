@@ -5,16 +5,9 @@ package gateway
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/url"
 	"os"
@@ -32,74 +25,30 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/gateway/primary"
+	"github.com/fencegate/fencegate/internal/certs"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// authority signs certificates.
+// authority signs certificates of hosts and users.
 type authority struct {
+	certs.Pair
+
 	t    *testing.T
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
 	file string // PEM
 }
 
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
-	template := &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, Subject: pkix.Name{CommonName: "authority of " + t.Name()}}
-	a := &authority{t: t}
-	var der []byte
-	der, a.key = a.sign(template, template, nil)
-	var err error
-	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
-	a.file = filepath.Join(t.TempDir(), "ca.crt")
-	a.write(a.file, "CERTIFICATE", der)
+	a := &authority{t: t, Pair: certs.New(certs.Authority("authority of " + t.Name()))}
+	a.file, _ = a.Files(t)
 	return a
-}
-
-func (a *authority) sign(template, parent *x509.Certificate, signer *ecdsa.PrivateKey) (der []byte, key *ecdsa.PrivateKey) {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	if signer == nil {
-		signer = key
-	}
-	template.NotAfter = time.Now().Add(time.Hour)
-	if template.SerialNumber, err = rand.Int(rand.Reader, big.NewInt(1<<62)); err != nil {
-		a.t.Fatal(err)
-	}
-	if der, err = x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer); err != nil {
-		a.t.Fatal(err)
-	}
-	return der, key
-}
-
-func (a *authority) write(file, kind string, der []byte) {
-	a.t.Helper()
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		a.t.Fatal(err)
-	}
 }
 
 // issue signs a certificate for a host or a user, in two files.
 func (a *authority) issue(name string) (certFile, keyFile string) {
 	a.t.Helper()
-	der, key := a.sign(&x509.Certificate{
-		Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, a.cert, a.key)
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	dir := a.t.TempDir()
-	certFile, keyFile = filepath.Join(dir, "crt"), filepath.Join(dir, "key")
-	a.write(certFile, "CERTIFICATE", der)
-	a.write(keyFile, "PRIVATE KEY", pkcs8)
-	return certFile, keyFile
+	return a.Sign(certs.For(name)).Files(a.t)
 }
 
 // ownServer starts a PostgreSQL of its own; dir "" is a new folder.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/leases/torture"
 	"github.com/fencegate/fencegate/internal/memredis"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -258,18 +259,19 @@ func TestANodeThatWasNeverAdmittedGrantsNothing(t *testing.T) {
 // history records acquisitions and checks them.
 type history struct {
 	mu      sync.Mutex
-	entries []acquisition
+	entries []torture.Hold
 }
 
-type acquisition struct {
-	begun, done time.Time
-	token       fence.Token
+var clockStart = time.Now()
+
+func holdOf(begun, done time.Time, token fence.Token) torture.Hold {
+	return torture.Hold{Asked: begun.Sub(clockStart), From: done.Sub(clockStart), Token: token}
 }
 
 func (h *history) add(begun, done time.Time, token fence.Token) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.entries = append(h.entries, acquisition{begun, done, token})
+	h.entries = append(h.entries, holdOf(begun, done, token))
 }
 
 // check fails the test on a duplicate token, and on a token that is not lower than that of an acquisition which began
@@ -281,7 +283,7 @@ func (h *history) check(t *testing.T, want int) {
 	if len(h.entries) != want {
 		t.Errorf("%d acquisitions; want %d", len(h.entries), want)
 	}
-	duplicates, inversions := verify(h.entries)
+	duplicates, inversions := torture.Tokens(h.entries)
 	if duplicates+inversions > 0 {
 		t.Errorf("%d duplicate tokens and %d inversions in %d acquisitions", duplicates, inversions, len(h.entries))
 	}

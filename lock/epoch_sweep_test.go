@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/leases/torture"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/admin"
@@ -88,7 +89,7 @@ func TestTokensStayUniqueAndRiseWhileCountersAreSwept(t *testing.T) {
 			n.Requests.Delay(func() time.Duration { return rand.N(10 * time.Millisecond) })
 		}
 		var mu sync.Mutex
-		var entries []acquisition
+		var entries []torture.Hold
 		var workers sync.WaitGroup
 		var stop atomic.Bool
 		for range 3 {
@@ -102,7 +103,7 @@ func TestTokensStayUniqueAndRiseWhileCountersAreSwept(t *testing.T) {
 						return
 					}
 					mu.Lock()
-					entries = append(entries, acquisition{begun, time.Now(), lease.Ref().Token})
+					entries = append(entries, holdOf(begun, time.Now(), lease.Ref().Token))
 					mu.Unlock()
 					_ = lease.Release(t.Context())
 				}
@@ -114,7 +115,7 @@ func TestTokensStayUniqueAndRiseWhileCountersAreSwept(t *testing.T) {
 		}
 		stop.Store(true)
 		workers.Wait()
-		duplicates, inversions := verify(entries)
+		duplicates, inversions := torture.Tokens(entries)
 		t.Logf("%d acquisitions", len(entries))
 		if duplicates != 0 || inversions != 0 || len(entries) < 50 {
 			t.Errorf("%d acquisitions: %d duplicates, %d inversions", len(entries), duplicates, inversions)

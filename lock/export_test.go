@@ -243,3 +243,6 @@ func (l *Locker) client(n *node.Node) *redis.Client {
 
 // SweepEvery makes on average one in so many tries for a lock check whether to sweep. Call it before the first try.
 func (l *Locker) SweepEvery(tries int64) { l.group.SweepEvery = tries }
+
+// SourceError is an error of a Locker or a Lease, as its Source has it.
+var SourceError = sourceError

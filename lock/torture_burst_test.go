@@ -6,11 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/internal/leases/torture"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -19,18 +19,13 @@ import (
 // node, and so is every resource whose acquisition failed.
 func TestTortureOfBursts(t *testing.T) {
 	t.Parallel()
-	seed := *tortureSeed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 5))
-	g := newTortureGroup(t, scenario{nodes: 3, odds: odds{lose: 6, late: 4, freeze: 2}})
-	l := started(t, lock.Config{Nodes: nodesAt(g.addrs()...), KeyPrefix: lock.Prefix("torture"), NodeTimeout: brisk, Epochs: &epochs{}})
-	until := time.Now().Add(*tortureFor)
+	g := newTortureGroup(t, scenario{nodes: 3, odds: odds{freeze: 1}})
+	field := torture.NewField(t, torture.Config{Servers: g.servers(), TTL: 30 * time.Millisecond, Longest: 2 * time.Second})
+	l := started(t, lock.Config{Nodes: nodesAt(field.Connect(t)...), KeyPrefix: lock.Prefix("torture"), NodeTimeout: brisk, Epochs: &epochs{}})
+	until := time.Now().Add(*torture.For)
 	held, bursts := 0, 0
 	for ; bursts < 3 || time.Now().Before(until); bursts++ {
-		leases := g.burst(t, l, bursts, random)
+		leases := burst(t, field, l, bursts)
 		<-time.After(stall + stall/5)
 		for _, lease := range leases {
 			if err := lease.Release(t.Context()); err != nil && !errors.Is(err, lock.ErrNodeTimeout) {
@@ -54,17 +49,15 @@ const (
 )
 
 // burst returns the leases that callers acquired during the faults.
-func (g *tortureGroup) burst(t *testing.T, l *lock.Locker, number int, random *rand.Rand) []*lock.Lease {
+func burst(t *testing.T, field *torture.Field, l *lock.Locker, number int) []*lock.Lease {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	var tormentors, callers sync.WaitGroup
-	for _, n := range g.nodes {
-		own := rand.New(rand.NewPCG(random.Uint64(), 6))
-		tormentors.Go(func() { g.torment(ctx, t, n, own) })
-	}
+	var faults, callers sync.WaitGroup
+	faults.Go(func() { field.Torment(ctx, t) })
 	var mu sync.Mutex
 	var leases []*lock.Lease
 	for i := range burstSize {
-		after := time.Duration(random.IntN(6)) * 200 * time.Millisecond // so that many come at the same moment
+		after := time.Duration(i%6) * 200 * time.Millisecond // so that many come at the same moment
 		callers.Go(func() {
 			rest(ctx, after)
 			lease, err := l.TryAcquire(ctx, fmt.Sprintf("%d/%d", number, i), lock.WithTTL(lock.DefaultMaxTTL))
@@ -78,6 +71,6 @@ func (g *tortureGroup) burst(t *testing.T, l *lock.Locker, number int, random *r
 	}
 	callers.Wait()
 	stop()
-	tormentors.Wait()
+	faults.Wait()
 	return leases
 }

@@ -1,14 +1,11 @@
-//go:build linux
-
 package lock_test
 
 import (
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/leases/torture"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -21,25 +18,22 @@ func TestAWaiterThatStandsStillIsPassedOver(t *testing.T) {
 	home := holder.Home("r")
 	lease, err := holder.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
 	must(t, err)
-	c := clientConfig{Prefix: prefixOf(cfg), MaxTTL: lock.DefaultMaxTTL, Authority: newAuthority(t).path, Suspend: time.Second}
-	for _, n := range cfg.Nodes {
-		c.Addrs = append(c.Addrs, n.Addr)
+	apart := cfg
+	apart.Nodes = slices.Clone(cfg.Nodes)
+	var links []*torture.Link
+	for i, n := range cfg.Nodes {
+		links = append(links, torture.NewLink(t, n.Addr))
+		apart.Nodes[i].Addr = links[i].Addr
 	}
-	stopped := startTortureClient(t, c)
-	defer stopped.end(t)
+	stopped := inLine(t, locker(t, apart))
 	eventually(t, 20*time.Second, "it waits", func() bool { return queued(t, cfg, home, "r") == 1 })
 	admin := client(t, cfg.Nodes[home].Addr)
 	queue := func() []string { return admin.ZRange(t.Context(), prefixOf(cfg)+":wait:r", 0, -1).Val() }
 	first := queue()
-	must(t, child.Freeze(stopped.cmd.Process.Pid))
-	defer func() { _ = stopped.cmd.Process.Signal(syscall.SIGCONT) }()
-	waiter := locker(t, cfg)
-	got := make(chan *lock.Lease)
-	go func() {
-		next, err := waiter.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
-		check(t, err)
-		got <- next
-	}()
+	for _, l := range links {
+		l.Shut()
+	}
+	got := inLine(t, locker(t, cfg))
 	other := func(id string) bool { return !slices.Contains(first, id) }
 	eventually(t, 20*time.Second, "the other waits, too", func() bool { return slices.ContainsFunc(queue(), other) })
 	eventually(t, 20*time.Second, "the one that stands is passed over", func() bool {
@@ -50,11 +44,21 @@ func TestAWaiterThatStandsStillIsPassedOver(t *testing.T) {
 	must(t, (<-got).Release(t.Context()))
 	again, err := holder.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
 	must(t, err)
-	must(t, stopped.cmd.Process.Signal(syscall.SIGCONT))
+	for _, l := range links {
+		l.Open()
+	}
 	eventually(t, 20*time.Second, "it has a place again", func() bool { return queued(t, cfg, home, "r") == 1 })
 	must(t, again.Release(t.Context()))
-	if got := stopped.says(t); got != "held" {
-		t.Errorf("the one that stood says %q", got)
-	}
-	stopped.says(t) // its lease is over
+	must(t, (<-stopped).Release(t.Context()))
+}
+
+// inLine waits for a lease.
+func inLine(t *testing.T, l *lock.Locker) <-chan *lock.Lease {
+	got := make(chan *lock.Lease, 1)
+	go func() {
+		lease, err := l.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
+		check(t, err)
+		got <- lease
+	}()
+	return got
 }

@@ -16,12 +16,11 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/robustness/client"
-	"github.com/fencegate/fencegate/robustness/mutants"
 	"github.com/fencegate/fencegate/robustness/run"
 )
 
 const usage = `usage: robustness run [-for 10m] [-seed N] [-only SURFACES] [-faults NAMES] [-async] [-quick] …
-       robustness mutants [-only NAMES] [-sound]
+       robustness run -mutant NAME [-sound]
        robustness faults
 All of them are for the folder robustness of the repository.
 Exit codes: 1: a promise was broken, or the run could not check; 3: slow, nothing unsafe; see docs/robustness.md`
@@ -62,8 +61,6 @@ func start() error {
 	switch os.Args[1] {
 	case "run":
 		return runOne(ctx, args)
-	case "mutants":
-		return runMutants(ctx, args)
 	case "faults":
 		return listFaults()
 	case "client": // started by a run
@@ -89,7 +86,8 @@ func runOne(ctx context.Context, args []string) error {
 	faults := flags.String("faults", "", "faults, with commas between; net is each that begins with net- (default: all)")
 	blobs := flags.String("blobs", "dir", "what keeps the gateways' blobs: dir or s3")
 	flags.BoolVar(&o.Soak, "soak", false, "no faults; one gateway is restarted each minute, and what must stay flat is measured")
-	leak := flags.Bool("leak", false, "with a leak of goroutines that is seeded into the gateways: it must be found")
+	mutant := flags.String("mutant", "", "a bug of internal/mutants, which is seeded: it must be found in its time")
+	sound := flags.Bool("sound", false, "the run of that mutant without its bug, for a minute: nothing may be found")
 	quick := flags.Bool("quick", false, "two short rounds: for continuous integration")
 	if err := flags.Parse(args); err != nil {
 		return errUsage
@@ -115,11 +113,11 @@ func runOne(ctx context.Context, args []string) error {
 	if *quick {
 		o.For, o.Round, o.Clients = 40*time.Second, 30*time.Second, 8
 	}
-	if *leak {
-		o.Mutant, o.Until = &mutants.Leak, mutants.Leak.Caught
-	}
 	if err := place(&o); err != nil {
 		return err
+	}
+	if *mutant != "" {
+		return runMutant(ctx, o, *mutant, *sound)
 	}
 	result, err := run.Run(ctx, o)
 	fmt.Print(result.Summary())

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/certs"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -51,20 +52,12 @@ func TestAHangUpTellsOfSecretsThatWaitForARestart(t *testing.T) {
 
 func TestFilesThatOnlyAStartReadsAreCompared(t *testing.T) {
 	t.Parallel()
-	p, dir := newPKI(t), t.TempDir()
+	dir := t.TempDir()
 	token, key, secret, ca := filepath.Join(dir, "token"), filepath.Join(dir, "key"), filepath.Join(dir, "secret"), filepath.Join(dir, "ca")
-	copyTo := func(name, to string) {
-		t.Helper()
-		text, err := os.ReadFile(filepath.Join(p.dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		writeFile(t, to, string(text))
-	}
 	for path, text := range map[string]string{token: oldToken, key: masterKey, secret: "secret"} {
 		writeFile(t, path, text)
 	}
-	copyTo("ca.crt", ca)
+	certs.Replace(t, ca, certs.New(certs.Authority("authority")).Cert)
 	var o serveFlags
 	o.register(&cobra.Command{})
 	o.tokenFile, o.masterKeyFile, o.s3SecretKeyFile, o.redis.ca = token, key, secret, ca
@@ -86,8 +79,7 @@ func TestFilesThatOnlyAStartReadsAreCompared(t *testing.T) {
 	if text := said(); text != "" {
 		t.Errorf("nothing has changed: %s", text)
 	}
-	p.file(t, "other", p.cert)
-	copyTo("other.crt", ca)
+	certs.Replace(t, ca, certs.New(certs.Authority("other")).Cert)
 	for path, text := range map[string]string{token: newToken, key: strings.Replace(masterKey, "5a", "00", 1), secret: "geheim"} {
 		writeFile(t, path, text)
 	}

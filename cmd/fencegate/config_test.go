@@ -3,7 +3,6 @@ package main
 import (
 	"crypto/x509"
 	"fmt"
-	"math/big"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/fencegate/fencegate/internal/certs"
 )
 
 const masterKey = "k1:5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"
@@ -345,9 +346,8 @@ func TestAPasswordInAFileThatEverybodyReadsIsWarnedOf(t *testing.T) {
 // A certificate that ends soon is a warning, not an error: serve would start with it.
 func TestConfigCheckWarnsOfACertificateThatEnds(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
 	ends := time.Now().Add(24 * time.Hour)
-	cert, key := p.file(t, "port", &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: ends.Add(-365 * 24 * time.Hour), NotAfter: ends})
+	cert, key := certs.New(&x509.Certificate{NotBefore: ends.Add(-365 * 24 * time.Hour), NotAfter: ends}).Files(t)
 	file := optionFile(t, "pg: {tls: {cert: "+cert+", key: "+key+"}}\n")
 	code, stdout, stderr := cli(t, nil, "config", "check", "--config", file)
 	want := "warning: the PostgreSQL port: certificate " + cert + " expires on " + ends.UTC().Format(time.RFC3339) + "\n"

@@ -1,22 +1,14 @@
 package main
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"math/big"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/fencegate/fencegate/internal/certs"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
@@ -31,64 +23,30 @@ func TestATokenThatNoHeaderMayHoldIsRefusedWithoutBeingShown(t *testing.T) {
 	}
 }
 
-// pki creates a CA and certificates with keys, as files.
+// pki is a CA, and its certificate as a file.
 type pki struct {
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	certs.Pair
+
+	dir, ca string
 }
 
 func newPKI(t *testing.T) *pki {
 	t.Helper()
-	p := &pki{dir: t.TempDir(), cert: &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}}
-	p.file(t, "ca", p.cert)
+	p := &pki{Pair: certs.New(certs.Authority("authority")), dir: t.TempDir()}
+	p.ca = filepath.Join(p.dir, "ca.crt")
+	certs.Replace(t, p.ca, p.Cert)
 	return p
-}
-
-// file creates NAME.crt and NAME.key.
-func (p *pki) file(t *testing.T, name string, of *x509.Certificate) (cert, key string) {
-	t.Helper()
-	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p.key == nil {
-		p.key = own
-	}
-	der, err := x509.CreateCertificate(rand.Reader, of, p.cert, own.Public(), p.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(own)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, key = filepath.Join(p.dir, name+".crt"), filepath.Join(p.dir, name+".key")
-	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
-		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return cert, key
 }
 
 func (p *pki) leaf(t *testing.T, name string) (cert, key string) {
 	t.Helper()
-	return p.file(t, name, &x509.Certificate{
-		SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		DNSNames: []string{name + ".example"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-	})
+	return p.Sign(certs.For(name+".example", "127.0.0.1")).Files(t)
 }
 
 // A real gateway and the command's own client: the handshake completes after the server has accepted the connection.
 func TestACommandIsKnownByItsCertificate(t *testing.T) {
 	t.Parallel()
 	p := newPKI(t)
-	ca := filepath.Join(p.dir, "ca.crt")
 	serverCert, serverKey := p.leaf(t, "gateway")
 	file := filepath.Join(p.dir, "principals")
 	writeFile(t, file, "principals:\n  - name: ops\n    certificates: [dns:ops.example]\n    allow: [{resources: orders/*, verbs: inspect}]\n")
@@ -104,13 +62,13 @@ func TestACommandIsKnownByItsCertificate(t *testing.T) {
 		t.Errorf("certificates that nobody verifies: %d %s", code, stderr)
 	}
 	serveArgs := []string{"--api-listen", addr, "--principals", file, "--api-tls-cert", serverCert, "--api-tls-key", serverKey}
-	startServe(t, pg, append(serveArgs, "--api-tls-client-ca", ca)...)
+	startServe(t, pg, append(serveArgs, "--api-tls-client-ca", p.ca)...)
 	for name, want := range map[string]struct {
 		code int
 		says string
 	}{"ops": {exitOK, ""}, "stranger": {exitUnavailable, "bearer token"}} {
 		cert, key := p.leaf(t, name)
-		code, _, stderr := cli(t, nil, "resources", "ls", "--gateway", "https://"+addr, "--ca", ca, "--cert", cert, "--key", key)
+		code, _, stderr := cli(t, nil, "resources", "ls", "--gateway", "https://"+addr, "--ca", p.ca, "--cert", cert, "--key", key)
 		if (code == exitOK) != (want.code == exitOK) || !strings.Contains(stderr, want.says) {
 			t.Errorf("%s: %d %s", name, code, stderr)
 		}
@@ -121,7 +79,6 @@ func TestACommandIsKnownByItsCertificate(t *testing.T) {
 func TestWhereCertificatesAreOptionalATokenIsEnough(t *testing.T) {
 	t.Parallel()
 	p := newPKI(t)
-	ca := filepath.Join(p.dir, "ca.crt")
 	serverCert, serverKey := p.leaf(t, "gateway")
 	file, token := filepath.Join(p.dir, "principals"), filepath.Join(p.dir, "token")
 	writeFile(t, token, "the token of the worker")
@@ -132,7 +89,7 @@ func TestWhereCertificatesAreOptionalATokenIsEnough(t *testing.T) {
 		t.Fatal(err)
 	}
 	startServe(t, testenv.Postgres(t), "--api-listen", addr, "--principals", file, "--api-tls-cert", serverCert, "--api-tls-key", serverKey,
-		"--api-tls-client-ca", ca, "--api-tls-client-optional")
+		"--api-tls-client-ca", p.ca, "--api-tls-client-optional")
 	own, ownKey := p.leaf(t, "ops")
 	theirs := newPKI(t)
 	other, otherKey := theirs.leaf(t, "ops")
@@ -146,7 +103,7 @@ func TestWhereCertificatesAreOptionalATokenIsEnough(t *testing.T) {
 		"of two principals":                    {[]string{"--cert", own, "--key", ownKey, "--token-file", token}, "client certificate another's"},
 		"a certificate of another's authority": {[]string{"--cert", other, "--key", otherKey}, "unknown certificate authority"},
 	} {
-		code, _, stderr := cli(t, nil, append([]string{"resources", "ls", "--gateway", "https://" + addr, "--ca", ca}, c.args...)...)
+		code, _, stderr := cli(t, nil, append([]string{"resources", "ls", "--gateway", "https://" + addr, "--ca", p.ca}, c.args...)...)
 		if (code == exitOK) != (c.says == "") || !strings.Contains(stderr, c.says) {
 			t.Errorf("%s: %d %s", name, code, stderr)
 		}
@@ -162,23 +119,13 @@ func TestCommandsReachAGatewayByTLS(t *testing.T) {
 			t.Error("no certificate was shown")
 		}
 	}))
-	srv.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
+	own := certs.New(certs.For("127.0.0.1"))
+	srv.TLS = &tls.Config{Certificates: []tls.Certificate{own.TLS}, ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
-	dir := t.TempDir()
-	write := func(name, kind string, der []byte) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	key, err := x509.MarshalPKCS8PrivateKey(srv.TLS.Certificates[0].PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ca, keyFile := write("ca", "CERTIFICATE", srv.Certificate().Raw), write("key", "PRIVATE KEY", key)
-	bad := write("bad", "JUNK", []byte("x"))
+	ca, keyFile := own.Files(t)
+	bad := filepath.Join(filepath.Dir(ca), "bad")
+	writeFile(t, bad, "-----BEGIN JUNK-----\neA==\n-----END JUNK-----\n")
 	for name, c := range map[string]struct {
 		args []string
 		vars map[string]string
@@ -189,7 +136,7 @@ func TestCommandsReachAGatewayByTLS(t *testing.T) {
 		"environment":       {nil, map[string]string{"FENCEGATE_CA": ca, "FENCEGATE_CERT": ca, "FENCEGATE_KEY": keyFile}, exitOK, ""},
 		"unknown authority": {nil, nil, exitUnavailable, "hint: name the file with the authority of the gateway's certificate with --ca"},
 		"another's name":    {[]string{"--ca", ca, "--gateway", strings.Replace(srv.URL, "127.0.0.1", "localhost", 1)}, nil, exitUnavailable, "hint: name the gateway at --gateway or FENCEGATE_GATEWAY as"},
-		"no such file":      {[]string{"--ca", dir + "/none"}, nil, exitUsage, "--ca: "},
+		"no such file":      {[]string{"--ca", ca + "/none"}, nil, exitUsage, "--ca: "},
 		"no certificate":    {[]string{"--ca", bad}, nil, exitUsage, "holds no certificate"},
 		"no key":            {[]string{"--cert", ca}, nil, exitUsage, "needed together"},
 		"another's key":     {[]string{"--cert", ca, "--key", bad}, nil, exitUsage, "--cert and --key: "},

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/internal/certs"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -23,8 +24,7 @@ func makePipe(t *testing.T, path string) string {
 // Opening a pipe without a writer blocks: serve would neither start nor end, nor say why.
 func TestServeReadsNoPipe(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	cert, key := p.file(t, "server", p.cert)
+	cert, key := certs.New(certs.For("server")).Files(t)
 	pipe := makePipe(t, filepath.Join(t.TempDir(), "pipe"))
 	for _, args := range []string{
 		"--token-file PIPE", "--master-key-file PIPE", "--pg-policy-file PIPE", "--principals PIPE", "--config PIPE",

@@ -2,13 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -18,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fencegate/fencegate/internal/certs"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/admin"
@@ -31,9 +25,7 @@ type secured struct {
 
 func startSecured(t *testing.T) secured {
 	t.Helper()
-	dir := t.TempDir()
-	s := secured{ca: filepath.Join(dir, "ca.crt"), cert: filepath.Join(dir, "node.crt"), key: filepath.Join(dir, "node.key"), secret: filepath.Join(dir, "password")}
-	certificates(t, s, 3*day) // doctor warns of it
+	s := certificates(t, t.TempDir(), 3*day) // doctor warns of it
 	if err := os.WriteFile(s.secret, []byte("first\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -64,48 +56,15 @@ func startSecured(t *testing.T) secured {
 const day = 24 * time.Hour
 
 // certificates creates a CA, and a certificate for the node and the clients, which lasts for so long.
-func certificates(t *testing.T, s secured, lasts time.Duration) {
+func certificates(t *testing.T, dir string, lasts time.Duration) secured {
 	t.Helper()
-	sign := func(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey, file string) *x509.Certificate {
-		t.Helper()
-		der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-		if err == nil {
-			err = os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		made, err := x509.ParseCertificate(der)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return made
-	}
-	newKey := func() *ecdsa.PrivateKey {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return key
-	}
-	year := time.Now().Add(365 * day)
-	authority := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: year,
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	caKey, key := newKey(), newKey()
-	authority = sign(authority, authority, caKey, caKey, s.ca)
-	sign(&x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"}, NotBefore: time.Now().Add(-90 * day), NotAfter: time.Now().Add(lasts),
-		DNSNames: []string{"redis.example"}, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, authority, key, caKey, s.cert)
-	der, err := x509.MarshalECPrivateKey(key)
-	if err == nil {
-		err = os.WriteFile(s.key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := secured{ca: filepath.Join(dir, "ca.crt"), cert: filepath.Join(dir, "tls.crt"), key: filepath.Join(dir, "tls.key"), secret: filepath.Join(dir, "password")}
+	ca, node := certs.Authority("authority"), certs.For("redis.example")
+	ca.NotAfter, node.NotBefore, node.NotAfter = time.Now().Add(365*day), time.Now().Add(-90*day), time.Now().Add(lasts)
+	signer := certs.New(ca)
+	certs.Replace(t, s.ca, signer.Cert)
+	signer.Sign(node).Write(t, s.cert, s.key)
+	return s
 }
 
 func (s secured) vars(without ...string) map[string]string {

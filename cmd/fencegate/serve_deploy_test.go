@@ -66,7 +66,7 @@ func TestDeployedOptionsPassConfigCheck(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "master.key"), masterKey)
 	writeFile(t, filepath.Join(dir, "token"), strings.Repeat("t", 32))
-	certificates(t, secured{ca: filepath.Join(dir, "ca.crt"), cert: filepath.Join(dir, "tls.crt"), key: filepath.Join(dir, "tls.key")}, 300*day)
+	certificates(t, dir, 300*day)
 	for name, text := range map[string]string{"fencegate.yaml": read("fencegate.yaml"), "kubernetes": objects.Data["fencegate.yaml"]} {
 		file := filepath.Join(dir, name)
 		writeFile(t, file, strings.ReplaceAll(text, "/etc/fencegate/", dir+"/"))
@@ -121,7 +121,7 @@ func TestTheUnitGivesEachFileThatTheOptionsName(t *testing.T) {
 	writeFile(t, filepath.Join(all, "master.key"), masterKey)
 	writeFile(t, filepath.Join(all, "token"), strings.Repeat("t", 32))
 	writeFile(t, filepath.Join(all, "pgpass"), "*:*:*:*:geheim\n")
-	certificates(t, secured{ca: filepath.Join(all, "ca.crt"), cert: filepath.Join(all, "tls.crt"), key: filepath.Join(all, "tls.key")}, 300*day)
+	certificates(t, all, 300*day)
 	for _, m := range regexp.MustCompile(`(?m)^LoadCredential=(\S+):/etc/fencegate/(\S+)$`).FindAllStringSubmatch(unit, -1) {
 		text, err := os.ReadFile(filepath.Join(all, m[2]))
 		if err != nil {

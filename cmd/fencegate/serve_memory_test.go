@@ -55,7 +55,7 @@ func memory(t *testing.T, pid int, name string) int64 {
 	return 0
 }
 
-// The test measures a gateway in its own process: `make s3-memory`.
+// The test measures a gateway in its own process: `make test-memory`.
 func TestUploadsTakeLittleMemory(t *testing.T) {
 	const mib = 1 << 20
 	s := startDev(t, openTempDir(t), "--ephemeral", "--lock", "postgres")

@@ -1,125 +1,63 @@
 package main
 
 import (
-	"context"
-	"crypto/hmac"
 	"crypto/pbkdf2"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// pgTalk holds sessions of the PostgreSQL port that are in the transcript.
-type pgTalk struct {
-	ctx context.Context
-	w   *world
-	b   *book
-	err error
-}
-
-// session is one connection.
+// session is a connection to the PostgreSQL port that is in the transcript. Its methods panic with a failure.
 type session struct {
-	t     *pgTalk
+	t     *transcript
 	conn  net.Conn
 	front *pgproto3.Frontend
-	over  bool
-	key   *pgproto3.BackendKeyData
-	began bool // it was ready
-	ended bool // by the gateway or PostgreSQL, after it was ready
+	over  bool // the gateway or PostgreSQL closed the connection
 }
 
-// open logs in with parameters: name, value, name, value …
-func (t *pgTalk) open(parameters ...string) *session {
-	s := &session{t: t, over: true}
-	if t.err != nil {
-		return s
+// login sends a startup message and answers the authentication requests until the session is ready or refused. It returns
+// the session's CancelRequest, escaped.
+func (s *session) login(parameters map[string]string) (cancel string) {
+	s.flush(&pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: parameters})
+	for {
+		switch m := s.receive().(type) {
+		case nil, *pgproto3.ReadyForQuery:
+			return cancel
+		case *pgproto3.AuthenticationCleartextPassword:
+			s.flush(&pgproto3.PasswordMessage{Password: password})
+		case *pgproto3.AuthenticationMD5Password:
+			s.flush(&pgproto3.PasswordMessage{Password: "md5" + md5Of(md5Of(password+parameters["user"])+string(m.Salt[:]))})
+		case *pgproto3.AuthenticationSASL:
+			s.flush(&pgproto3.SASLInitialResponse{AuthMechanism: "SCRAM-SHA-256", Data: []byte("n,," + scramFirst)})
+		case *pgproto3.AuthenticationSASLContinue:
+			s.flush(&pgproto3.SASLResponse{Data: []byte(scramFinal(password, string(m.Data)))})
+		case *pgproto3.BackendKeyData:
+			request := must((&pgproto3.CancelRequest{ProcessID: m.ProcessID, SecretKey: m.SecretKey}).Encode(nil))
+			cancel = strings.Trim(strconv.QuoteToASCII(string(request)), `"`)
+		}
 	}
-	var what []string
-	startup := &pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"database": database}}
-	for i := 0; i+1 < len(parameters); i += 2 {
-		startup.Parameters[parameters[i]] = parameters[i+1]
-	}
-	for _, name := range sorted(startup.Parameters) {
-		what = append(what, name+"="+startup.Parameters[name])
-	}
-	t.b.linef("=== %s", strings.Join(what, " "))
-	if s.conn, t.err = dial(t.ctx, t.w.pgPort); t.err != nil {
-		return s
-	}
-	s.front, s.over = pgproto3.NewFrontend(s.conn, s.conn), false
-	s.front.Send(startup)
-	s.flush()
-	s.login(startup.Parameters["user"])
-	return s
 }
 
-func (s *session) flush() {
-	if err := s.front.Flush(); err != nil {
-		s.over = true
+func (s *session) flush(messages ...pgproto3.FrontendMessage) {
+	for _, m := range messages {
+		s.front.Send(m)
 	}
+	_ = s.front.Flush() // receive notices
 }
 
 // close ends the session.
 func (s *session) close() {
-	if s.conn == nil {
-		return
-	}
-	if !s.over {
-		s.front.Send(&pgproto3.Terminate{})
-		s.flush()
-	}
+	s.flush(&pgproto3.Terminate{})
 	_ = s.conn.Close()
-	s.t.b.out.WriteByte('\n')
-}
-
-// undisturbed repeats a session with a stale grant until it completes before the gateway, which checks the fences once
-// a second, ends it.
-func (t *pgTalk) undisturbed(play func() *session) {
-	for range 10 {
-		began := t.b.out.Len()
-		if s := play(); !s.ended || t.err != nil {
-			return
-		}
-		t.b.out.Truncate(began)
-	}
-	t.err = errors.New("the gateway ended each session with a stale grant at once")
-}
-
-// login answers the authentication requests until the session is ready or refused.
-func (s *session) login(user string) {
-	secret := password
-	if strings.HasPrefix(user, "wrong_") {
-		secret = "wrong"
-	}
-	var proof *scram
-	for {
-		m := s.receive()
-		if m == nil {
-			return
-		}
-		switch m := m.(type) {
-		case *pgproto3.AuthenticationCleartextPassword:
-			s.front.Send(&pgproto3.PasswordMessage{Password: secret})
-		case *pgproto3.AuthenticationMD5Password:
-			s.front.Send(&pgproto3.PasswordMessage{Password: "md5" + sumOf(sumOf(secret+user)+string(m.Salt[:]))})
-		case *pgproto3.AuthenticationSASL:
-			proof = newScram(secret)
-			s.front.Send(&pgproto3.SASLInitialResponse{AuthMechanism: "SCRAM-SHA-256", Data: []byte(proof.first())})
-		case *pgproto3.AuthenticationSASLContinue:
-			s.front.Send(&pgproto3.SASLResponse{Data: []byte(proof.final(string(m.Data)))})
-		case *pgproto3.BackendKeyData:
-			s.key = &pgproto3.BackendKeyData{ProcessID: m.ProcessID, SecretKey: append([]byte(nil), m.SecretKey...)}
-		case *pgproto3.ReadyForQuery:
-			return
-		}
-		s.flush()
-	}
+	s.t.write("\n")
 }
 
 // receive reads one message and records it; nil at the end.
@@ -129,195 +67,168 @@ func (s *session) receive() pgproto3.BackendMessage {
 	}
 	m, err := s.front.Receive()
 	if err != nil {
+		notTimeout(err)
 		s.over = true
-		if netErr, ok := errors.AsType[net.Error](err); ok && netErr.Timeout() {
-			s.t.err = err
-			return nil
-		}
-		s.t.b.linef("< (closed)")
+		s.t.linef("< (closed)")
 		return nil
 	}
-	switch m := m.(type) {
-	case *pgproto3.ReadyForQuery:
-		s.began = true
-	case *pgproto3.ErrorResponse:
-		s.ended = s.ended || s.began && m.Severity == "FATAL"
-	}
-	s.t.b.lines("< ", described(m))
+	s.t.prefixed("< ", described(m))
 	return m
 }
 
+// notTimeout fails if the error is a timeout: others are how a connection ends.
+func notTimeout(err error) {
+	if netErr, is := errors.AsType[net.Error](err); is && netErr.Timeout() {
+		try(err)
+	}
+}
+
 // ready reads until the session is ready or has ended.
-func (s *session) ready() {
+func (s *session) ready(string) {
 	for {
-		m := s.receive()
-		if m == nil {
+		switch s.receive().(type) {
+		case nil, *pgproto3.ReadyForQuery, *pgproto3.CopyInResponse, *pgproto3.CopyBothResponse:
 			return
 		}
-		switch m.(type) {
-		case *pgproto3.ReadyForQuery, *pgproto3.CopyInResponse, *pgproto3.CopyBothResponse:
-			return
-		}
+	}
+}
+
+// untilClosed reads until the gateway closes the connection.
+func (s *session) untilClosed(string) {
+	for s.receive() != nil { //nolint:revive // receive records
 	}
 }
 
 // query runs statements with the simple protocol.
 func (s *session) query(sql string) {
-	if s.over {
-		return
+	if !s.over {
+		s.t.prefixed("> Query ", sql)
+		s.flush(&pgproto3.Query{String: sql})
+		s.ready("")
 	}
-	s.t.b.lines("> Query ", sql)
-	s.front.Send(&pgproto3.Query{String: sql})
-	s.flush()
-	s.ready()
 }
 
-// send sends messages of the extended protocol.
-func (s *session) send(messages ...pgproto3.FrontendMessage) {
-	if s.over {
-		return
+// send sends messages of the extended protocol, and reads until the session is ready.
+func (s *session) send(messages []pgproto3.FrontendMessage) {
+	if !s.over {
+		for _, m := range messages {
+			s.t.linef("> %s", kind(m))
+		}
+		s.flush(messages...)
+		s.ready("")
 	}
-	for _, m := range messages {
-		s.t.b.linef("> %s", strings.TrimPrefix(fmt.Sprintf("%T", m), "*pgproto3."))
-		s.front.Send(m)
-	}
-	s.flush()
 }
 
-// untilOver reads until the gateway closes the connection.
-func (s *session) untilOver() {
-	for s.receive() != nil {
+// bytes sends what may be no message.
+func (s *session) bytes(text string) { must(io.WriteString(s.conn, must(unquoted(text)))) }
+
+// packet sends bytes before any session and records the answer: n bytes, or, if n is 0, all until the gateway closes the
+// connection.
+func (s *session) packet(sent string, n int) {
+	s.bytes(sent)
+	defer func() { _ = s.conn.Close() }()
+	if n > 0 {
+		got := make([]byte, n)
+		must(io.ReadFull(s.conn, got))
+		s.t.linef("< %q", got)
+		return
 	}
+	got, err := io.ReadAll(s.conn)
+	notTimeout(err)
+	if len(got) < 6 || got[0] != 'E' {
+		s.t.linef("< %q (closed)", got)
+		return
+	}
+	var e pgproto3.ErrorResponse
+	try(e.Decode(got[5:]))
+	s.t.prefixed("< ", described(&e))
 }
+
+// newMessage reads a message: its kind, and its fields as JSON; those of CopyData are its bytes.
+func newMessage(text string) pgproto3.FrontendMessage {
+	name, fields, _ := strings.Cut(text, " ")
+	if name == "CopyData" {
+		return &pgproto3.CopyData{Data: []byte(must(unquoted(fields)))}
+	}
+	for _, m := range []pgproto3.FrontendMessage{
+		&pgproto3.Bind{}, &pgproto3.Close{}, &pgproto3.CopyDone{}, &pgproto3.CopyFail{}, &pgproto3.Describe{}, &pgproto3.Execute{},
+		&pgproto3.Flush{}, &pgproto3.FunctionCall{}, &pgproto3.Parse{}, &pgproto3.Query{}, &pgproto3.Sync{}, &pgproto3.Terminate{},
+	} {
+		if kind(m) == name {
+			if fields != "" {
+				try(json.Unmarshal([]byte(fields), m))
+			}
+			return m
+		}
+	}
+	failf("unknown message %q", name)
+	return nil
+}
+
+func kind(message any) string { return strings.TrimPrefix(fmt.Sprintf("%T", message), "*pgproto3.") }
 
 // described describes a message.
 func described(m pgproto3.BackendMessage) string {
+	name := kind(m) + " "
 	switch m := m.(type) {
 	case *pgproto3.ParameterStatus:
-		if m.Name == "server_version" {
-			return "ParameterStatus server_version=<version>"
-		}
-		return "ParameterStatus " + m.Name + "=" + m.Value
-	case *pgproto3.BackendKeyData:
-		return "BackendKeyData"
+		return name + m.Name + "=" + m.Value
 	case *pgproto3.ReadyForQuery:
-		return "ReadyForQuery " + string(m.TxStatus)
+		return name + string(m.TxStatus)
 	case *pgproto3.AuthenticationSASL:
-		return "AuthenticationSASL " + strings.Join(m.AuthMechanisms, ", ")
+		return name + strings.Join(m.AuthMechanisms, ", ")
 	case *pgproto3.CommandComplete:
-		return "CommandComplete " + string(m.CommandTag)
+		return name + string(m.CommandTag)
 	case *pgproto3.RowDescription:
 		var names []string
 		for _, f := range m.Fields {
 			names = append(names, string(f.Name))
 		}
-		return "RowDescription " + strings.Join(names, ", ")
+		return name + strings.Join(names, ", ")
 	case *pgproto3.DataRow:
 		var values []string
 		for _, v := range m.Values {
 			values = append(values, fmt.Sprintf("%q", v))
 		}
-		return "DataRow " + strings.Join(values, ", ")
-	case *pgproto3.ErrorResponse:
-		return "ErrorResponse" + fields(m)
+		return name + strings.Join(values, ", ")
 	case *pgproto3.NoticeResponse:
-		return "NoticeResponse" + fields((*pgproto3.ErrorResponse)(m))
+		return name + fields((*pgproto3.ErrorResponse)(m))
+	case *pgproto3.ErrorResponse:
+		return name + fields(m)
 	case *pgproto3.NotificationResponse:
-		return "NotificationResponse " + m.Channel + " " + m.Payload
+		return name + m.Channel + " " + m.Payload
 	case *pgproto3.CopyData:
-		return fmt.Sprintf("CopyData %q", m.Data)
+		return name + fmt.Sprintf("%q", m.Data)
 	case *pgproto3.NegotiateProtocolVersion:
-		return fmt.Sprintf("NegotiateProtocolVersion %d %v", m.NewestMinorProtocol, m.UnrecognizedOptions)
+		return name + fmt.Sprintf("%d %v", m.NewestMinorProtocol, m.UnrecognizedOptions)
 	}
-	return strings.TrimPrefix(fmt.Sprintf("%T", m), "*pgproto3.")
+	return name
 }
 
-// fields returns the fields of an error that concern users. The
-// file and function where it was raised are PostgreSQL's own.
-func fields(e *pgproto3.ErrorResponse) string {
-	var out strings.Builder
+// fields returns the fields of an error that concern users. The file and function where it was raised are PostgreSQL's
+// own.
+func fields(e *pgproto3.ErrorResponse) (out string) {
 	for _, f := range [][2]string{
-		{"severity", e.Severity},
-		{"unlocalized", e.SeverityUnlocalized},
-		{"code", e.Code},
-		{"message", e.Message},
-		{"detail", e.Detail},
-		{"hint", e.Hint},
-		{"schema", e.SchemaName},
-		{"table", e.TableName},
-		{"column", e.ColumnName},
-		{"constraint", e.ConstraintName},
+		{"severity", e.Severity}, {"unlocalized", e.SeverityUnlocalized}, {"code", e.Code}, {"message", e.Message}, {"detail", e.Detail}, {"hint", e.Hint},
+		{"schema", e.SchemaName}, {"table", e.TableName}, {"column", e.ColumnName}, {"constraint", e.ConstraintName},
 	} {
 		if f[1] != "" {
-			out.WriteString("\n  " + f[0] + ": " + f[1])
+			out += "\n  " + f[0] + ": " + f[1]
 		}
 	}
-	return out.String()
+	return out
 }
 
-// scram is the client side of SCRAM-SHA-256 (RFC 5802, RFC 7677).
-type scram struct{ secret, bare string }
+const scramFirst = "n=,r=golden"
 
-func newScram(secret string) *scram { return &scram{secret: secret, bare: "n=,r=golden"} }
-
-func (s *scram) first() string { return "n,," + s.bare }
-
-func (s *scram) final(server string) string {
-	var nonce, salt string
-	iterations := 0
-	for part := range strings.SplitSeq(server, ",") {
-		switch {
-		case strings.HasPrefix(part, "r="):
-			nonce = part[2:]
-		case strings.HasPrefix(part, "s="):
-			salt = part[2:]
-		case strings.HasPrefix(part, "i="):
-			_, _ = fmt.Sscan(part[2:], &iterations)
-		}
-	}
-	raw, _ := base64.StdEncoding.DecodeString(salt)
-	salted, _ := pbkdf2.Key(sha256.New, s.secret, raw, iterations, sha256.Size)
-	client := hmacSum(salted, []byte("Client Key"))
-	stored := sha256.Sum256(client)
-	bare := "c=biws,r=" + nonce
-	mac := hmac.New(sha256.New, stored[:])
-	_, _ = io.WriteString(mac, s.bare+","+server+","+bare)
-	for i, x := range mac.Sum(nil) {
+// scramFinal is a client's last message of SCRAM-SHA-256 (RFC 5802, RFC 7677), which answers r=NONCE,s=SALT,i=ITERATIONS.
+func scramFinal(secret, server string) string {
+	parts := strings.Split(server, ",")
+	salt, iterations := must(base64.StdEncoding.DecodeString(parts[1][2:])), must(strconv.Atoi(parts[2][2:]))
+	client := hmacSum(must(pbkdf2.Key(sha256.New, secret, salt, iterations, sha256.Size)), []byte("Client Key"))
+	stored, bare := sha256.Sum256(client), "c=biws,"+parts[0]
+	for i, x := range hmacSum(stored[:], []byte(scramFirst+","+server+","+bare)) {
 		client[i] ^= x
 	}
 	return bare + ",p=" + base64.StdEncoding.EncodeToString(client)
-}
-
-// packet sends bytes before any session and records the answer: at most n bytes, or, if n is 0, all until the gateway
-// closes the connection.
-func (t *pgTalk) packet(what string, sent []byte, n int) {
-	if t.err != nil {
-		return
-	}
-	t.b.linef("=== %s", what)
-	conn, err := dial(t.ctx, t.w.pgPort)
-	if err != nil {
-		t.err = err
-		return
-	}
-	defer func() { _ = conn.Close() }()
-	if _, t.err = conn.Write(sent); t.err != nil {
-		return
-	}
-	var got []byte
-	if n > 0 {
-		got = make([]byte, n)
-		_, err = io.ReadFull(conn, got)
-		t.b.linef("< %q", got)
-	} else if got, err = io.ReadAll(conn); len(got) > 5 && got[0] == 'E' {
-		var e pgproto3.ErrorResponse
-		if t.err = e.Decode(got[5:]); t.err == nil {
-			t.b.lines("< ", described(&e))
-		}
-	} else {
-		t.b.linef("< %q (closed)", got)
-	}
-	if netErr, ok := errors.AsType[net.Error](err); ok && netErr.Timeout() {
-		t.err = fmt.Errorf("%s: %w", what, err)
-	}
 }

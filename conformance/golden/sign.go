@@ -1,17 +1,17 @@
 package main
 
 import (
-	"context"
 	"crypto/hkdf"
 	"crypto/hmac"
+	"crypto/md5" //nolint:gosec // ETags, Content-MD5 and PostgreSQL's older passwords are MD5
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
 	"maps"
-	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,22 +19,11 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 )
 
-// principal signs requests to the S3 port. The zero value signs none.
-type principal struct{ name, access, secret, session string }
-
-var (
-	root      = principal{name: "root", access: rootAccess, secret: rootSecret}
-	anonymous = principal{name: "anonymous"}
-)
-
-// forged is the principal with another secret.
-func (p principal) forged() principal {
-	p.name, p.secret = p.name+", forged", p.secret+"x"
-	return p
-}
+// keys sign requests to the S3 port. The zero value signs none.
+type keys struct{ name, access, secret, session string }
 
 // sessionOf derives the credentials of a token from the master key, as every gateway with this key does.
-func sessionOf(resource string, token uint64, expires time.Time) principal {
+func sessionOf(resource string, token uint64, expires time.Time) keys {
 	master, _ := hex.DecodeString(masterKey)
 	payload := append([]byte{1, byte(len(masterKeyID))}, masterKeyID...)
 	payload = binary.BigEndian.AppendUint64(payload, uint64(expires.Unix()))
@@ -44,7 +33,7 @@ func sessionOf(resource string, token uint64, expires time.Time) principal {
 	sum := sha256.Sum256([]byte(text))
 	access := "ASIA" + base32.StdEncoding.EncodeToString(sum[:])[:16]
 	secret := base64.RawURLEncoding.EncodeToString(hmacSum(derived(master, "fencegate s3 secret access key"), []byte(access+"\x00"+text)))
-	return principal{name: "credentials of " + resource, access: access, secret: secret, session: text}
+	return keys{name: "credentials of " + resource, access: access, secret: secret, session: text}
 }
 
 func derived(master []byte, label string) []byte {
@@ -63,44 +52,31 @@ const (
 	unsignedPayload = "UNSIGNED-PAYLOAD"
 )
 
-func (p principal) credentials() aws.Credentials {
-	return aws.Credentials{AccessKeyID: p.access, SecretAccessKey: p.secret, SessionToken: p.session}
+func (k keys) credentials() aws.Credentials {
+	return aws.Credentials{AccessKeyID: k.access, SecretAccessKey: k.secret, SessionToken: k.session}
 }
 
-func (p principal) sign(ctx context.Context, req *http.Request, payload string, at time.Time) error {
-	return v4.NewSigner().SignHTTP(ctx, p.credentials(), req, payload, "s3", region, at, func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
-}
-
-func (p principal) presign(ctx context.Context, req *http.Request, at time.Time) (url string, err error) {
-	url, _, err = v4.NewSigner().PresignHTTP(ctx, p.credentials(), req, unsignedPayload, "s3", region, at, func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
-	return url, err
-}
+func plainPath(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }
 
 // signingKey is the day's signing key of Signature Version 4.
-func (p principal) signingKey(at time.Time) []byte {
-	key := []byte("AWS4" + p.secret)
+func (k keys) signingKey(at time.Time) []byte {
+	key := []byte("AWS4" + k.secret)
 	for _, part := range []string{at.UTC().Format("20060102"), region, "s3", "aws4_request"} {
 		key = hmacSum(key, []byte(part))
 	}
 	return key
 }
 
-const (
-	signedChunks        = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
-	signedChunksTrailer = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
-	plainChunksTrailer  = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
-)
-
 // chunked is a body in chunks of Signature Version 4. The seed is
 // the headers' signature; the trailer is "name:value", or empty.
-func (p principal) chunked(kind, body, trailer, seed string, at time.Time) string {
+func (k keys) chunked(kind, body, trailer, seed string, at time.Time) string {
 	scope := strings.Join([]string{at.UTC().Format("20060102"), region, "s3", "aws4_request"}, "/")
-	date, key, empty := at.UTC().Format("20060102T150405Z"), p.signingKey(at), hexSum("")
+	date, key, empty := at.UTC().Format("20060102T150405Z"), k.signingKey(at), sha256Of("")
 	var out strings.Builder
 	for _, data := range []string{body, ""} {
-		out.WriteString(hexOf(len(data)))
-		if kind != plainChunksTrailer {
-			seed = hex.EncodeToString(hmacSum(key, []byte(strings.Join([]string{"AWS4-HMAC-SHA256-PAYLOAD", date, scope, seed, empty, hexSum(data)}, "\n"))))
+		out.WriteString(strconv.FormatInt(int64(len(data)), 16))
+		if kind != "STREAMING-UNSIGNED-PAYLOAD-TRAILER" {
+			seed = hex.EncodeToString(hmacSum(key, []byte(strings.Join([]string{"AWS4-HMAC-SHA256-PAYLOAD", date, scope, seed, empty, sha256Of(data)}, "\n"))))
 			out.WriteString(";chunk-signature=" + seed)
 		}
 		out.WriteString("\r\n" + data)
@@ -111,21 +87,28 @@ func (p principal) chunked(kind, body, trailer, seed string, at time.Time) strin
 	switch {
 	case trailer == "":
 		return out.String() + "\r\n"
-	case kind == signedChunksTrailer:
-		seed = hex.EncodeToString(hmacSum(key, []byte(strings.Join([]string{"AWS4-HMAC-SHA256-TRAILER", date, scope, seed, hexSum(trailer + "\n")}, "\n"))))
+	case kind == "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER":
+		seed = hex.EncodeToString(hmacSum(key, []byte(strings.Join([]string{"AWS4-HMAC-SHA256-TRAILER", date, scope, seed, sha256Of(trailer + "\n")}, "\n"))))
 		return out.String() + trailer + "\r\nx-amz-trailer-signature:" + seed + "\r\n\r\n"
 	}
 	return out.String() + trailer + "\r\n\r\n"
 }
 
-func hexOf(n int) string {
-	text := hex.EncodeToString(binary.BigEndian.AppendUint64(nil, uint64(n)))
-	return strings.TrimLeft(text[:15], "0") + text[15:]
+// md5Of is a text's MD5 in the form of an ETag.
+func md5Of(s string) string {
+	sum := md5.Sum([]byte(s)) //nolint:gosec // as above
+	return hex.EncodeToString(sum[:])
 }
 
-func hexSum(s string) string {
+// digestOf is a text's MD5 in the form of Content-MD5.
+func digestOf(s string) string {
+	sum := md5.Sum([]byte(s)) //nolint:gosec // as above
+	return base64.StdEncoding.EncodeToString(sum[:])
+}
+
+func sha256Of(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:])
 }
 
-func sorted(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
+func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

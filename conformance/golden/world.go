@@ -181,7 +181,7 @@ func (w *world) startGateway(ctx context.Context) error {
 	}
 	for {
 		// It succeeds when PostgreSQL and Redis are available, and the node is admitted.
-		_, err := w.acquire(ctx, "golden")
+		err := recovered(func() { newPlayer(ctx, w).setup(&step{}, `api POST /v1/leases | body {"resource":"golden"}`) })
 		if err == nil {
 			return nil
 		}
@@ -224,14 +224,4 @@ func (w *world) close() (err error) {
 		child.Removed(w.dir)
 	}
 	return err
-}
-
-// dial opens a connection with timeouts for all operations.
-func dial(ctx context.Context, addr string) (net.Conn, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	return conn, conn.SetDeadline(time.Now().Add(20 * time.Second))
 }

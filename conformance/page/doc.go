@@ -4,6 +4,6 @@
 // search; revoking, also with the keyboard; logging in and out; and the message while PostgreSQL is unavailable. The
 // browser must not report an error or a policy violation in any view.
 //
-//	make page-test        # runs them
-//	make page-pictures    # the same, and rewrites the pictures in docs
+//	make test-page        # runs them
+//	make test-page PICTURES=1    # the same, and rewrites the pictures in docs
 package page

@@ -8,69 +8,195 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/runner"
+	"github.com/fencegate/fencegate/internal/stack"
+	"github.com/fencegate/fencegate/wire"
 )
 
-// drivers are the scripts, and the commands that run them.
-var drivers = []struct{ name, script, there string }{
-	{"psycopg 3", "/usr/bin/python3 with_psycopg3.py", "/usr/bin/python3 -c 'import psycopg'"},
-	{"psycopg 2", "/usr/bin/python3 with_psycopg2.py", "/usr/bin/python3 -c 'import psycopg2'"},
-	{"asyncpg", "/usr/bin/python3 with_asyncpg.py", "/usr/bin/python3 -c 'import asyncpg'"},
-	{"JDBC", "java -cp /usr/share/java/postgresql.jar Jdbc.java", "command -v javac && test -e /usr/share/java/postgresql.jar"},
-	{"node-postgres", "node node.js", `node -e 'require("pg")'`},
+const python = "/usr/bin/python3 "
+
+// drivers are scripts, and commands that show whether they can be run. cases: a script writes in each way that its
+// driver has, directly and through the relay. Each also writes with only what `fencegate run` provides, in the ways of
+// columns; deaf: it does not get the grant by variables, so that a write is refused.
+var drivers = []struct {
+	script, there string
+	cases, deaf   bool
+}{
+	{script: "sh psql.sh", there: "command -v psql"},
+	{python + "with_psycopg3.py", python + "-c 'import psycopg'", true, false},
+	{python + "with_psycopg2.py", python + "-c 'import psycopg2'", true, false},
+	{python + "with_asyncpg.py", python + "-c 'import asyncpg'", true, true},
+	{script: python + "with_odbc.py", there: python + "-c 'import pyodbc' && odbcinst -q -d -n 'PostgreSQL Unicode'"},
+	{script: "perl with_dbd.pl", there: "perl -MDBD::Pg -e 1"},
+	{script: "ruby with_pg.rb", there: "ruby -rpg -e 1"},
+	{script: "php with_pg.php", there: "php -r 'exit(function_exists(\"pg_connect\") ? 0 : 1);'"},
+	{"node node.js", `node -e 'require("pg")'`, true, false},
+	{"java -cp /usr/share/java/postgresql.jar Jdbc.java", "command -v javac && test -e /usr/share/java/postgresql.jar", true, false},
+	{script: "go run ./godriver pgx"},
+	{script: "go run ./godriver postgres"},
+	{script: "go run -C oldpgx ../godriver/main.go pgx", deaf: true}, // pgx 5.7.5 and later read PGOPTIONS
+	{script: "go run -C ../../../examples/orm ./withrun sqlx"},
+	{script: "go run -C ../../../examples/orm ./withrun gorm"},
 }
 
 // wanted is the fence's answer to a write.
 var wanted = map[string]string{"current": "ok", "stale": "ZF001", "none": "ZF002"}
 
-const ledger = `CREATE ROLE driver LOGIN PASSWORD 'driver'; GRANT fence_writer, fence_locker TO driver;
-	CREATE TABLE ledger (note text); GRANT ALL ON ledger TO driver;
-	SELECT fence.protect('ledger', resource => '` + resource + `')`
+var presented = []string{"current", "stale", "none"}
+
+func ledger() stack.Database {
+	return stack.Database{
+		Name: "postgres", Logins: []stack.Login{{Name: "driver", Password: "driver", Roles: []string{"fence_writer", "fence_locker"}}},
+		Then: []string{"CREATE TABLE ledger (note text)", "GRANT ALL ON ledger TO driver", "SELECT fence.protect('ledger', resource => '" + resource + "')"},
+	}
+}
 
 // compareDrivers lets each driver write, and prints a row for each case.
 func compareDrivers(ctx context.Context, folder string, all, poolers bool) (wrong int, err error) {
-	w, err := start(ctx, terms{fenced: "postgres", schema: ledger})
+	w, err := start(ctx, terms{PostgresConfig: stack.PostgresConfig{Database: ledger()}})
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, w.close()) }()
+	defer func() { err = errors.Join(err, w.Close()) }()
 	if poolers {
 		return w.comparePoolers(ctx)
 	}
-	fmt.Println("| driver | case | current grant | stale grant | no grant | relay as direct |")
-	fmt.Println("|---|---|---|---|---|---|")
-	tried := 0
+	there := slices.Clone(drivers[:0])
 	for _, d := range drivers {
-		if out, err := exec.CommandContext(ctx, "sh", "-c", d.there).CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "conformance-pg: %s is not on this machine: %s\n", d.name, firstLine(out))
+		if out, err := exec.CommandContext(ctx, "sh", "-c", d.there).CombinedOutput(); err == nil {
+			there = append(there, d)
+		} else {
+			fmt.Fprintf(os.Stderr, "conformance-pg: %s can't be run on this machine: %s\n", d.script, firstLine(out))
 			if all {
 				wrong++
 			}
-			continue
 		}
-		tried++
-		n, err := w.driver(ctx, folder, d.script)
-		if err != nil {
-			return wrong, fmt.Errorf("%s: %w", d.name, err)
+	}
+	fmt.Println("| driver | case | current grant | stale grant | no grant | relay as direct |\n|---|---|---|---|---|---|")
+	tried := 0
+	for _, d := range there {
+		if d.cases {
+			n, err := w.compareCases(ctx, folder, d.script)
+			if err != nil {
+				return wrong, err
+			}
+			wrong += n
+			tried++
 		}
-		wrong += n
 	}
 	if tried == 0 {
 		return wrong, errors.New("there is no driver on this machine")
 	}
-	n, err := w.compareDefaults(ctx, folder, all)
-	wrong += n
-	if err != nil {
-		return wrong, err
+	fmt.Println("\n| driver, with its defaults | by PGOPTIONS | by its URL (`--pg-url-env`, `JDBC_URL`) |\n|---|---|---|")
+	for _, d := range there {
+		n, err := w.compareDefaults(ctx, folder, d.script, d.deaf)
+		if err != nil {
+			return wrong, err
+		}
+		wrong += n
 	}
-	n, err = w.comparePoolers(ctx)
-	if noPooler(err) && !all {
-		fmt.Fprintln(os.Stderr, "conformance-pg: PgBouncer is not on this machine")
+	n, err := w.comparePoolers(ctx)
+	if errors.Is(err, stack.ErrNoPgBouncer) && !all {
+		fmt.Fprintln(os.Stderr, "conformance-pg:", err)
 		err = nil
 	}
 	return wrong + n, err
+}
+
+// compareCases runs a script both ways with each grant, and prints a row for each case.
+func (w *world) compareCases(ctx context.Context, folder, script string) (wrong int, err error) {
+	way := func(at place) func(*fence.Grant) ([]string, error) {
+		return func(grant *fence.Grant) ([]string, error) {
+			environ := append(os.Environ(), "HOST="+at.host, "PORT="+at.port, "DATABASE=postgres", "LOGIN=driver", "PASSWORD=driver", "TOKEN=")
+			if grant != nil {
+				environ = append(environ, "RESOURCE="+fence.EscapeResource(grant.Resource), "TOKEN="+grant.Presented())
+			}
+			return environ, nil
+		}
+	}
+	direct, err := w.each(ctx, folder, script, way(w.direct))
+	if err != nil {
+		return 0, err
+	}
+	relay, err := w.each(ctx, folder, script, way(w.relay))
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range direct["current"].cases {
+		row, same := []string{direct["current"].driver, name}, "yes"
+		for _, grant := range presented {
+			outcome, want := relay[grant].of[name], wanted[grant]
+			if name == "reading" {
+				want = "ok"
+			}
+			if directly := direct[grant].of[name]; outcome != directly {
+				wrong++
+				same = "no: " + directly
+			}
+			if outcome != want {
+				wrong++
+				outcome += " (wanted " + want + ")"
+			}
+			row = append(row, outcome)
+		}
+		printRow(append(row, same)...)
+	}
+	if len(direct["current"].cases) == 0 {
+		return 0, fmt.Errorf("%s had no case", script)
+	}
+	return wrong, nil
+}
+
+// compareDefaults runs a script as the command of a run with each grant, and without a run but at the port, and prints
+// a row.
+func (w *world) compareDefaults(ctx context.Context, folder, script string, deaf bool) (wrong int, err error) {
+	port, err := strconv.Atoi(w.relay.port)
+	if err != nil {
+		return 0, err
+	}
+	got, err := w.each(ctx, folder, script, func(grant *fence.Grant) ([]string, error) {
+		login := []string{
+			"DEFAULTS=1", "PGUSER=driver", "PGPASSWORD=driver", "PGSSLMODE=disable",
+			"DATABASE_URL=postgres://driver:driver@db.invalid:1/postgres?sslmode=disable",
+			"JDBC_URL=jdbc:postgresql://db.invalid:1/postgres?user=driver&password=driver",
+		}
+		lease := client.Lease{Resource: resource}
+		if grant != nil {
+			lease.Presented = grant.Presented()
+		}
+		at := wire.PostgresEndpoint{Host: w.relay.host, Port: port, Database: "postgres"}
+		return runner.PostgresEnviron(append(os.Environ(), login...), []string{"DATABASE_URL"}, lease, at)
+	})
+	if err != nil {
+		return 0, err
+	}
+	row := []string{got["current"].driver}
+	for _, way := range []string{"variables", "url"} {
+		cell, ignored := "yes", deaf && way == "variables"
+		if ignored {
+			cell = "no, it ignores them: `ZF002`"
+		}
+		for _, grant := range presented {
+			want := wanted[grant]
+			if ignored {
+				want = wanted["none"]
+			}
+			if !slices.Contains(got["current"].cases, way) {
+				cell = "–"
+			} else if outcome := got[grant].of[way]; outcome != want {
+				wrong++
+				cell = fmt.Sprintf("with the %s grant %s (wanted %s)", grant, outcome, want)
+			}
+		}
+		row = append(row, cell)
+	}
+	printRow(row...)
+	return wrong, nil
 }
 
 // outcomes are those of one run of a script, by case, and the cases in order.
@@ -80,61 +206,29 @@ type outcomes struct {
 	of     map[string]string
 }
 
-// driver runs a script both ways with each grant, and prints a row for each case.
-func (w *world) driver(ctx context.Context, folder, script string) (wrong int, err error) {
+// each runs a script with each grant. environ is its environment with one; nil: with none. Values go into the
+// environment, because everyone can read a command line.
+func (w *world) each(ctx context.Context, folder, script string, environ func(*fence.Grant) ([]string, error)) (map[string]outcomes, error) {
 	got := make(map[string]outcomes)
-	for _, way := range []string{"direct", "relay"} {
-		for presented, grant := range map[string]*fence.Grant{"current": &w.current, "stale": &w.stale, "none": nil} {
-			if got[way+presented], err = w.script(ctx, folder, script, way, grant); err != nil {
-				return 0, err
-			}
+	for name, grant := range map[string]*fence.Grant{"current": &w.current, "stale": &w.stale, "none": nil} {
+		words := strings.Fields(script)
+		cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+		env, err := environ(grant)
+		if err != nil {
+			return nil, err
+		}
+		cmd.Dir, cmd.Env = folder, append(env, "PYTHONDONTWRITEBYTECODE=1")
+		var complaints bytes.Buffer // with a driver's warnings: psycopg prints one when an error overtakes its pipeline
+		cmd.Stderr = &complaints
+		out, err := cmd.Output()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w: %s%s", script, err, out, complaints.Bytes())
+		}
+		if got[name], err = said(script, out); err != nil {
+			return nil, err
 		}
 	}
-	first := got["directcurrent"]
-	for _, name := range first.cases {
-		row := []string{first.driver, name}
-		same := "yes"
-		for _, presented := range []string{"current", "stale", "none"} {
-			outcome, direct, want := got["relay"+presented].of[name], got["direct"+presented].of[name], wanted[presented]
-			if name == "reading" {
-				want = "ok"
-			}
-			if outcome != want {
-				wrong++
-				outcome += " (wanted " + want + ")"
-			}
-			if got["relay"+presented].of[name] != direct {
-				wrong++
-				same = "no: " + direct
-			}
-			row = append(row, outcome)
-		}
-		fmt.Println("| " + strings.Join(append(row, same), " | ") + " |")
-	}
-	if len(first.cases) == 0 {
-		return 0, errors.New("the script had no case")
-	}
-	return wrong, nil
-}
-
-func (w *world) script(ctx context.Context, folder, script, way string, grant *fence.Grant) (o outcomes, err error) {
-	at := map[string]place{"direct": w.direct, "relay": w.relay}[way]
-	words := strings.Fields(script)
-	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
-	cmd.Dir = folder
-	// Values go into the environment, because everyone can read a command line.
-	cmd.Env = append(os.Environ(), "HOST="+at.host, "PORT="+at.port, "DATABASE=postgres", "LOGIN=driver", "PASSWORD=driver", "PYTHONDONTWRITEBYTECODE=1", "TOKEN=")
-	if grant != nil {
-		cmd.Env = append(cmd.Env, "RESOURCE="+fence.EscapeResource(grant.Resource), "TOKEN="+grant.Presented())
-	}
-	// It also gets a driver's warnings: psycopg prints one when an error overtakes its pipeline.
-	var complaints bytes.Buffer
-	cmd.Stderr = &complaints
-	out, err := cmd.Output()
-	if err != nil {
-		return o, fmt.Errorf("%s: %w: %s%s", script, err, out, complaints.Bytes())
-	}
-	return said(script, out)
+	return got, nil
 }
 
 // said parses a script's output.
@@ -155,6 +249,8 @@ func said(script string, out []byte) (o outcomes, err error) {
 	}
 	return o, nil
 }
+
+func printRow(cells ...string) { fmt.Println("| " + strings.Join(cells, " | ") + " |") }
 
 func firstLine(b []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")

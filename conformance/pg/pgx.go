@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/fencegate/fencegate/internal/stack"
 )
 
 // pgxTerms are the terms of pgx's own CI.
@@ -16,7 +18,9 @@ func pgxTerms(from files) (terms, error) {
 	if err != nil {
 		return terms{}, err
 	}
-	t := terms{fenced: "pgx_test", hba: string(hba), certificate: make(map[string][]byte)}
+	t := terms{certificate: make(map[string][]byte), PostgresConfig: stack.PostgresConfig{
+		HBA: string(hba), Database: stack.Database{Name: "pgx_test", Logins: []stack.Login{}},
+	}}
 	for name, of := range map[string]string{"server.crt": "localhost.crt", "server.key": "localhost.key", "root.crt": "ca.pem"} {
 		if t.certificate[name], err = pgxFile(from, of); err != nil {
 			return terms{}, err
@@ -37,9 +41,9 @@ func pgxFile(from files, name string) ([]byte, error) {
 func pgxTests(ctx context.Context, w *world, from files, at place) (results, error) {
 	root := filepath.Join(string(from), "pgx")
 	setup := program{
-		path: filepath.Join(w.server.BinDir(), "psql"), dir: w.dir,
+		path: filepath.Join(w.pg.BinDir(), "psql"), dir: w.Dir,
 		args: []string{"-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", filepath.Join(root, "testsetup/postgresql_setup.sql")},
-		env:  []string{"PGHOST=" + w.direct.host, "PGPORT=" + w.direct.port, "PGUSER=postgres", "PGDATABASE=pgx_test", "PGPASSWORD=" + w.password},
+		env:  []string{"PGHOST=" + w.direct.host, "PGPORT=" + w.direct.port, "PGUSER=postgres", "PGDATABASE=pgx_test", "PGPASSWORD=" + w.pg.Password("")},
 	}
 	if out, err := w.output(ctx, setup); err != nil {
 		return nil, fmt.Errorf("psql: %w: %s", err, out)
@@ -69,7 +73,7 @@ var verdict = regexp.MustCompile(`\x16 *--- (PASS|FAIL|SKIP): (\S+) \(`)
 var scratch = regexp.MustCompile(`TMPDIR/(\w*?)[0-9]+/`)
 
 func onePackage(ctx context.Context, w *world, path, name string, env []string, got results) error {
-	dir, err := os.MkdirTemp(w.dir, "pgx-")
+	dir, err := os.MkdirTemp(w.Dir, "pgx-")
 	if err != nil {
 		return err
 	}
@@ -106,7 +110,7 @@ func pgxEnv(w *world, from files, at place) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		certificates[name] = filepath.Join(w.dir, name)
+		certificates[name] = filepath.Join(w.Dir, name)
 		if err := os.WriteFile(certificates[name], text, 0o600); err != nil {
 			return nil, err
 		}

@@ -38,33 +38,21 @@ func groupOf(test string) string {
 
 // print shows the results by group.
 func (r results) print() {
-	type count struct{ passed, run, skipped int }
-	counts := map[string]*count{}
-	sum := count{}
+	counts := map[string]map[string]int{"all": {}}
 	for test, how := range r {
 		name := groupOf(test)
-		c := counts[name]
-		if c == nil {
-			c = &count{}
-			counts[name] = c
+		if counts[name] == nil {
+			counts[name] = map[string]int{}
 		}
-		for _, c := range []*count{c, &sum} {
-			c.run++
-			switch how {
-			case passed:
-				c.passed++
-			case skipped:
-				c.skipped++
-			}
+		for _, c := range []map[string]int{counts[name], counts["all"]} {
+			c[how]++
+			c["run"]++
 		}
 	}
 	fmt.Println("| group | passed | of | skipped |\n|---|---:|---:|---:|")
-	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Compare(counts[b].run, counts[a].run) })
-	for _, name := range names {
-		c := counts[name]
-		fmt.Printf("| %s | %d | %d | %d |\n", name, c.passed, c.run, c.skipped)
+	for _, name := range slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Compare(counts[b]["run"], counts[a]["run"]) }) {
+		fmt.Printf("| %s | %d | %d | %d |\n", name, counts[name][passed], counts[name]["run"], counts[name][skipped])
 	}
-	fmt.Printf("| all | %d | %d | %d |\n", sum.passed, sum.run, sum.skipped)
 }
 
 // compare reports tests with another outcome than expected, and counts those that got worse: a test that passed must

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/fencegate/fencegate/gateway/objects"
-	"github.com/fencegate/fencegate/internal/s3stack"
+	"github.com/fencegate/fencegate/internal/stack"
 )
 
 // Selections of the tests of s3-tests, by mark and by name: all except those that need the server's clock to be changed,
@@ -51,14 +51,28 @@ type suite struct {
 	only             string // a part, by pytest's -k
 }
 
+// compare runs s3-tests, and counts the tests that got worse.
+func (s suite) compare(ctx context.Context, update bool) (worse int, err error) {
+	w, err := start(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	found, err := s.run(ctx, w)
+	if err != nil {
+		return 0, err
+	}
+	found.print()
+	return found.compare("expected.txt", s.only != "", update)
+}
+
 // run runs s3-tests against a server whose buckets need no grant.
 func (s suite) run(ctx context.Context, w *world) (all results, err error) {
 	srv, err := w.server(ctx, objects.NoRule())
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, srv.Close()) }()
-	config, report := filepath.Join(w.db.Dir, "s3tests.conf"), filepath.Join(w.db.Dir, "report.xml")
+	config, report := filepath.Join(w.Dir, "s3tests.conf"), filepath.Join(w.Dir, "report.xml")
 	if err := os.WriteFile(config, []byte(configOf(srv)), 0o600); err != nil {
 		return nil, err
 	}
@@ -85,7 +99,7 @@ func (s suite) run(ctx context.Context, w *world) (all results, err error) {
 	return all, nil
 }
 
-func configOf(srv *s3stack.Server) string {
+func configOf(srv *stack.S3) string {
 	host, port, _ := net.SplitHostPort(srv.Addr)
 	var text strings.Builder
 	_, _ = fmt.Fprintf(&text, settings, host, port)

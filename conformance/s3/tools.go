@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,13 +17,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	awscreds "github.com/aws/aws-sdk-go-v2/credentials"
-	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
-
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/internal/devstack"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/runner"
+	"github.com/fencegate/fencegate/internal/stack"
 	"github.com/fencegate/fencegate/wire"
 )
 
@@ -78,7 +75,7 @@ var tools = []tool{
 		name: "boto3", version: `python3 -c 'import boto3; assert tuple(map(int, boto3.__version__.split(".")[:2])) >= (1, 28); print(boto3.__version__)'`, how: "`AWS_ENDPOINT_URL_S3`", optional: true,
 		script: "python3 " + fmt.Sprintf(byBoto, ""),
 	},
-	{name: "aws-sdk-go-v2/service/s3", version: "go list -m -f '{{.Version}}' github.com/aws/aws-sdk-go-v2/service/s3", how: "`AWS_ENDPOINT_URL_S3`", script: `"$SELF" -client upload <"$FILE"`},
+	{name: "aws-sdk-go-v2/service/s3", version: "go list -m -f '{{.Version}}' github.com/aws/aws-sdk-go-v2/service/s3", how: "`AWS_ENDPOINT_URL_S3`", script: `"$SELF" -upload <"$FILE"`},
 	{
 		name: "rclone", version: "rclone version | sed -n 's,^rclone v,,p'", how: "the remote `fencegate:`, which `run` makes by `RCLONE_CONFIG_FENCEGATE_…`",
 		script: `rclone copyto "$FILE" "fencegate:$BUCKET/$KEY"`,
@@ -101,34 +98,38 @@ var tools = []tool{
 
 const toolBucket = "tools"
 
-// bench is a gateway for the tools, and a proxy that detects tools that contact another server.
+// bench is a gateway for the tools, and a proxy that refuses all connections and records their targets: it detects
+// tools that contact another server.
 type bench struct {
-	stack  *devstack.Stack
 	client *client.Client
 	dir    string
-	away   *proxy
+	away   *httptest.Server
+
+	mu    sync.Mutex
+	hosts []string
 }
 
 // runTools lets each tool upload under a lease of `fencegate run`, and again after another has acquired the resource,
 // and prints a row for each.
 func runTools(ctx context.Context, all bool) (wrong int, err error) {
-	stack, err := devstack.Start(ctx, devstack.Config{Ephemeral: true, PostgresLeases: true, Buckets: map[string]string{toolBucket: "key"}})
+	dev, err := stack.StartDev(ctx, stack.DevConfig{Ephemeral: true, PostgresLeases: true, Buckets: map[string]string{toolBucket: "key"}})
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, stack.Stop()) }()
-	b := bench{stack: stack}
-	if b.client, err = client.New(client.Config{URL: stack.GatewayURL()}); err != nil {
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	b := &bench{dir: dev.Dir}
+	if b.client, err = client.New(client.Config{URL: dev.GatewayURL()}); err != nil {
 		return 0, err
 	}
-	if b.dir, err = os.MkdirTemp("", "conformance-s3-"); err != nil {
-		return 0, err
-	}
-	defer func() { _ = os.RemoveAll(b.dir) }()
-	if b.away, err = newProxy(ctx); err != nil {
-		return 0, err
-	}
-	defer b.away.close()
+	b.away = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if name, _, _ := strings.Cut(r.Host, ":"); !slices.Contains(b.hosts, name) {
+			b.hosts = append(b.hosts, name)
+		}
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	defer b.away.Close()
 	fmt.Println("\n| tool under `fencegate run` | takes the endpoint by | refreshing | static | stale grant |\n|---|---|---|---|---|")
 	for _, t := range tools {
 		version, err := t.command(ctx, t.version).Output()
@@ -221,11 +222,10 @@ func (b *bench) try(ctx context.Context, t tool, kind runner.Kind) (got fared, e
 	defer func() { err = errors.Join(err, <-ended) }()
 	lines := bufio.NewScanner(out)
 	defer func() { _ = superseded.Close() }()
-	b.away.forget()
 	if !lines.Scan() {
 		return got, lines.Err()
 	}
-	current, reason, hosts := lines.Text(), b.said(said), b.away.hostNames()
+	current, reason, hosts := lines.Text(), b.said(said), b.contacted()
 	if len(hosts) > 0 {
 		return fared{"**leaves for " + strings.Join(hosts, ", ") + "**", "–", t.leaves && current == "failed"}, nil
 	}
@@ -246,7 +246,7 @@ func (b *bench) try(ctx context.Context, t tool, kind runner.Kind) (got fared, e
 	case current != "ok" || stored != "first":
 		got = fared{"no: " + reason, refusal, false}
 	default:
-		got = fared{"writes", "refused, " + refusal, !t.leaves && stale == "failed" && refused.MatchString(refusal) && read() == "first"}
+		got = fared{"writes", "refused, " + refusal, !t.leaves && stale == "failed" && staleCode.MatchString(refusal) && read() == "first"}
 		if !got.right {
 			got.stale = fmt.Sprintf("%s (%s), and stored is %q", stale, refusal, read())
 		}
@@ -267,13 +267,13 @@ func (b *bench) environ(t tool, key, file, said string) []string {
 		env = append(env, "AWS_MAX_ATTEMPTS=1")
 	}
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
-		env = append(env, name+"=http://"+b.away.addr)
+		env = append(env, name+"="+b.away.URL)
 	}
 	return append(env, "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1", "HOME="+b.dir, "BUCKET="+toolBucket, "KEY="+key, "FILE="+file, "SAID="+said, "SELF="+os.Args[0])
 }
 
-// refused matches a tool's report of the fence's refusal.
-var refused = regexp.MustCompile(`StaleFencingToken`)
+// staleCode matches a tool's report of the fence's refusal.
+var staleCode = regexp.MustCompile(`StaleFencingToken`)
 
 // said returns a tool's error: S3's code if it shows that, or the last line.
 func (b *bench) said(path string) string {
@@ -281,7 +281,7 @@ func (b *bench) said(path string) string {
 	if err != nil {
 		return err.Error()
 	}
-	if code := refused.Find(text); code != nil {
+	if code := staleCode.Find(text); code != nil {
 		return "`" + string(code) + "`"
 	}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
@@ -302,61 +302,17 @@ func (b *bench) supersede(ctx context.Context, key string) (read func() string, 
 	if err != nil {
 		return nil, err
 	}
-	s3 := awss3.New(awss3.Options{
-		Region: c.Region, BaseEndpoint: &c.EndpointURL, UsePathStyle: true,
-		Credentials: awscreds.NewStaticCredentialsProvider(c.AccessKeyID, c.SecretAccessKey, c.SessionToken),
-	})
+	sdk, err := newSDK(ctx, strings.TrimPrefix(c.EndpointURL, "http://"), credentials.Credentials{AccessKeyID: c.AccessKeyID, SecretAccessKey: c.SecretAccessKey, SessionToken: c.SessionToken})
 	return func() string {
-		got, err := s3.GetObject(ctx, &awss3.GetObjectInput{Bucket: aws.String(toolBucket), Key: &key})
-		if err != nil {
-			return "nothing"
-		}
-		defer func() { _ = got.Body.Close() }()
-		text, err := io.ReadAll(got.Body)
-		return string(text) + strings.TrimPrefix(fmt.Sprint(err), "<nil>")
-	}, nil
+		a, err := sdk.call(ctx, "GetObject", input{Bucket: toolBucket, Key: key})
+		return a.Body + strings.TrimPrefix(fmt.Sprint(err), "<nil>")
+	}, err
 }
 
-// proxy refuses all connections, and records their targets.
-type proxy struct {
-	addr   string
-	server *http.Server
-
-	mu    sync.Mutex
-	hosts []string
+// contacted are the hosts that were contacted since the last call.
+func (b *bench) contacted() (hosts []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	hosts, b.hosts = b.hosts, nil
+	return hosts
 }
-
-func newProxy(ctx context.Context) (*proxy, error) {
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	p := &proxy{addr: ln.Addr().String()}
-	p.server = &http.Server{Handler: p, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = p.server.Serve(ln) }()
-	return p, nil
-}
-
-// ServeHTTP implements [http.Handler].
-func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if name, _, _ := strings.Cut(r.Host, ":"); !slices.Contains(p.hosts, name) {
-		p.hosts = append(p.hosts, name)
-	}
-	w.WriteHeader(http.StatusForbidden)
-}
-
-func (p *proxy) hostNames() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.hosts)
-}
-
-func (p *proxy) forget() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.hosts = nil
-}
-
-func (p *proxy) close() { _ = p.server.Close() }

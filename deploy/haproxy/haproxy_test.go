@@ -4,7 +4,6 @@ package haproxy_test
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"sync"
 	"syscall"
@@ -63,9 +62,13 @@ func TestClientsBehindABalancerOutliveTheirGateway(t *testing.T) {
 
 // countRows compares acknowledged rows with the stored ones.
 func (w *world) countRows(of *tally) {
+	pool, err := w.pg.Pool(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
 	for who, acked := range of.acked {
 		var n int
-		if err := w.pg.Pool(w.t).QueryRow(context.WithoutCancel(w.t.Context()), "SELECT count(*) FROM load WHERE who = $1", strconv.Itoa(who)).Scan(&n); err != nil {
+		if err := pool.QueryRow(w.t.Context(), "SELECT count(*) FROM load WHERE who = $1", strconv.Itoa(who)).Scan(&n); err != nil {
 			w.t.Fatal(err)
 		}
 		if n < acked || n > acked+of.unknown[who] {
@@ -89,40 +92,47 @@ const settled = 2 * time.Second
 
 func (w *world) back(i int) {
 	w.t.Helper()
-	w.start(i)
+	if err := w.run[i].Start(); err != nil {
+		w.t.Fatal(err)
+	}
 	w.ready(i)
+}
+
+func (w *world) ready(i int) {
+	w.t.Helper()
+	if err := w.run[i].Ready(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
 	w.rest(settled)
 }
 
 func (w *world) kill(i int) {
 	w.run[i].Kill()
-	<-w.run[i].Done()
 	w.rest(time.Second)
 	w.back(i)
 }
 
 // drain stops a gateway gracefully, which takes its lame-duck time.
 func (w *world) drain(i int) {
-	if err := w.run[i].Signal(syscall.SIGTERM); err != nil {
+	if err := w.run[i].Process().Signal(syscall.SIGTERM); err != nil {
 		w.t.Fatal(err)
 	}
 	select {
-	case <-w.run[i].Done():
+	case <-w.run[i].Process().Done():
 	case <-time.After(lameDuck + 20*time.Second):
-		w.t.Fatal(fmt.Errorf("gateway %d does not stop", i+1))
+		w.t.Fatalf("gateway %d does not stop", i+1)
 	}
 	w.back(i)
 }
 
 // pause freezes a gateway for longer than HAProxy waits for it.
 func (w *world) pause(i int) {
-	if err := w.run[i].Signal(syscall.SIGSTOP); err != nil {
+	if err := w.run[i].Process().Signal(syscall.SIGSTOP); err != nil {
 		w.t.Fatal(err)
 	}
 	w.rest(6 * time.Second)
-	if err := w.run[i].Signal(syscall.SIGCONT); err != nil {
+	if err := w.run[i].Process().Signal(syscall.SIGCONT); err != nil {
 		w.t.Fatal(err)
 	}
 	w.ready(i)
-	w.rest(settled)
 }

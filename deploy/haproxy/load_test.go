@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/stack"
 	"github.com/fencegate/fencegate/wire"
 )
 
@@ -89,7 +89,7 @@ func (t *tally) take() (requests, failed int, line string, longest time.Duration
 }
 
 func (w *world) client() *client.Client {
-	c, err := client.New(client.Config{URL: "http://" + w.lb.api, HTTPClient: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Second}}})
+	c, err := client.New(client.Config{URL: "http://" + w.lb.API, HTTPClient: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Second}}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -128,14 +128,12 @@ func (w *world) leases(ctx context.Context, who int, seen *tally) {
 
 // rows inserts through the PostgreSQL port, and reconnects if the session has ended.
 func (w *world) rows(ctx context.Context, who int, seen *tally) {
-	cfg, err := pgx.ParseConfig(w.pg.WriterURL)
+	cfg, err := pgx.ParseConfig(strings.Replace(w.pg.As(stack.Writer), w.pg.Addr(), w.lb.PG, 1))
 	if err != nil {
 		w.t.Error(err)
 		return
 	}
-	host, port, _ := net.SplitHostPort(w.lb.pg)
-	number, _ := strconv.ParseUint(port, 10, 16)
-	cfg.Host, cfg.Port, cfg.ConnectTimeout = host, uint16(number), 5*time.Second
+	cfg.ConnectTimeout = 5 * time.Second
 	kind := func(err error) string {
 		if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
 			return refused.Code
@@ -174,7 +172,7 @@ func (w *world) objects(ctx context.Context, who int, seen *tally) {
 		return
 	}
 	given, err := api.Credentials(ctx, wire.CredentialsRequest{Handle: lease.Handle})
-	if err != nil || given.EndpointURL != "http://"+w.lb.s3 {
+	if err != nil || given.EndpointURL != "http://"+w.lb.S3 {
 		w.t.Errorf("credentials for %q: %v", given.EndpointURL, err)
 		return
 	}

@@ -8,14 +8,17 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/fencegate/fencegate/internal/stack"
+	"github.com/fencegate/fencegate/internal/stack/stacktest"
 )
 
 // A 503 may come after the fence was raised, so a request that does something again each time goes to one gateway only.
 func TestOnlyWhatMayBeRepeatedIsAnsweredByAnotherGateway(t *testing.T) {
-	w := &world{t: t}
-	w.lb = ports{w.free(), w.free(), w.free()}
+	lb := freePorts(t)
 	var asked atomic.Int64
-	for i := range w.at {
+	var fakes []stack.Ports
+	for range gateways {
 		server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
 			if !strings.HasPrefix(in.URL.Path, "/readyz") {
 				asked.Add(1)
@@ -23,10 +26,11 @@ func TestOnlyWhatMayBeRepeatedIsAnsweredByAnotherGateway(t *testing.T) {
 			}
 		}))
 		t.Cleanup(server.Close)
-		w.at[i] = ports{server.Listener.Addr().String(), w.free(), w.free()}
+		fake := freePorts(t)
+		fake.API = server.Listener.Addr().String()
+		fakes = append(fakes, fake)
 	}
-	w.haproxy()
-	w.until("HAProxy serves", func() bool { return w.answers(w.lb.api, "/readyz") })
+	balance(t, stacktest.New(t), lb, fakes...)
 	for _, c := range []struct {
 		path, key string
 		repeated  bool
@@ -40,7 +44,7 @@ func TestOnlyWhatMayBeRepeatedIsAnsweredByAnotherGateway(t *testing.T) {
 		{"/v1/leases/all", "key", true},
 		{"/v1/leases/renew", "", true},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+w.lb.api+c.path, strings.NewReader("{}"))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+lb.API+c.path, strings.NewReader("{}"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,14 +1,10 @@
 package api_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"io"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -19,63 +15,17 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/internal/certs"
 )
 
-// authority signs certificates of clients.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) authority {
-	t.Helper()
-	a := authority{cert: &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}}
-	pair := a.sign(t, a.cert)
-	a.cert, _ = x509.ParseCertificate(pair.Certificate[0])
-	a.key, _ = pair.PrivateKey.(*ecdsa.PrivateKey)
-	return a
-}
-
-// sign signs a certificate; an authority without a certificate signs its own.
-func (a authority) sign(t *testing.T, of *x509.Certificate) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	signer := a.key
-	if signer == nil {
-		signer = key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, of, a.cert, key.Public(), signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-}
-
-// client returns a certificate that expires after lasts.
-func (a authority) client(t *testing.T, lasts time.Duration, change func(*x509.Certificate)) tls.Certificate {
-	t.Helper()
-	of := &x509.Certificate{
-		SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(lasts),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}
-	change(of)
-	return a.sign(t, of)
-}
-
 // asked returns the server's answer to a client with a certificate and perhaps a token; 0: the handshake failed.
-func asked(t *testing.T, srv *httptest.Server, cert *tls.Certificate, method, path, body string, headers ...string) (int, string) {
+func asked(t *testing.T, srv *httptest.Server, cert *certs.Pair, method, path, body string, headers ...string) (int, string) {
 	t.Helper()
 	transport, _ := srv.Client().Transport.(*http.Transport)
 	transport = transport.Clone()
 	transport.DisableKeepAlives = true
 	if cert != nil {
-		transport.TLSClientConfig.Certificates = []tls.Certificate{*cert}
+		transport.TLSClientConfig.Certificates = []tls.Certificate{cert.TLS}
 	}
 	req, err := http.NewRequestWithContext(t.Context(), method, srv.URL+path, strings.NewReader(body))
 	if err != nil {
@@ -97,11 +47,10 @@ func asked(t *testing.T, srv *httptest.Server, cert *tls.Certificate, method, pa
 	return resp.StatusCode, string(text)
 }
 
-func overTLS(t *testing.T, s *api.Server, a authority) *httptest.Server {
+func overTLS(t *testing.T, s *api.Server, authority certs.Pair) *httptest.Server {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(s.Handler())
-	srv.TLS = &tls.Config{ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
-	srv.TLS.ClientCAs.AddCert(a.cert)
+	srv.TLS = &tls.Config{ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: authority.Pool(), MinVersion: tls.VersionTLS12}
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
 	return srv
@@ -121,35 +70,32 @@ func certified(t *testing.T, rules ...access.Rule) *access.Principals {
 
 func TestACertificateIsWhoseAlternativeNameItHas(t *testing.T) {
 	t.Parallel()
-	ours, theirs := newAuthority(t), newAuthority(t)
+	ours, theirs := certs.New(certs.Authority("one name")), certs.New(certs.Authority("one name")) // a client shows no certificate of another name
 	all := certified(t, access.Rule{Resources: "*", Verbs: []access.Verb{access.Inspect}})
 	srv := overTLS(t, newServer(t, newFakes(), func(c *api.Config) { c.Principals = all }), ours)
-	dns := func(names ...string) func(*x509.Certificate) {
-		return func(c *x509.Certificate) { c.DNSNames = names }
-	}
-	spiffe := func(c *x509.Certificate) { c.URIs = []*url.URL{{Scheme: "spiffe", Host: "x", Path: "/me"}} }
+	client := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	uris := []*url.URL{{Scheme: "spiffe", Host: "x", Path: "/me"}}
+	spiffe := &x509.Certificate{URIs: uris, ExtKeyUsage: client}
 	for name, c := range map[string]struct {
-		cert    tls.Certificate
+		cert    certs.Pair
 		headers []string
 		want    int
 	}{
-		"a name":          {ours.client(t, time.Hour, dns("ME.example", "other.example")), nil, 200},
-		"a URI":           {ours.client(t, time.Hour, spiffe), nil, 200},
-		"no right":        {ours.client(t, time.Hour, func(c *x509.Certificate) { c.EmailAddresses = []string{"another@x.example"} }), nil, 403},
-		"nobody's name":   {ours.client(t, time.Hour, dns("you.example")), nil, 401},
-		"a common name":   {ours.client(t, time.Hour, func(c *x509.Certificate) { c.Subject = pkix.Name{CommonName: "me.example"} }), nil, 401},
-		"of another kind": {ours.client(t, time.Hour, func(c *x509.Certificate) { c.EmailAddresses = []string{"me.example"} }), nil, 401},
-		"two principals' names": {ours.client(t, time.Hour, func(c *x509.Certificate) {
-			c.DNSNames, c.EmailAddresses = []string{"me.example"}, []string{"another@x.example"}
-		}), nil, 401},
-		"another's token":                      {ours.client(t, time.Hour, spiffe), []string{"Authorization", "Bearer another"}, 401},
-		"its own token":                        {ours.client(t, time.Hour, spiffe), []string{"Authorization", "Bearer me"}, 200},
-		"a token, and a certificate of nobody": {ours.client(t, time.Hour, dns("you.example")), []string{"Authorization", "Bearer me"}, 200},
-		"a wrong token":                        {ours.client(t, time.Hour, spiffe), []string{"Authorization", "Bearer x"}, 401},
-		"of another authority":                 {theirs.client(t, time.Hour, spiffe), nil, 0},
-		"over":                                 {ours.client(t, -time.Minute, spiffe), nil, 0},
-		"of a server":                          {ours.client(t, time.Hour, func(c *x509.Certificate) { spiffe(c); c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), nil, 0},
-		"a header of the like":                 {ours.client(t, time.Hour, dns("you.example")), []string{"X-Forwarded-Client-Cert", "URI=spiffe://x/me"}, 401},
+		"a name":                               {ours.Sign(&x509.Certificate{DNSNames: []string{"ME.example", "other.example"}, ExtKeyUsage: client}), nil, 200},
+		"a URI":                                {ours.Sign(spiffe), nil, 200},
+		"no right":                             {ours.Sign(&x509.Certificate{EmailAddresses: []string{"another@x.example"}, ExtKeyUsage: client}), nil, 403},
+		"nobody's name":                        {ours.Sign(certs.For("you.example")), nil, 401},
+		"a common name":                        {ours.Sign(&x509.Certificate{Subject: pkix.Name{CommonName: "me.example"}, ExtKeyUsage: client}), nil, 401},
+		"of another kind":                      {ours.Sign(&x509.Certificate{EmailAddresses: []string{"me.example"}, ExtKeyUsage: client}), nil, 401},
+		"two principals' names":                {ours.Sign(&x509.Certificate{DNSNames: []string{"me.example"}, EmailAddresses: []string{"another@x.example"}, ExtKeyUsage: client}), nil, 401},
+		"another's token":                      {ours.Sign(spiffe), []string{"Authorization", "Bearer another"}, 401},
+		"its own token":                        {ours.Sign(spiffe), []string{"Authorization", "Bearer me"}, 200},
+		"a token, and a certificate of nobody": {ours.Sign(certs.For("you.example")), []string{"Authorization", "Bearer me"}, 200},
+		"a wrong token":                        {ours.Sign(spiffe), []string{"Authorization", "Bearer x"}, 401},
+		"of another authority":                 {theirs.Sign(spiffe), nil, 0},
+		"over":                                 {ours.Sign(&x509.Certificate{URIs: uris, ExtKeyUsage: client, NotAfter: time.Now().Add(-time.Minute)}), nil, 0},
+		"of a server":                          {ours.Sign(&x509.Certificate{URIs: uris, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}), nil, 0},
+		"a header of the like":                 {ours.Sign(certs.For("you.example")), []string{"X-Forwarded-Client-Cert", "URI=spiffe://x/me"}, 401},
 	} {
 		if got, text := asked(t, srv, &c.cert, "GET", "/v1/resources", "", c.headers...); got != c.want {
 			t.Errorf("%s: %d %s; want %d", name, got, text, c.want)
@@ -158,7 +104,7 @@ func TestACertificateIsWhoseAlternativeNameItHas(t *testing.T) {
 	if got, text := asked(t, srv, nil, "GET", "/v1/resources", ""); got != 401 {
 		t.Errorf("no certificate: %d %s", got, text)
 	}
-	me := ours.client(t, time.Hour, spiffe)
+	me := ours.Sign(spiffe)
 	if got, text := asked(t, srv, &me, "GET", "/v1/resources", "", "Authorization", "Bearer another"); got != 401 || !strings.Contains(text, "one principal's, and the client certificate another's") {
 		t.Errorf("two principals get %d %s", got, text)
 	}
@@ -173,8 +119,8 @@ func TestACertificateIsWhoseAlternativeNameItHas(t *testing.T) {
 // A certificate with one right passes the same matrix.
 func TestACertificateHasItsPrincipalsRightsAndNoOther(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
-	me := a.client(t, time.Hour, func(c *x509.Certificate) { c.DNSNames = []string{"me.example"} })
+	a := certs.New(certs.Authority("ours"))
+	me := a.Sign(certs.For("me.example"))
 	s, all, handles := holding(t)
 	for _, v := range []access.Verb{access.Acquire, access.Inspect, access.Metrics} {
 		rule := access.Rule{Resources: mine, Verbs: []access.Verb{v}}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/internal/certs"
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
@@ -58,8 +59,7 @@ func TestAFullPortSendsNoCloseAlert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := listenInProcess()
 		ln := &fullListener{Listener: inner}
-		a := newAuthority(t)
-		cfg := &tls.Config{Certificates: []tls.Certificate{a.sign(t, a.cert)}, MinVersion: tls.VersionTLS12}
+		cfg := &tls.Config{Certificates: []tls.Certificate{certs.New(certs.For("localhost")).TLS}, MinVersion: tls.VersionTLS12}
 		srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.NotFoundHandler()}
 		api.LimitConnections(srv, 1, func() {})
 		served := make(chan error, 1)

@@ -47,7 +47,7 @@ func TestS3Conforms(t *testing.T) {
 	})
 }
 
-// TestAnotherS3Conforms runs the suite on the service at a given address, as make blob-minio does. Each test uses a
+// TestAnotherS3Conforms runs the suite on the service at a given address, as make test-minio does. Each test uses a
 // prefix of its own.
 func TestAnotherS3Conforms(t *testing.T) {
 	t.Parallel()

@@ -63,7 +63,7 @@ func (b *buffer) String() string {
 
 func TestPanicEndsItsSessionOnly(t *testing.T) {
 	t.Parallel()
-	server, client := certificate(t)
+	server, client := certificate()
 	var log buffer
 	panics := make(chan bool, 10)
 	w := setup(t, func(c *pgwire.Config) {

@@ -236,7 +236,7 @@ func TestAClientThatLeavesItsLoginIsNoWarning(t *testing.T) {
 func TestTLSTowardsPostgreSQLMayBeginDirectlyAndOutlivesTheDialling(t *testing.T) {
 	t.Parallel()
 	const timeout = 7 * time.Second
-	server, client := certificate(t)
+	server, client := certificate()
 	server.NextProtos = []string{"postgresql"}
 	protocol := make(chan string, 1)
 	late := time.NewTimer(timeout + time.Second)

@@ -3,83 +3,33 @@
 package pgwire_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/certs"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// pair is a self-signed certificate, an authority of its own.
-type pair struct {
-	cert, key []byte // PEM
-	tls       tls.Certificate
-}
+// newPair is a self-signed certificate, an authority of its own.
+func newPair() certs.Pair { return certs.New(certs.For("127.0.0.1")) }
 
-func newPair(t *testing.T) pair {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: serial, NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := pair{cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})}
-	if p.tls, err = tls.X509KeyPair(p.cert, p.key); err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-// replace replaces a file's content, as certificate managers do.
-func replace(t *testing.T, name string, content []byte) {
-	t.Helper()
-	if err := os.WriteFile(name+".new", content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(name+".new", name); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func tlsFiles(t *testing.T, p pair, clientCA []byte) pgwire.TLSFiles {
+func tlsFiles(t *testing.T, p certs.Pair, clientCA []byte) pgwire.TLSFiles {
 	t.Helper()
 	dir := t.TempDir()
 	files := pgwire.TLSFiles{Cert: filepath.Join(dir, "cert"), Key: filepath.Join(dir, "key")}
-	replace(t, files.Cert, p.cert)
-	replace(t, files.Key, p.key)
+	p.Write(t, files.Cert, files.Key)
 	if clientCA != nil {
 		files.ClientCA = filepath.Join(dir, "ca")
-		replace(t, files.ClientCA, clientCA)
+		certs.Replace(t, files.ClientCA, clientCA)
 	}
 	return files
 }
@@ -122,17 +72,17 @@ func answer(conn net.Conn) string {
 func TestCertificatesFollowTheirFiles(t *testing.T) {
 	t.Parallel()
 	var log buffer
-	first, second, third := newPair(t), newPair(t), newPair(t)
+	first, second, third := newPair(), newPair(), newPair()
 	files := tlsFiles(t, first, nil)
 	cfg, err := files.Load(slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := start(t, "tcp", upstream(t, serveAnyone), "shop", func(c *pgwire.Config) { c.TLS = cfg })
-	shows := func(when string, want pair) {
+	shows := func(when string, want certs.Pair) {
 		t.Helper()
 		conn := r.encrypted()
-		if got := conn.ConnectionState().PeerCertificates[0].Raw; string(got) != string(want.tls.Certificate[0]) {
+		if got := conn.ConnectionState().PeerCertificates[0].Raw; string(got) != string(want.TLS.Certificate[0]) {
 			t.Errorf("%s: another certificate is shown", when)
 		}
 		if a := answer(conn); a != "" {
@@ -141,22 +91,22 @@ func TestCertificatesFollowTheirFiles(t *testing.T) {
 	}
 	shows("at first", first)
 	before := r.encrypted()
-	replace(t, files.Cert, second.cert)
+	certs.Replace(t, files.Cert, second.Cert)
 	shows("with a key that does not belong to the certificate", first)
 	shows("and again", first)
 	if n := strings.Count(log.String(), "stays with its old certificate"); n != 1 {
 		t.Errorf("the log says %d times, not once, that the files can't be used:\n%s", n, log.String())
 	}
-	replace(t, files.Key, second.key)
+	certs.Replace(t, files.Key, second.Key)
 	shows("with both files replaced", second)
-	replace(t, files.Cert, []byte("nonsense"))
+	certs.Replace(t, files.Cert, []byte("nonsense"))
 	shows("with nonsense", second)
 	if err := os.Remove(files.Cert); err != nil {
 		t.Fatal(err)
 	}
 	shows("without a file", second)
-	replace(t, files.Key, third.key)
-	replace(t, files.Cert, third.cert)
+	certs.Replace(t, files.Key, third.Key)
+	certs.Replace(t, files.Cert, third.Cert)
 	shows("with a third pair", third)
 	if a := answer(before); a != "" {
 		t.Errorf("a connection from before: %s", a)
@@ -168,17 +118,17 @@ func TestCertificatesFollowTheirFiles(t *testing.T) {
 
 func TestFilesThatCannotBeUsedAreNamed(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
+	p := newPair()
 	for name, c := range map[string]struct {
 		spoil func(*pgwire.TLSFiles)
 		says  string
 	}{
 		"no key file":      {func(f *pgwire.TLSFiles) { f.Key += "s" }, "keys"},
-		"another's key":    {func(f *pgwire.TLSFiles) { replace(t, f.Key, newPair(t).key) }, "does not match"},
-		"no authority":     {func(f *pgwire.TLSFiles) { replace(t, f.ClientCA, p.key) }, "no certificate"},
+		"another's key":    {func(f *pgwire.TLSFiles) { certs.Replace(t, f.Key, newPair().Key) }, "does not match"},
+		"no authority":     {func(f *pgwire.TLSFiles) { certs.Replace(t, f.ClientCA, p.Key) }, "no certificate"},
 		"no authority yet": {func(f *pgwire.TLSFiles) { f.ClientCA += "s" }, "cas"},
 	} {
-		files := tlsFiles(t, p, p.cert)
+		files := tlsFiles(t, p, p.Cert)
 		c.spoil(&files)
 		if _, err := files.Load(slog.Default()); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
@@ -189,8 +139,8 @@ func TestFilesThatCannotBeUsedAreNamed(t *testing.T) {
 func TestClientsWithoutACertificateOfTheAuthorityAreRefused(t *testing.T) {
 	t.Parallel()
 	const refused = "28000 connection requires a valid client certificate"
-	ours, theirs := newPair(t), newPair(t)
-	files := tlsFiles(t, newPair(t), ours.cert)
+	ours, theirs := newPair(), newPair()
+	files := tlsFiles(t, newPair(), ours.Cert)
 	cfg, err := files.Load(slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -205,20 +155,20 @@ func TestClientsWithoutACertificateOfTheAuthorityAreRefused(t *testing.T) {
 	if a := answer(r.encrypted()); a != refused {
 		t.Errorf("TLS without a certificate: %q", a)
 	}
-	if a := answer(r.encrypted(theirs.tls)); !strings.Contains(a, "unknown certificate authority") {
+	if a := answer(r.encrypted(theirs.TLS)); !strings.Contains(a, "unknown certificate authority") {
 		t.Errorf("a stranger's certificate: %q", a)
 	}
 	if len(reached) != 0 {
 		t.Error("PostgreSQL heard of a client that was refused")
 	}
-	if a := answer(r.encrypted(ours.tls)); a != "" {
+	if a := answer(r.encrypted(ours.TLS)); a != "" {
 		t.Errorf("a certificate of the authority: %q", a)
 	}
-	replace(t, files.ClientCA, theirs.cert)
-	if a := answer(r.encrypted(theirs.tls)); a != "" {
+	certs.Replace(t, files.ClientCA, theirs.Cert)
+	if a := answer(r.encrypted(theirs.TLS)); a != "" {
 		t.Errorf("a certificate of the new authority: %q", a)
 	}
-	if a := answer(r.encrypted(ours.tls)); !strings.Contains(a, "unknown certificate authority") {
+	if a := answer(r.encrypted(ours.TLS)); !strings.Contains(a, "unknown certificate authority") {
 		t.Errorf("a certificate of the former authority: %q", a)
 	}
 	cancel := r.dial() // libpq sends it without TLS
@@ -229,19 +179,19 @@ func TestClientsWithoutACertificateOfTheAuthorityAreRefused(t *testing.T) {
 func TestPostgreSQLIsShownNoCertificateOfTheGateway(t *testing.T) {
 	t.Parallel()
 	var log buffer
-	server, gateways := newPair(t), newPair(t)
+	server, gateways := newPair(), newPair()
 	shown := make(chan int, 1)
 	addr := upstream(t, func(conn net.Conn) {
 		readStartup(conn)
 		_, _ = conn.Write([]byte{'S'})
-		secure := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{server.tls}, ClientAuth: tls.RequestClientCert})
+		secure := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{server.TLS}, ClientAuth: tls.RequestClientCert})
 		defer func() { _ = secure.Close() }()
 		readStartup(secure)
 		shown <- len(secure.ConnectionState().PeerCertificates)
 		_, _ = secure.Write(encode(&pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "28000", Message: "connection requires a valid client certificate"}))
 	})
 	r := start(t, "tcp", addr, "shop", func(c *pgwire.Config) {
-		c.UpstreamTLS = &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{gateways.tls}}
+		c.UpstreamTLS = &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{gateways.TLS}}
 		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	})
 	conn := r.dial()

@@ -27,7 +27,7 @@ func shakes(cfg *tls.Config) func(net.Conn) {
 // The log gives the reason of a failed handshake, because the client learns hardly anything of it.
 func TestAHandshakeThatFailsIsLoggedWithItsReason(t *testing.T) {
 	t.Parallel()
-	authority, stranger := newPair(t), newPair(t)
+	authority, stranger := newPair(), newPair()
 	asks := func(conn net.Conn) {
 		send(t, conn, &pgproto3.SSLRequest{})
 		_, _ = io.ReadFull(conn, make([]byte, 1))
@@ -38,7 +38,7 @@ func TestAHandshakeThatFailsIsLoggedWithItsReason(t *testing.T) {
 	}{
 		"a stranger's certificate": {func(conn net.Conn) {
 			asks(conn)
-			shakes(&tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{stranger.tls}})(conn)
+			shakes(&tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{stranger.TLS}})(conn)
 		}, "unknown authority"},
 		"too old a version": {func(conn net.Conn) {
 			asks(conn)
@@ -50,14 +50,14 @@ func TestAHandshakeThatFailsIsLoggedWithItsReason(t *testing.T) {
 		}, "bad certificate"},
 		"bytes that were sent in plain":      {func(conn net.Conn) { asks(conn); send(t, conn, startup) }, "does not look like a TLS handshake"},
 		"another protocol, directly":         {shakes(&tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}), "unsupported application protocols"},
-		"no protocol, directly":              {shakes(&tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{authority.tls}}), "ALPN"},
+		"no protocol, directly":              {shakes(&tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{authority.TLS}}), "ALPN"},
 		"a client that leaves":               {asks, ""},
 		"a client that leaves in the middle": {func(conn net.Conn) { asks(conn); _, _ = conn.Write([]byte{0x16, 3, 1, 2, 0, 1}) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var log buffer
-			cfg, err := tlsFiles(t, newPair(t), authority.cert).Load(slog.New(slog.DiscardHandler))
+			cfg, err := tlsFiles(t, newPair(), authority.Cert).Load(slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -3,18 +3,13 @@
 package pgwire_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
@@ -23,29 +18,14 @@ import (
 )
 
 // certificate returns the configuration of a server with a certificate for 127.0.0.1, and of a client that trusts it.
-func certificate(t *testing.T) (server *tls.Config, client *tls.Config) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(parsed)
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"}
+func certificate() (server *tls.Config, client *tls.Config) {
+	own := newPair()
+	return &tls.Config{Certificates: []tls.Certificate{own.TLS}}, &tls.Config{RootCAs: own.Pool(), ServerName: "127.0.0.1"}
 }
 
 func TestDriverWorksOverTLS(t *testing.T) {
 	t.Parallel()
-	server, client := certificate(t)
+	server, client := certificate()
 	w := setup(t, func(c *pgwire.Config) { c.TLS = server })
 	for _, negotiation := range []string{"postgres", "direct"} {
 		cfg := w.config(w.pg.WriterURL)
@@ -71,7 +51,7 @@ func TestDriverWorksOverTLS(t *testing.T) {
 
 func TestBytesAheadOfTheHandshakeAreNotBelieved(t *testing.T) {
 	t.Parallel()
-	server, _ := certificate(t)
+	server, _ := certificate()
 	reached := make(chan struct{}, 1)
 	r := start(t, "tcp", upstream(t, func(net.Conn) { reached <- struct{}{} }), "shop", func(c *pgwire.Config) { c.TLS = server })
 	conn := r.dial()
@@ -89,7 +69,7 @@ func TestBytesAheadOfTheHandshakeAreNotBelieved(t *testing.T) {
 
 func TestDirectTLSNeedsItsALPN(t *testing.T) {
 	t.Parallel()
-	server, client := certificate(t)
+	server, client := certificate()
 	r := start(t, "tcp", upstream(t, serveAnyone), "shop", func(c *pgwire.Config) { c.TLS = server })
 	conn := tls.Client(r.dial(), client)
 	if err := conn.Handshake(); err != nil {
@@ -103,7 +83,7 @@ func TestDirectTLSNeedsItsALPN(t *testing.T) {
 
 func TestUpstreamTLSIsInsistedOn(t *testing.T) {
 	t.Parallel()
-	server, client := certificate(t)
+	server, client := certificate()
 	serve := func(answer byte) func(net.Conn) {
 		return func(conn net.Conn) {
 			if request := readStartup(conn); len(request) != 8 {
@@ -158,8 +138,8 @@ func TestUpstreamTLSIsInsistedOn(t *testing.T) {
 
 func TestChannelBindingThatCannotWorkIsFoundBeforehand(t *testing.T) {
 	t.Parallel()
-	own, trust := certificate(t)
-	other, _ := certificate(t)
+	own, trust := certificate()
+	other, _ := certificate()
 	addr := upstream(t, func(conn net.Conn) {
 		readStartup(conn)
 		_, _ = conn.Write([]byte{'S'})

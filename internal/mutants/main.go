@@ -1,10 +1,11 @@
-// Command mutants removes safeguards of the leases and of the gateway, one at a time, and shows that a test then fails.
-// A replacement that does not apply to the current text, or does not compile, is an error.
+// Command mutants seeds the bugs of package table into the product, one at a time, and shows that each is caught: the
+// named test fails, or the judge of a run of robustness finds it. A text that does not apply, or a program that does not
+// compile, is an error.
 //
-//	go run ./internal/mutants [-plain] [NAME...]
+//	go run ./internal/mutants [-kind tests|runs|all] [-sound] [-build] [-plain] [-v] [NAME...]
 //
-// Without a name it tries all of them. With -plain it runs the whole package of the test, as developers do, instead of
-// the test alone.
+// Without a name it tries all of the kind. It needs the repository's root as its working folder; runs need Linux and
+// root.
 package main
 
 import (
@@ -15,38 +16,45 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
+	"syscall"
 	"time"
+
+	"github.com/fencegate/fencegate/internal/mutants/table"
 )
 
-// mutant is a bug: a file's text without a safeguard.
-type mutant struct {
-	name string
-	what string // the removed safeguard
-	file string // below the root of the repository
-	old  string // occurs exactly once
-	new  string
-	in   string // the folder of the test's package; "": lock
-	test string // that fails
+// program is the way in which mutants are tried.
+type program struct {
+	root, dir string // the repository, and a folder for changed texts
+	sound     bool   // without the bugs: nothing may be found
+	build     bool   // compile only
+	plain     bool   // the whole package of each test, as developers run it
+	out       io.Writer
+	runs      string // robustness; "": not built yet
 }
 
-// folder is the folder of the test's package.
-func (m mutant) folder() string { return cmp.Or(m.in, "lock") }
-
-// all lists the mutants of the leases and of the gateway.
-func all() []mutant { return slices.Concat(grants, admission, clocked, service) }
-
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	plain := flag.Bool("plain", false, "run the whole package of each test")
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	p := program{root: ".", out: io.Discard}
+	kind := flag.String("kind", "", "tests, runs or all (default: tests; of names, all)")
+	flag.BoolVar(&p.sound, "sound", false, "play the same tests and runs without the bugs: nothing may be found")
+	flag.BoolVar(&p.build, "build", false, "only compile what is changed")
+	flag.BoolVar(&p.plain, "plain", false, "run the whole package of each test")
+	verbose := flag.Bool("v", false, "show the output of tests and runs")
 	flag.Parse()
-	err := run(ctx, *plain, flag.Args())
+	if *verbose {
+		p.out = os.Stdout
+	}
+	wanted, err := choose(*kind, flag.Args())
+	if err == nil {
+		err = p.try(ctx, wanted)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
@@ -54,96 +62,168 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, plain bool, names []string) error {
+// choose returns the mutants with these names, or all of a kind.
+func choose(kind string, names []string) (wanted []table.Mutant, err error) {
 	for _, name := range names {
-		if !slices.ContainsFunc(all(), func(m mutant) bool { return m.name == name }) {
-			return fmt.Errorf("no mutant is called %q", name)
+		m, err := table.Find(name)
+		if err != nil {
+			return nil, err
 		}
+		wanted = append(wanted, m)
 	}
-	dir, err := os.MkdirTemp("", "fencegate-mutants-")
-	if err != nil {
+	if len(names) > 0 {
+		return wanted, nil
+	}
+	for _, m := range table.All {
+		switch cmp.Or(kind, "tests") {
+		case "tests":
+			if m.Run != nil {
+				continue
+			}
+		case "runs":
+			if m.Run == nil {
+				continue
+			}
+		case "all":
+		default:
+			return nil, fmt.Errorf("-kind is tests, runs or all, not %q", kind)
+		}
+		wanted = append(wanted, m)
+	}
+	return wanted, nil
+}
+
+var errEscaped = errors.New("ESCAPED")
+
+// try tries one mutant after the other. It reports each, and fails if one was not as expected.
+func (p *program) try(ctx context.Context, wanted []table.Mutant) (err error) {
+	if p.dir, err = os.MkdirTemp("", "fencegate-mutants-"); err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	var escaped []string
-	for _, m := range all() {
-		if len(names) > 0 && !slices.Contains(names, m.name) {
-			continue
+	defer os.RemoveAll(p.dir)
+	var failed []string
+	for _, m := range wanted {
+		begun, attempt := time.Now(), p.test
+		if m.Run != nil {
+			attempt = p.run
 		}
-		begun := time.Now()
-		mark := "caught by"
-		failed, err := m.catch(ctx, ".", dir, plain)
-		switch {
-		case errors.Is(err, errEscaped):
-			mark, failed = "ESCAPED", []string{m.test}
-			escaped = append(escaped, m.name)
-		case ctx.Err() != nil:
+		if p.sound {
+			m = m.Sound()
+		}
+		text, err := attempt(ctx, m)
+		if ctx.Err() != nil {
 			return ctx.Err()
-		case err != nil:
-			mark, failed = "BROKEN", []string{err.Error()}
-			escaped = append(escaped, m.name)
 		}
-		fmt.Printf("%-24s %-9s %s, %v\n", m.name, mark, strings.Join(failed, " "), time.Since(begun).Round(time.Second))
+		if err != nil {
+			failed, text = append(failed, m.Name), err.Error()
+		}
+		fmt.Printf("%-31s %4.0f s  %s\n", m.Name, time.Since(begun).Seconds(), text)
 	}
-	if len(escaped) > 0 {
-		return fmt.Errorf("no test of these packages saw that these safeguards were gone, or they do not compile: %s", strings.Join(escaped, ", "))
+	if len(failed) > 0 {
+		return fmt.Errorf("not as expected: %s", strings.Join(failed, ", "))
 	}
 	return nil
 }
 
-var errEscaped = errors.New("escaped")
-
 var failure = regexp.MustCompile(`(?m)^--- FAIL: (\w+)`)
 
-// catch runs the mutant's test on the changed text, or its whole package, and returns the tests that failed.
-func (m mutant) catch(ctx context.Context, root, dir string, plain bool) ([]string, error) {
-	text, err := m.apply(root)
+// test runs a mutant's test on the changed text, and says which tests failed.
+func (p *program) test(ctx context.Context, m table.Mutant) (string, error) {
+	overlay, err := p.overlay(m)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	changed := filepath.Join(dir, m.name+filepath.Ext(m.file))
-	original, err := filepath.Abs(filepath.Join(root, m.file))
-	if err != nil {
-		return nil, err
+	folder, name := m.InTest()
+	pattern := "^" + name + "$"
+	switch {
+	case p.build:
+		pattern = "^$"
+	case p.plain:
+		pattern = ""
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{original: changed}})
-	if err != nil {
-		return nil, err
-	}
-	list := filepath.Join(dir, m.name+".json")
-	if err := errors.Join(os.WriteFile(changed, []byte(text), 0o600), os.WriteFile(list, overlay, 0o600)); err != nil {
-		return nil, err
-	}
-	args := []string{"test", "-overlay", list, "-vet=off", "-count=1", "-timeout=10m", "-failfast"}
-	if !plain {
-		args = append(args, "-run", "^"+m.test+"$")
-	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "./"+m.folder())...)
-	cmd.Dir = root
-	out, err := cmd.CombinedOutput()
+	out, err := p.command(ctx, folder, "go", "test", "-overlay", overlay, "-vet=off", "-count=1", "-timeout=10m", "-failfast", "-run", pattern, ".")
 	var failed []string
 	for _, found := range failure.FindAllSubmatch(out, -1) {
 		failed = append(failed, string(found[1]))
 	}
 	switch {
+	case p.build || p.sound:
+		return p.fine(out, err)
 	case err == nil && bytes.Contains(out, []byte("no tests to run")):
-		return nil, fmt.Errorf("there is no %s", m.test)
+		return "", fmt.Errorf("there is no %s", m.Test)
 	case err == nil:
-		return nil, errEscaped
+		return "", fmt.Errorf("%w %s", errEscaped, m.Test)
 	case len(failed) == 0:
-		return nil, fmt.Errorf("no test failed by itself: %w\n%s", err, out)
+		return "", fmt.Errorf("no test failed by itself: %w\n%s", err, out)
 	}
-	return failed, nil
+	return "caught by " + strings.Join(failed, " "), nil
 }
 
-// apply returns the file's text without the safeguard.
-func (m mutant) apply(root string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(root, m.file))
+// run lets robustness play the mutant's run, whose last line says when the judge found what.
+func (p *program) run(ctx context.Context, m table.Mutant) (string, error) {
+	overlay, err := p.overlay(m)
 	if err != nil {
 		return "", err
 	}
-	if n := strings.Count(string(text), m.old); n != 1 {
-		return "", fmt.Errorf("%s has this text %d times, not once: %q", m.file, n, m.old)
+	if p.build {
+		return p.fine(p.command(ctx, ".", "go", "build", "-overlay", overlay, "-o", os.DevNull, "./cmd/fencegate"))
 	}
-	return strings.Replace(string(text), m.old, m.new, 1), nil
+	if p.runs == "" {
+		program := filepath.Join(p.dir, "robustness")
+		if out, err := p.command(ctx, "robustness", "go", "build", "-o", program, "."); err != nil {
+			return "", fmt.Errorf("%w\n%s", err, out)
+		}
+		p.runs = program
+	}
+	args := []string{"run", "-mutant", m.Name}
+	if p.sound {
+		args = append(args, "-sound")
+	}
+	out, err := p.command(ctx, "robustness", p.runs, args...)
+	if p.sound || err != nil {
+		return p.fine(out, err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return lines[len(lines)-1], nil
+}
+
+// fine describes the result of a command that has to succeed.
+func (p *program) fine(out []byte, err error) (string, error) {
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%w\n%s", err, out)
+	case p.build:
+		return "compiles", nil
+	}
+	return "nothing was found without its bug", nil
+}
+
+// overlay writes a mutant's files, and the list of them for go build.
+func (p *program) overlay(m table.Mutant) (string, error) {
+	if _, err := m.SQL(p.root); err != nil {
+		return "", err
+	}
+	files, err := m.Overlay(p.root, p.dir)
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(map[string]any{"Replace": files})
+	if err != nil {
+		return "", err
+	}
+	list := filepath.Join(p.dir, "overlay.json")
+	return list, os.WriteFile(list, text, 0o600)
+}
+
+// command runs a program in a folder of the repository, and returns its output. When ctx ends, the program may clean up.
+func (p *program) command(ctx context.Context, folder, name string, args ...string) ([]byte, error) {
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = filepath.Join(p.root, folder)
+	cmd.Stdout = io.MultiWriter(&out, p.out)
+	cmd.Stderr = cmd.Stdout
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = time.Minute
+	err := cmd.Run()
+	return out.Bytes(), err
 }

@@ -1,49 +1,70 @@
 package main
 
 import (
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
-	"regexp"
+	"strings"
 	"testing"
+
+	"github.com/fencegate/fencegate/internal/mutants/table"
 )
 
-// Each mutant applies to the current text, and names an existing test.
-func TestEveryMutantApplies(t *testing.T) {
+// A program of one rule, and its test.
+func TestAMutantIsCaughtByItsTestAlone(t *testing.T) {
 	t.Parallel()
-	const root = "../.."
-	tests, names := map[string]map[string]bool{}, map[string]bool{}
-	for _, m := range all() {
-		if tests[m.folder()] == nil {
-			tests[m.folder()] = testsIn(t, filepath.Join(root, m.folder()))
+	p := program{root: t.TempDir(), dir: t.TempDir(), out: io.Discard}
+	for name, text := range map[string]string{
+		"go.mod":       "module toy\n\ngo 1.26\n",
+		"sum.go":       "package toy\n\nfunc sum(a, b int) int { return a + b }\n",
+		"sum_test.go":  "package toy\n\nimport \"testing\"\n\nfunc TestSum(t *testing.T) {\n\tif sum(1, 2) != 3 {\n\t\tt.Fail()\n\t}\n}\n",
+		"none_test.go": "package toy\n\nimport \"testing\"\n\nfunc TestNothing(*testing.T) {}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(p.root, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
 		}
-		if _, err := m.apply(root); err != nil {
-			t.Errorf("%s: %v", m.name, err)
+	}
+	bug := table.Mutant{Name: "bug", File: "sum.go", Old: "a + b", New: "a - b", Test: "..TestSum"}
+	if text, err := p.test(t.Context(), bug); err != nil || text != "caught by TestSum" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if text, err := (&program{root: p.root, dir: p.dir, out: io.Discard, sound: true}).test(t.Context(), bug.Sound()); err != nil {
+		t.Errorf("without the bug: %q, %v", text, err)
+	}
+	for what, m := range map[string]table.Mutant{
+		"no test failed by itself": {File: "sum.go", Old: "a + b", New: "a +", Test: "..TestSum"},
+		"there is no":              {File: "sum.go", Old: "a + b", New: "a - b", Test: "..TestMissing"},
+		"2 times, not once":        {File: "sum.go", Old: "int", New: "int8", Test: "..TestSum"},
+		"ESCAPED":                  {File: "sum.go", Old: "a + b", New: "a - b", Test: "..TestNothing"},
+	} {
+		text, err := p.test(t.Context(), m)
+		if err == nil || !strings.Contains(err.Error(), what) || errors.Is(err, errEscaped) != (what == "ESCAPED") {
+			t.Errorf("%s: %q, %v", what, text, err)
 		}
-		if !tests[m.folder()][m.test] {
-			t.Errorf("%s: there is no %s", m.name, m.test)
-		}
-		if names[m.name] {
-			t.Errorf("two mutants are called %s", m.name)
-		}
-		names[m.name] = true
 	}
 }
 
-func testsIn(t *testing.T, dir string) map[string]bool {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	tests := map[string]bool{}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
+func TestKindsAreTestsAndRuns(t *testing.T) {
+	t.Parallel()
+	counts := map[string]int{}
+	for _, kind := range []string{"", "tests", "runs", "all"} {
+		wanted, err := choose(kind, nil)
 		if err != nil {
-			t.Fatal(err)
+			t.Error(err)
 		}
-		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)`).FindAllStringSubmatch(string(text), -1) {
-			tests[found[1]] = true
-		}
+		counts[kind] = len(wanted)
 	}
-	return tests
+	if counts["tests"]*counts["runs"] == 0 || counts[""] != counts["tests"] || counts["tests"]+counts["runs"] != counts["all"] {
+		t.Errorf("%v", counts)
+	}
+	if wanted, err := choose("", []string{"drain-skipped", "no-base"}); err != nil || len(wanted) != 2 || wanted[0].Run == nil {
+		t.Errorf("by their names: %v, %v", wanted, err)
+	}
+	if _, err := choose("races", nil); err == nil {
+		t.Error("a kind that there is not")
+	}
+	if _, err := choose("", []string{"races"}); err == nil {
+		t.Error("a name that there is not")
+	}
 }

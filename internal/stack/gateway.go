@@ -57,11 +57,25 @@ type GatewayConfig struct {
 	Env   []string // further environment, as KEY=value
 }
 
+// Ports are the host:port of the HTTP API, PostgreSQL and S3.
+type Ports struct{ API, PG, S3 string }
+
+// FreePorts returns three addresses of [FreeAddr].
+func FreePorts() (p Ports, err error) {
+	for _, addr := range []*string{&p.API, &p.PG, &p.S3} {
+		if *addr, err = FreeAddr(); err != nil {
+			break
+		}
+	}
+	return p, err
+}
+
 // GatewayProcess is a process of fencegate serve, with its own ports, which stay the same over restarts.
 type GatewayProcess struct {
-	API, PG, S3 string // host:port
-	Log         string // file
-	Spec        child.Spec
+	Ports
+
+	Log  string // file
+	Spec child.Spec
 
 	name    string
 	token   string
@@ -92,10 +106,8 @@ func (s *Stack) Gateway(ctx context.Context, cfg GatewayConfig) (g *GatewayProce
 			return nil, err
 		}
 	}
-	for _, addr := range []*string{&g.API, &g.PG, &g.S3} {
-		if *addr, err = FreeAddr(); err != nil {
-			return nil, err
-		}
+	if g.Ports, err = FreePorts(); err != nil {
+		return nil, err
 	}
 	args := []string{"serve", "--api-listen", g.API, "--pg-listen", g.PG, "--s3-listen", g.S3}
 	if !has(cfg.Flags, "--blobs") {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -15,35 +14,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/internal/leases/torture"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
-	"github.com/fencegate/fencegate/lock/pglock"
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// No token repeats or falls, and no resource has two holders, while
-// PostgreSQL freezes for longer than a lease's TTL, or crashes.
+// No token repeats or falls, and no resource has two holders, while PostgreSQL freezes for longer than a lease's TTL, or
+// crashes.
 func TestTortureOfPostgreSQL(t *testing.T) {
 	t.Parallel()
 	s := crashable(t)
 	torture.Run(t, torture.Config{
-		Servers: []torture.Server{{Addr: s.Addr(), Freeze: s.freeze, Thaw: s.thaw, Kill: s.kill, Start: s.start}},
-		Open: func(addrs []string) leasing.Source {
-			address, err := url.Parse(s.url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			address.Host = addrs[0]
-			p, err := pglock.New(pglock.Config{Pool: pool(t, address.String())})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return p
-		},
-		TTL: 600 * time.Millisecond,
+		Servers: []torture.Server{{Addr: s.Addr(), Faults: []torture.Fault{torture.Frozen(3, s.freeze, s.thaw), torture.Killed(1, s.kill, s.start)}}},
+		Setup:   s.url, TTL: 600 * time.Millisecond,
 	})
 }
 

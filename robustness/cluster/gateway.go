@@ -77,7 +77,7 @@ func (c *Cluster) startGateways(ctx context.Context) error {
 			return fmt.Errorf("%w%s", err, lastLines(g.LogFile))
 		}
 	}
-	_, err := c.Tool(ctx, "buckets", "set", OnceBucket, "--gateway", c.Gateways[0].URL(), "--rule", Rule, "--write-once", "1d")
+	_, err := c.Tool(ctx, "buckets", "set", OnceBucket, "--gateway", "http://"+c.Gateways[0].API, "--rule", Rule, "--write-once", "1d")
 	return err
 }
 

@@ -164,7 +164,7 @@ func endSessions(ctx context.Context, s *Stage) error {
 // changeRules gives prefixes rules that no lease of the run satisfies, or that all satisfy, and changes how many
 // versions are kept. None of them accepts a writer whom the bucket's own rule refuses.
 func changeRules(ctx context.Context, s *Stage) error {
-	return with(ctx, s, []named{cluster.Bucket}, "rules", 1, func([]named) error {
+	return with(ctx, s, []bare{cluster.Bucket}, "rules", 1, func([]bare) error {
 		rule := []string{"bucket", "key", "prefix:2", "prefix:1"}[s.Rand.IntN(4)]
 		keep := []string{"none", "1", "3", "all", "2s"}[s.Rand.IntN(5)]
 		prefixes := []string{fmt.Sprintf("aside%x/", s.Event.Seed)} // no object is below it
@@ -215,12 +215,12 @@ func (s *Stage) setRules(
 
 // sweep runs up to three concurrent sweeps, repeatedly.
 func sweep(ctx context.Context, s *Stage) error {
-	ages := make([]named, 1+s.Rand.IntN(3))
+	ages := make([]bare, 1+s.Rand.IntN(3))
 	for i := range ages {
-		ages[i] = named(s.between(500*ms, 5*sec).String())
+		ages[i] = bare(s.between(500*ms, 5*sec).String())
 	}
 	return s.repeat(ctx, 300*ms, func() error {
-		return each(ages, ErrNotDone, func(age named) error {
+		return each(ages, ErrNotDone, func(age bare) error {
 			return s.tool(ctx, "objects", "sweep",
 				"--pending-age", age.ID(), "--superseded-age", age.ID(), "--shorten-grace", "--unknown", "--unknown-age", age.ID())
 		})

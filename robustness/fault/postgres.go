@@ -22,7 +22,7 @@ var postgresFaults = []Fault{
 
 // postgres claims both servers: each of their faults begins with two that run.
 func (s *Stage) postgres(ctx context.Context, do func() error) error {
-	return with(ctx, s, []named{"postgres"}, "run", 1, func([]named) error { return do() })
+	return with(ctx, s, []bare{"postgres"}, "run", 1, func([]bare) error { return do() })
 }
 
 func pgCrash(ctx context.Context, s *Stage) error {

@@ -85,10 +85,10 @@ func (s *Stage) logf(format string, args ...any) {
 // part is what a fault affects.
 type part interface{ ID() string }
 
-// named is a part that has nothing but its name.
-type named string
+// bare is a part that has nothing but its name.
+type bare string
 
-func (n named) ID() string { return string(n) }
+func (b bare) ID() string { return string(b) }
 
 // with calls do with up to want of the parts that no other fault has in the aspect, for example "run" or "clock". Two
 // that stop, start or hold the same part would heal each other. It waits until there is one.

@@ -1,5 +1,4 @@
-// Package machine measures what the machine does while a run goes on, so that a product that is slow can be told apart
-// from a machine that is.
+// Package machine measures what the machine does while a run goes on, to tell a slow product from a slow machine.
 //
 // The guarantee: [Yardstick.Paces] says for about each second how much of it the run lost. Time counts as lost only if
 // both hold: a fixed piece of work took longer than in the best case of the run, and a fifth of the machine's processor

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fencegate/fencegate/internal/mutants/table"
 	"github.com/fencegate/fencegate/robustness/client"
-	"github.com/fencegate/fencegate/robustness/mutants"
 )
 
 // Options configure a run.
@@ -35,7 +35,7 @@ type Options struct {
 	PostgresLeases bool // leases come from PostgreSQL, and there are no Redis nodes
 
 	Soak   bool // no faults; one gateway is restarted each minute, and sizes that must not grow are measured
-	Mutant *mutants.Mutant
+	Mutant *table.Mutant
 	Until  func(kinds []string) bool // with a mutant: reports that enough was found
 	Root   string                    // the repository
 	Keep   string                    // folder for the evidence of findings; "": none is kept
@@ -76,7 +76,7 @@ func (o *Options) fill() error {
 // guardedOnce returns how the rows are guarded: as a whole, with every second seed, or each for itself.
 func (o *Options) guardedOnce() bool {
 	if o.Mutant != nil {
-		return o.Mutant.GuardedOnce
+		return o.Mutant.Run.GuardedOnce
 	}
 	return o.Seed%2 == 0
 }

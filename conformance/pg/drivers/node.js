@@ -3,8 +3,8 @@ const { Client } = require("pg");
 const env = process.env;
 const options = env.TOKEN ? `-c fence.resource=${env.RESOURCE} -c fence.token=${env.TOKEN}` : undefined;
 
-async function connected(f) {
-  const c = new Client({ host: env.HOST, port: +env.PORT, database: env.DATABASE, user: env.LOGIN, password: env.PASSWORD, ssl: false, options });
+async function connected(f, where) {
+  const c = new Client(where);
   await c.connect();
   try {
     await f(c);
@@ -12,6 +12,10 @@ async function connected(f) {
     await c.end();
   }
 }
+
+// What DEFAULTS asks for: to write with only what `fencegate run` gives.
+const defaults = { variables: undefined, url: env.DATABASE_URL };
+const here = { host: env.HOST, port: +env.PORT, database: env.DATABASE, user: env.LOGIN, password: env.PASSWORD, ssl: false, options };
 
 const cases = {
   simple: (c, row) => c.query(`INSERT INTO ledger VALUES ('${row}')`),
@@ -28,9 +32,9 @@ const cases = {
 
 (async () => {
   console.log(`driver\tnode-postgres ${require("pg/package.json").version}`);
-  for (const [name, f] of Object.entries(cases)) {
+  for (const name in env.DEFAULTS ? defaults : cases) {
     try {
-      await connected((c) => f(c, `node ${name}`));
+      await connected((c) => (cases[name] || cases.simple)(c, `node ${name}`), env.DEFAULTS ? defaults[name] : here);
       console.log(`${name}\tok`);
     } catch (e) {
       console.log(`${name}\t${e.code || e}`);

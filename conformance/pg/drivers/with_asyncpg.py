@@ -1,22 +1,27 @@
 import asyncio
 
 import asyncpg
-from common import cases, resource, token, where
+from common import cases, insert, resource, token, where
 
 login = dict(where, database=where["dbname"])
 del login["dbname"]
 grant = {"fence.resource": resource, "fence.token": token} if token else {}
 
 
-def case(function):
-    async def run(row):
-        c = await asyncpg.connect(**login, server_settings=grant, ssl=False)
-        try:
-            await function(c, row)
-        finally:
-            await c.close()
+async def connected(function, row, **how):
+    c = await asyncpg.connect(**how)
+    try:
+        await function(c, row)
+    finally:
+        await c.close()
 
-    return lambda row: asyncio.run(run(row))
+
+def case(function):
+    return lambda row: asyncio.run(connected(function, row, **login, server_settings=grant, ssl=False))
+
+
+def by_default(address):
+    asyncio.run(connected(lambda c, row: c.execute(insert), "", dsn=address))
 
 
 @case
@@ -51,4 +56,4 @@ async def reading(c, row):
     assert len(await c.fetch("SELECT * FROM generate_series(1, 100000)")) == 100000
 
 
-cases("asyncpg", asyncpg.__version__, lambda e: e.sqlstate, simple=simple, extended=extended, prepared=prepared, pipelined=pipelined, copy=copy, reading=reading)
+cases("asyncpg", asyncpg.__version__, lambda e: e.sqlstate, by_default, simple=simple, extended=extended, prepared=prepared, pipelined=pipelined, copy=copy, reading=reading)

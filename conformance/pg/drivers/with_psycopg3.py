@@ -1,8 +1,12 @@
 import psycopg
-from common import cases, options, where
+from common import cases, insert, options, where
 
 def connect():
     return psycopg.connect(**where, options=options, autocommit=True)
+
+def by_default(address):
+    with psycopg.connect(address, autocommit=True) as c:
+        c.execute(insert)
 
 def simple(row):
     with psycopg.ClientCursor(connect()) as cur:
@@ -31,4 +35,4 @@ def reading(row):
     with connect() as c, c.cursor() as cur, cur.copy("COPY (SELECT * FROM generate_series(1, 100000)) TO STDOUT") as rows:
         assert sum(1 for _ in rows.rows()) == 100000
 
-cases("psycopg 3", psycopg.__version__, lambda e: e.sqlstate, simple=simple, extended=extended, prepared=prepared, pipelined=pipelined, copy=copy, reading=reading)
+cases("psycopg 3", psycopg.__version__, lambda e: e.sqlstate, by_default, simple=simple, extended=extended, prepared=prepared, pipelined=pipelined, copy=copy, reading=reading)

@@ -2,26 +2,17 @@
 import json
 import os
 import re
-import subprocess
-import tempfile
 import urllib.request
 
-from common import BUCKET, CURRENT, ENDPOINT, PART_SIZE, SEEDED, SEEDED_KEYS, SEEDED_TEXT, Refused, own, own_or_seeded, run, same
+from common import BUCKET, CURRENT, ENDPOINT, FOLDER, PART_SIZE, SEEDED, SEEDED_KEYS, SEEDED_TEXT, Refused, command, file, own, own_or_seeded, run, same
 
-FOLDER = tempfile.TemporaryDirectory()
-REFUSAL = re.compile(r"\b([A-Z]\w+): [^\n]*\n?\s*status code: (\d{3})")
+REFUSAL = re.compile(r"\b(?P<code>[A-Z]\w+): [^\n]*\n?\s*status code: (?P<status>\d{3})")
 ENV = {**os.environ, "RCLONE_CONFIG": "/dev/null", "RCLONE_CONFIG_F_TYPE": "s3", "RCLONE_CONFIG_F_PROVIDER": "Other", "RCLONE_CONFIG_F_ENV_AUTH": "true",
        "RCLONE_CONFIG_F_ENDPOINT": ENDPOINT, "RCLONE_RETRIES": "1"}
 
 
 def rclone(*words, data=None):
-    done = subprocess.run(["rclone", *words], capture_output=True, text=True, check=False, env=ENV, input=data)
-    reason = REFUSAL.search(done.stderr)
-    if reason:
-        raise Refused(reason[1], int(reason[2]))
-    if done.returncode:
-        raise AssertionError(done.stderr or done.stdout)
-    return done.stdout
+    return command(REFUSAL, "rclone", *words, env=ENV, input=data)
 
 
 def each(*verbs):
@@ -41,14 +32,6 @@ def each(*verbs):
 
 def url(key):
     return f"F:{BUCKET}/{key}"
-
-
-def file(name, data):
-    path = os.path.join(FOLDER.name, name)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as f:
-        f.write(data)
-    return path
 
 
 def read(key, *words):

@@ -1,49 +1,31 @@
 """s3cmd, as Debian has it."""
 import os
 import re
-import subprocess
-import tempfile
 
-from common import BUCKET, PART_SIZE, SEEDED, SEEDED_KEYS, SEEDED_TEXT, Refused, own, own_or_seeded, run, same
+from common import BUCKET, PART_SIZE, SEEDED, SEEDED_KEYS, SEEDED_TEXT, Refused, command, file, own, own_or_seeded, run, same
 
-FOLDER = tempfile.TemporaryDirectory()
-CONFIG = os.path.join(FOLDER.name, "s3cfg")
-REFUSAL = re.compile(r"(\d{3}) \((\w+)\):")
+REFUSAL = re.compile(r"(?P<status>\d{3}) \((?P<code>\w+)\):")
 # No % in host_bucket: buckets by path. The credentials come by the environment.
-with open(CONFIG, "w", encoding="utf-8") as config:
-    config.write(f"[default]\nhost_base = {os.environ['ENDPOINT']}\nhost_bucket = {os.environ['ENDPOINT']}\nuse_https = False\nsignature_v2 = False\nmax_retries = 1\n")
+CONFIG = file("s3cfg", f"[default]\nhost_base = {os.environ['ENDPOINT']}\nhost_bucket = {os.environ['ENDPOINT']}\nuse_https = False\nsignature_v2 = False\nmax_retries = 1\n".encode())
 
 
 def s3cmd(*words):
-    done = subprocess.run(["s3cmd", "-c", CONFIG, "--no-progress", *words], capture_output=True, text=True, check=False)
-    reason = REFUSAL.search(done.stderr)
-    if reason:
-        raise Refused(reason[2], int(reason[1]))
-    if done.returncode:
-        raise AssertionError(done.stderr or done.stdout)
-    return done.stdout
+    return command(REFUSAL, "s3cmd", "-c", CONFIG, "--no-progress", *words)
 
 
 def url(key):
     return f"s3://{BUCKET}/{key}"
 
 
-def file(data=b""):
-    path = os.path.join(FOLDER.name, "data")
-    with open(path, "wb") as f:
-        f.write(data)
-    return path
-
-
 def read(key, *words):
-    path = file()
+    path = file("data")
     s3cmd("get", "--force", *words, url(key), path)
     with open(path, "rb") as f:
         return f.read()
 
 
 def write(key, data, *words):
-    s3cmd("put", *words, file(data), url(key))
+    s3cmd("put", *words, file("data", data), url(key))
     same(key, read(key), data)
 
 

@@ -2,109 +2,292 @@ package torture
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"testing"
+	"sync"
 	"time"
 
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/clock"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/leases"
 )
 
-func resource(i int) string { return fmt.Sprintf("r%d", i) }
+// Client is what a process acquires leases with.
+type Client struct {
+	leasing.Source
+	// Handle acquires a lease that is held by a handle in the process, and renewed so often by itself. If it is set, every
+	// second lease has one.
+	Handle func(ctx context.Context, wait leasing.Wait, r leasing.Request, renewals int) (Handle, error)
+	First  func(ctx context.Context) error // prepares the servers, in a process of its own before all others; nil: nothing
+	Beside func(ctx context.Context)       // runs beside the callers until ctx ends; nil: nothing
+	After  func()                          // runs once the source is closed; nil: nothing
+}
 
-// passing reports whether the faults explain an error.
-func passing(err error) bool { return leasing.Retryable(err) || errors.Is(err, leasing.ErrLost) }
+// Handle is a lease that knows in this process when it is over.
+type Handle interface {
+	leasing.HeldLease
+	ownedLease
+	ReleaseAsync()
+}
+
+// ownedLease is a lease with a handle, or one that its reference stands for.
+type ownedLease interface {
+	Ref() leasing.Ref
+	Deadline() clock.Instant // that its holder relies on
+	Extend(ctx context.Context, ttl time.Duration) error
+	Release(ctx context.Context) error
+}
+
+// byReference is a lease without a handle.
+type byReference struct {
+	leasing.Lease
+	source leasing.Source
+}
+
+func (l *byReference) Deadline() clock.Instant { return l.Lease.Deadline }
+
+// Extend leaves the holder with the earlier deadline if it may have been done.
+func (l *byReference) Extend(ctx context.Context, ttl time.Duration) error {
+	asked := l.Lease.Deadline.Now()
+	deadline, err := l.source.Extend(ctx, l.Ref(), ttl)
+	switch {
+	case err == nil:
+		l.Lease.Deadline = deadline
+	case !errors.Is(err, leasing.ErrLost):
+		l.Lease.Deadline = l.Lease.Deadline.Earlier(asked.Add(ttl))
+	}
+	return err
+}
+
+func (l *byReference) Release(ctx context.Context) error { return l.source.Release(ctx, l.Ref()) }
+
+// part is what one process does, as JSON in its environment.
+type part struct {
+	Setup              json.RawMessage
+	Addrs              []string
+	Seed               uint64
+	TTL, Lag           time.Duration
+	Callers, Resources int
+	Renamed            time.Duration
+	Role               role
+}
+
+// role is what a process is for.
+type role string
+
+const (
+	acquires role = ""
+	first    role = "first" // it prepares the servers
+	last     role = "last"  // it acquires each resource once, when all others have ended
+)
+
+// player plays a part.
+type player struct {
+	part
+	Client
+	timeline
+	report func(event)
+}
+
+// play does what the process is for. Callers acquire leases until ctx ends.
+func (p *player) play(ctx context.Context) {
+	if p.Role != acquires {
+		ctx = context.WithoutCancel(ctx)
+	}
+	if p.Role == first {
+		if err := p.First(ctx); err != nil {
+			p.report(event{Strange: err.Error()})
+		}
+		return
+	}
+	var done, beside sync.WaitGroup
+	inside, stop := context.WithCancel(ctx)
+	if p.Beside != nil {
+		beside.Go(func() { p.Beside(inside) })
+	}
+	if p.Role == last {
+		p.report(event{Stuck: p.stuck(ctx)})
+	} else {
+		for i := range p.Callers {
+			done.Go(func() { p.use(ctx, rand.New(rand.NewPCG(p.Seed, uint64(i)))) })
+		}
+	}
+	done.Wait()
+	stop()
+	beside.Wait()
+}
 
 // use acquires one lease after the other.
-func (m *torment) use(ctx context.Context, t testing.TB, s leasing.Source) {
+func (p *player) use(ctx context.Context, random *rand.Rand) {
 	for ctx.Err() == nil {
-		wait := leasing.Wait(rand.N(2) == 0)
-		ttl := m.TTL/2 + rand.N(m.TTL)
-		h := hold{resource: resource(rand.N(resources)), asked: time.Now()}
-		lease, err := leasing.One(s.Acquire(ctx, wait, leasing.Request{Resource: h.resource, TTL: ttl}))
-		h.from, h.to, h.token = time.Now(), lease.Deadline.Time(), lease.Grant.Token
-		switch {
-		case err == nil && ctx.Err() != nil:
-			m.note(h)
-			return
-		case err == nil:
-			err = m.have(ctx, s, lease, &h, ttl)
-			m.note(h)
-		case ctx.Err() != nil:
-			return
-		}
-		if err != nil && !passing(err) && ctx.Err() == nil {
-			t.Errorf("%s: %v", h.resource, err)
+		err := p.once(ctx, random)
+		if err != nil && ctx.Err() == nil && !passing(err) {
+			p.report(event{Strange: err.Error()})
 			return
 		}
 		if err != nil {
-			leases.Pause(ctx, rand.N(20*time.Millisecond))
+			leases.Pause(ctx, up(random, p.TTL/30))
 		}
 	}
 }
 
+// passing reports whether the faults explain an error.
+func passing(err error) bool {
+	return leasing.Retryable(err) || errors.Is(err, leasing.ErrLost) || errors.Is(err, fence.ErrUnknown)
+}
+
+// up is a time below d.
+func up(random *rand.Rand, d time.Duration) time.Duration {
+	return time.Duration(random.Int64N(int64(max(d, 1))))
+}
+
+// resource is a resource's name now. Processes agree on it.
+func (p *player) resource(i int) string {
+	if p.Renamed == 0 {
+		return fmt.Sprintf("r%d", i)
+	}
+	return fmt.Sprintf("r%d.%d", i, p.at(time.Now())/p.Renamed)
+}
+
+// once acquires one lease, and ends it in one of several ways.
+func (p *player) once(ctx context.Context, random *rand.Rand) error {
+	ttl := p.TTL/2 + up(random, p.TTL)
+	h := Hold{Resource: p.resource(random.IntN(p.Resources)), Asked: p.at(time.Now())}
+	patience := 10 * p.TTL
+	if random.IntN(8) == 0 {
+		patience = up(random, p.TTL/10) // anywhere during the acquisition
+	}
+	bounded, cancel := context.WithTimeout(ctx, patience)
+	l, err := p.acquire(bounded, leasing.Request{Resource: h.Resource, TTL: ttl}, random)
+	if err != nil && bounded.Err() != nil {
+		err = leasing.ErrHeld // or what else would have come
+	}
+	if cancel(); err != nil {
+		return err
+	}
+	h.From, h.To, h.Token = p.after(time.Now()), p.at(l.Deadline().Time()), l.Ref().Token
+	if ctx.Err() == nil {
+		err = p.have(ctx, l, &h, ttl, random)
+	}
+	p.report(event{Hold: &h})
+	return err
+}
+
+func (p *player) acquire(ctx context.Context, r leasing.Request, random *rand.Rand) (ownedLease, error) {
+	wait := leasing.Wait(random.IntN(4) > 0)
+	if p.Handle != nil && random.IntN(2) == 0 {
+		renewals := 0
+		if random.IntN(4) == 0 {
+			renewals = 3
+		}
+		return p.Handle(ctx, wait, r, renewals)
+	}
+	lease, err := leasing.One(p.Acquire(ctx, wait, r))
+	return &byReference{lease, p.Source}, err
+}
+
 // have holds a lease for a while, and ends it in one of several ways.
-func (m *torment) have(ctx context.Context, s leasing.Source, lease leasing.Lease, h *hold, ttl time.Duration) error {
-	for range rand.N(4) {
-		pause := rand.N(ttl / 4)
-		if rand.N(6) == 0 {
-			pause = rand.N(2 * ttl) // it stops renewing, and returns when the lease may have expired
+func (p *player) have(ctx context.Context, l ownedLease, h *Hold, ttl time.Duration, random *rand.Rand) error {
+	handle, _ := l.(Handle)
+	for range random.IntN(4) {
+		pause := up(random, ttl/4)
+		if random.IntN(6) == 0 {
+			pause = up(random, 2*ttl) // it stops renewing, and returns when the lease may have expired
 		}
 		leases.Pause(ctx, pause)
-		if alive, err := m.extend(ctx, s, lease, h, m.TTL/2+rand.N(m.TTL)); !alive {
+		if handle != nil && validTooLong(handle) {
+			p.report(event{Late: 1})
+		}
+		if random.IntN(3) == 0 {
+			continue
+		}
+		alive, err := p.extend(ctx, l, p.TTL/2+up(random, p.TTL))
+		if h.To = p.at(l.Deadline().Time()); !alive {
 			return err
 		}
 	}
-	switch rand.N(8) {
-	case 0: // it vanishes
+	end := random.IntN(8)
+	if end == 0 { // it vanishes
 		return nil
-	case 1: // it releases late
-		leases.Pause(ctx, time.Until(h.to)+rand.N(ttl/10))
 	}
-	h.to = earlier(h.to, time.Now())
-	err := s.Release(ctx, lease.Ref())
-	if err == nil && rand.N(4) == 0 && m.keeps(ctx, s, lease.Ref()) {
-		m.count(&m.kept)
+	if end == 1 { // it releases late
+		leases.Pause(ctx, l.Deadline().Left()+up(random, ttl/10))
+	}
+	h.To = min(p.at(l.Deadline().Time()), p.at(time.Now()))
+	if handle != nil && end < 4 {
+		handle.ReleaseAsync()
+		return nil
+	}
+	err := l.Release(ctx)
+	if err == nil && random.IntN(4) == 0 && p.keeps(ctx, l.Ref()) {
+		p.report(event{Kept: 1})
 	}
 	return err
 }
 
 // extend renews a lease. Until the answer, the holder relies on the previous deadline.
-func (m *torment) extend(ctx context.Context, s leasing.Source, lease leasing.Lease, h *hold, ttl time.Duration) (alive bool, err error) {
-	asked := time.Now()
-	deadline, err := s.Extend(ctx, lease.Ref(), ttl)
-	switch now := time.Now(); {
-	case err == nil:
-		h.to = deadline.Time()
-	case errors.Is(err, leasing.ErrLost):
-		if now.Before(earlier(h.to, asked.Add(ttl/2))) {
-			m.count(&m.early)
-		}
-		return false, err
-	default:
-		h.to = earlier(h.to, asked.Add(ttl))
+func (p *player) extend(ctx context.Context, l ownedLease, ttl time.Duration) (alive bool, err error) {
+	asked, until := time.Now(), l.Deadline().Time()
+	err = l.Extend(ctx, ttl)
+	if now := time.Now(); errors.Is(err, leasing.ErrLost) && now.Before(until) && now.Before(asked.Add(ttl/2)) {
+		p.report(event{Early: 1})
 	}
 	return err == nil || errors.Is(err, leasing.ErrUnavailable), err
 }
 
+// validTooLong reports whether a lease looks valid after its deadline, also if the process was stopped in between.
+func validTooLong(l Handle) bool {
+	deadline := l.Deadline().Time()
+	if !time.Now().After(deadline) {
+		return false
+	}
+	valid := l.Context().Err() == nil
+	_, err := l.Grant()
+	return (valid || err == nil) && l.Deadline().Time().Equal(deadline) // not extended
+}
+
 // keeps reports whether a released lease is still shown after the time that a server may lag behind.
-func (m *torment) keeps(ctx context.Context, s leasing.Source, ref leasing.Ref) bool {
-	for until := time.Now().Add(m.TTL / 4); ; leases.Pause(ctx, 10*time.Millisecond) {
-		seen, err := leasing.One(s.Inspect(ctx, ref.Resource))
+func (p *player) keeps(ctx context.Context, ref leasing.Ref) bool {
+	for until := time.Now().Add(p.Lag); ; leases.Pause(ctx, 10*time.Millisecond) {
+		asked := time.Now()
+		seen, err := leasing.One(p.Inspect(ctx, ref.Resource))
 		switch {
 		case err != nil || ctx.Err() != nil || !seen.Locked || seen.Owner != ref.Owner:
 			return false
-		case time.Now().After(until):
+		case !asked.Before(until):
 			return true
 		}
 	}
 }
 
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
+// stuck counts the resources that can't be acquired after the faults have ended.
+func (p *player) stuck(ctx context.Context) (n int) {
+	ctx, cancel := context.WithTimeout(ctx, inTheEnd)
+	defer cancel()
+	for i := range p.Resources {
+		if err := p.free(ctx, p.resource(i)); err != nil {
+			p.report(event{Strange: err.Error()})
+			n++
+		}
 	}
-	return a
+	return n
+}
+
+// free waits until a resource can be acquired.
+func (p *player) free(ctx context.Context, resource string) error {
+	for ; ; leases.Pause(ctx, 100*time.Millisecond) {
+		lease, err := leasing.One(p.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: resource, TTL: p.TTL}))
+		switch {
+		case err == nil:
+			_ = p.Release(ctx, lease.Ref())
+			return nil
+		case errors.Is(err, leasing.ErrLost): // it was acquired, and its TTL ended on the way
+			return nil
+		case !leasing.Retryable(err) || ctx.Err() != nil:
+			return err
+		}
+	}
 }

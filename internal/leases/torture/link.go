@@ -8,42 +8,51 @@ import (
 	"testing"
 )
 
-// link connects a process to a server. While a direction is shut nothing passes. What was sent during that time
-// passes afterwards, although its sender may have closed the connection.
-type link struct {
-	addr              string
-	requests, answers gate
+// Link connects a process to a server. While a way is shut nothing passes on it. What was sent during that time passes
+// afterwards, although its sender may have closed the connection. Only one goroutine may shut and open a link.
+type Link struct {
+	Addr              string
+	requests, answers way
+	loses             atomic.Bool // connections end instead of passing an answer on: the server has done what was asked
 }
 
-// ways returns the gates that a cut shuts: 1 the requests', 2 the answers', 3 both.
-func (l *link) ways(which int) (gates []*gate) {
-	if which&1 != 0 {
-		gates = append(gates, &l.requests)
+// Shut shuts both ways.
+func (l *Link) Shut() { l.shut(3) }
+
+// shut shuts ways: 1 the requests', 2 the answers', 3 both.
+func (l *Link) shut(ways int) {
+	if ways&1 != 0 {
+		l.requests.shut()
 	}
-	if which&2 != 0 {
-		gates = append(gates, &l.answers)
-	}
-	return gates
-}
-
-// gate holds back data while it is shut. Only one goroutine may shut and open it.
-type gate struct{ shut atomic.Pointer[chan struct{}] }
-
-func (g *gate) close() {
-	held := make(chan struct{})
-	g.shut.Store(&held)
-}
-
-func (g *gate) open() {
-	if held := g.shut.Swap(nil); held != nil {
-		close(*held)
+	if ways&2 != 0 {
+		l.answers.shut()
 	}
 }
 
-func (g *gate) pass(ctx context.Context) bool {
-	if held := g.shut.Load(); held != nil {
+// Open lets pass what was sent.
+func (l *Link) Open() {
+	l.requests.open()
+	l.answers.open()
+}
+
+// way is one direction of a link.
+type way struct{ gate atomic.Pointer[chan struct{}] }
+
+func (w *way) shut() {
+	gate := make(chan struct{})
+	w.gate.Store(&gate)
+}
+
+func (w *way) open() {
+	if gate := w.gate.Swap(nil); gate != nil {
+		close(*gate)
+	}
+}
+
+func (w *way) pass(ctx context.Context) bool {
+	if gate := w.gate.Load(); gate != nil {
 		select {
-		case <-*held:
+		case <-*gate:
 		case <-ctx.Done():
 			return false
 		}
@@ -51,14 +60,14 @@ func (g *gate) pass(ctx context.Context) bool {
 	return true
 }
 
-// newLink listens until the test ends.
-func newLink(t testing.TB, server string) *link {
+// NewLink listens until the test ends.
+func NewLink(t testing.TB, server string) *Link {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &link{addr: listener.Addr().String()}
+	l := &Link{Addr: listener.Addr().String()}
 	ctx, stop := context.WithCancel(context.Background())
 	var conns sync.WaitGroup
 	conns.Go(func() {
@@ -78,7 +87,7 @@ func newLink(t testing.TB, server string) *link {
 	return l
 }
 
-func (l *link) carry(ctx context.Context, client net.Conn, server string) {
+func (l *Link) carry(ctx context.Context, client net.Conn, server string) {
 	defer client.Close()
 	upstream, err := new(net.Dialer).DialContext(ctx, "tcp", server)
 	if err != nil {
@@ -87,18 +96,18 @@ func (l *link) carry(ctx context.Context, client net.Conn, server string) {
 	defer upstream.Close()
 	defer context.AfterFunc(ctx, func() { _ = client.Close(); _ = upstream.Close() })()
 	var both sync.WaitGroup
-	both.Go(func() { pass(ctx, client, upstream, &l.requests) })
-	both.Go(func() { pass(ctx, upstream, client, &l.answers) })
+	both.Go(func() { pass(ctx, client, upstream, &l.requests, nil) })
+	both.Go(func() { pass(ctx, upstream, client, &l.answers, &l.loses) })
 	both.Wait()
 }
 
-func pass(ctx context.Context, from, to net.Conn, g *gate) {
+func pass(ctx context.Context, from, to net.Conn, w *way, loses *atomic.Bool) {
 	defer from.Close()
 	defer to.Close()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
-		if err != nil || !g.pass(ctx) {
+		if err != nil || !w.pass(ctx) || loses != nil && loses.Load() {
 			return
 		}
 		if _, err := to.Write(buf[:n]); err != nil {

@@ -1,42 +1,44 @@
 // Package torture tests a lease source on real servers under faults. Processes race for few resources, renew, stop
-// renewing, vanish and come late, while servers freeze, die and restart, their clocks jump and connections stall. The
-// leases that the processes were given are then checked.
+// renewing, vanish and come late, while servers freeze, die and restart, their clocks jump, connections stall and lose
+// answers, and the processes themselves are stopped. The leases that the processes were given are then checked.
 //
 // The guarantee: the test fails if a token repeated or fell, if two holders had a resource at one time for longer than
-// the source promises, if a lease was lost before its deadline, or if a resource was not free after its release.
+// the source promises, if a lease was lost before its deadline or looked valid after it, if a resource was not free
+// after its release, or can't be acquired when the faults are over.
 //
-//	torture.Run(t, torture.Config{
-//		Servers: servers,
-//		Open:    func(addrs []string) leasing.Source { … through these addresses … },
-//		TTL:     time.Second,
-//	})
+//	func TestMain(m *testing.M) {
+//		torture.Main(func(setup []byte, addrs []string) (torture.Client, error) { … through these addresses … })
+//		testenv.VerifyMain(m)
+//	}
 //
-// The flag -torture.for sets a run's duration.
+//	torture.Run(t, torture.Config{Servers: servers, TTL: time.Second})
 package torture
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"flag"
 	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/leases"
 )
 
-var lasting = flag.Duration("torture.for", 6*time.Second, "how long a source of leases is tormented")
+var (
+	// For is how long each run of a torture lasts.
+	For = flag.Duration("torture.for", 0, "how long each torture lasts; 0: its short form")
+	// Seed makes the same faults and choices again, though not at the same instants of a protocol.
+	Seed = flag.Uint64("torture.seed", 0, "seed of a torture's faults; 0: a new one")
+)
 
 const (
-	processes = 3
-	callers   = 4 // per process
-	resources = 5
+	short = 6 * time.Second // without For
 
-	// enough is the number of leases that a run needs to be meaningful. On a busy machine a run is extended until then.
-	enough = 4 * resources
-	more   = 30 * time.Second
+	// enough is the number of leases that a run needs to be meaningful. On a busy machine it goes on until then.
+	enough = 20
+	more   = 3 * time.Minute
 
 	// inTheEnd is how long all resources take at most to become free.
 	inTheEnd = time.Minute
@@ -45,182 +47,289 @@ const (
 // Config configures a run.
 type Config struct {
 	Servers []Server
-	// Open returns the source of one process. It must reach the servers by these addresses, in the order of Servers, so
-	// that a process can be cut off from some of them. Run closes it.
-	Open func(addrs []string) leasing.Source
-	// TTL is the leases' time to live, plus or minus half.
-	TTL time.Duration
-	// Overlap is how long two may hold a resource by the source's
-	// own guarantee, if clocks run at the same rate. Defaults to 0.
-	Overlap time.Duration
-	// For is the duration. Defaults to the flag's.
-	For time.Duration
+	Setup   any           // for Open, as JSON
+	TTL     time.Duration // of the leases, plus or minus half
+
+	Processes int // 0: three
+	Callers   int // of each process; 0: four
+	Resources int // 0: five
+
+	First   bool          // the servers have to be prepared, by Client.First
+	Overlap time.Duration // how long two may hold a resource by the source's own guarantee, if clocks run at the same rate
+	Lag     time.Duration // how long after its release a server may show a lease
+	Loses   bool          // the servers may lose leases, which end before their deadline then
+	Renamed time.Duration // the resources get other names so often, because servers may keep leases for ever; 0: never
+
+	Longest time.Duration      // of a server's faults; 0: four TTLs
+	For     time.Duration      // 0: the flag's
+	Until   func(Verdict) bool // ends the run; nil: nothing does before its time
 }
 
 // Server is one real server of the source.
 type Server struct {
-	Addr         string // "": no process connects to it
-	Freeze, Thaw func() error
-	Kill         func() error // like kill -9
-	Start        func() error // restarts it with its data
-	// Jump sets the offset of its wall clock. Defaults to nil: the clock is left alone. It is for a source whose
-	// guarantee does not depend on that clock.
-	Jump func(offset time.Duration) error
+	Addr   string // "": no process connects to it
+	Faults []Fault
 }
 
-// process is a process that acquires leases.
-type process struct {
-	source leasing.Source
-	links  []*link // to each server
+// Fault is one of the faults of a server.
+type Fault struct {
+	Name  string // of what happened to it, such as "frozen"
+	Odds  int    // relative to the others
+	Begin func(*rand.Rand) error
+	End   func() error // nil: it does not last
 }
 
-// torment is a run.
-type torment struct {
-	Config
-	judge
-	processes []process
+// Frozen stops a server for a while.
+func Frozen(odds int, freeze, thaw func() error) Fault {
+	return Fault{"servers frozen", odds, func(*rand.Rand) error { return freeze() }, thaw}
+}
+
+// Killed is like kill -9. The server starts again with its data.
+func Killed(odds int, kill, start func() error) Fault {
+	return Fault{"servers killed", odds, func(*rand.Rand) error { return kill() }, start}
+}
+
+// Jumped sets the offset of a server's wall clock.
+func Jumped(odds int, set func(time.Duration) error) Fault {
+	return Fault{"clocks set", odds, func(r *rand.Rand) error { return set(Offset(r)) }, nil}
+}
+
+// Offset is none, or up to hours, into the future or the past.
+func Offset(random *rand.Rand) time.Duration {
+	reach := []time.Duration{1, 5 * time.Millisecond, 50 * time.Millisecond, time.Second, time.Minute, 12 * time.Hour}[random.IntN(6)]
+	return up(random, 2*reach) - reach
 }
 
 // Run runs the processes and faults, and fails t if a rule was broken.
-func Run(t testing.TB, cfg Config) {
+func Run(t testing.TB, cfg Config) Verdict {
 	t.Helper()
-	if cfg.For == 0 {
-		cfg.For = *lasting
-	}
-	v := run(t, cfg)
-	t.Logf("%v: %v", cfg.For, v)
-	for _, text := range v.wrong(cfg.Overlap) {
+	v := Play(t, cfg)
+	t.Logf("%v", v)
+	for _, text := range v.wrong(cfg) {
 		t.Error(text)
 	}
+	return v
 }
 
-func run(t testing.TB, cfg Config) verdict {
+// Play is Run without a judgement.
+func Play(t testing.TB, cfg Config) Verdict {
 	t.Helper()
-	m := &torment{Config: cfg, judge: judge{holds: make(map[string][]hold)}}
-	for range processes {
-		m.processes = append(m.processes, m.open(t))
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), cfg.For+more)
-	defer cancel()
-	defer time.AfterFunc(cfg.For, func() { m.over(cancel) }).Stop()
-	var done sync.WaitGroup
-	for _, p := range m.processes {
-		for range callers {
-			done.Go(func() { m.use(ctx, t, p.source) })
-		}
-		done.Go(func() { m.cut(ctx, p) })
-	}
-	if len(cfg.Servers) > 0 {
-		done.Go(func() { m.fault(ctx, t) })
-	}
-	done.Wait()
-	m.stuck = m.allFree(t)
-	return m.verdict()
+	return play(t, cfg, startProcess)
 }
 
-// open starts a process with its own links.
-func (m *torment) open(t testing.TB) process {
+func play(t testing.TB, cfg Config, start func(testing.TB, part, func(event)) process) Verdict {
 	t.Helper()
-	var p process
-	var addrs []string
-	for _, s := range m.Servers {
-		if s.Addr == "" {
-			continue
+	f := NewField(t, cfg)
+	random := rand.New(rand.NewPCG(f.seed, 1))
+	part := f.part(t)
+	alone := func(as role) {
+		part.Role, part.Addrs = as, addrs(f.Servers)
+		if err := start(t, part, f.judge.take).end(); err != nil {
+			t.Error(err)
 		}
-		l := newLink(t, s.Addr)
-		p.links = append(p.links, l)
-		addrs = append(addrs, l.addr)
+		part.Role = acquires
 	}
-	p.source = m.Open(addrs)
-	t.Cleanup(func() { _ = p.source.Close() })
-	return p
+	if f.First {
+		alone(first)
+	}
+	for range f.Processes {
+		part.Addrs, part.Seed = f.Connect(t), random.Uint64()
+		f.processes[len(f.processes)-1].process = start(t, part, f.judge.take)
+	}
+	ctx, done := context.WithTimeout(t.Context(), f.For+more)
+	defer done()
+	var faults sync.WaitGroup
+	faults.Go(func() { f.Torment(ctx, t) })
+	over := time.Now().Add(f.For)
+	for ; ctx.Err() == nil; leases.Pause(ctx, max(f.TTL, 200*time.Millisecond)) {
+		if f.Until != nil && f.Until(f.judge.judged()) || f.judge.given() >= enough && time.Now().After(over) {
+			done()
+		}
+	}
+	faults.Wait()
+	for _, p := range f.processes {
+		if err := p.end(); err != nil {
+			t.Error(err)
+		}
+	}
+	if f.Renamed == 0 {
+		alone(last)
+	}
+	return f.judge.judged()
 }
 
-// fault injects one fault after the other into the servers, and repairs each.
-func (m *torment) fault(ctx context.Context, t testing.TB) {
-	for ; ctx.Err() == nil; leases.Pause(ctx, rand.N(2*m.TTL)) {
-		s := m.Servers[rand.N(len(m.Servers))]
-		var err error
-		switch n := rand.N(5); {
-		case n == 0 && s.Jump != nil:
-			err = s.Jump(anyOffset(m.TTL))
-			m.count(&m.jumps)
-		case n == 1:
-			if err = s.Kill(); err == nil {
-				leases.Pause(ctx, rand.N(m.TTL))
-				err = s.Start()
-			}
-			m.count(&m.kills)
-		default:
-			if err = s.Freeze(); err == nil {
-				leases.Pause(ctx, m.atMost())
-				err = s.Thaw()
-			}
-			m.count(&m.freezes)
+// Field is the servers of a run, the links to them, and their faults.
+type Field struct {
+	Config
+	seed      uint64
+	judge     *judge
+	processes []*reached
+}
+
+// reached is a process and its links to the servers.
+type reached struct {
+	links []*Link
+	process
+}
+
+// NewField has no links yet.
+func NewField(t testing.TB, cfg Config) *Field {
+	t.Helper()
+	set := func(n *int, to int) {
+		if *n == 0 {
+			*n = to
+		}
+	}
+	set(&cfg.Processes, 3)
+	set(&cfg.Callers, 4)
+	set(&cfg.Resources, 5)
+	if cfg.For == 0 {
+		cfg.For = max(*For, short)
+	}
+	if cfg.Longest == 0 {
+		cfg.Longest = 4 * cfg.TTL
+	}
+	f := &Field{Config: cfg, seed: *Seed, judge: newJudge()}
+	if f.seed == 0 {
+		f.seed = rand.Uint64()
+	}
+	t.Logf("seed %d", f.seed)
+	return f
+}
+
+// addrs are the servers' own.
+func addrs(servers []Server) (all []string) {
+	for _, s := range servers {
+		if s.Addr != "" {
+			all = append(all, s.Addr)
+		}
+	}
+	return all
+}
+
+func (f *Field) part(t testing.TB) part {
+	t.Helper()
+	setup, err := json.Marshal(f.Setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return part{Setup: setup, TTL: f.TTL, Lag: f.Lag, Callers: f.Callers, Resources: f.Resources, Renamed: f.Renamed}
+}
+
+// Connect makes links for one more process, and returns the addresses.
+func (f *Field) Connect(t testing.TB) (through []string) {
+	t.Helper()
+	p := &reached{}
+	for _, server := range addrs(f.Servers) {
+		l := NewLink(t, server)
+		p.links, through = append(p.links, l), append(through, l.Addr)
+	}
+	f.processes = append(f.processes, p)
+	return through
+}
+
+// Torment injects faults into the servers and between them and the processes until ctx ends, and repairs each.
+func (f *Field) Torment(ctx context.Context, t testing.TB) {
+	var all sync.WaitGroup
+	random := rand.New(rand.NewPCG(f.seed, 2))
+	for _, s := range f.Servers {
+		own := rand.New(rand.NewPCG(random.Uint64(), 3))
+		all.Go(func() { f.repeat(ctx, t, own, func() (Fault, time.Duration) { return f.ofServer(own, s) }) })
+	}
+	for _, p := range f.processes {
+		own := rand.New(rand.NewPCG(random.Uint64(), 4))
+		all.Go(func() { f.repeat(ctx, t, own, func() (Fault, time.Duration) { return f.ofProcess(own, p) }) })
+	}
+	all.Wait()
+}
+
+// between is how many leases are given before the next fault of the same server or process, if any are. Faults that
+// come by time alone leave a busy machine no time for an acquisition.
+const between = 3
+
+// repeat injects one fault after the other, and ends each.
+func (f *Field) repeat(ctx context.Context, t testing.TB, random *rand.Rand, next func() (Fault, time.Duration)) {
+	for {
+		leases.Pause(ctx, up(random, 2*time.Duration(max(1, len(f.Servers)))*f.TTL))
+		for given, end := f.judge.given(), time.Now().Add(2*f.TTL); f.judge.given() < given+between && time.Now().Before(end) && ctx.Err() == nil; {
+			leases.Pause(ctx, f.TTL/10)
+		}
+		fault, lasts := next()
+		if ctx.Err() != nil || fault.Begin == nil {
+			return
+		}
+		err := fault.Begin(random)
+		if err == nil && fault.End != nil {
+			leases.Pause(ctx, lasts)
+			err = fault.End()
 		}
 		if err != nil {
-			t.Errorf("a fault: %v", err)
+			t.Errorf("a fault, %s: %v", fault.Name, err)
 			return
 		}
+		f.judge.played(fault.Name)
 	}
 }
 
-// anyOffset returns a positive or negative offset: a part of a TTL, or hours.
-func anyOffset(ttl time.Duration) time.Duration {
-	most := 2 * ttl
-	if rand.N(3) == 0 {
-		most = 12 * time.Hour
+func (f *Field) ofServer(random *rand.Rand, s Server) (Fault, time.Duration) {
+	total := 0
+	for _, fault := range s.Faults {
+		total += fault.Odds
 	}
-	return rand.N(2*most) - most
+	pick := random.IntN(max(1, total))
+	for _, fault := range s.Faults {
+		if pick -= fault.Odds; pick < 0 {
+			return fault, f.atMost(random, f.Longest)
+		}
+	}
+	return Fault{}, 0
 }
 
-// cut holds back what a process sends to some servers, or their answers, or both.
-func (m *torment) cut(ctx context.Context, p process) {
-	for {
-		leases.Pause(ctx, rand.N(6*m.TTL))
-		if ctx.Err() != nil || len(p.links) == 0 {
-			return
+// ofProcess stops the process, or makes some of its links lose answers, or hold back requests, answers or both.
+func (f *Field) ofProcess(random *rand.Rand, p *reached) (Fault, time.Duration) {
+	pick, lasts := random.IntN(4), f.atMost(random, 4*f.TTL)
+	if pick == 0 && p.stop != nil {
+		return Fault{"processes stopped", 0, func(*rand.Rand) error { return p.stop() }, p.cont}, lasts
+	}
+	var links []*Link
+	all := random.IntN(3) == 0
+	for _, l := range p.links {
+		if all || random.IntN(2) == 0 {
+			links = append(links, l)
 		}
-		all, ways := rand.N(3) == 0, 1+rand.N(3)
-		var gates []*gate
-		for _, l := range p.links {
-			if all || rand.N(2) == 0 {
-				gates = append(gates, l.ways(ways)...)
-			}
+	}
+	each := func(do func(*Link)) error {
+		for _, l := range links {
+			do(l)
 		}
-		for _, g := range gates {
-			g.close()
-		}
-		leases.Pause(ctx, m.atMost())
-		for _, g := range gates {
-			g.open()
-		}
-		m.count(&m.cuts)
+		return nil
+	}
+	switch ways := 1 + random.IntN(3); {
+	case len(p.links) == 0:
+		return Fault{}, 0
+	case pick == 1:
+		return Fault{
+			"processes without answers", 0,
+			func(*rand.Rand) error { return each(func(l *Link) { l.loses.Store(true) }) },
+			func() error { return each(func(l *Link) { l.loses.Store(false) }) },
+		}, lasts
+	default:
+		return Fault{
+			"processes cut off", 0,
+			func(*rand.Rand) error { return each(func(l *Link) { l.shut(ways) }) },
+			func() error { return each((*Link).Open) },
+		}, lasts
 	}
 }
 
-// atMost returns how long a fault lasts: usually less than a TTL, sometimes more.
-func (m *torment) atMost() time.Duration {
-	if rand.N(4) == 0 {
-		return rand.N(3 * m.TTL)
+// atMost is how long a fault lasts: usually less than a TTL, sometimes more.
+func (f *Field) atMost(random *rand.Rand, longest time.Duration) time.Duration {
+	switch random.IntN(16) {
+	case 0:
+		return up(random, longest)
+	case 1, 2, 3:
+		return up(random, 4*f.TTL)
+	default:
+		return up(random, f.TTL)
 	}
-	return rand.N(m.TTL / 2)
-}
-
-// allFree counts the resources that can't be acquired after the faults have ended.
-func (m *torment) allFree(t testing.TB) (stuck int) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), inTheEnd)
-	defer cancel()
-	for i := range resources {
-		lease, err := leasing.One(m.processes[0].source.Acquire(ctx, leasing.UntilDone, leasing.Request{Resource: resource(i), TTL: m.TTL}))
-		switch {
-		case err == nil:
-			_ = m.processes[0].source.Release(ctx, lease.Ref())
-		case !errors.Is(err, leasing.ErrLost): // else it was acquired, and its TTL ended on the way
-			t.Logf("%s is not free in the end: %v", resource(i), err)
-			stuck++
-		}
-	}
-	return stuck
 }

@@ -3,6 +3,8 @@ package torture
 import (
 	"context"
 	"crypto/rand"
+	"errors"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -22,26 +24,29 @@ const ttl = 30 * time.Second
 // Each of these sources breaks one rule, and the judge has to detect it.
 func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 	t.Parallel()
-	for broken, seen := range map[string]func(v verdict) bool{
-		"":                       func(v verdict) bool { return len(v.wrong(0)) == 0 },
-		"the same token again":   func(v verdict) bool { return v.duplicates > 0 },
-		"tokens fall":            func(v verdict) bool { return v.falling > 0 && v.duplicates == 0 },
-		"two holders":            func(v verdict) bool { return len(v.overlaps) > 0 && v.duplicates+v.falling == 0 },
-		"ends early":             func(v verdict) bool { return len(v.overlaps) > 0 && v.duplicates+v.falling == 0 },
-		"extends beyond the TTL": func(v verdict) bool { return len(v.overlaps) > 0 && v.duplicates+v.falling == 0 },
-		"revives leases":         func(v verdict) bool { return len(v.overlaps) > 0 },
-		"loses leases":           func(v verdict) bool { return v.early > 0 },
-		"releases nothing":       func(v verdict) bool { return v.kept > 0 },
-		"leases never end":       func(v verdict) bool { return v.stuck > 0 },
-		"gives hardly anything":  func(v verdict) bool { return len(v.wrong(0)) > 0 && v.leases < enough },
+	inOrder := func(v Verdict) bool { return v.Duplicates+v.Falling == 0 }
+	for broken, seen := range map[string]func(v Verdict) bool{
+		"":                       func(v Verdict) bool { return len(v.wrong(Config{})) == 0 },
+		"the same token again":   func(v Verdict) bool { return v.Duplicates > 0 },
+		"tokens fall":            func(v Verdict) bool { return v.Falling > 0 && v.Duplicates == 0 },
+		"two holders":            func(v Verdict) bool { return v.Overlaps > 0 && inOrder(v) },
+		"ends early":             func(v Verdict) bool { return v.Overlaps > 0 && inOrder(v) },
+		"extends beyond the TTL": func(v Verdict) bool { return v.Overlaps > 0 && inOrder(v) },
+		"revives leases":         func(v Verdict) bool { return v.Overlaps > 0 },
+		"loses leases":           func(v Verdict) bool { return v.Early > 0 && len(v.wrong(Config{Loses: true})) == 0 },
+		"releases nothing":       func(v Verdict) bool { return v.Kept > 0 },
+		"leases never end":       func(v Verdict) bool { return v.Stuck > 0 },
+		"handles know no end":    func(v Verdict) bool { return v.Late > 0 && len(v.wrong(Config{})) == 1 },
+		"fails":                  func(v Verdict) bool { return len(v.Strange) > 0 },
+		"gives hardly anything":  func(v Verdict) bool { return len(v.wrong(Config{})) > 0 && v.Leases < enough },
 	} {
 		t.Run(broken, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := &board{broken: broken, clock: clock.New(), leases: make(map[string]entry)}
-				v := run(t, Config{Open: func([]string) leasing.Source { return toy{b} }, TTL: ttl, For: 40 * ttl})
+				b := &board{broken: broken, clock: clock.New(), begun: time.Now(), leases: make(map[string]entry)}
+				v := play(t, Config{TTL: ttl, For: 40 * ttl, Lag: ttl / 4}, b.start)
 				if !seen(v) {
-					t.Errorf("%q was not seen: %v: %q", broken, v, v.wrong(0))
+					t.Errorf("%q was not seen: %v: %q", broken, v, v.wrong(Config{}))
 				}
 			})
 		})
@@ -52,15 +57,10 @@ func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 func TestTheJudgeCatchesASourceThatBelievesAJumpingClock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		nothing := func() error { return nil }
-		b := &board{clock: clock.New(), leases: make(map[string]entry)}
-		v := run(t, Config{
-			Servers: []Server{{Freeze: nothing, Thaw: nothing, Kill: nothing, Start: nothing, Jump: b.jump}},
-			Open:    func([]string) leasing.Source { return toy{b} },
-			TTL:     ttl, For: 120 * ttl, // dozens of faults, of which one in six is a jump
-		})
-		if v.jumps == 0 || len(v.overlaps)+v.early == 0 {
-			t.Errorf("it was not seen: %v: %q", v, v.wrong(0))
+		b := &board{clock: clock.New(), begun: time.Now(), leases: make(map[string]entry)}
+		v := play(t, Config{Servers: []Server{{Faults: []Fault{Jumped(1, b.jump)}}}, TTL: ttl, For: 40 * ttl}, b.start)
+		if v.Faults["clocks set"] == 0 || v.Overlaps+v.Early == 0 {
+			t.Errorf("it was not seen: %v: %q", v, v.wrong(Config{}))
 		}
 	})
 }
@@ -68,17 +68,57 @@ func TestTheJudgeCatchesASourceThatBelievesAJumpingClock(t *testing.T) {
 // Two may hold a resource at one time for as long as the source promises, and no longer.
 func TestAnOverlapIsWrongBeyondWhatIsAllowed(t *testing.T) {
 	t.Parallel()
-	begun := time.Now()
-	at := func(ms int) time.Time { return begun.Add(time.Duration(ms) * time.Millisecond) }
-	j := judge{holds: map[string][]hold{"r": {
-		{resource: "r", token: 1, asked: at(0), from: at(1), to: at(50)},
-		{resource: "r", token: 2, asked: at(20), from: at(40), to: at(90)},
-	}}}
-	for i := range enough {
-		j.note(hold{resource: resource(i), token: 1, asked: at(0), from: at(1), to: at(2)})
+	j := newJudge()
+	for _, h := range []Hold{{Token: 1, Asked: 0, From: 1, To: 50}, {Token: 2, Asked: 20, From: 40, To: 90}} {
+		h.Resource, h.Asked, h.From, h.To = "r", h.Asked*time.Millisecond, h.From*time.Millisecond, h.To*time.Millisecond
+		j.take(event{Hold: &h})
 	}
-	if v := j.verdict(); len(v.wrong(10*time.Millisecond)) != 0 || len(v.wrong(9*time.Millisecond)) != 1 {
-		t.Errorf("%v: %q at 10 ms, %q at 9 ms", v, v.wrong(10*time.Millisecond), v.wrong(9*time.Millisecond))
+	for i := range enough {
+		j.take(event{Hold: &Hold{Resource: strconv.Itoa(i), Token: 1, From: 1, To: 2}})
+	}
+	v := j.judged()
+	if ten, nine := v.wrong(Config{Overlap: 10 * time.Millisecond}), v.wrong(Config{Overlap: 9 * time.Millisecond}); len(ten) != 0 || len(nine) != 1 {
+		t.Errorf("%v: %q at 10 ms, %q at 9 ms", v, ten, nine)
+	}
+}
+
+func TestTokensThatComeTwiceAndFallAreCounted(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		holds       []Hold
+		twice, fell int
+	}{
+		"fine":       {[]Hold{{Asked: 0, From: 10, Token: 1}, {Asked: 11, From: 20, Token: 2}}, 0, 0},
+		"overlapped": {[]Hold{{Asked: 0, From: 10, Token: 2}, {Asked: 5, From: 20, Token: 1}}, 0, 0},
+		"twice":      {[]Hold{{Asked: 0, From: 10, Token: 2}, {Asked: 5, From: 20, Token: 2}}, 1, 0},
+		"fell":       {[]Hold{{Asked: 0, From: 10, Token: 2}, {Asked: 11, From: 20, Token: 1}}, 0, 1},
+	} {
+		if twice, fell := Tokens(c.holds); twice != c.twice || fell != c.fell {
+			t.Errorf("%s: %d came twice, %d fell", name, twice, fell)
+		}
+	}
+}
+
+func TestOverlapsAreSeen(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		holds   []Hold
+		count   int
+		longest time.Duration
+	}{
+		"one after the other":       {[]Hold{{Token: 1, From: 0, To: 10}, {Token: 2, From: 10, To: 20}, {Token: 3, From: 25, To: 30}}, 0, 0},
+		"side by side":              {[]Hold{{Token: 2, From: 5, To: 20}, {Token: 1, From: 0, To: 10}}, 1, 5},
+		"two in one":                {[]Hold{{Token: 1, From: 0, To: 30}, {Token: 2, From: 10, To: 20}, {Token: 3, From: 21, To: 25}}, 1, 20},
+		"the older one comes later": {[]Hold{{Token: 2, From: 5, To: 10}, {Token: 1, From: 20, To: 30}}, 1, 25},
+		"of equal tokens":           {[]Hold{{Token: 1, From: 5, To: 20}, {Token: 1, From: 0, To: 10}}, 1, 5},
+	} {
+		found, longest := overlaps(c.holds), time.Duration(0)
+		for _, o := range found {
+			longest = max(longest, o.Lasted)
+		}
+		if len(found) != c.count || longest != c.longest {
+			t.Errorf("%s: %d, at most %d", name, len(found), longest)
+		}
 	}
 }
 
@@ -86,6 +126,7 @@ func TestAnOverlapIsWrongBeyondWhatIsAllowed(t *testing.T) {
 type board struct {
 	broken string
 	clock  *clock.Clock
+	begun  time.Time
 
 	mu     sync.Mutex
 	given  fence.Token
@@ -98,6 +139,41 @@ type entry struct {
 	token fence.Token
 	until time.Time
 }
+
+// start starts a process that is a part of this one.
+func (b *board) start(t testing.TB, what part, take func(event)) process {
+	p := &player{part: what, Client: Client{Source: toy{b}, Handle: b.handle}, timeline: timeline{origin: b.begun}, report: take}
+	ctx, stop := context.WithCancel(t.Context())
+	var played sync.WaitGroup
+	played.Go(func() { p.play(ctx) })
+	return process{end: func() error {
+		stop()
+		played.Wait()
+		return nil
+	}}
+}
+
+// handle acquires a lease with a handle.
+func (b *board) handle(ctx context.Context, wait leasing.Wait, r leasing.Request, _ int) (Handle, error) {
+	lease, err := leasing.One(toy{b}.Acquire(ctx, wait, r))
+	return &knob{byReference{lease, toy{b}}, b.broken == "handles know no end"}, err
+}
+
+type knob struct {
+	byReference
+	endless bool
+}
+
+func (k *knob) Context() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	if cancel(); k.endless || !k.Deadline().Passed() {
+		return context.Background()
+	}
+	return ctx
+}
+
+func (k *knob) Grant() (fence.Grant, error) { return k.Lease.Grant, k.Context().Err() }
+func (k *knob) ReleaseAsync()               { _ = k.Release(context.Background()) }
 
 func (b *board) jump(offset time.Duration) error {
 	b.mu.Lock()
@@ -118,8 +194,11 @@ type toy struct{ *board }
 func (s toy) try(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return leasing.Lease{}, ctx.Err()
+	case s.broken == "fails":
+		return leasing.Lease{}, errors.New("failed")
 	}
 	_, held := s.current(r.Resource)
 	if held && s.broken != "two holders" || s.broken == "gives hardly anything" && s.given > 3 {

@@ -1,0 +1,358 @@
+// Package run measures contenders beside each other: they take turns, a slice of time each, for some rounds. Adjacent
+// slices see the machine in the same state, so ratios are taken round by round, and their median counts.
+//
+// The guarantee: an operation that fails fails the benchmark, unless its contender may fail; then it is counted and
+// shown.
+//
+//	results := b.Measure(ctx, run.Cell{Name: "insert.c16", Workers: 16}, unfenced, fenced)
+//	b.AtLeast("fence.insert.c16", results, "fenced", "unfenced", 0.85)
+//
+// As in a test, what fails ends the benchmark where it stands: see [Check].
+package run
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Settings are the choices of who runs a benchmark.
+type Settings struct {
+	Parts   []string      // to be measured; empty: all that are not extra
+	Only    []string      // contenders to be measured; empty: all
+	Workers []int         // numbers of workers
+	Slice   time.Duration // how long a contender works before the next one
+	Rounds  int           // how often each contender has its slice
+	Quick   bool          // small amounts of data: to see that it runs
+	Data    string        // folder below which servers have their files; default: the system's temporary folder
+}
+
+// Bench is the benchmark of one subject. It collects goals.
+type Bench struct {
+	Settings
+
+	Subject string
+	Out     io.Writer
+
+	goals  []Goal
+	header bool // has been printed for this part
+}
+
+// Contender is one of those that are compared.
+type Contender struct {
+	Name string
+	// Op does one operation of a worker. n counts the contender's operations in the cell from 1, over all workers.
+	Op func(ctx context.Context, worker int, n int64) error
+	// Slice replaces Op: workers of another program work for that long, and it returns their rate.
+	Slice func(ctx context.Context, workers int, d time.Duration) (float64, error)
+
+	Before, After func(ctx context.Context, round int) error // of each slice, outside of its time; warming up is round -1
+
+	Meters  []Meter
+	Peers   []string // to which its ratios are printed; default: the first contender
+	Amount  float64  // that an operation adds to the rate; default: 1
+	MayFail bool     // failed operations are counted, and do not fail the benchmark
+}
+
+// Meter reads a counter before and after each slice. Its result is the difference for each operation.
+type Meter struct {
+	Name string // with its unit, such as "µs of PostgreSQL"
+	Read func(ctx context.Context) (float64, error)
+}
+
+// Cell is one combination of what is varied: each contender is measured once in it.
+type Cell struct {
+	Name    string
+	Workers int
+	Unit    string // of rates; default: "/s"
+	All     bool   // Settings.Only does not choose among these contenders
+
+	Ops    int           // a slice ends sooner once each worker has done this many operations; default: it does not
+	Slice  time.Duration // default: that of Settings
+	Rounds int           // default: that of Settings
+	Grace  time.Duration // for operations that the slice's end interrupts; default: two minutes
+	Cold   bool          // no warm-up. Otherwise each contender has a quarter of a slice first.
+}
+
+// Result is what a contender did in a cell.
+type Result struct {
+	Rates  []float64            // per round
+	Times  []time.Duration      // of operations
+	Meters map[string][]float64 // per round, for each operation
+	Failed map[string]int       // how often, by the error's text
+
+	unit  string
+	count atomic.Int64
+}
+
+// Results are by the contenders' names.
+type Results map[string]*Result
+
+// Wants reports whether a part is to be measured.
+func (s Settings) Wants(part string, extra bool) bool {
+	return slices.Contains(s.Parts, part) || len(s.Parts) == 0 && !extra
+}
+
+// Chosen reports whether a contender is to be measured.
+func (s Settings) Chosen(contender string) bool {
+	return len(s.Only) == 0 || slices.Contains(s.Only, contender)
+}
+
+// Part begins a part.
+func (b *Bench) Part(name string) {
+	b.header = false
+	b.Printf("\n%s, %s\n", b.Subject, name)
+}
+
+// Printf prints a line of the report.
+func (b *Bench) Printf(format string, args ...any) { _, _ = fmt.Fprintf(b.Out, format, args...) }
+
+// Measure lets the contenders take turns, and prints a line for each. Rounds differ in who is first and who is next to
+// whom.
+func (b *Bench) Measure(ctx context.Context, c Cell, contenders ...Contender) Results {
+	if !c.All {
+		contenders = slices.DeleteFunc(slices.Clone(contenders), func(one Contender) bool { return !b.Chosen(one.Name) })
+	}
+	c.Slice, c.Rounds, c.Grace, c.Unit = cmp.Or(c.Slice, b.Slice), cmp.Or(c.Rounds, b.Rounds), cmp.Or(c.Grace, 2*time.Minute), cmp.Or(c.Unit, "/s")
+	results := Results{}
+	for _, one := range contenders {
+		results[one.Name] = &Result{Meters: map[string][]float64{}, Failed: map[string]int{}, unit: c.Unit}
+	}
+	first := -1
+	if c.Cold {
+		first = 0
+	}
+	for round := first; round < c.Rounds; round++ {
+		for _, i := range order(len(contenders), max(round, 0)) {
+			one := contenders[i]
+			if err := one.turn(ctx, c, round, results[one.Name]); err != nil {
+				Check(fmt.Errorf("%s, %s: %w", c.Name, one.Name, err))
+			}
+		}
+	}
+	for _, one := range contenders {
+		b.print(c, one, contenders[0].Name, results)
+	}
+	return results
+}
+
+// order is who is first, second, … of n in a round. Of three, six rounds have all orders.
+func order(n, round int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = (i + round/2) % n
+	}
+	if round%2 == 1 {
+		slices.Reverse(all)
+	}
+	return all
+}
+
+// turn is a contender's slice in a round, and what surrounds it.
+func (one Contender) turn(ctx context.Context, c Cell, round int, r *Result) (err error) {
+	defer Catch(&err)
+	if round < 0 {
+		if one.Slice != nil {
+			return nil // it is a process of its own each time
+		}
+		c.Slice, c.Ops = c.Slice/4, (c.Ops+3)/4
+	}
+	if one.Before != nil {
+		Check(one.Before(ctx, round))
+	}
+	var before []float64
+	for _, m := range one.Meters {
+		before = append(before, Must(m.Read(ctx)))
+	}
+	s := Must(one.slice(ctx, c, &r.count))
+	for i, m := range one.Meters {
+		if each := (Must(m.Read(ctx)) - before[i]) / float64(max(1, len(s.times))); round >= 0 {
+			r.Meters[m.Name] = append(r.Meters[m.Name], each)
+		}
+	}
+	if one.After != nil {
+		Check(one.After(ctx, round))
+	}
+	if round < 0 {
+		return nil
+	}
+	r.Rates, r.Times = append(r.Rates, s.rate), append(r.Times, s.times...)
+	for text, n := range s.failed {
+		r.Failed[text] += n
+	}
+	return nil
+}
+
+type sample struct {
+	rate   float64
+	times  []time.Duration
+	failed map[string]int
+}
+
+// slice lets the workers repeat the operation, at least once each. The first error ends it, unless the contender may
+// fail. What came to nothing at its end counts as a failure, and not as time.
+func (one Contender) slice(ctx context.Context, c Cell, count *atomic.Int64) (s sample, err error) {
+	bounded, done := context.WithTimeout(ctx, c.Slice+c.Grace)
+	defer done()
+	if one.Slice != nil {
+		s.rate, err = one.Slice(bounded, c.Workers, c.Slice)
+		return s, err
+	}
+	working, cancel := context.WithCancelCause(bounded)
+	defer cancel(nil)
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	var spent time.Duration
+	s.failed = map[string]int{}
+	begun := time.Now()
+	for worker := range c.Workers {
+		all.Go(func() {
+			times, failed, last := make([]time.Duration, 0, 1024), map[string]int{}, time.Duration(0)
+			for n := 0; working.Err() == nil && (n == 0 || time.Since(begun) < c.Slice) && (c.Ops == 0 || n < c.Ops); n++ {
+				start := time.Now()
+				err := one.Op(working, worker, count.Add(1))
+				now := time.Now()
+				switch {
+				case err == nil:
+					times, last = append(times, now.Sub(start)), now.Sub(begun)
+				case one.MayFail:
+					failed[err.Error()]++
+				default:
+					cancel(err)
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			s.times, spent = append(s.times, times...), max(spent, last)
+			for text, n := range failed {
+				s.failed[text] += n
+			}
+		})
+	}
+	all.Wait()
+	s.rate = float64(len(s.times)) * cmp.Or(one.Amount, 1) / max(spent.Seconds(), 1e-9)
+	if err := context.Cause(working); err != nil && !(one.MayFail && ctx.Err() == nil) {
+		return s, err
+	}
+	return s, nil
+}
+
+// print prints a contender's line.
+func (b *Bench) print(c Cell, one Contender, first string, results Results) {
+	if !b.header {
+		b.header = true
+		b.Printf("%-30s %-22s %12s %9s %9s %9s\n", "", "", "rate", "p50", "p99", "longest")
+	}
+	r := results[one.Name]
+	b.Printf("%-30s %-22s %12s %9v %9v %9v", c.Name, one.Name, r.Show(), r.Quantile(0.5), r.Quantile(0.99), r.Quantile(1))
+	if one.Peers == nil {
+		one.Peers = []string{first}
+	}
+	for _, name := range one.Peers {
+		if peer := results[name]; peer != nil && peer != r {
+			of := r.Over(peer)
+			b.Printf("  %.2f (%.2f-%.2f) of %s", Median(of), slices.Min(of), slices.Max(of), name)
+		}
+	}
+	for _, m := range one.Meters {
+		b.Printf("  %.4g %s", Median(r.Meters[m.Name]), m.Name)
+	}
+	for _, text := range slices.Sorted(maps.Keys(r.Failed)) {
+		b.Printf("  %d failed: %.100s", r.Failed[text], text)
+	}
+	b.Printf("\n")
+}
+
+// Rate is the median of the rounds.
+func (r *Result) Rate() float64 { return Median(r.Rates) }
+
+// Show is the rate with its unit.
+func (r *Result) Show() string {
+	if rate := r.Rate(); rate < 100 {
+		return fmt.Sprintf("%.1f%s", rate, r.unit)
+	}
+	return fmt.Sprintf("%.0f%s", r.Rate(), r.unit)
+}
+
+// Over are the rates over a peer's, round by round.
+func (r *Result) Over(peer *Result) []float64 { return Ratios(r.Rates, peer.Rates) }
+
+// Meter is the median of the rounds.
+func (r *Result) Meter(name string) float64 { return Median(r.Meters[name]) }
+
+// Quantile is that of all operations' times, in whole microseconds.
+func (r *Result) Quantile(q float64) time.Duration { return Quantile(r.Times, q) }
+
+// Quantile sorts the times. It is 0 of none.
+func Quantile(times []time.Duration, q float64) time.Duration {
+	if len(times) == 0 {
+		return 0
+	}
+	slices.Sort(times)
+	return times[min(int(q*float64(len(times))), len(times)-1)].Round(time.Microsecond)
+}
+
+// Median is 0 of none.
+func Median(values []float64) float64 {
+	n := len(values)
+	if n == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// Ratios are the values over the peer's, one by one. A peer that did nothing counts as very slow.
+func Ratios(values, peers []float64) (all []float64) {
+	for i := range values {
+		all = append(all, values[i]/max(peers[i], 1e-9))
+	}
+	return all
+}
+
+// List reads a list with commas; "" is an empty one.
+func List[T any](text string, parse func(string) (T, error)) (all []T, err error) {
+	for one := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
+		v, err := parse(one)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// failure is what ends a benchmark.
+type failure struct{ error }
+
+// Check ends the benchmark if there is an error, which [Catch] then returns. Like t.Fatal, it is for the goroutine that
+// measures, not for operations.
+func Check(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+// Must is Check, and returns the value.
+func Must[T any](v T, err error) T {
+	Check(err)
+	return v
+}
+
+// Catch, deferred, makes a function return the error of [Check].
+func Catch(err *error) {
+	switch f := recover().(type) {
+	case nil:
+	case failure:
+		*err = f.error
+	default:
+		panic(f)
+	}
+}

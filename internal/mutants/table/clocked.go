@@ -1,0 +1,167 @@
+package table
+
+// clocked lists the safeguards of waits, renewals and deadlines, which tests on fake clocks see.
+var clocked = []Mutant{
+	{
+		Name: "unconfirmed", What: "a token that no quorum confirmed",
+		File: "lock/attempt.go", Test: "lock.TestTokensAreUniqueAndRiseUnderConcurrency",
+		Old: "if confirmed >= l.quorum {",
+		New: "if confirmed >= 0 {",
+	},
+	{
+		Name: "caller-down", What: "a caller's own deadline takes a node out of the queues",
+		File: "lock/wait.go", Test: "lock.TestACallersOwnDeadlineTakesNoOtherWaiterOutOfItsQueue",
+		Old: "case ctx.Err() == nil:",
+		New: "default:",
+	},
+	{
+		Name: "subscribed-once", What: "a subscription that ended is not made again",
+		File: "lock/wait.go", Test: "lock.TestASubscriptionThatEndsIsMadeAgain",
+		Old: "case sub != nil && sub.state != unsubscribed:",
+		New: "case sub != nil:",
+	},
+	{
+		Name: "silent-node", What: "callers wait for a silent node as long as they like",
+		File: "lock/wait.go", Test: "lock.TestASilentNodeHoldsNobodyUp",
+		Old: "if q.silent() {",
+		New: "if q.silent() && false {",
+	},
+	{
+		Name: "one-home", What: "no second node keeps the queues",
+		File: "lock/wait.go", Test: "lock.TestAnotherNodeKeepsTheQueueWhenItsHomeIsDown",
+		Old: "%len(l.nodes) < homes",
+		New: "%len(l.nodes) < 1",
+	},
+	{
+		Name: "lost-call", What: "a waiter that gives up keeps its call",
+		File: "lock/internal/node/scripts/leave.lua", Test: "lock.TestAWaiterThatGivesUpPassesItsCallOn",
+		Old: "if redis.call('EXISTS', KEYS[2]) == 0 then",
+		New: "if false then",
+	},
+	{
+		Name: "out-of-line", What: "a release wakes this process's waiter before others",
+		File: "internal/leases/line.go", Test: "lock.TestProcessesGetTheResourceInTheirOrder",
+		Old: "l != nil && !l.waiters[0].Queued.Load() {",
+		New: "l != nil {",
+	},
+	{
+		Name: "suspended", What: "suspended time does not count",
+		File: "fence/clock/clock.go", Test: "lock.TestALeaseThatEndedInASuspensionIsOverAtTheFirstLook",
+		Old: "return min(i.mono.Sub(t), i.boot-i.of.bootAt(t))",
+		New: "return i.mono.Sub(t)",
+	},
+	{
+		Name: "wall-clock", What: "a wall clock that is set counts as suspended time",
+		File: "fence/clock/clock.go", Test: "lock.TestAClockThatWasOnlySetMovesNoDeadline",
+		Old: "boot := c.boot()",
+		New: "boot := time.Duration(c.wall(t) - c.origin.UnixNano())",
+	},
+	{
+		Name: "late-answer", What: "an answer after a round's end counts",
+		File: "lock/attempt.go", Test: "lock.TestAnAnswerFromBeforeASuspensionGrantsNothing",
+		Old: "if granted && end.Passed() {",
+		New: "if granted && end.Time().Before(time.Now()) {",
+	},
+	{
+		Name: "hasty-silence", What: "a node is silent after one look",
+		File: "lock/round.go", Test: "lock.TestANodeIsSilentAfterFourLooksWithoutAnAnswer",
+		Old: "q.looks >= looks",
+		New: "q.looks >= 1",
+	},
+	{
+		Name: "hot-extension", What: "an extension's pauses shrink to nothing",
+		File: "lock/extend.go", Test: "lock.TestADeadMajorityFailsAndItsReturnIsNoticed",
+		Old: "max(left/8, firstWait)",
+		New: "left/8",
+	},
+	{
+		Name: "late-renewals", What: "leases are renewed after half of their TTL",
+		File: "internal/renewal/renewal.go", Test: "fence/leasing.TestDoRenewsForAsLongAsTheWorkTakesAndReleases",
+		Old: "soon := l.TTL/4 +",
+		New: "soon := l.TTL/2 +",
+	},
+	{
+		Name: "renewals-from-answers", What: "the next renewal counts from the last one's answer",
+		File: "internal/renewal/renewal.go", Test: "fence/leasing.TestSlowRenewalsLoseNoLease",
+		Old: "			timer.Reset(l.next(asked.Since()))",
+		New: "			timer.Reset(l.next(min(0, asked.Since())))",
+	},
+	{
+		Name: "do-clock", What: "Do's deadline is not judged by its clock",
+		File: "fence/leasing/do.go", Test: "fence/leasing.TestALeaseIsOverAfterASuspensionThatNoTimerNoticed",
+		Old: "if k.deadline.Passed() {",
+		New: "if !time.Now().Before(k.deadline.Time()) {",
+	},
+	{
+		Name: "do-cancelled", What: "Do releases on its caller's context",
+		File: "fence/leasing/do.go", Test: "fence/leasing.TestDoReleasesAlsoIfItsContextHasEnded",
+		Old: "context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)",
+		New: "context.WithTimeout(ctx, releaseTimeout)",
+	},
+	{
+		Name: "leases-cancelled", What: "what a cancelled wait holds is not given back",
+		File: "internal/leases/acquire.go", Test: "internal/leases.TestAWaitThatItsContextEndsKeepsNothing",
+		Old: "if !s.freeAll(context.WithoutCancel(ctx), taken)",
+		New: "if !s.freeAll(ctx, taken)",
+	},
+	{
+		Name: "leases-lost", What: "a lease that a renewal found lost is given",
+		File: "internal/leases/acquire.go", Test: "internal/leases.TestALeaseThatIsKnownToBeLostIsNotGiven",
+		Old: "if err = cmp.Or(lost, err); err == nil {",
+		New: "if _ = lost; err == nil {",
+	},
+	{
+		Name: "runner-late", What: "a run renews when a third of the TTL is left",
+		File: "internal/runner/watch.go", Test: "internal/runner.TestTheLeaseIsRenewedWhileTheCommandRuns",
+		Old: "w.remaining() - w.ttl()*2/3 }",
+		New: "w.remaining() - w.ttl()/3 }",
+	},
+	{
+		Name: "runner-mild", What: "a command is asked to end instead of killed",
+		File: "internal/runner/watch.go", Test: "internal/runner.TestTheCommandIsKilledBeforeItsLeaseIsOver",
+		Old: "w.killed, w.shot = true, w.send(syscall.SIGKILL, \"KILL\")",
+		New: "w.killed, w.shot = true, w.send(syscall.SIGTERM, \"KILL\")",
+	},
+	{
+		Name: "runner-group", What: "what the command started lives on",
+		File: "internal/runner/child.go", Test: "internal/runner.TestACommandEndsWithAllThatItStartedWhenItsLeaseIsOver",
+		Old: "return syscall.Kill(-c.cmd.Process.Pid, s)",
+		New: "return c.cmd.Process.Signal(s)",
+	},
+	{
+		Name: "runner-wait", What: "a run waits longer than it may",
+		File: "internal/runner/acquire.go", Test: "internal/runner.TestRunWaitsForWhatPasses",
+		Old: "left := cfg.Acquire.Wait - time.Since(began)",
+		New: "left := cfg.Acquire.Wait + 0*time.Since(began)",
+	},
+	{
+		Name: "client-late", What: "a deadline counts from the answer",
+		File: "client/deadline.go", Test: "client.TestADeadlineCountsFromBeforeTheRequest",
+		Old: "Deadline{sent.Add(",
+		New: "Deadline{sent.Now().Add(",
+	},
+	{
+		Name: "client-suspended", What: "a client's suspended time does not count",
+		File: "client/client.go", Test: "client.TestALeaseEndsByAClockThatRunsThroughSuspensions",
+		Old: "clock: cmp.Or(cfg.Clock, clock.New())",
+		New: "clock: clock.New()",
+	},
+	{
+		Name: "api-wait", What: "a wait lasts longer than the token",
+		File: "gateway/api/acquire.go", Test: "gateway/api.TestAWaitEndsWithTheRight",
+		Old: "wait = max(0, time.Until(until))",
+		New: "_ = until",
+	},
+	{
+		Name: "api-unknown", What: "a wait that the token ended hides what is unknown",
+		File: "gateway/api/acquire.go", Test: "gateway/api.TestAWaitThatEndsWithTheTokenSaysWhatIsUnknown",
+		Old: "denied = fmt.Errorf(\"%w: %w\", denied, fence.ErrUnknown)",
+		New: "denied = fmt.Errorf(\"%w\", denied)",
+	},
+	{
+		Name: "api-credentials", What: "credentials count from the answer",
+		File: "gateway/api/credentials.go", Test: "gateway/api.TestRefreshingCredentialsEndWithTheLeaseAndStaticOnesWithItsLongestLife",
+		Old: "return asked.Add(state.TTL), nil",
+		New: "return time.Now().Add(state.TTL), nil",
+	},
+}

@@ -1,0 +1,162 @@
+package table
+
+// grants lists the safeguards of acquiring, extending and releasing, in the order of docs/model: tokens, exclusion,
+// then safeguards against lost or leaked leases.
+var grants = []Mutant{
+	{
+		Name: "owner-only", What: "confirm does not ask for the counter",
+		File: "lock/internal/node/scripts/confirm.lua", Test: "lock/internal/node.TestARepeatedAcquireDoesNotLetTwoAttemptsConfirmOneToken",
+		Old: "if math.max(tonumber(m[3] or '0'), tonumber(m[2])) > t then",
+		New: "if false then",
+	},
+	{
+		Name: "counter-only", What: "confirm does not ask for the owner",
+		File: "lock/internal/node/scripts/confirm.lua", Test: "lock/internal/node.TestConfirmFailsWhereTheLockIsAnothers",
+		Old: "if not held or string.sub(held, 1, 32) ~= ARGV[2] then",
+		New: "if false then",
+	},
+	{
+		Name: "no-base", What: "confirm ignores the base",
+		File: "lock/internal/node/scripts/confirm.lua", Test: "lock/internal/node.TestNothingIsConfirmedBelowTheBase",
+		Old: "math.max(tonumber(m[3] or '0'), tonumber(m[2])) > t",
+		New: "tonumber(m[3] or '0') > t",
+	},
+	{
+		Name: "confirm-no-marker", What: "confirm ignores the marker",
+		File: "lock/internal/node/scripts/confirm.lua", Test: "lock/internal/node.TestANodeDoesNothingForAnotherIncarnation",
+		Old: "if m[1] ~= '@NONCE@' then",
+		New: "if '@NONCE@' == '' then",
+	},
+	{
+		Name: "acquire-no-marker", What: "a grant ignores the marker",
+		File: "lock/internal/node/scripts/acquire.lua", Test: "lock/internal/node.TestANodeDoesNothingForAnotherIncarnation",
+		Old: "if m[1] ~= '@NONCE@' then",
+		New: "if '@NONCE@' == '' then",
+	},
+	{
+		Name: "batch-no-marker", What: "a batch ignores the marker",
+		File: "lock/internal/node/scripts/batch.lua", Test: "lock/internal/node.TestANodeDoesNothingForAnotherIncarnation",
+		Old: "local admitted = m[1] == '@NONCE@'",
+		New: "local admitted = '@NONCE@' ~= ''",
+	},
+	{
+		Name: "extend-no-marker", What: "an extension ignores the marker",
+		File: "lock/internal/node/scripts/extend.lua", Test: "lock/internal/node.TestANodeDoesNothingForAnotherIncarnation",
+		Old: "m[1] == '@NONCE@'",
+		New: "'@NONCE@' ~= ''",
+	},
+	{
+		Name: "acquire-no-base", What: "a grant ignores the base",
+		File: "lock/internal/node/scripts/acquire.lua", Test: "lock/internal/node.TestAcquisitionsCountOnFromTheBase",
+		Old: "math.max(tonumber(m[2]), tonumber(ARGV[4]))",
+		New: "tonumber(ARGV[4])",
+	},
+	{
+		Name: "batch-no-base", What: "a batch ignores the base",
+		File: "lock/internal/node/scripts/batch.lua", Test: "lock/internal/node.TestAcquisitionsCountOnFromTheBase",
+		Old: "floors and max(base, tonumber(ARGV[floors + i])) or base",
+		New: "floors and tonumber(ARGV[floors + i]) or 0",
+	},
+	{
+		Name: "batch-no-base-floors", What: "a batch with floors ignores the base",
+		File: "lock/internal/node/scripts/batch.lua", Test: "lock/internal/node.TestAcquisitionsCountOnFromTheBase",
+		Old: "max(base, tonumber(ARGV[floors + i]))",
+		New: "tonumber(ARGV[floors + i])",
+	},
+	{
+		Name: "weak-quorum", What: "a quorum less one",
+		File: "lock/internal/admission/group.go", Test: "lock.TestADeadMajorityFailsAndItsReturnIsNoticed",
+		Old: "Quorum:     len(cfg.Nodes)/2 + 1,",
+		New: "Quorum:    (len(cfg.Nodes) + 1) / 3,",
+	},
+	{
+		Name: "recreate", What: "a lock that is gone is extended",
+		File: "lock/internal/node/scripts/extend.lua", Test: "lock.TestExtensionNeverCreatesALockAgain",
+		Old: "elseif not held or string.sub(held, 1, 32)",
+		New: "elseif held and string.sub(held, 1, 32)",
+	},
+	{
+		Name: "shortens-late", What: "a node shortens a lock",
+		File: "lock/internal/node/scripts/extend.lua", Test: "lock.TestAShorterExtensionShortensNoLock",
+		Old: "if redis.call('PTTL', KEYS[i + 1]) < ttl then",
+		New: "if true then",
+	},
+	{
+		Name: "release-any", What: "a release deletes whoever's lock it finds",
+		File: "lock/internal/node/scripts/release.lua", Test: "lock.TestAForeignReferenceReleasesNothing",
+		Old: "if not held or string.sub(held, 1, 32) ~= ARGV[1] then",
+		New: "if not held then",
+	},
+	{
+		Name: "batch-release-any", What: "a release in a batch deletes whoever's lock it finds",
+		File: "lock/internal/node/scripts/batch.lua", Test: "lock/internal/node.TestABatchAnswersEachOpAsItsOwnScriptWould",
+		Old: "if held and sub(held, 1, 32) == ARGV[first + i] then",
+		New: "if held then",
+	},
+	{
+		Name: "from-end", What: "validity counted from the last answer",
+		File: "lock/attempt.go", Test: "lock.TestALeaseCountsFromBeforeItsFirstMessage",
+		Old: "\tgranted := r.yes >= l.quorum\n",
+		New: "\ta.deadline = l.clock.Now().Add(l.validity(a.o.ttl))\n\tgranted := r.yes >= l.quorum\n",
+	},
+	{
+		Name: "extension-from-end", What: "an extension counted from the last answer",
+		File: "lock/extend.go", Test: "lock.TestALeaseCountsFromBeforeItsFirstMessage",
+		Old: "\terr = r.waitUntil(ctx, until)\n",
+		New: "\terr = r.waitUntil(ctx, until)\n\tdeadline = l.clock.Now().Add(l.validity(ttl))\n",
+	},
+	{
+		Name: "no-recheck", What: "no look at the deadline after arming",
+		File: "lock/attempt.go", Test: "lock.TestALeaseThatRanOutWhileItWasArmedIsLost",
+		Old: "case err == nil && a.deadline.Passed():",
+		New: "case false:",
+	},
+	{
+		Name: "counted-late", What: "a round counts its answers whenever they come",
+		File: "lock/attempt.go", Test: "lock.TestARoundCountsNoLateAnswer",
+		Old: "end := a.start.Add(admission.RoundTime)",
+		New: "end := a.start.Add(time.Hour)",
+	},
+	{
+		Name: "repeat-shortens", What: "a first message that comes again shortens its lock",
+		File: "lock/internal/node/scripts/acquire.lua", Test: "lock/internal/node.TestEveryScriptAnswersAlikeOnTheEmbeddedRedis",
+		Old: "if held and redis.call('PTTL', KEYS[2]) > tonumber(ARGV[3]) then",
+		New: "if false then",
+	},
+	{
+		Name: "write-deadline", What: "a batch leaves its write deadline",
+		File: "lock/internal/node/node.go", Test: "lock.TestLeasesOfABurstAreReleasedAfterAQuietSecond",
+		Old: "\t\t_ = k.Conn.SetWriteDeadline(time.Time{})\n",
+		New: "",
+	},
+	{
+		Name: "no-resend", What: "a release whose link ended is not sent again",
+		File: "lock/internal/node/node.go", Test: "lock.TestAReleaseWhoseAnswerWasLostIsSentAgain",
+		Old: "return o.Kind == OpRelease && !o.Repeated && !t.After(o.Expires)",
+		New: "return false",
+	},
+	{
+		Name: "one-round", What: "an extension is made once",
+		File: "lock/extend.go", Test: "lock.TestAnExtensionIsTriedAgainWhileItsLeaseHasTime",
+		Old: "if err == nil || !again {",
+		New: "if err == nil || !again || failed == 0 {",
+	},
+	{
+		Name: "queue-is-silence", What: "waiting behind others counts as the node's silence",
+		File: "lock/round.go", Test: "lock.TestANodeThatAnswersIsNotSilentToWhoeverIsQueued",
+		Old: "; now != q.last {",
+		New: "; now > 1<<31 {",
+	},
+	{
+		Name: "own-silence", What: "time in which the process did not run counts as the node's silence",
+		File: "lock/internal/node/node.go", Test: "lock/internal/node.TestAConnectionIsLookedAtOnceMoreAfterItsDeadline",
+		Old: "\t\t_ = n.link.Conn.SetReadDeadline(time.Now().Add(extraTime))\n\t\treturn true\n",
+		New: "\t\treturn false\n",
+	},
+	{
+		Name: "stopped-head", What: "a waiter that stands still keeps its place",
+		File: "lock/internal/node/scripts/wait.lua", Test: "lock.TestAWaiterThatStandsStillIsPassedOver",
+		Old: "math.abs(now - (seen or now)) <= tonumber(ARGV[4])",
+		New: "true",
+	},
+}

@@ -1,0 +1,64 @@
+//go:build unix
+
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/child"
+)
+
+// HAProxy starts HAProxy at the ports of at, before gateways, and returns when one of them answers through it. config is
+// the path of deploy/haproxy/haproxy.cfg, whose ports and names gateway1, gateway2 … are replaced by these addresses.
+func (s *Stack) HAProxy(ctx context.Context, config string, at Ports, gateways ...Ports) error {
+	program, err := exec.LookPath("haproxy")
+	if err != nil {
+		program, err = exec.LookPath("/usr/sbin/haproxy") // Debian's path
+	}
+	if err != nil {
+		return errors.New("no haproxy on this machine: scripts/need haproxy installs it")
+	}
+	text, err := os.ReadFile(config)
+	if err != nil {
+		return err
+	}
+	own := strings.NewReplacer("bind :7070", "bind "+at.API, "bind :7432", "bind "+at.PG, "bind :7480", "bind "+at.S3).Replace(string(text))
+	for i, g := range gateways {
+		name := fmt.Sprintf("gateway%d", i+1)
+		_, api, _ := net.SplitHostPort(g.API)
+		own = strings.NewReplacer(name+":7070", g.API, name+":7432 send-proxy-v2 check port 7070", g.PG+" send-proxy-v2 check port "+api,
+			name+":7480 check port 7070", g.S3+" check port "+api).Replace(own)
+	}
+	file := filepath.Join(s.Dir, "haproxy.cfg")
+	if err := os.WriteFile(file, []byte(own), 0o600); err != nil {
+		return err
+	}
+	if out, err := exec.CommandContext(ctx, program, "-c", "-f", file).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", config, err, out)
+	}
+	log, err := os.Create(filepath.Join(s.Dir, "haproxy.log"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	process, err := child.Start(child.Spec{Path: program, Args: []string{"-db", "-f", file}, Log: log})
+	if err != nil {
+		return err
+	}
+	s.AtClose(func() error { process.Kill(); return nil })
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	balancer := GatewayProcess{Ports: at, name: "HAProxy"}
+	return process.Ready(ctx, func(ctx context.Context) error {
+		_, err := balancer.Get(ctx, "/readyz")
+		return err
+	})
+}
