@@ -207,13 +207,13 @@ func (w *fenceWorld) contenders(ctx context.Context, part string, clients []*fen
 // measure measures operations on tables: all at their own speed, or this many in a slice, each time on new tables.
 func (w *fenceWorld) measure(ctx context.Context, b *bench, s *stack.Stack, c fenceCell, ops []fenceOp, fixed int) run.Results {
 	all := w.contenders(ctx, c.part, w.clients(ctx, s, c.Workers), ops)
-	for i := range all {
-		if c.Ops = fixed; fixed == 0 {
-			break
-		}
-		c.Slice, all[i].Before = time.Minute, func(ctx context.Context, _ int) {
-			w.table(ctx, c.part, all[i].Name)
-			w.exec(ctx, "CHECKPOINT") // so that one contender's dirty pages do not cost the next one
+	if c.Ops = fixed; fixed > 0 {
+		c.Slice = time.Minute
+		for i, one := range all {
+			all[i].Before = func(ctx context.Context, _ int) {
+				w.table(ctx, c.part, one.Name)
+				w.exec(ctx, "CHECKPOINT") // so that one contender's dirty pages do not cost the next one
+			}
 		}
 	}
 	return b.Measure(ctx, c.Cell, all...)

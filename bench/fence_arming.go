@@ -45,11 +45,12 @@ func armings(clients int) func(worker int) fence.Arming {
 	}
 }
 
-// armOnce is a single arming.
-func armOnce(ctx context.Context, on interface {
+type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}, a fence.Arming,
-) error {
+}
+
+// armOnce is a single arming.
+func armOnce(ctx context.Context, on querier, a fence.Arming) error {
 	var armed bool
 	err := on.QueryRow(ctx, sqlArm, a.Resource, int64(a.Token), a.SealHash, a.Holder).Scan(&armed)
 	if err == nil && !armed {

@@ -54,6 +54,9 @@ func (b *Bench) Quicker(name string, took time.Duration, peer string, theirs tim
 
 // Table prints the goals, and returns how many are missed, and how many of those are compulsory.
 func Table(out io.Writer, goals []Goal) (missed, compulsory int) {
+	if len(goals) == 0 {
+		return 0, 0
+	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(table, "\nsubject\tgoal\tours\tpeer\tratio\twant\tmet")
 	for _, g := range goals {
@@ -68,7 +71,7 @@ func Table(out io.Writer, goals []Goal) (missed, compulsory int) {
 				compulsory++
 			}
 		}
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%.3f\t%s%.2f\t%s\n", g.Subject, g.Name, g.Ours, g.Peer, g.Ratio, sign, g.Want, answer)
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%.3f\t%s%.4g\t%s\n", g.Subject, g.Name, g.Ours, g.Peer, g.Ratio, sign, g.Want, answer)
 	}
 	_ = table.Flush()
 	return missed, compulsory

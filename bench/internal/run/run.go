@@ -227,7 +227,10 @@ func (b *Bench) print(c Cell, one Contender, first string, results Results) {
 		b.Printf("%-30s %-22s %12s %9s %9s %9s\n", "", "", "rate", "p50", "p99", "longest")
 	}
 	r := results[one.Name]
-	b.Printf("%-30s %-22s %12s %9v %9v %9v", c.Name, one.Name, r.Show(), r.Quantile(0.5), r.Quantile(0.99), r.Quantile(1))
+	b.Printf("%-30s %-22s %12s", c.Name, one.Name, r.Show())
+	if len(r.Times) > 0 {
+		b.Printf(" %9v %9v %9v", r.Quantile(0.5), r.Quantile(0.99), r.Quantile(1))
+	}
 	if one.Peers == nil {
 		one.Peers = []string{first}
 	}

@@ -50,7 +50,7 @@ func TestRatesRatiosAndQuantilesAreThoseOfTheOperations(t *testing.T) {
 	b.AtLeast("subject.none", results, "quick", "none", 1)
 	out := &bytes.Buffer{}
 	missed, compulsory := Table(out, b.Goals)
-	if missed != 1 || compulsory != 0 || !strings.Contains(out.String(), "slow:50.0/s  4.000  >=4.50  no") || strings.Contains(out.String(), "none") {
+	if missed != 1 || compulsory != 0 || !strings.Contains(out.String(), "slow:50.0/s  4.000  >=4.5  no") || strings.Contains(out.String(), "none") {
 		t.Errorf("%d missed, %d compulsory: %s", missed, compulsory, out)
 	}
 }
