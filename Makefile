@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops simulate lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model model-all release-checks bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture torture-sources test-busy observability-test balancer-test soak test-sources kube-test page-test page-pictures
+.PHONY: help demo test test-ops simulate lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model model-all release-checks bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture test-busy observability-test balancer-test soak test-sources kube-test page-test page-pictures
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -80,21 +80,18 @@ model-all: ## The same with every search (half an hour of a processor, up to 3.5
 	@docs/model/run full
 
 mutants: ## Seed bugs, one by one, and see each caught: by its test (twenty minutes), or with KIND=runs by the judge of robustness (as long; Linux, root); MUTANTS="names"
-	@scripts/need --local cc postgres redis $(if $(KIND)$(MUTANTS),boto3)
+	@scripts/need --local cc postgres redis etcd zookeeper $(if $(KIND)$(MUTANTS),boto3)
 	$(GO) run ./internal/mutants $(if $(KIND),-kind $(KIND)) $(MUTANTS)
 
 simulate: ## Run SEEDS (2000) simulations of nodes, messages, Lockers and clocks, each from one seed that repeats it (SEED=n: that one, with its trace)
 	GOGC=400 $(GO) test -vet=off -count=1 -timeout 10m -run 'TestSimulation$$' -v ./lock -args -sim.seeds=$(or $(SEEDS),2000) $(if $(SEED),-sim.seed=$(SEED) -sim.trace)
 
-torture: torture-sources ## Test leases of every source for about fifteen minutes under faults of servers, messages, clients and clocks (FOR=60s each)
-	@scripts/need --local cc redis
-	$(GO) test -count=1 -run 'TestTorture(OfBursts)?$$' -v -timeout 40m ./lock -args -torture.for=$(or $(FOR),60s) -torture.want=200000 $(TORTURE)
-
-torture-sources: ## The same of PostgreSQL alone, etcd and ZooKeeper only (FOR=60s each)
-	@scripts/need --local cc postgres etcd zookeeper
-	$(GO) test -count=1 -run 'TestTorture' -v -timeout 40m ./lock/pglock -args -torture.for=$(or $(FOR),60s)
-	cd lock/etcdlock && $(GO) test -count=1 -run 'TestTorture' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s)
-	cd lock/zklock && $(GO) test -count=1 -run 'TestTorture' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s)
+TORTURED = $(or $(SOURCES),postgres etcd zookeeper redis)
+torture: ## Test leases of every source (SOURCES="postgres etcd zookeeper redis") for a quarter of an hour under faults of servers, messages, processes and clocks (FOR=60s each)
+	@scripts/need --local cc $(TORTURED)
+	@for source in $(TORTURED); do \
+	  case $$source in postgres) in=pglock want= ;; etcd) in=etcdlock want= ;; zookeeper) in=zklock want= ;; redis) in=. want=-torture.want=200000 ;; esac; \
+	  (cd lock/$$in && $(GO) test -count=1 -run '^TestTorture(Of.*)?$$' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s) $$want $(TORTURE)) || exit 1; done
 
 bench-lock: ## Measure leases against redsync, redislock, rueidislock, and over each source beside etcd's mutex and PostgreSQL's locks
 	@scripts/need --local postgres redis etcd zookeeper

@@ -53,7 +53,7 @@ type Run struct {
 const Overlap = "overlap"
 
 // All lists the mutants.
-var All = slices.Concat(grants, admission, clocked, service, fences, objects, outcomes)
+var All = slices.Concat(grants, admission, clocked, service, tortured, fences, objects, outcomes)
 
 // Find returns the mutant of that name.
 func Find(name string) (Mutant, error) {
