@@ -120,7 +120,7 @@ model: ## Check the token protocol with spin, and that a safeguard removed break
 simulate: ## Simulate nodes, messages, Lockers and clocks SEEDS (2000) times (SEED=n: that one, with its trace)
 	GOGC=400 $(GO) test -vet=off -count=1 -timeout 10m -run 'TestSimulation$$' -v ./lock -args -sim.seeds=$(or $(SEEDS),2000) $(if $(SEED),-sim.seed=$(SEED) -sim.trace)
 
-torture: ## Test leases of every source under faults of servers, messages, clients and clocks, FOR (60s) each (SOURCES=names)
+torture: ## Test leases of every source under faults of servers, messages, clients and clocks, FOR (60s) each (SOURCES="lock lock/pglock …")
 	@scripts/need --local cc postgres redis etcd zookeeper
 	@for source in $(or $(SOURCES),lock lock/pglock lock/etcdlock lock/zklock); do (cd $$source && \
 	  $(GO) test -count=1 -run 'TestTorture' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s)) || exit 1; done

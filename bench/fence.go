@@ -372,7 +372,8 @@ func fenceAgainstBase(ctx context.Context, b *bench, s *stack.Stack, part string
 	for i, program := range versions(ctx, s, b.base) {
 		w := startFence(ctx, s, stack.PostgresConfig{Name: "postgresql-" + sideNames[i], Database: stack.Database{Migrate: migrateBy(program)}}, 1)
 		c := w.clients(ctx, s, 1)
-		conns, contenders := []*pgx.Conn{c[0].plain, c[0].shared, c[0].own}, []run.Contender(nil)
+		conns := []*pgx.Conn{c[0].plain, c[0].shared, c[0].own}
+		var contenders []run.Contender
 		switch part {
 		case "insert":
 			contenders = w.contenders(ctx, part, c, w.inserts())

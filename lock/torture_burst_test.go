@@ -20,7 +20,7 @@ import (
 func TestTortureOfBursts(t *testing.T) {
 	t.Parallel()
 	g := newTortureGroup(t, scenario{nodes: 3, odds: odds{freeze: 1}})
-	field := torture.NewField(t, torture.Config{Servers: g.servers(), TTL: 30 * time.Millisecond, Longest: 2 * time.Second})
+	field := torture.NewField(t, torture.Config{Servers: g.servers(), TTL: 60 * time.Millisecond, Longest: 2 * time.Second})
 	l := started(t, lock.Config{Nodes: nodesAt(field.Connect(t)...), KeyPrefix: lock.Prefix("torture"), NodeTimeout: brisk, Epochs: &epochs{}})
 	until := time.Now().Add(*torture.For)
 	held, bursts := 0, 0
@@ -37,7 +37,7 @@ func TestTortureOfBursts(t *testing.T) {
 		}
 		held += len(leases)
 	}
-	t.Logf("%d bursts, %d leases of %d", bursts, held, bursts*burstSize)
+	t.Logf("%d bursts, %d leases of %d; %s", bursts, held, bursts*burstSize, field.Faults())
 	if held < burstSize {
 		t.Errorf("only %d leases in %d bursts", held, bursts)
 	}

@@ -109,7 +109,7 @@ func TestTortureFindsWhatASafeguardPrevents(t *testing.T) {
 func (s scenario) config(t *testing.T) torture.Config {
 	t.Helper()
 	g := newTortureGroup(t, s)
-	pace := g.slowness(t)
+	pace := g.slowness(t) // a factor
 	maxTTL := s.maxTTL * pace
 	cfg := torture.Config{
 		Servers: g.servers(), TTL: maxTTL * 3 / 8, Longest: 2 * time.Second * pace, First: true, Loses: true,

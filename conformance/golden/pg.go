@@ -95,7 +95,7 @@ func (s *session) ready(string) {
 
 // untilClosed reads until the gateway closes the connection.
 func (s *session) untilClosed(string) {
-	for s.receive() != nil { //nolint:revive // receive records
+	for s.receive() != nil { // receive records
 	}
 }
 
@@ -209,8 +209,16 @@ func described(m pgproto3.BackendMessage) string {
 // own.
 func fields(e *pgproto3.ErrorResponse) (out string) {
 	for _, f := range [][2]string{
-		{"severity", e.Severity}, {"unlocalized", e.SeverityUnlocalized}, {"code", e.Code}, {"message", e.Message}, {"detail", e.Detail}, {"hint", e.Hint},
-		{"schema", e.SchemaName}, {"table", e.TableName}, {"column", e.ColumnName}, {"constraint", e.ConstraintName},
+		{"severity", e.Severity},
+		{"unlocalized", e.SeverityUnlocalized},
+		{"code", e.Code},
+		{"message", e.Message},
+		{"detail", e.Detail},
+		{"hint", e.Hint},
+		{"schema", e.SchemaName},
+		{"table", e.TableName},
+		{"column", e.ColumnName},
+		{"constraint", e.ConstraintName},
 	} {
 		if f[1] != "" {
 			out += "\n  " + f[0] + ": " + f[1]

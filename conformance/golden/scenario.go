@@ -142,9 +142,9 @@ func check(steps []*step, known map[string]directive) error {
 
 // block is the text with the lines under it.
 func (s *step) block() string {
-	text := s.text
+	lines := []string{s.text}
 	for _, u := range s.under {
-		text += "\n" + u.block()
+		lines = append(lines, u.block())
 	}
-	return text
+	return strings.Join(lines, "\n")
 }

@@ -147,11 +147,11 @@ func (p *player) login(s *step, text string) {
 			failf("%q is not of the form NAME=VALUE", part)
 		}
 	}
-	title := ""
+	var title []string
 	for _, name := range sorted(parameters) {
-		title += " " + name + "=" + parameters[name]
+		title = append(title, name+"="+parameters[name])
 	}
-	p.connect(s, title[1:])
+	p.connect(s, strings.Join(title, " "))
 	p.vars["cancel"] = p.session().login(parameters)
 }
 

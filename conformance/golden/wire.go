@@ -63,7 +63,7 @@ func exchange(ctx context.Context, addr, method string, sent []byte, ends bool) 
 		lines := strings.Split(strings.TrimRight(head, "\r\n"), "\r\n")
 		slices.SortFunc(lines[1:], func(a, b string) int { return strings.Compare(strings.ToLower(a), strings.ToLower(b)) })
 		r.head = append(r.head, lines...)
-		res := must(http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader(head), in)), &http.Request{Method: method}))
+		res := must(http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader(head), in)), &http.Request{Method: method})) //nolint:bodyclose // the connection is closed
 		body, err := io.ReadAll(res.Body)
 		if err != nil {
 			r.head = append(r.head, "the body ends early")

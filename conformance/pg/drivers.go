@@ -217,7 +217,8 @@ func (w *world) each(ctx context.Context, folder, script string, environ func(*f
 		if err != nil {
 			return nil, err
 		}
-		cmd.Dir, cmd.Env = folder, append(env, "PYTHONDONTWRITEBYTECODE=1")
+		env = append(env, "PYTHONDONTWRITEBYTECODE=1")
+		cmd.Dir, cmd.Env = folder, env
 		var complaints bytes.Buffer // with a driver's warnings: psycopg prints one when an error overtakes its pipeline
 		cmd.Stderr = &complaints
 		out, err := cmd.Output()

@@ -142,10 +142,10 @@ func (s sdk) call(ctx context.Context, operation string, in input) (a answer, er
 		body.Set(reflect.ValueOf(strings.NewReader(in.Body)))
 	}
 	results := method.Call([]reflect.Value{reflect.ValueOf(ctx), arguments})
-	if err, failed := results[1].Interface().(error); failed {
+	if err, failed := reflect.TypeAssert[error](results[1]); failed {
 		return a, ofSDK(err)
 	}
-	if out, read := results[0].Interface().(*awss3.GetObjectOutput); read {
+	if out, read := reflect.TypeAssert[*awss3.GetObjectOutput](results[0]); read {
 		data, err := io.ReadAll(out.Body)
 		if err = errors.Join(err, out.Body.Close()); err != nil {
 			return a, err

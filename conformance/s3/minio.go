@@ -104,7 +104,7 @@ func (m minioGo) call(ctx context.Context, operation string, in input) (a answer
 	case "GetObjectAttributes":
 		var out *minio.ObjectAttributes
 		if out, err = m.GetObjectAttributes(ctx, in.Bucket, in.Key, minio.ObjectAttributesOptions{}); err == nil {
-			a.ObjectSize, a.Checksum.ChecksumSHA256 = int(out.ObjectSize), out.Checksum.ChecksumSHA256
+			a.ObjectSize, a.Checksum.ChecksumSHA256 = out.ObjectSize, out.Checksum.ChecksumSHA256
 		}
 	case "ListObjects", "ListObjectsV2", "ListObjectVersions":
 		a, err = m.list(ctx, in, minio.ListObjectsOptions{UseV1: operation == "ListObjects", WithVersions: operation == "ListObjectVersions"})

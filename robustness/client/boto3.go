@@ -139,7 +139,7 @@ func (p *python) ask(ctx context.Context, r pythonRequest, pause func(context.Co
 	}()
 	send := func(r pythonRequest) error {
 		r.N = n
-		line, _ := json.Marshal(r) //nolint:gosec // credentials of a lease, for a pipe to a child
+		line, _ := json.Marshal(r)
 		_, err := program.in.Write(append(line, '\n'))
 		return err
 	}

@@ -34,9 +34,16 @@ func TestAClusterAndItsFaults(t *testing.T) {
 		name string
 		run  func(*testing.T, *world)
 	}{
-		{"relays", relays}, {"redis", redisFaults}, {"gateways", gatewayFaults}, {"disk", diskFull}, {"clients", clientFaults},
-		{"postgresql", postgresFaults}, {"failover", failover}, {"and back, after a freeze and in order", failoverBack},
-		{"a failover that failed on its way", failoverFailed}, {"sizes", sizes},
+		{"relays", relays},
+		{"redis", redisFaults},
+		{"gateways", gatewayFaults},
+		{"disk", diskFull},
+		{"clients", clientFaults},
+		{"postgresql", postgresFaults},
+		{"failover", failover},
+		{"and back, after a freeze and in order", failoverBack},
+		{"a failover that failed on its way", failoverFailed},
+		{"sizes", sizes},
 	} {
 		part.run(t, w)
 		if t.Failed() {

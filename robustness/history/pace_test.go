@@ -13,14 +13,22 @@ func TestTimeThatWasLostDoesNotPass(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ from, d, after int64 }{
-		{0, 50, 50}, {0, 100, 100}, {0, 125, 150}, {0, 150, 200}, {150, 25, 200}, {150, 135, 310},
-		{0, 350, 400}, {0, 351, 501}, {400, 1, 501}, {600, 7, 607},
+		{0, 50, 50},
+		{0, 100, 100},
+		{0, 125, 150},
+		{0, 150, 200},
+		{150, 25, 200},
+		{150, 135, 310},
+		{0, 350, 400},
+		{0, 351, 501},
+		{400, 1, 501},
+		{600, 7, 607},
 	} {
 		if got := paces.After(c.from, c.d); got != c.after {
 			t.Errorf("%d after %d is %d, want %d", c.d, c.from, got, c.after)
 		}
 	}
-	if got := (Paces)(nil).After(7, 8); got != 15 {
+	if got := Paces(nil).After(7, 8); got != 15 {
 		t.Errorf("without a yardstick: %d", got)
 	}
 }

@@ -29,12 +29,12 @@ type Client struct {
 // Handle is a lease that knows in this process when it is over.
 type Handle interface {
 	leasing.HeldLease
-	ownedLease
+	anyLease
 	ReleaseAsync()
 }
 
-// ownedLease is a lease with a handle, or one that its reference stands for.
-type ownedLease interface {
+// anyLease is a lease with a handle, or one that its reference stands for.
+type anyLease interface {
 	Ref() leasing.Ref
 	Deadline() clock.Instant // that its holder relies on
 	Extend(ctx context.Context, ttl time.Duration) error
@@ -176,7 +176,7 @@ func (p *player) once(ctx context.Context, random *rand.Rand) error {
 	return err
 }
 
-func (p *player) acquire(ctx context.Context, r leasing.Request, random *rand.Rand) (ownedLease, error) {
+func (p *player) acquire(ctx context.Context, r leasing.Request, random *rand.Rand) (anyLease, error) {
 	wait := leasing.Wait(random.IntN(4) > 0)
 	if p.Handle != nil && random.IntN(2) == 0 {
 		renewals := 0
@@ -190,7 +190,7 @@ func (p *player) acquire(ctx context.Context, r leasing.Request, random *rand.Ra
 }
 
 // have holds a lease for a while, and ends it in one of several ways.
-func (p *player) have(ctx context.Context, l ownedLease, h *Hold, ttl time.Duration, random *rand.Rand) error {
+func (p *player) have(ctx context.Context, l anyLease, h *Hold, ttl time.Duration, random *rand.Rand) error {
 	handle, _ := l.(Handle)
 	for range random.IntN(4) {
 		pause := up(random, ttl/4)
@@ -229,7 +229,7 @@ func (p *player) have(ctx context.Context, l ownedLease, h *Hold, ttl time.Durat
 }
 
 // extend renews a lease. Until the answer, the holder relies on the previous deadline.
-func (p *player) extend(ctx context.Context, l ownedLease, ttl time.Duration) (alive bool, err error) {
+func (p *player) extend(ctx context.Context, l anyLease, ttl time.Duration) (alive bool, err error) {
 	asked, until := time.Now(), l.Deadline().Time()
 	err = l.Extend(ctx, ttl)
 	if now := time.Now(); errors.Is(err, leasing.ErrLost) && now.Before(until) && now.Before(asked.Add(ttl/2)) {

@@ -170,12 +170,16 @@ func (v Verdict) wrong(cfg Config) (said []string) {
 }
 
 func (v Verdict) String() string {
+	return fmt.Sprintf("%d leases: %d tokens came twice, %d fell, %d overlaps (at most %.1f ms), %d lost early, %d valid too long, %d released and not free; %s",
+		v.Leases, v.Duplicates, v.Falling, v.Overlaps, ms(v.Worst.Lasted), v.Early, v.Late, v.Kept, v.faults())
+}
+
+func (v Verdict) faults() string {
 	var faults []string
 	for _, name := range slices.Sorted(maps.Keys(v.Faults)) {
 		faults = append(faults, fmt.Sprintf("%d %s", v.Faults[name], name))
 	}
-	return fmt.Sprintf("%d leases: %d tokens came twice, %d fell, %d overlaps (at most %.1f ms), %d lost early, %d valid too long, %d released and not free; %s",
-		v.Leases, v.Duplicates, v.Falling, v.Overlaps, ms(v.Worst.Lasted), v.Early, v.Late, v.Kept, strings.Join(faults, ", "))
+	return strings.Join(faults, ", ")
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

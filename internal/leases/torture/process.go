@@ -130,7 +130,7 @@ func startProcess(t testing.TB, p part, take func(event)) process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0]) // which kills it if the test ends before it
+	cmd := exec.CommandContext(t.Context(), os.Args[0]) //nolint:gosec // this program, which kills it if the test ends before it
 	cmd.Env = append(os.Environ(), asProcess+"="+string(text))
 	var said strings.Builder
 	cmd.Stderr = &said
@@ -158,7 +158,7 @@ func startProcess(t testing.TB, p part, take func(event)) process {
 				take(e)
 			}
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			err = nil
 		}
 		if err = errors.Join(err, cmd.Wait()); err != nil {

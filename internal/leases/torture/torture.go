@@ -120,7 +120,6 @@ func Play(t testing.TB, cfg Config) Verdict {
 func play(t testing.TB, cfg Config, start func(testing.TB, part, func(event)) process) Verdict {
 	t.Helper()
 	f := NewField(t, cfg)
-	random := rand.New(rand.NewPCG(f.seed, 1))
 	part := f.part(t)
 	alone := func(as role) {
 		part.Role, part.Addrs = as, addrs(f.Servers)
@@ -133,7 +132,7 @@ func play(t testing.TB, cfg Config, start func(testing.TB, part, func(event)) pr
 		alone(first)
 	}
 	for range f.Processes {
-		part.Addrs, part.Seed = f.Connect(t), random.Uint64()
+		part.Addrs, part.Seed = f.Connect(t), f.random.Uint64()
 		f.processes[len(f.processes)-1].process = start(t, part, f.judge.take)
 	}
 	ctx, done := context.WithTimeout(t.Context(), f.For+more)
@@ -161,7 +160,7 @@ func play(t testing.TB, cfg Config, start func(testing.TB, part, func(event)) pr
 // Field is the servers of a run, the links to them, and their faults.
 type Field struct {
 	Config
-	seed      uint64
+	random    *rand.Rand
 	judge     *judge
 	processes []*reached
 }
@@ -189,13 +188,16 @@ func NewField(t testing.TB, cfg Config) *Field {
 	if cfg.Longest == 0 {
 		cfg.Longest = 4 * cfg.TTL
 	}
-	f := &Field{Config: cfg, seed: *Seed, judge: newJudge()}
-	if f.seed == 0 {
-		f.seed = rand.Uint64()
+	seed := *Seed
+	if seed == 0 {
+		seed = rand.Uint64()
 	}
-	t.Logf("seed %d", f.seed)
-	return f
+	t.Logf("seed %d", seed)
+	return &Field{Config: cfg, random: rand.New(rand.NewPCG(seed, 1)), judge: newJudge()}
 }
+
+// Faults says which faults there were, and how many.
+func (f *Field) Faults() string { return f.judge.judged().faults() }
 
 // addrs are the servers' own.
 func addrs(servers []Server) (all []string) {
@@ -231,13 +233,12 @@ func (f *Field) Connect(t testing.TB) (through []string) {
 // Torment injects faults into the servers and between them and the processes until ctx ends, and repairs each.
 func (f *Field) Torment(ctx context.Context, t testing.TB) {
 	var all sync.WaitGroup
-	random := rand.New(rand.NewPCG(f.seed, 2))
 	for _, s := range f.Servers {
-		own := rand.New(rand.NewPCG(random.Uint64(), 3))
+		own := rand.New(rand.NewPCG(f.random.Uint64(), 2))
 		all.Go(func() { f.repeat(ctx, t, own, func() (Fault, time.Duration) { return f.ofServer(own, s) }) })
 	}
 	for _, p := range f.processes {
-		own := rand.New(rand.NewPCG(random.Uint64(), 4))
+		own := rand.New(rand.NewPCG(f.random.Uint64(), 3))
 		all.Go(func() { f.repeat(ctx, t, own, func() (Fault, time.Duration) { return f.ofProcess(own, p) }) })
 	}
 	all.Wait()

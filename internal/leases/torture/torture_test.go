@@ -70,7 +70,7 @@ func TestAnOverlapIsWrongBeyondWhatIsAllowed(t *testing.T) {
 	t.Parallel()
 	j := newJudge()
 	for _, h := range []Hold{{Token: 1, Asked: 0, From: 1, To: 50}, {Token: 2, Asked: 20, From: 40, To: 90}} {
-		h.Resource, h.Asked, h.From, h.To = "r", h.Asked*time.Millisecond, h.From*time.Millisecond, h.To*time.Millisecond
+		h.Resource, h.Asked, h.From, h.To = "r", h.Asked*1e6, h.From*1e6, h.To*1e6 // milliseconds
 		j.take(event{Hold: &h})
 	}
 	for i := range enough {

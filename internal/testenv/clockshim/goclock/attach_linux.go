@@ -18,7 +18,7 @@ var kernels uintptr
 var (
 	shifted uintptr // address of its function
 	offset  *int64
-	next    uintptr // the function for other clocks; 0: the system call
+	next    uintptr //nolint:unused // the assembly reads it: the function for other clocks; 0: the system call
 )
 
 // attach maps the file with the offset, and puts the shifted clock in the place of the kernel's.
@@ -27,12 +27,12 @@ func attach(path string) error {
 	if err != nil {
 		return err
 	}
-	defer syscall.Close(fd)
+	defer func() { _ = syscall.Close(fd) }()
 	page, err := syscall.Mmap(fd, 0, int(unsafe.Sizeof(*offset)), syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
 		return err
 	}
-	offset, next = (*int64)(unsafe.Pointer(&page[0])), kernels
-	atomic.StoreUintptr(&kernels, shifted) // other threads read it
+	offset, next = (*int64)(unsafe.Pointer(&page[0])), kernels //nolint:gosec // the file has one int64
+	atomic.StoreUintptr(&kernels, shifted)                     // other threads read it
 	return nil
 }

@@ -12,7 +12,7 @@ package goclock
 
 import "syscall"
 
-func init() {
+func init() { //nolint:gochecknoinits // the import is the switch
 	path, ok := syscall.Getenv("FENCEGATE_CLOCK")
 	if !ok {
 		return
