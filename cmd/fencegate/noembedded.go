@@ -29,7 +29,7 @@ type noStack interface {
 	GatewayURL() string
 	AdminURL() string
 	DatabaseURL() string
-	Stop() error
+	Close() error
 }
 
 func startDemoStack(context.Context, bool, func(string)) (noStack, error) { return nil, errNoEmbedded }
