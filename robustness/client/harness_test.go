@@ -219,10 +219,10 @@ func (w *worker) takes(t *testing.T, on *world) *lease {
 		w.resources = []string{on.resource(t), w.resources[0]}
 		on.revoke(t, &lease{holding: holding{term: &term{grants: []fence.Grant{{Resource: w.resources[0]}}}}})
 	}
-	return w.takesAgain(t)
+	return w.takesAgain(t, on)
 }
 
-func (w *worker) takesAgain(t *testing.T) *lease {
+func (w *worker) takesAgain(t *testing.T, on *world) *lease {
 	t.Helper()
 	s := w.surfaces[w.cfg.Surfaces[0]]
 	all := w.resources
@@ -232,6 +232,13 @@ func (w *worker) takesAgain(t *testing.T) *lease {
 	l, op := w.acquire(t.Context(), s, ask{resources: all, ttl: stackTTL}, time.Minute)
 	if op.Outcome != history.Done {
 		t.Fatalf("%+v", op)
+	}
+	for _, g := range l.grants {
+		var fenced int64
+		must(t, on.admin.QueryRow(t.Context(), "SELECT token FROM fence.resources WHERE resource = $1", g.Resource).Scan(&fenced))
+		if int64(g.Token) != fenced {
+			t.Errorf("the token of %s is %d, and its fence stands at %d", g.Resource, g.Token, fenced)
+		}
 	}
 	t.Cleanup(l.forget)
 	return l

@@ -69,7 +69,7 @@ func writtenIsRead(t *testing.T, w *world, name string) {
 			t.Errorf("seed %d: a stale write is answered %s: %v", seed, outcome, err)
 		}
 		l.forget()
-		second := k.takesAgain(t)
+		second := k.takesAgain(t, w)
 		if first, then := l.grants[0].Token, second.grants[0].Token; first < 1 || then <= first {
 			t.Errorf("seed %d: token %d after %d", seed, then, first)
 		}
@@ -184,7 +184,7 @@ func writtenOnce(t *testing.T, w *world) {
 			t.Errorf("read %q, %q, %v", saw, wrong, err)
 		}
 		k.release(bounded(t), l)
-		l = k.takesAgain(t)
+		l = k.takesAgain(t, w)
 	}
 	if len(first) < 2 || len(first) > 3 {
 		t.Errorf("%d objects for six leases", len(first))
@@ -202,7 +202,7 @@ func oneLeaseOfAKey(t *testing.T, w *world) {
 		}
 	}
 	w.revoke(t, l)
-	k.release(bounded(t), k.takesAgain(t))
+	k.release(bounded(t), k.takesAgain(t, w))
 	k.renew(bounded(t), l)
 	ops, err := (&history.Reader{Path: k.cfg.History}).Next()
 	must(t, err)
@@ -224,7 +224,7 @@ func postgresLeases(t *testing.T) {
 	w.judged(t)
 	k := w.worker(t, "library", 1)
 	k.resources = []string{"robust/r0-pg"}
-	l := k.takesAgain(t)
+	l := k.takesAgain(t, w)
 	w.row(t, l.grants[0])
 	refusedAsHeld(t, k, l)
 	if !k.read(bounded(t), l) || !k.write(bounded(t), l, &pause{w: k}) {
@@ -234,7 +234,7 @@ func postgresLeases(t *testing.T) {
 	if !k.release(bounded(t), l) {
 		t.Error("not released")
 	}
-	second := k.takesAgain(t)
+	second := k.takesAgain(t, w)
 	if outcome, err := l.writes(bounded(t), "stale", nil, nil); outcome != history.Refused {
 		t.Errorf("%s: %v", outcome, err)
 	}
