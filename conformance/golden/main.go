@@ -54,7 +54,7 @@ func run(ctx context.Context, only string, record bool) (differ int, err error) 
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, w.close()) }()
+	defer func() { err = errors.Join(err, w.Close()) }()
 	var failed error
 	for _, s := range list {
 		began := time.Now()

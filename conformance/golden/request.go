@@ -120,9 +120,9 @@ func (r *request) describe(t *transcript) {
 
 // send sends the request.
 func (r *request) send(ctx context.Context, w *world) {
-	addr := w.s3
+	addr := w.gateway.S3
 	if r.api {
-		addr = w.api
+		addr = w.gateway.API
 	}
 	sent := r.bytes(ctx, addr)
 	for _, c := range r.changes {

@@ -92,7 +92,7 @@ func (p *player) derive(s *step, text string) {
 // raw sends bytes to the port of the API or of S3.
 func (p *player) raw(_ *step, text string) {
 	port, text, _ := strings.Cut(text, " ")
-	addr := map[string]string{"api": p.w.api, "s3": p.w.s3}[port]
+	addr := map[string]string{"api": p.w.gateway.API, "s3": p.w.gateway.S3}[port]
 	sent := must(unquoted(text))
 	p.t.linef("=== %.60q", sent)
 	p.t.answer(exchange(p.ctx, addr, http.MethodGet, []byte(sent), false))
@@ -107,7 +107,8 @@ func (p *player) rows(_ *step, sql string) {
 
 // help writes the help of a command and of those under it.
 func (p *player) help(command []string) {
-	out := string(must(exec.CommandContext(p.ctx, p.w.binary, append(command, "--help")...).CombinedOutput()))
+	program := must(p.w.Program(p.ctx))
+	out := string(must(exec.CommandContext(p.ctx, program, append(command, "--help")...).CombinedOutput()))
 	p.t.part("fencegate " + strings.Join(command, " "))
 	p.t.prefixed("", out)
 	_, list, _ := strings.Cut(out, "Available Commands:\n")
@@ -139,7 +140,7 @@ func (p *player) metrics(s *step, _ string) {
 
 // login opens a session with parameters, NAME=VALUE.
 func (p *player) login(s *step, text string) {
-	parameters := map[string]string{"database": database}
+	parameters := map[string]string{"database": p.w.pg.Database.Name}
 	for _, part := range p.parts(s, text) {
 		if name, value, found := strings.Cut(part, "="); found {
 			parameters[name] = value
@@ -158,7 +159,7 @@ func (p *player) login(s *step, text string) {
 // connect opens a connection without a startup message.
 func (p *player) connect(_ *step, title string) {
 	p.t.linef("=== %s", title)
-	conn := dial(p.ctx, p.w.pgPort)
+	conn := dial(p.ctx, p.w.gateway.PG)
 	p.sessions = append(p.sessions, &session{t: p.t, conn: conn, front: pgproto3.NewFrontend(conn, conn)})
 }
 
