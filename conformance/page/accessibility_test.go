@@ -8,15 +8,12 @@ import (
 
 	"github.com/chromedp/cdproto/accessibility"
 	"github.com/chromedp/chromedp"
-
-	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // readsAloud checks Chromium's accessibility tree: each control,
 // region and table column has a name, and the headings exist.
 func readsAloud(t *testing.T, browser chromium) {
-	pg := testenv.Postgres(t)
-	g := serve(t, pg.GatewayURL, "--lock", "postgres")
+	g := browser.alone(t)
 	g.hold("", "orders/1001", "worker A", 10*time.Minute)
 	b := browser.open(t, g.base, "/")
 	b.live()

@@ -19,8 +19,11 @@ import (
 // patience bounds each wait for a change of the page.
 const patience = 30 * time.Second
 
-// chromium is a browser.
-type chromium struct{ ctx context.Context }
+// chromium is a browser, and the program that it looks at.
+type chromium struct {
+	ctx     context.Context
+	program string
+}
 
 // startChromium starts a headless browser, which ends with the test.
 func startChromium(t *testing.T) chromium {
@@ -41,7 +44,7 @@ func startChromium(t *testing.T) chromium {
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatal(err)
 	}
-	return chromium{ctx}
+	return chromium{ctx: ctx}
 }
 
 // tab is a page of the browser, with its own cookies.

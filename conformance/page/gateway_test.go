@@ -5,12 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,106 +13,36 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencegate/fencegate/client"
-	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/stack"
+	"github.com/fencegate/fencegate/internal/stack/stacktest"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 func TestMain(m *testing.M) { testenv.VerifyMain(m) }
 
-// binary builds fencegate, once. Its folder is removed when this process ends.
-var binary = sync.OnceValues(func() (path string, err error) {
-	dir, err := os.MkdirTemp("", "fencegate-page-")
-	if err != nil {
-		return "", err
-	}
-	if err := child.RemoveAtDeath(dir); err != nil {
-		return "", errors.Join(err, os.RemoveAll(dir))
-	}
-	path = filepath.Join(dir, "fencegate")
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "./cmd/fencegate")
-	build.Dir, build.Stderr = "../..", os.Stderr
-	return path, build.Run()
-})
-
-func fencegate(t *testing.T) string {
-	t.Helper()
-	path, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // gateway is a process of fencegate serve.
 type gateway struct {
+	*stack.GatewayProcess
+
 	t    *testing.T
 	base string // of the API and the page
-	pg   string // URL of the PostgreSQL port
 	http *http.Client
-
-	process *child.Process
 }
 
-// serve starts a gateway before a database, with further flags.
-func serve(t *testing.T, postgres string, flags ...string) *gateway {
+// serve starts a gateway before a database.
+func (c chromium) serve(t *testing.T, cfg stack.GatewayConfig) *gateway {
 	t.Helper()
-	dir := t.TempDir()
-	master := filepath.Join(dir, "master")
-	if err := os.WriteFile(master, []byte("page:"+strings.Repeat("4f", 32)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	logs, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	api, pg := freeAddr(t), freeAddr(t)
-	p, err := child.Start(child.Spec{
-		Path: fencegate(t), Log: logs, Env: append(os.Environ(), "FENCEGATE_POSTGRES_URL="+postgres),
-		Args: append([]string{"serve", "--api-listen", api, "--pg-listen", pg, "--master-key-file", master, "--max-ttl", "1h", "--drain-timeout", "1s"}, flags...),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg.Program, cfg.Flags = c.program, append(cfg.Flags, "--max-ttl", "1h", "--drain-timeout", "1s")
 	transport := &http.Transport{}
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		p.Stop(10 * time.Second)
-		_ = logs.Close()
-		if t.Failed() {
-			said, _ := os.ReadFile(logs.Name())
-			t.Logf("the gateway said:\n%s", said)
-		}
-	})
-	g := &gateway{t: t, base: "http://" + api, pg: pg, http: &http.Client{Transport: transport}, process: p}
-	g.awaitReady(p.Done())
-	return g
+	t.Cleanup(transport.CloseIdleConnections)
+	g := stacktest.Serve(t, stacktest.New(t), cfg)
+	return &gateway{GatewayProcess: g, t: t, base: "http://" + g.API, http: &http.Client{Transport: transport}}
 }
 
-func freeAddr(t *testing.T) string {
+// alone starts a gateway whose leases are PostgreSQL's.
+func (c chromium) alone(t *testing.T, flags ...string) *gateway {
 	t.Helper()
-	port, err := child.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-}
-
-func (g *gateway) awaitReady(ended <-chan struct{}) {
-	g.t.Helper()
-	ctx, cancel := context.WithTimeout(g.t.Context(), time.Minute)
-	defer cancel()
-	for {
-		if _, err := g.api("").Ready(ctx); err == nil {
-			return
-		}
-		select {
-		case <-ended:
-			g.t.Fatal("the gateway ended")
-		case <-ctx.Done():
-			g.t.Fatal("the gateway is not ready")
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+	return c.serve(t, stack.GatewayConfig{URL: testenv.Postgres(t).GatewayURL, Flags: flags})
 }
 
 // api is the client with a token.
@@ -172,7 +97,7 @@ func (g *gateway) writeStale(pg testenv.PG, stale client.Lease) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	host, port, _ := net.SplitHostPort(g.pg)
+	host, port, _ := net.SplitHostPort(g.PG)
 	number, _ := strconv.ParseUint(port, 10, 16)
 	cfg.Host, cfg.Port, cfg.Fallbacks, cfg.TLSConfig = host, uint16(number), nil, nil
 	cfg.RuntimeParams["application_name"] = "invoices"

@@ -5,9 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -17,14 +15,20 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/stack"
+	"github.com/fencegate/fencegate/internal/stack/stacktest"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // One browser serves all views, because its start takes longer than a view.
 func TestThePageInABrowser(t *testing.T) {
 	t.Parallel()
+	program, err := stacktest.New(t).Program(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	b := startChromium(t)
+	b.program = program
 	for name, test := range map[string]func(t *testing.T, b chromium){
 		"who holds what and who was refused is shown live": showsLive,
 		"the search takes the beginning of names":          searches,
@@ -54,7 +58,7 @@ func showsLive(t *testing.T, browser chromium) {
 	pg := testenv.Postgres(t)
 	guard(t, pg)
 	nodes := testenv.Redis(t, 3)
-	g := serve(t, pg.GatewayURL, "--redis", strings.Join(nodes.Addrs, ","), "--redis-prefix", nodes.Prefix, "--init", "--node-timeout", "5s")
+	g := browser.serve(t, stack.GatewayConfig{URL: pg.GatewayURL, Redis: nodes.Addrs, Flags: []string{"--redis-prefix", nodes.Prefix}})
 	stale := g.hold("", "orders/1001", "worker A", 10*time.Minute)
 	g.release(stale)
 	b := browser.open(t, g.base, "/")
@@ -76,7 +80,7 @@ func showsLive(t *testing.T, browser chromium) {
 }
 
 func searches(t *testing.T, browser chromium) {
-	g := serve(t, testenv.Postgres(t).GatewayURL, "--lock", "postgres")
+	g := browser.alone(t)
 	g.hold("", "orders/1001", "worker A", 10*time.Minute)
 	g.hold("", "invoices/7", "worker B", 10*time.Minute)
 	b := browser.open(t, g.base, "/")
@@ -93,7 +97,7 @@ func searches(t *testing.T, browser chromium) {
 }
 
 func revokes(t *testing.T, browser chromium) {
-	g := serve(t, testenv.Postgres(t).GatewayURL, "--lock", "postgres")
+	g := browser.alone(t)
 	held := g.hold("", "orders/1001", "worker A", 10*time.Minute)
 	b := browser.open(t, g.base, "/")
 	b.live()
@@ -115,7 +119,7 @@ func revokes(t *testing.T, browser chromium) {
 }
 
 func revokesByKeyboard(t *testing.T, browser chromium) {
-	g := serve(t, testenv.Postgres(t).GatewayURL, "--lock", "postgres")
+	g := browser.alone(t)
 	g.hold("", "orders/1001", "worker A", 10*time.Minute)
 	g.hold("", "orders/1002", "worker B", 10*time.Minute)
 	b := browser.open(t, g.base, "/")
@@ -154,7 +158,7 @@ func logsIn(t *testing.T, browser chromium) {
 	if err := os.WriteFile(file, fmt.Appendf(nil, principals, digest("token of ops"), digest("token of shop")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g := serve(t, testenv.Postgres(t).GatewayURL, "--lock", "postgres", "--principals", file)
+	g := browser.alone(t, "--principals", file)
 	g.hold("token of ops", "orders/1001", "worker A", 10*time.Minute)
 	g.hold("token of ops", "invoices/7", "worker B", 10*time.Minute)
 	b := browser.open(t, g.base, "/")
@@ -193,16 +197,16 @@ func (b *tab) wantHidden() {
 
 // The gateway stands still and sends nothing, but its connections stay open.
 func saysSilence(t *testing.T, browser chromium) {
-	g := serve(t, testenv.Postgres(t).GatewayURL, "--lock", "postgres")
+	g := browser.alone(t)
 	b := browser.open(t, g.base, "/")
 	b.live()
 	g.hold("", "orders/1001", "worker A", 10*time.Minute)
 	b.shows("#feed tr", "orders/1001")
 	b.until("the deadlines are shown", `/^9m/.test(document.querySelector("#held .left")?.textContent)`)
-	if err := g.process.Signal(syscall.SIGSTOP); err != nil {
+	if err := g.Process().Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	thaw := sync.OnceValue(func() error { return g.process.Signal(syscall.SIGCONT) })
+	thaw := sync.OnceValue(func() error { return g.Process().Signal(syscall.SIGCONT) })
 	t.Cleanup(func() { _ = thaw() })
 	b.shows("#live", "No word from the gateway for ")
 	b.until("no deadline is counted down", `document.querySelector("#held .left").textContent === "not known"`)
@@ -216,31 +220,13 @@ func saysSilence(t *testing.T, browser chromium) {
 }
 
 func saysAway(t *testing.T, browser chromium) {
-	dir, err := os.MkdirTemp("", "fencegate-page-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { // as root, PostgreSQL runs as another user
-		t.Fatal(err)
-	}
-	pg, err := pgserver.Start(t.Context(), pgserver.Config{Dir: filepath.Join(dir, "pg"), Ephemeral: true, Fast: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	kill := sync.OnceValue(pg.Kill)
-	t.Cleanup(func() { _ = kill() })
-	migrate := exec.CommandContext(t.Context(), fencegate(t), "migrate", "up")
-	migrate.Env = append(os.Environ(), "FENCEGATE_POSTGRES_URL="+pg.URL("postgres"))
-	if out, err := migrate.CombinedOutput(); err != nil {
-		t.Fatalf("migrate up: %v: %s", err, out)
-	}
-	g := serve(t, pg.URL("postgres"), "--lock", "postgres")
+	pg := stacktest.Postgres(t, stacktest.New(t), stack.PostgresConfig{})
+	g := browser.serve(t, stack.GatewayConfig{URL: pg.As(stack.Gateway)})
 	g.hold("", "orders/1001", "worker A", 10*time.Minute)
 	b := browser.open(t, g.base, "/")
 	b.live()
 	b.shows("#held", "orders/1001")
-	if err := kill(); err != nil {
+	if err := pg.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	b.shows("#now .alert[role=alert]", "PostgreSQL is away.", "no lease is granted")

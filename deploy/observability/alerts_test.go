@@ -215,7 +215,11 @@ func TestEachAlertFires(t *testing.T) {
 	w.answered()
 
 	// A transaction holds the fence's row, so raising times out.
-	tx, err := w.pg.Pool(t).Begin(t.Context())
+	pool, err := w.pg.Pool(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -223,7 +223,4 @@ func (g *GatewayProcess) Get(ctx context.Context, path string) ([]byte, error) {
 }
 
 // LogTail is the end of the gateway's log, for an error.
-func (g *GatewayProcess) LogTail() string {
-	text, _ := os.ReadFile(g.Log)
-	return "\n" + string(text[max(0, len(text)-2000):])
-}
+func (g *GatewayProcess) LogTail() string { return tail(g.Log) }

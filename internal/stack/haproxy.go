@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/fencegate/fencegate/internal/child"
 )
@@ -38,27 +37,16 @@ func (s *Stack) HAProxy(ctx context.Context, config string, at Ports, gateways .
 			name+":7480 check port 7070", g.S3+" check port "+api).Replace(own)
 	}
 	file := filepath.Join(s.Dir, "haproxy.cfg")
-	if err := os.WriteFile(file, []byte(own), 0o600); err != nil { //nolint:gosec // in the stack's own folder
+	if err := os.WriteFile(file, []byte(own), 0o600); err != nil {
 		return err
 	}
 	if out, err := exec.CommandContext(ctx, program, "-c", "-f", file).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", config, err, out)
 	}
-	log, err := os.Create(filepath.Join(s.Dir, "haproxy.log"))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = log.Close() }()
-	process, err := child.Start(child.Spec{Path: program, Args: []string{"-db", "-f", file}, Log: log})
-	if err != nil {
-		return err
-	}
-	s.AtClose(func() error { process.Kill(); return nil })
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
 	balancer := GatewayProcess{Ports: at, name: "HAProxy"}
-	return process.Ready(ctx, func(ctx context.Context) error {
+	_, err = s.Run(ctx, "haproxy", child.Spec{Path: program, Args: []string{"-db", "-f", file}}, func(ctx context.Context) error {
 		_, err := balancer.Get(ctx, "/readyz")
 		return err
 	})
+	return err
 }

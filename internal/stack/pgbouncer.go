@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/fencegate/fencegate/internal/child"
 )
@@ -70,12 +69,8 @@ func (p *Postgres) PgBouncer(ctx context.Context, cfg PgBouncerConfig) (*PgBounc
 			return nil, err
 		}
 	}
-	process, err := child.Start(child.Spec{Path: path, Args: []string{"-q", ini}, Dir: p.stack.Dir, Credential: p.Owner(), StopSignal: syscall.SIGINT})
-	if err != nil {
-		return nil, err
-	}
-	p.stack.AtClose(func() error { process.Stop(3 * time.Second); return nil })
-	err = process.Ready(ctx, func(ctx context.Context) error {
+	spec := child.Spec{Path: path, Args: []string{"-q", ini}, Dir: p.stack.Dir, Credential: p.Owner(), StopSignal: syscall.SIGINT}
+	process, err := p.stack.Run(ctx, "pgbouncer-"+own, spec, func(ctx context.Context) error {
 		var d net.Dialer
 		conn, err := d.DialContext(ctx, "tcp", addr)
 		if err != nil {

@@ -11,7 +11,40 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/child"
 )
+
+// Run starts a server, whose output goes into a file named log in a folder of its name, and returns when look succeeds.
+// The error has the end of the log.
+func (s *Stack) Run(ctx context.Context, name string, spec child.Spec, look func(context.Context) error) (*child.Process, error) {
+	dir, err := s.folder(name)
+	if err != nil {
+		return nil, err
+	}
+	if spec.Log, err = os.Create(filepath.Join(dir, "log")); err != nil {
+		return nil, err
+	}
+	defer func() { _ = spec.Log.Close() }()
+	process, err := child.Start(spec)
+	if err != nil {
+		return nil, err
+	}
+	s.AtClose(func() error { process.Stop(10 * time.Second); return nil })
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := process.Ready(ctx, look); err != nil {
+		return nil, fmt.Errorf("%s is not ready: %w%s", name, err, tail(spec.Log.Name()))
+	}
+	return process, nil
+}
+
+// tail is the end of a file, for an error.
+func tail(file string) string {
+	text, _ := os.ReadFile(file)
+	return "\n" + string(text[max(0, len(text)-2000):])
+}
 
 // Program builds fencegate, as its users do, and returns its path. It builds once.
 func (s *Stack) Program(ctx context.Context) (string, error) {

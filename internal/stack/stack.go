@@ -1,8 +1,8 @@
 //go:build unix
 
 // Package stack starts what fencegate works with: PostgreSQL alone, with a standby, or behind PgBouncer; Redis nodes;
-// gateways in this process, or as processes; blob stores. `fencegate dev`, the demo, benchmarks, conformance checks and
-// the cluster of package robustness are made of it.
+// gateways in this process, or as processes, alone or behind HAProxy; blob stores. `fencegate dev`, the demo,
+// benchmarks, conformance checks and the cluster of package robustness are made of it.
 //
 // The guarantee: a part that a method returned serves. It listens on loopback only, keeps its address over restarts,
 // and its passwords are random, in files that only their owner can read. Close stops everything, last started first;

@@ -4,12 +4,14 @@
 package stacktest
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/fencegate/fencegate/internal/stack"
 )
 
-// New returns a stack that ends with the test.
+// New returns a stack that ends with the test. If the test fails, it logs the ends of its servers' logs.
 func New(t testing.TB) *stack.Stack {
 	t.Helper()
 	s, err := stack.New("")
@@ -17,6 +19,12 @@ func New(t testing.TB) *stack.Stack {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		logs, _ := filepath.Glob(filepath.Join(s.Dir, "*", "log"))
+		for _, file := range logs {
+			if text, err := os.ReadFile(file); err == nil && t.Failed() {
+				t.Logf("%s:\n%s", file, text[max(0, len(text)-2000):])
+			}
+		}
 		if err := s.Close(); err != nil {
 			t.Errorf("close the stack: %v", err)
 		}
@@ -34,17 +42,12 @@ func Postgres(t testing.TB, s *stack.Stack, cfg stack.PostgresConfig) *stack.Pos
 	return pg
 }
 
-// Serve starts a gateway in the stack, and logs the end of its log if the test fails.
+// Serve starts a gateway in the stack.
 func Serve(t testing.TB, s *stack.Stack, cfg stack.GatewayConfig) *stack.GatewayProcess {
 	t.Helper()
 	g, err := s.Serve(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(g.LogTail())
-		}
-	})
 	return g
 }
