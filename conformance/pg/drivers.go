@@ -20,12 +20,12 @@ import (
 
 const python = "/usr/bin/python3 "
 
-// drivers are scripts, and commands that show whether they can be run. cases: a script writes in each way that its
-// driver has, directly and through the relay. Each also writes with only what `fencegate run` provides, in the ways of
-// columns; deaf: it does not get the grant by variables, so that a write is refused.
+// drivers are scripts, each with a command that shows whether it can be run. A script with cases writes in each way of
+// its driver, directly and through the relay. Every script writes with only what `fencegate run` provides, too:
+// variables, and a URL. noVariables: the driver ignores the variables, so that the write is refused.
 var drivers = []struct {
-	script, there string
-	cases, deaf   bool
+	script, there      string
+	cases, noVariables bool
 }{
 	{script: "sh psql.sh", there: "command -v psql"},
 	{python + "with_psycopg3.py", python + "-c 'import psycopg'", true, false},
@@ -39,7 +39,7 @@ var drivers = []struct {
 	{"java -cp /usr/share/java/postgresql.jar Jdbc.java", "command -v javac && test -e /usr/share/java/postgresql.jar", true, false},
 	{script: "go run ./godriver pgx"},
 	{script: "go run ./godriver postgres"},
-	{script: "go run -C oldpgx ../godriver/main.go pgx", deaf: true}, // pgx 5.7.5 and later read PGOPTIONS
+	{script: "go run -C oldpgx ../godriver/main.go pgx", noVariables: true}, // pgx 5.7.5 and later read PGOPTIONS
 	{script: "go run -C ../../../examples/orm ./withrun sqlx"},
 	{script: "go run -C ../../../examples/orm ./withrun gorm"},
 }
@@ -94,7 +94,7 @@ func compareDrivers(ctx context.Context, folder string, all, poolers bool) (wron
 	}
 	fmt.Println("\n| driver, with its defaults | by PGOPTIONS | by its URL (`--pg-url-env`, `JDBC_URL`) |\n|---|---|---|")
 	for _, d := range there {
-		n, err := w.compareDefaults(ctx, folder, d.script, d.deaf)
+		n, err := w.compareDefaults(ctx, folder, d.script, d.noVariables)
 		if err != nil {
 			return wrong, err
 		}
@@ -154,7 +154,7 @@ func (w *world) compareCases(ctx context.Context, folder, script string) (wrong 
 
 // compareDefaults runs a script as the command of a run with each grant, and without a run but at the port, and prints
 // a row.
-func (w *world) compareDefaults(ctx context.Context, folder, script string, deaf bool) (wrong int, err error) {
+func (w *world) compareDefaults(ctx context.Context, folder, script string, noVariables bool) (wrong int, err error) {
 	port, err := strconv.Atoi(w.relay.port)
 	if err != nil {
 		return 0, err
@@ -177,7 +177,7 @@ func (w *world) compareDefaults(ctx context.Context, folder, script string, deaf
 	}
 	row := []string{got["current"].driver}
 	for _, way := range []string{"variables", "url"} {
-		cell, ignored := "yes", deaf && way == "variables"
+		cell, ignored := "yes", noVariables && way == "variables"
 		if ignored {
 			cell = "no, it ignores them: `ZF002`"
 		}

@@ -8,7 +8,7 @@
 // docs/frameworks.md lists for it.
 //
 // With -suites the test suites of PostgreSQL 15 and of pgx run both ways, each on a new server: every test must have
-// the same outcome, except for those in [expected].
+// the same outcome, except for those that a suite expects to differ.
 //
 // It prints tables, and exits with 1 if something differs.
 package main

@@ -113,19 +113,7 @@ func (sdk) close() error { return nil }
 
 func (s sdk) call(ctx context.Context, operation string, in input) (a answer, err error) {
 	if in.Pages {
-		in.Pages, in.MaxKeys = false, 1
-		for all := a.Contents; ; {
-			if a, err = s.call(ctx, operation, in); err != nil {
-				return a, err
-			}
-			a.Contents = append(all, a.Contents...)
-			if all = a.Contents; !a.IsTruncated {
-				return a, nil
-			}
-			if in.ContinuationToken = a.NextContinuationToken; operation == "ListObjects" {
-				in.Marker = all[len(all)-1].Key
-			}
-		}
+		return s.pages(ctx, operation, in)
 	}
 	method := reflect.ValueOf(s.Client).MethodByName(operation)
 	if strings.HasPrefix(operation, "Presign") {
@@ -156,6 +144,24 @@ func (s sdk) call(ctx context.Context, operation string, in input) (a answer, er
 		return a, err
 	}
 	return a, translate(results[0].Interface(), &a)
+}
+
+// pages lists in pages of one key.
+func (s sdk) pages(ctx context.Context, operation string, in input) (all answer, err error) {
+	in.Pages, in.MaxKeys = false, 1
+	for {
+		page, err := s.call(ctx, operation, in)
+		if err != nil {
+			return all, err
+		}
+		all.Contents = append(all.Contents, page.Contents...)
+		if !page.IsTruncated {
+			return all, nil
+		}
+		if in.ContinuationToken = page.NextContinuationToken; operation == "ListObjects" {
+			in.Marker = all.Contents[len(all.Contents)-1].Key
+		}
+	}
 }
 
 func translate(from, to any) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
@@ -179,6 +180,8 @@ var reads = []namedCase{
 		return errors.Join(err, same("it has a checksum", a.ChecksumSHA256 != "", true))
 	}},
 }
+
+var cases = slices.Concat(writes, reads)
 
 func (s session) do(operation string, in input) (answer, error) {
 	in.Bucket = bucket

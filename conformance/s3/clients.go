@@ -83,7 +83,7 @@ func runClients(ctx context.Context, all bool) (wrong int, err error) {
 		columns = append(columns, func(name string, writes bool) (string, int) { return got.cell(name, known[c.name+" "+name], writes) })
 	}
 	fmt.Println(rowOf(head) + "\n|" + strings.Repeat("---|", len(head)))
-	for i, one := range append(slices.Clone(writes), reads...) {
+	for i, one := range cases {
 		row := []string{one.name}
 		for _, column := range columns {
 			text, n := column(one.name, i < len(writes))
@@ -138,7 +138,7 @@ func (o outcomes) ofCases(ctx context.Context, grant string, s session, open fun
 		return err
 	}
 	s.ctx, s.current = ctx, grant == "current"
-	for _, one := range append(slices.Clone(writes), reads...) {
+	for _, one := range cases {
 		o.put(one.name, grant, outcome(one.do(s)))
 	}
 	return s.close()
@@ -156,7 +156,7 @@ func (o outcomes) ofScript(ctx context.Context, script, grant string, env []stri
 	}
 	for line := range strings.Lines(string(out)) {
 		name, outcome, found := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
-		if _, twice := o[name][grant]; !found || twice || !slices.ContainsFunc(append(slices.Clone(writes), reads...), func(c namedCase) bool { return c.name == name }) {
+		if _, twice := o[name][grant]; !found || twice || !slices.ContainsFunc(cases, func(c namedCase) bool { return c.name == name }) {
 			return fmt.Errorf("it said %q", line)
 		}
 		o.put(name, grant, outcome)

@@ -212,6 +212,7 @@ func (b *bench) try(ctx context.Context, t tool, kind runner.Kind) (got fared, e
 		Command: []string{"sh", "-c", fmt.Sprintf(twice, t.script)}, Environ: b.environ(t, key, file, said), OnLost: runner.Warn, S3: runner.S3Access{Kind: kind},
 		Stdin: in, Stdout: answers, Stderr: os.Stderr, Say: func(string, ...any) {},
 	}
+	b.contacted() // by the tool before
 	ended := make(chan error, 1)
 	go func() {
 		_, err := runner.Run(ctx, cfg)
