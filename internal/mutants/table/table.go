@@ -57,7 +57,7 @@ type Run struct {
 const Overlap = "overlap"
 
 // All lists the mutants.
-var All = slices.Concat(grants, admission, clocked, service, tortured, fences, objects, outcomes, surfaces)
+var All = slices.Concat(grants, admission, clocked, service, tortured, fences, objects, outcomes, surfaces, modes)
 
 // Find returns the mutant of that name.
 func Find(name string) (Mutant, error) {
