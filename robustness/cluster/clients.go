@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/fencegate/fencegate/internal/child"
@@ -43,33 +42,23 @@ func (c *Cluster) ClientConfig(n int, seed uint64) (client.Config, error) {
 		WriterURL: address(stack.Writer, servers...), FenceURL: address(stack.Gateway, servers...),
 		Token: Token, Bucket: Bucket, OnceBucket: OnceBucket, Program: c.opts.Program, Python: c.opts.Python, PSQL: c.opts.PSQL,
 	}
+	reach := func(to string, ports stack.Ports) error {
+		own, err := c.portsOf(name, to, ports)
+		cfg.Gateways = append(cfg.Gateways, client.Gateway{
+			API: "http://" + own.API, PGURL: address(stack.Writer, own.PG), S3: "http://" + own.S3,
+		})
+		return err
+	}
 	for _, g := range c.Gateways {
-		if err := c.reach(&cfg, name, g.Name, [3]string{g.API, g.PG, g.S3}); err != nil {
+		if err := reach(g.Name, g.Ports); err != nil {
 			return cfg, err
 		}
 	}
 	if c.balancer != nil {
-		if err := c.reach(&cfg, name, "balancer", *c.balancer); err != nil {
-			return cfg, err
-		}
-		cfg.Balancer = &cfg.Gateways[len(cfg.Gateways)-1]
+		err = reach("balancer", *c.balancer)
+		cfg.Balancer = &cfg.Gateways[len(c.Gateways)]
 	}
-	return cfg, nil
-}
-
-// reach adds a gateway, or what stands in front of them, with its three ports.
-func (c *Cluster) reach(cfg *client.Config, from, to string, ports [3]string) error {
-	for i, port := range []string{"/api", "/pg", "/s3"} {
-		addr, err := c.way(from, to+port, ports[i])
-		if err != nil {
-			return err
-		}
-		ports[i] = addr
-	}
-	cfg.Gateways = append(cfg.Gateways, client.Gateway{
-		API: "http://" + ports[0], PGURL: address(stack.Writer, ports[1]), S3: "http://" + ports[2],
-	})
-	return nil
+	return cfg, err
 }
 
 // StartClient starts a client process with its own clock and folder.
@@ -127,15 +116,11 @@ func (k *Client) launch() error {
 		return errors.Join(err, in.Close())
 	}
 	defer theirOut.Close()
-	proc, err := k.start(theirs, theirOut)
-	if err != nil {
+	if _, err := k.start(theirs, theirOut); err != nil {
 		return errors.Join(err, in.Close(), out.Close())
 	}
 	k.in, k.reports = in, make(chan client.Report, 16)
-	go k.listen(proc, out, k.reports)
-	if err := child.Adopt(-proc.Pid(), syscall.SIGKILL); err != nil { // its children, too
-		return errors.Join(err, k.Kill())
-	}
+	go k.listen(out, k.reports)
 	cfg := k.Config
 	cfg.Life = k.Starts()
 	cfg.History = k.history(cfg.Life)
@@ -144,12 +129,12 @@ func (k *Client) launch() error {
 }
 
 // listen reads a process's reports until it ends.
-func (k *Client) listen(proc *child.Process, out *os.File, reports chan<- client.Report) {
+func (k *Client) listen(out *os.File, reports chan<- client.Report) {
 	defer out.Close()
 	for lines := bufio.NewReader(out); ; {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
-			break
+			return
 		}
 		var report client.Report
 		if err := json.Unmarshal(line, &report); err != nil {
@@ -160,9 +145,6 @@ func (k *Client) listen(proc *child.Process, out *os.File, reports chan<- client
 		default: // more than orders
 		}
 	}
-	<-proc.Done()
-	child.Disown(-proc.Pid())
-	_ = syscall.Kill(-proc.Pid(), syscall.SIGKILL) // its children
 }
 
 // ErrNoAnswer reports that a client did not answer an order in time.

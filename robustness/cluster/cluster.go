@@ -78,7 +78,7 @@ type Cluster struct {
 	files    string   // the folder of the blobs
 	blobEnv  []string // environment for processes that use them
 	pg       [2]*Postgres
-	balancer *[3]string // the addresses of its ports for the HTTP API, PostgreSQL and S3; nil: there is none
+	balancer *stack.Ports // without relays; nil: there is none
 
 	prefix   string     // of the keys in Redis; the database's own
 	failing  sync.Mutex // one failover at a time

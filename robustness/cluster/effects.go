@@ -22,12 +22,7 @@ func (c *Cluster) Setup(ctx context.Context, resources []string) error {
 
 // transact runs a transaction of the superuser on the primary.
 func (c *Cluster) transact(ctx context.Context, do func(pgx.Tx) error) error {
-	conn, err := c.Primary().Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	return pgx.BeginFunc(ctx, conn, do)
+	return c.Primary().session(ctx, func(conn *pgx.Conn) error { return pgx.BeginFunc(ctx, conn, do) })
 }
 
 // The table's triggers are ALWAYS, so a replica's role does not disable them. ALTER TABLE keeps out every other writer
@@ -50,21 +45,16 @@ const readEffects = `
 SELECT seq, register, value, overwrote, resource, token, coalesce(version::text, '') AS version, lsn::text AS lsn, wall
 FROM judged.effects WHERE seq > $1 ORDER BY seq`
 
-func effectsOf(ctx context.Context, p *Postgres, after int64) ([]judge.Effect, error) {
-	conn, err := p.Connect(ctx)
+func effectsOf(ctx context.Context, p *Postgres, after int64) (effects []judge.Effect, err error) {
+	err = p.session(ctx, func(conn *pgx.Conn) error {
+		rows, _ := conn.Query(ctx, readEffects, after) // CollectRows returns the error
+		effects, err = pgx.CollectRows(rows, pgx.RowToStructByPos[judge.Effect])
+		return err
+	})
 	if err != nil {
-		return nil, err
+		err = fmt.Errorf("effects of %s: %w", p.Name, err)
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	rows, err := conn.Query(ctx, readEffects, after)
-	if err != nil {
-		return nil, err
-	}
-	effects, err := pgx.CollectRows(rows, pgx.RowToStructByPos[judge.Effect])
-	if err != nil {
-		return nil, fmt.Errorf("effects of %s: %w", p.Name, err)
-	}
-	return effects, nil
+	return effects, err
 }
 
 // missing returns the effects in one list that are not in the other. A seq may be given again after a failover, but not

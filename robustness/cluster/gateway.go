@@ -2,8 +2,9 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"net"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -15,10 +16,9 @@ import (
 // Gateway is a fencegate serve with a supervisor, which restarts it 100 ms after any end.
 type Gateway struct {
 	process
+	stack.Ports // without a relay
 
-	API, PG, S3 string // host:port, without a relay
-
-	served  *stack.GatewayProcess // its files and ports; the supervisor has the process
+	served  *stack.GatewayProcess // its files; the supervisor has the process
 	ended   sync.WaitGroup
 	quit    chan struct{}
 	endings []string // unexpected ends
@@ -53,12 +53,12 @@ func (c *Cluster) startGateways(ctx context.Context) error {
 		g.served, err = c.stack.Gateway(ctx, stack.GatewayConfig{ //nolint:gosec // the secret of a server that lives for a run
 			Name: name, Program: c.opts.Program, URL: address(stack.Gateway, servers...), SQLURL: address(stack.SQL, servers...),
 			Redis: nodes, MasterKey: key, Token: Token, S3Secret: "robust-root-secret",
-			Flags: append([]string{"--blobs", blobs}, serve...), Env: append([]string{"TZ=UTC"}, c.blobEnv...),
+			Flags: append([]string{"--blobs", blobs, "--pg-proxy-from", balancerHost + "/32"}, serve...), Env: append([]string{"TZ=UTC"}, c.blobEnv...),
 		})
 		if err != nil {
 			return err
 		}
-		g.API, g.PG, g.S3 = g.served.API, g.served.PG, g.served.S3
+		g.Ports = g.served.Ports
 		if err := c.prepare(&g.process, name, ownClock, g.served.Spec); err != nil {
 			return err
 		}
@@ -77,7 +77,7 @@ func (c *Cluster) startGateways(ctx context.Context) error {
 			return fmt.Errorf("%w%s", err, lastLines(g.LogFile))
 		}
 	}
-	_, err := c.Tool(ctx, "buckets", "set", OnceBucket, "--gateway", "http://"+c.Gateways[0].API, "--rule", Rule, "--write-once", "1d")
+	_, err := c.Tool(ctx, "buckets", "set", OnceBucket, "--gateway", c.Gateways[0].URL(), "--rule", Rule, "--write-once", "1d")
 	return err
 }
 
@@ -143,10 +143,46 @@ func (g *Gateway) takeEndings() []string {
 	return endings
 }
 
+// balancerHost is the address that the balancer's connections come from.
+const balancerHost = "127.0.0.2"
+
 // startBalancer starts HAProxy in front of the gateways, with its own relays to them.
-func (c *Cluster) startBalancer(context.Context) error {
+func (c *Cluster) startBalancer(ctx context.Context) error {
 	if !c.opts.Balancer {
 		return nil
 	}
-	return errors.New("no balancer yet") // stack.HAProxy
+	root, err := stack.Root()
+	if err != nil {
+		return err
+	}
+	at, err := stack.FreePorts()
+	if err != nil {
+		return err
+	}
+	var gateways []stack.Ports
+	for i := range 3 { // haproxy.cfg names three
+		g := c.Gateways[i%len(c.Gateways)]
+		ports, err := c.portsOf("balancer", g.Name, g.Ports)
+		if err != nil {
+			return err
+		}
+		gateways = append(gateways, ports)
+	}
+	for _, link := range c.Net.Find("balancer", "") {
+		link.Source = net.ParseIP(balancerHost)
+	}
+	c.balancer = &at
+	return c.stack.HAProxy(ctx, filepath.Join(root, "deploy", "haproxy", "haproxy.cfg"), at, gateways...)
+}
+
+// portsOf returns a process's own addresses for a gateway's ports.
+func (c *Cluster) portsOf(from, to string, ports stack.Ports) (stack.Ports, error) {
+	for name, addr := range map[string]*string{"/api": &ports.API, "/pg": &ports.PG, "/s3": &ports.S3} {
+		way, err := c.way(from, to+name, *addr)
+		if err != nil {
+			return ports, err
+		}
+		*addr = way
+	}
+	return ports, nil
 }

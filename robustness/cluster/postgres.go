@@ -89,8 +89,8 @@ func (c *Cluster) startPostgres(ctx context.Context) error {
 	if err := database.Create(ctx, primary.server.URL("postgres")); err != nil {
 		return err
 	}
-	err := c.transact(ctx, func(tx pgx.Tx) (err error) {
-		c.prefix, err = pgfence.KeyPrefix(tx)(ctx)
+	err := primary.session(ctx, func(conn *pgx.Conn) (err error) {
+		c.prefix, err = pgfence.KeyPrefix(conn)(ctx)
 		return err
 	})
 	if err != nil {
@@ -312,14 +312,18 @@ func (p *Postgres) Connect(ctx context.Context) (*pgx.Conn, error) {
 	return pgx.ConnectConfig(ctx, cfg)
 }
 
-// says queries one value as the superuser.
-func says[T any](ctx context.Context, p *Postgres, sql string, args ...any) (T, error) {
-	var value T
+// session calls do with a superuser's session.
+func (p *Postgres) session(ctx context.Context, do func(*pgx.Conn) error) error {
 	conn, err := p.Connect(ctx)
 	if err != nil {
-		return value, err
+		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	err = conn.QueryRow(ctx, sql, args...).Scan(&value)
+	return do(conn)
+}
+
+// says queries one value as the superuser.
+func says[T any](ctx context.Context, p *Postgres, sql string, args ...any) (value T, err error) {
+	err = p.session(ctx, func(conn *pgx.Conn) error { return conn.QueryRow(ctx, sql, args...).Scan(&value) })
 	return value, err
 }

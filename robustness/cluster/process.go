@@ -121,48 +121,27 @@ func (p *process) Starts() int {
 }
 
 // Alive reports that the process has not ended.
-func (p *process) Alive() bool { return running(p.last()) }
-
-func running(p *child.Process) bool {
-	if p == nil {
-		return false
-	}
-	select {
-	case <-p.Done():
-		return false
-	default:
-		return true
-	}
-}
+func (p *process) Alive() bool { return p.last().Signal(0) == nil }
 
 // Freeze stops the process (SIGSTOP). Programs that it has started go on. A signal to its group could stop one that has
 // not become its program yet, for which the process waits in vfork(2): neither would ever be stopped.
 func (p *process) Freeze() error {
 	proc := p.last()
-	if !running(proc) {
-		return fmt.Errorf("%s: %w", p.Name, os.ErrProcessDone)
+	if err := proc.Signal(0); err != nil {
+		return fmt.Errorf("%s: %w", p.Name, err)
 	}
 	return child.Freeze(proc.Pid())
 }
 
 // Thaw resumes it.
-func (p *process) Thaw() error {
-	proc := p.last()
-	if !running(proc) {
-		return nil
-	}
-	return unlessEnded(proc.Signal(syscall.SIGCONT))
-}
+func (p *process) Thaw() error { return unlessEnded(p.last().Signal(syscall.SIGCONT)) }
 
-// Kill ends the process and its children like kill -9, and returns when it is gone.
+// Kill ends the process like kill -9, and returns when it is gone.
 func (p *process) Kill() error {
-	proc := p.expect()
-	if !running(proc) {
-		return nil
+	if proc := p.expect(); proc != nil {
+		proc.Kill()
 	}
-	err := unlessEnded(syscall.Kill(-proc.Pid(), syscall.SIGKILL))
-	<-proc.Done()
-	return err
+	return nil
 }
 
 func unlessEnded(err error) error {
@@ -194,14 +173,20 @@ func freezeTree(pid int) (children []int, err error) {
 	defer cancel()
 	err = stack.Until(ctx, "the children stand still", func(context.Context) error {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)) // all of them once they stand still
+		for _, p := range children {
+			child.Disown(p)
+		}
 		children = nil
 		for word := range strings.FieldsSeq(string(text)) {
 			p, _ := strconv.Atoi(word) // the kernel wrote it
-			if state := stateOf(p); state != ended {
-				children = append(children, p)
-				if state != 'T' {
-					err = errors.Join(err, child.Adopt(p, syscall.SIGKILL), syscall.Kill(p, syscall.SIGSTOP), fmt.Errorf("process %d runs", p))
-				}
+			state := stateOf(p)
+			if state == ended {
+				continue
+			}
+			children = append(children, p)
+			err = errors.Join(err, child.Adopt(p, syscall.SIGKILL))
+			if state != 'T' {
+				err = errors.Join(err, syscall.Kill(p, syscall.SIGSTOP), fmt.Errorf("process %d runs", p))
 			}
 		}
 		return err

@@ -123,7 +123,7 @@ func (d *drawer) burst(plan []Event, at time.Duration) []Event {
 	var burst []Event
 	for range tries * size {
 		e, fits := d.event(d.fault(d.light), at+d.between(0, 700*time.Millisecond))
-		if !fits || forbidden(slices.Concat(plan, burst), e, d.Async) != "" {
+		if !fits || !allowed(slices.Concat(plan, burst), e, d.Async) {
 			continue
 		}
 		if burst = append(burst, e); len(burst) == size {
@@ -175,7 +175,6 @@ type rule struct {
 	// gap is how long after the end of every first a then may begin. They never overlap, in either order.
 	gap  time.Duration
 	mode mode
-	why  string
 }
 
 type mode int
@@ -197,66 +196,41 @@ var replication = func() (all []string) {
 var (
 	servers   = append([]string{"pg-crash", "pg-freeze", "pg-failover", "rolling-pg"}, replication...)
 	forgetful = []string{"redis-kill", "redis-older", "redis-empty", "redis-flush", "rolling-redis", "nodes-sweep"}
+	failover  = []string{"pg-failover"}
 )
 
 // rules are all the combinations that a plan omits. It keeps everything for which docs/lock.md and docs/operations.md
 // give a guarantee: with arming, every node may lose everything at any time.
 var rules = []rule{
-	{
-		first: servers, then: servers, gap: time.Second,
-		why: "each of them begins with a primary and a standby that run: an operator promotes no server that stands still",
-	},
-	{
-		first: []string{"pg-crash", "pg-freeze", "rolling-pg", "pg-failover"}, then: []string{"pg-terminate"},
-		why: "who ends sessions has to log in",
-	},
-	{
-		first: append([]string{"pg-terminate", "pg-crash", "rolling-pg"}, replication...), then: []string{"pg-failover"},
-		gap: 8 * time.Second, mode: synchronous,
-		why: "a commit whose wait for the standby an operator or a crash ended is seen before the standby has it; " +
-			"promoting a standby that has not caught up loses what was seen",
-	},
-	{
-		first: forgetful, then: []string{"pg-failover"}, gap: 5 * time.Second, mode: asynchronous,
-		why: "gateways keep on the nodes which PostgreSQL they serve: where the nodes forget, too, they can't notice",
-	},
-	{
-		first: []string{"pg-failover"}, then: forgetful, gap: 5 * time.Second, mode: asynchronous,
-		why: "as before: the new identity is on the nodes at the gateways' next look",
-	},
-	{
-		first: []string{"sweep"}, then: []string{"pg-failover"}, gap: 10 * time.Second, mode: asynchronous,
-		why: "a grace that is shorter than the standby's lag deletes the bytes that the lost commits replaced",
-	},
-	{
-		first: []string{"rolling"}, then: []string{"rolling", "gateway", "redis", "pg", "blobs", "net", "busy"}, gap: 0,
-		why: "a rolling restart is done to a system that is otherwise in order, and waits for that",
-	},
+	// Each of them begins with a primary and a standby that run: an operator promotes no server that stands still.
+	{servers, servers, sec, always},
+	// Who ends sessions has to log in.
+	{[]string{"pg-crash", "pg-freeze", "rolling-pg", "pg-failover"}, []string{"pg-terminate"}, 0, always},
+	// A commit whose wait for the standby an operator or a crash ended is seen before the standby has it; promoting a
+	// standby that has not caught up loses what was seen.
+	{append([]string{"pg-terminate", "pg-crash", "rolling-pg"}, replication...), failover, 8 * sec, synchronous},
+	// Gateways keep on the nodes which PostgreSQL they serve: if the nodes forget, too, they can't notice. The new
+	// identity is on the nodes at the gateways' next look.
+	{forgetful, failover, 5 * sec, asynchronous},
+	{failover, forgetful, 5 * sec, asynchronous},
+	// A grace that is shorter than the standby's lag deletes the bytes that the lost commits replaced.
+	{[]string{"sweep"}, failover, 10 * sec, asynchronous},
+	// A rolling restart is done to a system that is otherwise in order, and waits for that.
+	{[]string{"rolling"}, []string{"rolling", "gateway", "redis", "pg", "blobs", "net", "busy"}, 0, always},
 }
 
 // onceARound lists the faults that a round has at most once: each takes most of a round.
 var onceARound = []string{"pg-failover", "rolling"}
 
-// forbidden returns why an event can't be part of the plan; "": it can.
-func forbidden(plan []Event, e Event, async bool) string {
-	for _, name := range onceARound {
-		for _, other := range plan {
-			if is(e.Fault, name) && is(other.Fault, name) {
-				return fmt.Sprintf("%s: once a round", name)
-			}
-		}
-	}
-	for _, r := range rules {
-		if r.mode == synchronous && async || r.mode == asynchronous && !async {
-			continue
-		}
-		for _, other := range plan {
-			if r.parts(other, e) || r.parts(e, other) {
-				return r.why
-			}
-		}
-	}
-	return ""
+// allowed reports whether an event may be part of the plan.
+func allowed(plan []Event, e Event, async bool) bool {
+	return !slices.ContainsFunc(plan, func(other Event) bool {
+		return slices.ContainsFunc(onceARound, func(name string) bool { return is(e.Fault, name) && is(other.Fault, name) }) ||
+			slices.ContainsFunc(rules, func(r rule) bool {
+				applies := r.mode == always || (r.mode == asynchronous) == async
+				return applies && (r.parts(other, e) || r.parts(e, other))
+			})
+	})
 }
 
 // parts reports whether the rule excludes these two, in these roles.

@@ -112,7 +112,7 @@ func (r *record) end(e Event, from int64, err error) {
 	if err != nil {
 		r.logf("%s: %v", e.Fault, err)
 	} else {
-		r.logf("%s is over", e.Fault)
+		r.logf("%s is over after %v", e.Fault, time.Duration(span.To-from).Round(ms))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -43,7 +43,11 @@ func (r *Relay) carry(client net.Conn) {
 	if !r.absorb.pass(ctx) || !r.ways[Requests].gate.pass(ctx) {
 		return
 	}
-	server, err := (&net.Dialer{Timeout: dialPatience}).DialContext(ctx, "tcp", r.Server())
+	dialer := net.Dialer{Timeout: dialPatience}
+	if r.Source != nil {
+		dialer.LocalAddr = &net.TCPAddr{IP: r.Source}
+	}
+	server, err := dialer.DialContext(ctx, "tcp", r.Server())
 	if err != nil {
 		reset(client)
 		return

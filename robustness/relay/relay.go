@@ -31,6 +31,7 @@ const (
 // Relay is one address that leads to a server. Its methods are safe for concurrent use.
 type Relay struct {
 	From, To string
+	Source   net.IP // where its connections to the server come from; nil: anywhere. Set before the first
 
 	listener net.Listener
 	ctx      context.Context
