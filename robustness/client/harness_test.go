@@ -1,8 +1,8 @@
 package client
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"net/url"
 	"os"
 	"os/exec"
@@ -19,9 +19,9 @@ import (
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
-	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/stack"
+	"github.com/fencegate/fencegate/internal/stack/stacktest"
 	"github.com/fencegate/fencegate/internal/testenv"
-	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/robustness/history"
 	"github.com/fencegate/fencegate/robustness/relay"
 	"github.com/fencegate/fencegate/wire"
@@ -41,74 +41,40 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	dir := t.TempDir()
-	pg, nodes := testenv.Postgres(t), testenv.Redis(t, 3)
-	w := &world{admin: pg.Pool(t), cfg: Config{
-		Number: 1, Workers: 2, MaxTTL: stackTTL, Redis: nodes.Addrs, Prefix: lock.DefaultKeyPrefix + nodes.Prefix,
-		WriterURL: pg.As(t, "fence_writer"), FenceURL: pg.GatewayURL, Bucket: "robust", OnceBucket: "robust-once",
-		Program: filepath.Join(dir, "fencegate"), Python: os.Getenv("ROBUSTNESS_PYTHON"),
+	psql, err := exec.LookPath("psql")
+	must(t, err)
+	s := stacktest.New(t)
+	pg := judged(t, s)
+	nodes, err := s.Redis(t.Context(), 3)
+	must(t, err)
+	program, err := s.Program(t.Context())
+	must(t, err)
+	w := &world{cfg: Config{
+		Number: 1, Workers: 2, MaxTTL: stackTTL, Redis: nodes.Addrs(), Prefix: "test",
+		WriterURL: pg.As(stack.Writer), FenceURL: pg.As(stack.Gateway), Bucket: "robust", OnceBucket: "robust-once",
+		Program: program, Python: cmp.Or(os.Getenv("ROBUSTNESS_PYTHON"), "python3"), PSQL: psql,
 	}}
-	if w.cfg.Python == "" {
-		w.cfg.Python = "python3"
+	w.admin, err = pg.Pool(t.Context())
+	must(t, err)
+	key := stack.NewMasterKey()
+	for _, name := range []string{"gateway-1", "gateway-2"} {
+		g := stacktest.Serve(t, s, stack.GatewayConfig{
+			Name: name, URL: w.cfg.FenceURL, SQLURL: pg.As(stack.SQL), Redis: w.cfg.Redis, MasterKey: key,
+			Flags: []string{"--redis-prefix", w.cfg.Prefix, "--max-ttl", stackTTL.String(), "--drain-timeout", "1s", "--bucket", w.cfg.Bucket + "=prefix:1"},
+		})
+		w.cfg.Gateways = append(w.cfg.Gateways, Gateway{API: "http://" + g.API, PGURL: at(t, w.cfg.WriterURL, g.PG), S3: "http://" + g.S3})
 	}
-	var missing error
-	if w.cfg.PSQL, missing = exec.LookPath("psql"); missing != nil {
-		t.Fatal(missing)
-	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", w.cfg.Program, "./cmd/fencegate")
-	build.Dir = filepath.Join("..", "..")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	w.judged(t)
-	master := filepath.Join(dir, "master")
-	must(t, os.WriteFile(master, []byte("test:"+strings.Repeat("4f", 32)), 0o600))
-	for range 2 {
-		w.gateway(t, dir, pg.As(t, "fence_writer"))
-	}
-	_, err := w.api(t).SetBucket(t.Context(), w.cfg.OnceBucket, wire.BucketRequest{Rule: "prefix:1", WriteOnce: "1h"})
+	_, err = w.api(t).SetBucket(t.Context(), w.cfg.OnceBucket, wire.BucketRequest{Rule: "prefix:1", WriteOnce: "1h"})
 	must(t, err)
 	return w
 }
 
-// gateway starts another gateway, and waits until it gives leases.
-func (w *world) gateway(t *testing.T, dir, sqlURL string) {
+// judged starts a PostgreSQL with the tables of a run's judge.
+func judged(t *testing.T, s *stack.Stack) *stack.Postgres {
 	t.Helper()
-	var addr [3]string
-	for i := range addr {
-		free, err := child.FreePort()
-		must(t, err)
-		addr[i] = "127.0.0.1:" + strconv.Itoa(free)
-	}
-	log, err := os.Create(filepath.Join(dir, "log-"+strconv.Itoa(len(w.cfg.Gateways))))
+	effects, err := os.ReadFile(filepath.Join("..", "judge", "effects.sql"))
 	must(t, err)
-	p, err := child.Start(child.Spec{
-		Path: w.cfg.Program, Log: log,
-		Args: []string{
-			"serve", "--redis", strings.Join(w.cfg.Redis, ","), "--redis-prefix", w.cfg.Prefix, "--init", "--node-timeout", "2s",
-			"--master-key-file", filepath.Join(dir, "master"), "--max-ttl", stackTTL.String(), "--drain-timeout", "1s",
-			"--api-listen", addr[0], "--pg-listen", addr[1], "--s3-listen", addr[2], "--blobs", filepath.Join(dir, "blobs"),
-			"--bucket", w.cfg.Bucket + "=prefix:1",
-		},
-		Env: append(os.Environ(), "FENCEGATE_POSTGRES_URL="+w.cfg.FenceURL, "FENCEGATE_SQL_URL="+sqlURL),
-	})
-	must(t, err)
-	t.Cleanup(func() {
-		p.Stop(10 * time.Second)
-		if text, err := os.ReadFile(log.Name()); t.Failed() && err == nil {
-			t.Logf("%s", text[max(0, len(text)-4000):])
-		}
-		_ = log.Close()
-	})
-	w.cfg.Gateways = append(w.cfg.Gateways, Gateway{
-		API: "http://" + addr[0], PGURL: at(t, w.cfg.WriterURL, addr[1]), S3: "http://" + addr[2],
-	})
-	c, err := client.New(client.Config{URL: "http://" + addr[0]})
-	must(t, err)
-	testenv.Eventually(t, "a lease", func() error {
-		lease, err := c.Acquire(t.Context(), client.AcquireRequest{Resource: "ready", TTL: time.Second})
-		return errors.Join(err, c.Release(t.Context(), lease.Handle))
-	})
+	return stacktest.Postgres(t, s, stack.PostgresConfig{Database: stack.Database{Then: []string{string(effects)}}})
 }
 
 // at is an address with another host and port.
@@ -145,15 +111,6 @@ func (w *world) api(t *testing.T) *client.Client {
 	c, err := client.New(client.Config{URL: w.cfg.Gateways[0].API})
 	must(t, err)
 	return c
-}
-
-// judged makes the tables of a run's judge.
-func (w *world) judged(t *testing.T) {
-	t.Helper()
-	effects, err := os.ReadFile(filepath.Join("..", "judge", "effects.sql"))
-	must(t, err)
-	_, err = w.admin.Exec(t.Context(), string(effects))
-	must(t, err)
 }
 
 // revoke revokes the leases, as an operator does.

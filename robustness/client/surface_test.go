@@ -7,7 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/internal/stack"
+	"github.com/fencegate/fencegate/internal/stack/stacktest"
 	"github.com/fencegate/fencegate/robustness/history"
 	"github.com/fencegate/fencegate/robustness/relay"
 )
@@ -217,11 +218,12 @@ func oneLeaseOfAKey(t *testing.T, w *world) {
 
 // postgresLeases uses the library without Redis, and no gateway.
 func postgresLeases(t *testing.T) {
-	pg := testenv.Postgres(t)
-	w := &world{admin: pg.Pool(t), cfg: Config{
-		Workers: 1, MaxTTL: stackTTL, WriterURL: pg.WriterURL, FenceURL: pg.GatewayURL, Gateways: []Gateway{{API: "http://127.0.0.1:1"}},
+	pg := judged(t, stacktest.New(t))
+	admin, err := pg.Pool(t.Context())
+	must(t, err)
+	w := &world{admin: admin, cfg: Config{
+		Workers: 1, MaxTTL: stackTTL, WriterURL: pg.As(stack.Writer), FenceURL: pg.As(stack.Gateway), Gateways: []Gateway{{API: "http://127.0.0.1:1"}},
 	}}
-	w.judged(t)
 	k := w.worker(t, "library", 1)
 	k.resources = []string{"robust/r0-pg"}
 	l := k.takesAgain(t, w)
