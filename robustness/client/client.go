@@ -35,7 +35,7 @@ type Config struct {
 	WriterURL  string        `json:"writer_url"` // primary and standby, target_session_attrs=read-write; in fence_writer
 	FenceURL   string        `json:"fence_url"`  // the same in fence_gateway, for the library's leases and fences
 	Gateways   []Gateway     `json:"gateways"`
-	Balancer   *Gateway      `json:"balancer,omitempty"` // in front of the gateways, for the surface http-repeat; nil: none
+	Balancer   *Gateway      `json:"balancer,omitempty"` // in front of the gateways, and the last of them; nil: none
 	Token      string        `json:"token"`              // bearer token of the HTTP API
 	Bucket     string        `json:"bucket"`             // its rule: the resource of BUCKET/a/b is BUCKET/a
 	OnceBucket string        `json:"once_bucket"`        // with the same rule, whose objects are written once

@@ -218,11 +218,19 @@ func over(lease lessor, open func(*env, ask, *term) access) func(*env) (acquire,
 	}
 }
 
-// gateway picks a gateway.
-func (e *env) gateway() Gateway { return e.cfg.Gateways[e.dice.below(len(e.cfg.Gateways))] }
+// gateway picks a gateway; half of the time the balancer, if there is one.
+func (e *env) gateway() Gateway { return e.cfg.Gateways[e.pick()] }
 
 // api is the HTTP API of any gateway: a handle is valid on all.
-func (e *env) api() *client.Client { return e.apis[e.dice.below(len(e.apis))] }
+func (e *env) api() *client.Client { return e.apis[e.pick()] }
+
+func (e *env) pick() int {
+	all := len(e.cfg.Gateways)
+	if e.cfg.Balancer != nil && e.dice.chance(2) {
+		return all - 1
+	}
+	return e.dice.below(all)
+}
 
 // connectTimeout is for each host of an address that does not set one.
 const connectTimeout = 2 * time.Second

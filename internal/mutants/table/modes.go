@@ -34,7 +34,7 @@ var modes = []Mutant{
 		Old:  "{wire.CodeUnknown, http.StatusBadGateway,",
 		New:  "{wire.CodeUnknown, http.StatusServiceUnavailable,",
 		Run: &Run{
-			Balancer: true, Surfaces: []string{"http-sql"}, Faults: []string{"net-cut-after/gateway-postgres", "pg-terminate", "pg-crash"},
+			Balancer: true, Surfaces: []string{"http-sql"}, Faults: []string{"net-cut-after/gateway-postgres"},
 			Expect: []string{"done-twice"}, Within: rarely,
 		},
 	},
