@@ -78,7 +78,7 @@ func startWays(ctx context.Context, b *bench, s *stack.Stack, clients int, names
 			one.addr = run.Must(w.pg.PgBouncer(ctx, stack.PgBouncerConfig{To: direct, Users: map[string]string{"postgres": w.pg.Password("")}, Settings: map[string]string{
 				"pool_mode": "session", "max_client_conn": "1000", "default_pool_size": "500", "ignore_startup_parameters": "extra_float_digits",
 				"log_connections": "0", "log_disconnections": "0",
-			}})).Addr
+			}}))
 		default:
 			one.relay, one.addr, _ = startRelay(ctx, s, relays[name], direct)
 		}

@@ -17,7 +17,7 @@ import (
 )
 
 // Run starts a server, whose output goes into a file named log in a folder of its name, and returns when look succeeds.
-// The error has the end of the log.
+// The error has the end of the log. Close ends the server, and fails if that ended with another status than 0.
 func (s *Stack) Run(ctx context.Context, name string, spec child.Spec, look func(context.Context) error) (*child.Process, error) {
 	dir, err := s.folder(name)
 	if err != nil {
@@ -31,13 +31,23 @@ func (s *Stack) Run(ctx context.Context, name string, spec child.Spec, look func
 	if err != nil {
 		return nil, err
 	}
-	s.AtClose(func() error { process.Stop(10 * time.Second); return nil })
+	s.AtClose(func() error { return end(process, 10*time.Second, name, spec.Log.Name()) })
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := process.Ready(ctx, look); err != nil {
 		return nil, fmt.Errorf("%s is not ready: %w%s", name, err, tail(spec.Log.Name()))
 	}
 	return process, nil
+}
+
+// end stops a process. The error says how it ended otherwise than in order: with a status, or by SIGKILL because it took
+// longer than patience.
+func end(p *child.Process, patience time.Duration, name, log string) error {
+	p.Stop(patience)
+	if err := p.Err(); err != nil {
+		return fmt.Errorf("%s ended: %w%s", name, err, tail(log))
+	}
+	return nil
 }
 
 // tail is the end of a file, for an error.
