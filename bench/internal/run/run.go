@@ -42,7 +42,7 @@ type Bench struct {
 	Goals   []Goal // see Add
 
 	header bool            // has been printed for this part
-	seen   map[string]bool // the contenders that there are
+	there  map[string]bool // the names of contenders
 }
 
 // Contender is one of those that are compared.
@@ -103,16 +103,16 @@ func (s Settings) Wants(part string, extra bool) bool {
 
 // Chosen reports whether a contender, which there is, is to be measured.
 func (b *Bench) Chosen(contender string) bool {
-	if b.seen == nil {
-		b.seen = map[string]bool{}
+	if b.there == nil {
+		b.there = map[string]bool{}
 	}
-	b.seen[contender] = true
+	b.there[contender] = true
 	return len(b.Only) == 0 || slices.Contains(b.Only, contender)
 }
 
 // Missing are those of Settings.Only that there were none of.
 func (b *Bench) Missing() []string {
-	return slices.DeleteFunc(slices.Clone(b.Only), func(name string) bool { return b.seen[name] })
+	return slices.DeleteFunc(slices.Clone(b.Only), func(name string) bool { return b.there[name] })
 }
 
 // choose leaves those that are chosen and, beside them, the first one, to which ratios are.
