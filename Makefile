@@ -111,8 +111,11 @@ golden-record: ## Record it again after an intended change: read the diff
 	@scripts/need --local postgres redis
 	@$(GO) run ./conformance/golden -record $(GOLDEN)
 
+conformance-pg conformance-s3 conformance-pg-quick conformance-s3-quick:
+	@conformance/$(word 2,$(subst -, ,$@))/run $(if $(filter %-quick,$@),--quick) $(CONFORMANCE)
+
 conformance-%: ## Use the ports with others' clients and suites: pg, s3 (S3TESTS_DIR: Ceph's s3-tests), pg-quick, s3-quick
-	@conformance/$(firstword $(subst -, ,$*))/run $(if $(filter %-quick,$*),--quick) $(CONFORMANCE)
+	@echo 'make: there is no conformance-$*: make help lists them' >&2; exit 2
 
 model: ## Check the token protocol with spin, and that a safeguard removed breaks it (FULL=1: every search, half an hour)
 	@docs/model/run $(if $(FULL),full)
@@ -120,13 +123,15 @@ model: ## Check the token protocol with spin, and that a safeguard removed break
 simulate: ## Simulate nodes, messages, Lockers and clocks SEEDS (2000) times (SEED=n: that one, with its trace)
 	GOGC=400 $(GO) test -vet=off -count=1 -timeout 10m -run 'TestSimulation$$' -v ./lock -args -sim.seeds=$(or $(SEEDS),2000) $(if $(SEED),-sim.seed=$(SEED) -sim.trace)
 
-torture: ## Test leases of every source under faults of servers, messages, clients and clocks, FOR (60s) each (SOURCES="lock lock/pglock …")
-	@scripts/need --local cc postgres redis etcd zookeeper
-	@for source in $(or $(SOURCES),lock lock/pglock lock/etcdlock lock/zklock); do (cd $$source && \
-	  $(GO) test -count=1 -run 'TestTorture' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s)) || exit 1; done
+TORTURED = $(or $(SOURCES),postgres etcd zookeeper redis)
+torture: ## Test leases of every source (SOURCES="postgres etcd zookeeper redis") under faults of servers, messages, clients and clocks, FOR (60s) each
+	@scripts/need --local cc $(TORTURED)
+	@for source in $(TORTURED); do \
+	  case $$source in postgres) in=pglock want= ;; etcd) in=etcdlock want= ;; zookeeper) in=zklock want= ;; redis) in=. want=-torture.want=200000 ;; esac; \
+	  (cd lock/$$in && $(GO) test -count=1 -run '^TestTorture(Of.*)?$$' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s) $$want $(TORTURE)) || exit 1; done
 
 mutants: ## Seed bugs, one by one, and see each caught: by its test (twenty minutes), or with KIND=runs by the judge of robustness (as long; Linux, root); MUTANTS="names"
-	@scripts/need --local cc postgres redis $(if $(KIND)$(MUTANTS),boto3)
+	@scripts/need --local cc postgres redis etcd zookeeper $(if $(KIND)$(MUTANTS),boto3)
 	$(GO) run ./internal/mutants $(if $(KIND),-kind $(KIND)) $(MUTANTS)
 
 fuzz: ## Feed the PostgreSQL port's decoders random bytes, FUZZTIME (20s) each
@@ -139,7 +144,7 @@ ROBUSTNESS_PROGRAM = cd robustness && $(GO) build -o ../bin/robustness . && ../b
 
 robustness: ## Run the whole product under every fault for FOR (10m), and judge it (SEED=… ONLY=surfaces FAULTS=names MODE=async BLOBS=s3)
 	@scripts/need --local cc postgres redis boto3
-	$(ROBUSTNESS_PROGRAM) run -for $(or $(FOR),10m) $(if $(SEED),-seed $(SEED)) $(if $(ONLY),-only $(ONLY)) $(if $(FAULTS),-faults $(FAULTS)) $(if $(filter async,$(MODE)),-async) $(if $(BLOBS),-blobs $(BLOBS)) $(ROBUSTNESS)
+	$(ROBUSTNESS_PROGRAM) run -for $(or $(FOR),10m) $(if $(SEED),-seed $(SEED)) $(if $(ONLY),-only $(ONLY)) $(if $(FAULTS),-faults $(FAULTS)) $(if $(MODE),-$(MODE)) $(if $(BLOBS),-blobs $(BLOBS)) $(ROBUSTNESS)
 
 robustness-quick: ## The same for two minutes, with the surest faults alone
 	@scripts/need --local cc postgres redis boto3
@@ -163,7 +168,7 @@ bench: ## Measure everything beside what a user would pick instead, and print on
 	cd bench && $(GO) run . $(BENCH)
 
 bench-%: ## Measure one: lock, fence, api, scale, pgwire, s3, s3-quick
-	@scripts/need --local $(or $(BENCH_NEEDS_$*),postgres)
+	@scripts/need --local $(or $(BENCH_NEEDS_$(firstword $(subst -, ,$*))),postgres)
 	cd bench && $(GO) run . $(subst -quick, -quick,$*) $(if $(BASE),-base $(BASE)) $(BENCH)
 
 bench-compare: ## Compare this tree's speed with the commit BASE's, against the measured noise (about five minutes)

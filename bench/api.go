@@ -32,7 +32,7 @@ import (
 //
 // The gateway runs in this process too, so all of them share its processors. The goal is held at 128 callers.
 func apiSubject() subject {
-	return subject{name: "api", workers: []int{1, 16, 128}, slice: 700 * time.Millisecond, rounds: 7, parts: []part{{name: "leases", run: apiLeases}}}
+	return subject{name: "api", workers: []int{1, 16, 128}, slice: 700 * time.Millisecond, rounds: 7, contenders: []string{"library", "http", "client"}, parts: []part{{name: "leases", run: apiLeases}}}
 }
 
 func apiLeases(ctx context.Context, b *bench, s *stack.Stack) {

@@ -24,7 +24,12 @@ import (
 //
 // With -base it compares the server's processor time with that of the commit's SQL instead.
 func fenceSubject() subject {
-	s := subject{name: "fence", workers: []int{1, 16, 64}, slice: 400 * time.Millisecond, rounds: 7}
+	s := subject{name: "fence", workers: []int{1, 16, 64}, slice: 400 * time.Millisecond, rounds: 7, base: true, contenders: []string{
+		"unfenced", "unfenced-tx", "constant", "under", "per-row", "in-tx", "upsert", "arm-single", "arm", "told-after", "told-within",
+	}}
+	for _, peer := range peers {
+		s.contenders = append(s.contenders, peer.name)
+	}
 	for _, p := range []struct {
 		name    string
 		measure func(context.Context, *bench, *stack.Stack, *fenceWorld, fenceCell)
@@ -366,7 +371,11 @@ func fenceCopy(ctx context.Context, b *bench, s *stack.Stack, w *fenceWorld, c f
 func fenceAgainstBase(ctx context.Context, b *bench, s *stack.Stack, part string) {
 	ops := map[string]int{"insert": 1000, "tx": 200, "arm": 1000}[part]
 	if ops == 0 {
-		return // it is not compared
+		if len(b.Parts) > 0 {
+			run.Check(fmt.Errorf("%s is not compared with a commit", part))
+		}
+		b.Printf("not compared with a commit\n")
+		return
 	}
 	sides := map[string][]run.Contender{} // by the operation
 	for i, program := range versions(ctx, s, b.base) {
@@ -394,14 +403,14 @@ func fenceAgainstBase(ctx context.Context, b *bench, s *stack.Stack, part string
 		})
 		for _, one := range contenders {
 			op := one.Name
-			one.Name, one.Peers, one.Meters = sideNames[i], sideNames[:1], []run.Meter{sessions}
+			one.Name, one.Peers, one.Meters = sideNames[i], sideNames[:1], sessions
 			sides[op] = append(sides[op], one)
 		}
 	}
 	for _, op := range []string{"unfenced", "constant", "under", "per-row", "in-tx", "arm"} { // the others do not depend on our SQL
 		if sides[op] != nil && b.Chosen(op) {
 			results := b.Measure(ctx, run.Cell{Name: part + "." + op, Workers: 1, Ops: ops, Slice: time.Minute, All: true}, sides[op]...)
-			b.Add(versionGoal("fence.base."+part+"."+op, results, "µs of its sessions"))
+			addVersionGoal(b, "fence.base."+part+"."+op, results, "µs of its sessions", false)
 		}
 	}
 }

@@ -31,6 +31,11 @@ import (
 func lockSubject() subject {
 	return subject{
 		name: "lock", workers: []int{1, 16, 128}, slice: 400 * time.Millisecond, rounds: 3,
+		contenders: []string{
+			"fencegate", "fencegate-async", "fencegate-apart", "redsync", "redsync-failfast", "redislock", "rueidislock",
+			"fencegate-redis", "fencegate-postgres", "fencegate-etcd", "fencegate-etcd-arm", "fencegate-zookeeper",
+			"arm+end", "etcd-mutex-arm", "pg-advisory", "pg-for-update-nowait",
+		},
 		parts: []part{
 			{name: "rate", run: onGroups(lockRates, 1, 3, 5)},
 			{name: "crowd", run: onGroups(lockCrowds, 1, 5)},
@@ -63,7 +68,7 @@ type locker struct {
 	name  string
 	try   acquire // without contention
 	wait  acquire // while another may hold the resource; nil: it is not measured
-	rival bool    // it may fail
+	fails bool    // it is known to fail
 }
 
 // cycle acquires and releases a resource without contention.
@@ -83,7 +88,7 @@ func contenders(all []locker, workers int) (contenders []run.Contender) {
 		for i := range resources {
 			resources[i] = fmt.Sprintf("bench/%s/%d", l.name, i)
 		}
-		contenders = append(contenders, run.Contender{Name: l.name, MayFail: l.rival, Meters: []run.Meter{allocs}, Op: func(ctx context.Context, worker int, _ int64) error {
+		contenders = append(contenders, run.Contender{Name: l.name, MayFail: l.fails, Meters: []run.Meter{allocs}, Op: func(ctx context.Context, worker int, _ int64) error {
 			return l.cycle(ctx, resources[worker])
 		}})
 	}
@@ -146,7 +151,7 @@ func redsyncs(name string, rs *redsync.Redsync, opts ...redsync.Option) locker {
 			return func(ctx context.Context) error { _, err := m.UnlockContext(ctx); return err }, m.LockContext(ctx)
 		}
 	}
-	return locker{name: name, rival: true, try: with(1), wait: with(1 << 20)}
+	return locker{name: name, try: with(1), wait: with(1 << 20)}
 }
 
 func redislocks(c *redislock.Client) locker {
@@ -159,7 +164,7 @@ func redislocks(c *redislock.Client) locker {
 			return one.Release, nil
 		}
 	}
-	return locker{name: "redislock", rival: true, try: with(nil), wait: with(&redislock.Options{RetryStrategy: redislock.LinearBackoff(10 * time.Millisecond)})}
+	return locker{name: "redislock", try: with(nil), wait: with(&redislock.Options{RetryStrategy: redislock.LinearBackoff(10 * time.Millisecond)})}
 }
 
 func rueidislocks(l rueidislock.Locker) locker {
@@ -167,7 +172,7 @@ func rueidislocks(l rueidislock.Locker) locker {
 		_, cancel, err := l.WithContext(ctx, resource)
 		return func(context.Context) error { cancel(); return nil }, err
 	}
-	return locker{name: "rueidislock", rival: true, try: f, wait: f}
+	return locker{name: "rueidislock", fails: true, try: f, wait: f}
 }
 
 // hung is when a cycle is abandoned: rueidislock sometimes waits forever at 128 callers.
@@ -274,7 +279,7 @@ func (l locker) crowd(ctx context.Context, b *bench, nodes int) {
 	b.Printf("%-5d %-22s %10.0f %10v %10v %14d", nodes, l.name, float64(len(waits))/crowdTime.Seconds(), run.Quantile(waits, 0.5), longest.Round(time.Millisecond), never)
 	if len(failures) > 0 {
 		b.Printf("  %d failed: %v", len(failures), failures[0])
-		if !l.rival {
+		if !l.fails {
 			run.Check(fmt.Errorf("%s, a crowd on %d nodes: %w", l.name, nodes, failures[0]))
 		}
 	}
@@ -303,7 +308,7 @@ func handOffs(ctx context.Context, b *bench, what string, holders, waiters []loc
 		case err == nil:
 			medians[l.name] = run.Quantile(times, 0.5)
 			b.Printf("%-8s %-22s %10v %10v\n", what, l.name, medians[l.name], run.Quantile(times, 0.99))
-		case l.rival: // rueidislock sometimes waits forever
+		case l.fails: // rueidislock sometimes waits forever
 			b.Printf("%-8s %-22s failed: %v\n", what, l.name, err)
 		default:
 			run.Check(fmt.Errorf("%s, a hand-off: %w", l.name, err))
@@ -344,7 +349,7 @@ func lockFrozen(ctx context.Context, b *bench, s *stack.Stack, nodes stack.Redis
 			continue
 		}
 		run.Check(l.cycle(ctx, "frozen")) // the connections stay open
-		contenders = append(contenders, run.Contender{Name: l.name, MayFail: l.rival, Op: func(ctx context.Context, _ int, n int64) error {
+		contenders = append(contenders, run.Contender{Name: l.name, MayFail: l.fails, Op: func(ctx context.Context, _ int, n int64) error {
 			return l.cycle(ctx, fmt.Sprintf("frozen/%d", n%7))
 		}})
 	}

@@ -205,7 +205,7 @@ func (w sources) frozen(ctx context.Context, b *bench, lockers []locker) {
 		if group == nil {
 			continue
 		}
-		if l.rival = l.name == "etcd-mutex-arm"; l.rival { // it waits for a frozen server until its context ends
+		if l.fails = l.name == "etcd-mutex-arm"; l.fails { // it waits for a frozen server until its context ends
 			patience = 10 * time.Second
 		}
 		bounded := func(ctx context.Context, resource string) error {
@@ -214,7 +214,7 @@ func (w sources) frozen(ctx context.Context, b *bench, lockers []locker) {
 			return l.cycle(ctx, resource)
 		}
 		b.Measure(ctx, run.Cell{Name: "sources.frozen", Workers: 1, Ops: 100, Slice: 4 * time.Second, Rounds: members, Cold: true}, run.Contender{
-			Name: l.name, MayFail: l.rival,
+			Name: l.name, MayFail: l.fails,
 			Op:     func(ctx context.Context, _ int, n int64) error { return bounded(ctx, fmt.Sprintf("frozen/%d", n%7)) },
 			Before: func(_ context.Context, round int) { run.Check(group[round].Freeze()) },
 			After: func(ctx context.Context, round int) {

@@ -26,6 +26,9 @@ const (
 // lockWaiters has many callers of one process wait, each for a resource of its own that another process holds, and
 // measures from each release to the waiter's lease. It does so again while a node is frozen.
 func lockWaiters(ctx context.Context, b *bench, s *stack.Stack) {
+	if !b.Chosen("fencegate") {
+		return
+	}
 	nodes := run.Must(s.Redis(ctx, 3))
 	b.Printf("%-8s %-16s %10s %10s %10s %10s %10s %12s   callers of one process, each with a resource of its own\n",
 		"waiters", "3 nodes", "in queues", "p50", "p99", "max", "never", "calls/s node")

@@ -34,6 +34,9 @@ type subject struct {
 	slice   time.Duration
 	rounds  int
 	parts   []part
+	// contenders are the names that -only may have; compare has none.
+	contenders []string
+	base       bool // -base is for it
 	// whole replaces the parts' own functions, if they share servers; parts then are what it may be asked for.
 	whole func(context.Context, *bench, *stack.Stack)
 	alone bool // not measured unless it is named
@@ -90,8 +93,13 @@ func measure(args []string) int {
 		return 0
 	case err == nil && len(chosen) < len(named):
 		err = errors.New("no such subject: -h lists them")
-	case err == nil && len(chosen) > 1 && len(b.Parts) > 0:
-		err = errors.New("-part needs one subject")
+	case err == nil && len(chosen) > 1 && len(b.Parts)+len(b.Only) > 0:
+		err = errors.New("-part and -only need one subject")
+	}
+	for _, s := range chosen {
+		if err == nil {
+			err = s.check(b)
+		}
 	}
 	if err != nil {
 		report(err)
@@ -112,6 +120,9 @@ func measure(args []string) int {
 			some, failed := inProcess(ctx, s.name, flags)
 			goals, err = append(goals, some...), errors.Join(err, failed)
 		}
+	}
+	if strict && len(goals) == 0 {
+		err = errors.Join(err, errors.New("-strict: there was no goal"))
 	}
 	missed, compulsory := run.Table(os.Stdout, goals)
 	if code := report(errors.Join(err, ctx.Err())); code != 0 || compulsory > 0 || missed > 0 && strict {
@@ -170,7 +181,13 @@ func list[T any](flags *flag.FlagSet, into *[]T, parse func(string) (T, error), 
 	if value != "" {
 		usage += "; default: " + value
 	}
-	flags.Func(name, usage, set)
+	flags.Func(name, usage, func(text string) error {
+		err := set(text)
+		if err == nil && len(*into) == 0 {
+			err = errors.New("it is empty")
+		}
+		return err
+	})
 }
 
 func positive(text string) (int, error) {
@@ -181,14 +198,27 @@ func positive(text string) (int, error) {
 	return n, err
 }
 
-// measure measures the subject in this process.
-func (s subject) measure(ctx context.Context, b *bench) (err error) {
-	defer run.Catch(&err)
+// check refuses choices that select nothing of the subject.
+func (s subject) check(b *bench) error {
 	for _, name := range b.Parts {
 		if !slices.ContainsFunc(s.parts, func(p part) bool { return p.name == name }) {
 			return fmt.Errorf("%s has no part %q: -h lists them", s.name, name)
 		}
 	}
+	for _, name := range b.Only {
+		if !slices.Contains(s.contenders, name) {
+			return fmt.Errorf("%s has no contender %q, but: %s", s.name, name, strings.Join(s.contenders, ", "))
+		}
+	}
+	if b.base != "" && !s.base {
+		return fmt.Errorf("%s does not compare with a commit: -base is for fence and compare", s.name)
+	}
+	return nil
+}
+
+// measure measures the subject in this process.
+func (s subject) measure(ctx context.Context, b *bench) (err error) {
+	defer run.Catch(&err)
 	if b.Quick {
 		s.slice, s.rounds, s.workers = 300*time.Millisecond, min(s.rounds, 3), s.workers[:min(2, len(s.workers))]
 	}
@@ -207,6 +237,9 @@ func (s subject) measure(ctx context.Context, b *bench) (err error) {
 				err = errors.Join(err, fmt.Errorf("%s, %s: %w", s.name, p.name, failed)) // other parts are measured all the same
 			}
 		}
+	}
+	if missing := b.Missing(); len(missing) > 0 && ctx.Err() == nil {
+		err = errors.Join(err, fmt.Errorf("-only: these parts, on this machine, have no %s", strings.Join(missing, ", ")))
 	}
 	return err
 }

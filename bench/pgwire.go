@@ -32,6 +32,7 @@ import (
 func pgwireSubject() subject {
 	return subject{
 		name: "pgwire", workers: []int{1, 16, 64}, slice: time.Second, rounds: 3, // pgbench wants whole seconds
+		contenders: []string{"direct", "iocopy", "pgbouncer", "ours", "ours with TLS"},
 		parts: []part{
 			{name: "select", run: pgwireLoad("select", "/s", pgbench("", "-S"))},
 			{name: "tpcb", run: pgwireLoad("tpcb", "/s", pgbench("", "-b", "tpcb-like"))},
@@ -78,7 +79,7 @@ func startWays(ctx context.Context, b *bench, s *stack.Stack, clients int, names
 			one.addr = run.Must(w.pg.PgBouncer(ctx, stack.PgBouncerConfig{To: direct, Users: map[string]string{"postgres": w.pg.Password("")}, Settings: map[string]string{
 				"pool_mode": "session", "max_client_conn": "1000", "default_pool_size": "500", "ignore_startup_parameters": "extra_float_digits",
 				"log_connections": "0", "log_disconnections": "0",
-			}})).Addr
+			}}))
 		default:
 			one.relay, one.addr, _ = startRelay(ctx, s, relays[name], direct)
 		}
@@ -223,14 +224,18 @@ func pgwireMemory(ctx context.Context, b *bench, s *stack.Stack) {
 	for _, one := range w.ways {
 		for _, load := range []struct {
 			name string
+			want int64 // bytes, at least
 			run  func(context.Context, *pgconn.PgConn) (int64, error)
 		}{
-			{"COPY of 1 GiB to the client", copyOutOf("SELECT repeat('x', 1023) FROM generate_series(1, 1048576)")},
-			{"COPY of 1 GiB from the client", copyGibibyteIn},
-			{"a row of 500 MB", readRow},
+			{"COPY of 1 GiB to the client", 1 << 30, copyOutOf("SELECT repeat('x', 1023) FROM generate_series(1, 1048576)")},
+			{"COPY of 1 GiB from the client", 1<<30 - int64(len(copied)), copyGibibyteIn},
+			{"a row of 500 MB", 500_000_000, readRow},
 		} {
 			conn, before := w.connect(ctx, one), memory(one.relay.Pid(), "VmHWM")
 			n := run.Must(load.run(ctx, conn))
+			if n < load.want {
+				run.Check(fmt.Errorf("%s: %d bytes, wanted %d", load.name, n, load.want))
+			}
 			after := memory(one.relay.Pid(), "VmHWM")
 			_ = conn.Close(ctx)
 			b.Printf("%s: %d bytes; the relay's process had at most %.1f MiB of resident memory before, %.1f MiB after\n", load.name, n, float64(before)/mib, float64(after)/mib)
@@ -274,10 +279,8 @@ func onRelays(ctx context.Context, s *stack.Stack, workers, size int) (all []run
 				}
 				return err
 			},
-			Meters: []run.Meter{
-				cost("relay", func() time.Duration { return spentBy(relay.Pid()) }),
-				{Name: "allocs", Read: func(ctx context.Context) float64 { return run.Must(mallocsAt(ctx, control)) }},
-			},
+			Meters: append(cost("relay", func() time.Duration { return spentBy(relay.Pid()) }),
+				run.Meter{Name: "allocs", Read: func(ctx context.Context) float64 { return run.Must(mallocsAt(ctx, control)) }}),
 		})
 	}
 	return all
@@ -323,6 +326,9 @@ func pgwireIdle(ctx context.Context, b *bench, _ *stack.Stack) {
 		{"ours", "pgwire", false, many},
 		{"ours with TLS", "pgwire", true, many},
 	} {
+		if !b.Chosen(one.name) {
+			continue
+		}
 		withStack(b, func(s *stack.Stack) {
 			in := newStandIn(s, 100*rowBytes+endBytes)
 			relay, addr, _ := startRelay(ctx, s, one.kind, in.Addr().String())

@@ -32,13 +32,10 @@ import (
 // allocated.
 func startRelay(ctx context.Context, s *stack.Stack, kind, upstream string) (p *child.Process, addr, control string) {
 	addr, control = run.Must(stack.FreeAddr()), run.Must(stack.FreeAddr())
-	p = server{Kind: kind, Addr: addr, Control: control, Upstream: upstream}.spawn(s)
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	run.Check(p.Ready(ctx, func(ctx context.Context) error { // it listens for clients first
+	p = server{Kind: kind, Addr: addr, Control: control, Upstream: upstream}.spawn(ctx, s, func(ctx context.Context) error { // it listens for clients first
 		_, err := mallocsAt(ctx, control)
 		return err
-	}))
+	})
 	return p, addr, control
 }
 

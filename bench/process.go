@@ -32,16 +32,11 @@ type server struct {
 	Folder, Access, Secret, Postgres, Key string // of an S3 server
 }
 
-// spawn runs the server until the stack closes.
-func (s server) spawn(on *stack.Stack) *child.Process {
+// spawn runs the server until the stack closes, and returns when look succeeds. There is one of a kind on a stack.
+func (s server) spawn(ctx context.Context, on *stack.Stack, look func(context.Context) error) *child.Process {
 	config := run.Must(json.Marshal(s))
-	return spawn(on, child.Spec{Path: run.Must(os.Executable()), Env: append(os.Environ(), serverConfig+"="+string(config)), Log: os.Stderr, StopSignal: syscall.SIGINT})
-}
-
-func spawn(on *stack.Stack, spec child.Spec) *child.Process {
-	p := run.Must(child.Start(spec))
-	on.AtClose(func() error { p.Stop(5 * time.Second); return nil })
-	return p
+	spec := child.Spec{Path: run.Must(os.Executable()), Env: append(os.Environ(), serverConfig+"="+string(config)), StopSignal: syscall.SIGINT}
+	return run.Must(on.Run(ctx, "server-"+s.Kind, spec, look))
 }
 
 // beServer runs a server until it is interrupted.
@@ -55,14 +50,12 @@ func beServer(config string) (err error) {
 	return nil
 }
 
-// cost is the meter of the processor time of processes. Off Linux it reads nothing.
-func cost(of string, total func() time.Duration) run.Meter {
-	return run.Meter{Name: "µs of " + of, Read: func(context.Context) float64 {
-		if runtime.GOOS != "linux" {
-			return 0
-		}
-		return float64(total()) / float64(time.Microsecond)
-	}}
+// cost is the meter of the processor time of processes. Off Linux there is none.
+func cost(of string, total func() time.Duration) []run.Meter {
+	if runtime.GOOS != "linux" {
+		return nil
+	}
+	return []run.Meter{{Name: "µs of " + of, Read: func(context.Context) float64 { return float64(total()) / float64(time.Microsecond) }}}
 }
 
 // processorTime is the user and system time of all threads of a process.

@@ -41,7 +41,7 @@ func s3Subject() subject {
 		return func(ctx context.Context, b *bench, s *stack.Stack) { measure(ctx, b, startS3(ctx, b, s)) }
 	}
 	return subject{
-		name: "s3", workers: []int{1, 16, 64}, slice: time.Second, rounds: 5,
+		name: "s3", workers: []int{1, 16, 64}, slice: time.Second, rounds: 5, contenders: []string{"versitygw", "minio", "ours"},
 		parts: []part{{name: "memory", run: on(s3Memory)}, {name: "put", run: on(s3Put)}, {name: "get", run: on(s3Get)}, {name: "list", run: on(s3List)}, {name: "writes", run: on(s3Writes), extra: true}},
 	}
 }
@@ -69,9 +69,12 @@ func startS3(ctx context.Context, b *bench, s *stack.Stack) *s3World {
 		b.Printf("there is no minio; it is left out\n")
 	}
 	for _, name := range []string{"versitygw", "minio", "ours"} {
-		if b.Chosen(name) && (name != "minio" || minio != "") {
+		if (name != "minio" || minio != "") && b.Chosen(name) {
 			w.servers = append(w.servers, w.start(ctx, s, name, minio))
 		}
+	}
+	if len(w.servers) == 0 {
+		run.Check(errors.New("none of the chosen servers is on this machine"))
 	}
 	return w
 }
@@ -83,26 +86,22 @@ func (w *s3World) start(ctx context.Context, s *stack.Stack, name, minio string)
 	run.Check(os.Mkdir(one.folder, 0o700))
 	one.s3Client = newS3Client(s, addr, aws.Credentials{AccessKeyID: "access-" + rand.Text(), SecretAccessKey: rand.Text()})
 	config := server{Kind: name, Addr: addr, Folder: one.folder, Access: one.keys.AccessKeyID, Secret: one.keys.SecretAccessKey}
-	var p *child.Process
+	look := func(ctx context.Context) error {
+		_, err := one.send(ctx, http.MethodPut, "/"+bucket, nil, 0)
+		return err
+	}
 	switch name {
 	case "ours":
 		config.Kind, config.Postgres, config.Key = "s3", w.Admin()+"&pool_max_conns=20", stack.NewMasterKey()
-		p = config.spawn(s)
+		one.pid = config.spawn(ctx, s, look).Pid()
 	case "versitygw":
-		p = config.spawn(s)
+		one.pid = config.spawn(ctx, s, look).Pid()
 	default:
-		p = spawn(s, child.Spec{
+		one.pid = run.Must(s.Run(ctx, "server-minio", child.Spec{
 			Path: minio, Args: []string{"server", "--quiet", "--address", addr, "--console-address", "127.0.0.1:0", one.folder},
 			Env: append(os.Environ(), "MINIO_ROOT_USER="+config.Access, "MINIO_ROOT_PASSWORD="+config.Secret, "MINIO_BROWSER=off", "MINIO_UPDATE=off", "MINIO_CALLHOME_ENABLE=off"),
-		})
+		}, look)).Pid()
 	}
-	one.pid = p.Pid()
-	bounded, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	run.Check(p.Ready(bounded, func(ctx context.Context) error {
-		_, err := one.send(ctx, http.MethodPut, "/"+bucket, nil, 0)
-		return err
-	}))
 	if name == "ours" {
 		run.Must(w.Arm(ctx, bucket, 7))
 		c := run.Must(run.Must(credentials.ParseKeyring(config.Key)).Issue(bucket, 7, time.Now().Add(24*time.Hour), 0))
@@ -145,13 +144,13 @@ const (
 // contenders let clients repeat an operation on each server.
 func (w *s3World) contenders(do func(ctx context.Context, one *s3Server, n int64) error) (all []run.Contender) {
 	for _, one := range w.servers {
-		c := run.Contender{Name: one.name, Op: func(ctx context.Context, _ int, n int64) error { return do(ctx, one, n) }, Meters: []run.Meter{
+		c := run.Contender{Name: one.name, Op: func(ctx context.Context, _ int, n int64) error { return do(ctx, one, n) }, Meters: slices.Concat(
 			cost(ofServer, func() time.Duration { return spentBy(one.pid) }),
 			cost(ofClients, func() time.Duration { return spentBy(os.Getpid()) }),
-		}}
+		)}
 		if one.name == "ours" {
 			c.Peers = []string{"versitygw", "minio"}
-			c.Meters = append(c.Meters, cost(ofPostgres, func() time.Duration { return spentByTree(w.Pid()) }))
+			c.Meters = append(c.Meters, cost(ofPostgres, func() time.Duration { return spentByTree(w.Pid()) })...)
 		}
 		all = append(all, c)
 	}
@@ -196,6 +195,9 @@ func s3Put(ctx context.Context, b *bench, w *s3World) {
 		b.AtLeast("s3."+name+".minio", results, "ours", "minio", 1)
 		if ours := results["ours"]; clients > 1 && ours != nil {
 			within := func(part, meter string, most time.Duration) {
+				if _, measured := ours.Meters["µs of "+meter]; !measured {
+					return
+				}
 				b.Within("s3."+name+".processor."+part, time.Duration(ours.Meter("µs of "+meter)*float64(time.Microsecond)), most)
 			}
 			within("postgres", ofPostgres, 500*time.Microsecond)
@@ -219,7 +221,7 @@ func s3Get(ctx context.Context, b *bench, w *s3World) {
 			}
 		}
 		results := b.Measure(ctx, run.Cell{Name: name, Workers: clients}, w.contenders(func(ctx context.Context, one *s3Server, n int64) error {
-			return one.get(ctx, key(n))
+			return one.get(ctx, key(n), size.bytes)
 		})...)
 		b.AtLeast("s3."+name+".versitygw", results, "ours", "versitygw", 1)
 	})

@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -30,12 +30,11 @@ func newS3Client(s *stack.Stack, addr string, keys aws.Credentials) *s3Client {
 	return &s3Client{addr: addr, keys: keys, signer: v4.NewSigner(), http: &http.Client{Transport: transport}}
 }
 
-// send sends a request and reads the whole answer, which is an error unless its status is of the 200s. It returns the
-// text unless that is an object.
-func (c *s3Client) send(ctx context.Context, method, path string, body io.Reader, size int64, header ...string) (text string, err error) {
+// do sends a request. An answer whose status is not of the 200s is an error.
+func (c *s3Client) do(ctx context.Context, method, path string, body io.Reader, size int64, header ...string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.addr+path, body)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	const unsigned = "UNSIGNED-PAYLOAD"
 	req.ContentLength = size
@@ -44,24 +43,24 @@ func (c *s3Client) send(ctx context.Context, method, path string, body io.Reader
 	}
 	req.Header.Set("X-Amz-Content-Sha256", unsigned)
 	if err := c.signer.SignHTTP(ctx, c.keys, req, unsigned, "s3", "us-east-1", time.Now(), func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }); err != nil {
-		return "", err
+		return nil, err
 	}
 	res, err := c.http.Do(req)
+	if err == nil && res.StatusCode/100 != 2 {
+		data, unread := io.ReadAll(res.Body)
+		err = errors.Join(fmt.Errorf("%s %s: %d %.300s", method, path, res.StatusCode, data), unread, res.Body.Close())
+	}
+	return res, err
+}
+
+// send sends a request and returns the text of the answer.
+func (c *s3Client) send(ctx context.Context, method, path string, body io.Reader, size int64, header ...string) (text string, err error) {
+	res, err := c.do(ctx, method, path, body, size, header...)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = res.Body.Close() }()
-	if method == http.MethodGet && !strings.Contains(path, "?") && res.StatusCode == http.StatusOK {
-		n, err := io.Copy(io.Discard, res.Body)
-		if err == nil && n != res.ContentLength {
-			err = io.ErrUnexpectedEOF
-		}
-		return "", err
-	}
 	data, err := io.ReadAll(res.Body)
-	if err == nil && res.StatusCode/100 != 2 {
-		err = fmt.Errorf("%s %s: %d %.300s", method, path, res.StatusCode, data)
-	}
 	return string(data), err
 }
 
@@ -78,7 +77,16 @@ func (c *s3Client) put(ctx context.Context, key string, size int64) error {
 	return err
 }
 
-func (c *s3Client) get(ctx context.Context, key string) error {
-	_, err := c.send(ctx, http.MethodGet, "/"+bucket+"/"+key, nil, 0)
+// get reads an object, which has to have a size.
+func (c *s3Client) get(ctx context.Context, key string, size int64) error {
+	res, err := c.do(ctx, http.MethodGet, "/"+bucket+"/"+key, nil, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	n, err := io.Copy(io.Discard, res.Body)
+	if err == nil && n != size {
+		err = fmt.Errorf("%s has %d bytes, wanted %d", key, n, size)
+	}
 	return err
 }

@@ -27,7 +27,7 @@ import (
 //   - names-in-order, names-scattered: what names that are used once and retired leave on disk
 func scaleSubject() subject {
 	return subject{
-		name: "scale", workers: []int{1, 4, 16, 64, 128, 256, 512}, slice: 2 * time.Second, rounds: 1,
+		name: "scale", workers: []int{1, 4, 16, 64, 128, 256, 512}, slice: 2 * time.Second, rounds: 1, contenders: []string{"arm", "lease"},
 		parts: []part{
 			{name: "callers", run: scaleCallers},
 			{name: "resources", run: scaleResources},

@@ -83,10 +83,10 @@ func start(ctx context.Context) (w *world, err error) {
 	}
 	w.gateway, err = w.Serve(ctx, stack.GatewayConfig{
 		URL: w.pg.As("golden_gateway"), SQLURL: w.pg.As("golden_sql"), Redis: w.redis.Addrs(),
-		MasterKey: masterKeyID + ":" + masterKey, Token: bearer, S3Secret: rootSecret, Env: []string{"TZ=UTC"},
+		MasterKey: masterKeyID + ":" + masterKey, Token: bearer, S3Access: rootAccess, S3Secret: rootSecret, Env: []string{"TZ=UTC"},
 		Flags: []string{
 			"--pg-policy", "reader_trust=read-only,strict_trust=grant-required,*=open", "--pg-max-user-connections", strconv.Itoa(sessionsOfUser),
-			"--s3-access-key", rootAccess, "--s3-domain", s3Domain, "--advertise-host", "gateway.golden.test",
+			"--s3-domain", s3Domain, "--advertise-host", "gateway.golden.test",
 			"--max-ttl", "1h", "--drain-timeout", "1s",
 		},
 	})

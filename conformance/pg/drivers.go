@@ -22,27 +22,34 @@ const python = "/usr/bin/python3 "
 
 // drivers are scripts, each with a command that shows whether it can be run. A script with cases writes in each way of
 // its driver, directly and through the relay. Every script writes with only what `fencegate run` provides, too:
-// variables, and a URL. noVariables: the driver ignores the variables, so that the write is refused.
-var drivers = []struct {
-	script, there      string
-	cases, noVariables bool
-}{
+// variables, and a URL.
+var drivers = []driver{
 	{script: "sh psql.sh", there: "command -v psql"},
-	{python + "with_psycopg3.py", python + "-c 'import psycopg'", true, false},
-	{python + "with_psycopg2.py", python + "-c 'import psycopg2'", true, false},
-	{python + "with_asyncpg.py", python + "-c 'import asyncpg'", true, true},
-	{script: python + "with_odbc.py", there: python + "-c 'import pyodbc' && odbcinst -q -d -n 'PostgreSQL Unicode'"},
-	{script: "perl with_dbd.pl", there: "perl -MDBD::Pg -e 1"},
+	{script: python + "with_psycopg3.py", there: python + "-c 'import psycopg'", cases: true},
+	{script: python + "with_psycopg2.py", there: python + "-c 'import psycopg2'", cases: true},
+	{script: python + "with_asyncpg.py", there: python + "-c 'import asyncpg'", cases: true, noVariables: true},
+	{script: python + "with_odbc.py", there: python + "-c 'import pyodbc' && odbcinst -q -d -n 'PostgreSQL Unicode'", only: "variables"},
+	{script: "perl with_dbd.pl", there: "perl -MDBD::Pg -e 1", only: "variables"},
 	{script: "ruby with_pg.rb", there: "ruby -rpg -e 1"},
 	{script: "php with_pg.php", there: "php -r 'exit(function_exists(\"pg_connect\") ? 0 : 1);'"},
-	{"node node.js", `node -e 'require("pg")'`, true, false},
-	{"java -cp /usr/share/java/postgresql.jar Jdbc.java", "command -v javac && test -e /usr/share/java/postgresql.jar", true, false},
+	{script: "node node.js", there: `node -e 'require("pg")'`, cases: true},
+	{script: "java -cp /usr/share/java/postgresql.jar Jdbc.java", there: "command -v javac && test -e /usr/share/java/postgresql.jar", cases: true, only: "url"},
 	{script: "go run ./godriver pgx"},
 	{script: "go run ./godriver postgres"},
 	{script: "go run -C oldpgx ../godriver/main.go pgx", noVariables: true}, // pgx 5.7.5 and later read PGOPTIONS
 	{script: "go run -C ../../../examples/orm ./withrun sqlx"},
 	{script: "go run -C ../../../examples/orm ./withrun gorm"},
 }
+
+type driver struct {
+	script, there string
+	cases         bool
+	noVariables   bool   // it ignores the variables, so that the write is refused
+	only          string // the only one of ways that it has; "": all
+}
+
+// ways are those by which a driver gets what `fencegate run` provides.
+var ways = []string{"variables", "url"}
 
 // wanted is the fence's answer to a write.
 var wanted = map[string]string{"current": "ok", "stale": "ZF001", "none": "ZF002"}
@@ -94,7 +101,7 @@ func compareDrivers(ctx context.Context, folder string, all, poolers bool) (wron
 	}
 	fmt.Println("\n| driver, with its defaults | by PGOPTIONS | by its URL (`--pg-url-env`, `JDBC_URL`) |\n|---|---|---|")
 	for _, d := range there {
-		n, err := w.compareDefaults(ctx, folder, d.script, d.noVariables)
+		n, err := w.compareDefaults(ctx, folder, d)
 		if err != nil {
 			return wrong, err
 		}
@@ -154,12 +161,12 @@ func (w *world) compareCases(ctx context.Context, folder, script string) (wrong 
 
 // compareDefaults runs a script as the command of a run with each grant, and without a run but at the port, and prints
 // a row.
-func (w *world) compareDefaults(ctx context.Context, folder, script string, noVariables bool) (wrong int, err error) {
+func (w *world) compareDefaults(ctx context.Context, folder string, d driver) (wrong int, err error) {
 	port, err := strconv.Atoi(w.relay.port)
 	if err != nil {
 		return 0, err
 	}
-	got, err := w.each(ctx, folder, script, func(grant *fence.Grant) ([]string, error) {
+	got, err := w.each(ctx, folder, d.script, func(grant *fence.Grant) ([]string, error) {
 		login := []string{
 			"DEFAULTS=1", "PGUSER=driver", "PGPASSWORD=driver", "PGSSLMODE=disable",
 			"DATABASE_URL=postgres://driver:driver@db.invalid:1/postgres?sslmode=disable",
@@ -176,19 +183,27 @@ func (w *world) compareDefaults(ctx context.Context, folder, script string, noVa
 		return 0, err
 	}
 	row := []string{got["current"].driver}
-	for _, way := range []string{"variables", "url"} {
-		cell, ignored := "yes", noVariables && way == "variables"
-		if ignored {
+	expected := slices.DeleteFunc(slices.Clone(ways), func(way string) bool { return d.only != "" && way != d.only })
+	for _, grant := range presented {
+		if had := got[grant].cases; !slices.Equal(had, expected) {
+			return 0, fmt.Errorf("%s wrote by %q with the %s grant, wanted %q", d.script, had, grant, expected)
+		}
+	}
+	for _, way := range ways {
+		cell, ignored := "yes", d.noVariables && way == "variables"
+		switch {
+		case ignored:
 			cell = "no, it ignores them: `ZF002`"
+		case !slices.Contains(expected, way):
+			row = append(row, "–")
+			continue
 		}
 		for _, grant := range presented {
 			want := wanted[grant]
 			if ignored {
 				want = wanted["none"]
 			}
-			if !slices.Contains(got["current"].cases, way) {
-				cell = "–"
-			} else if outcome := got[grant].of[way]; outcome != want {
+			if outcome := got[grant].of[way]; outcome != want {
 				wrong++
 				cell = fmt.Sprintf("with the %s grant %s (wanted %s)", grant, outcome, want)
 			}

@@ -31,6 +31,10 @@ func main() {
 	from := flag.String("suites", "", "folder that ./prepare filled; empty: no suites")
 	only := flag.String("only", "", "names of suites, with semicolons between them; empty: all")
 	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "conformance-pg: %q is no flag\n", flag.Arg(0))
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, 40*time.Minute)
 	wrong, err := 0, error(nil)

@@ -57,14 +57,13 @@ func (w *world) comparePoolers(ctx context.Context) (wrong int, err error) {
 		if p.where == "behind" {
 			to = w.direct
 		}
-		bouncer, err := w.pg.PgBouncer(ctx, stack.PgBouncerConfig{
+		addr, err := w.pg.PgBouncer(ctx, stack.PgBouncerConfig{
 			To: to.host + ":" + to.port, Users: map[string]string{"driver": "driver"},
 			Settings: map[string]string{"pool_mode": p.mode, "default_pool_size": "1", "ignore_startup_parameters": p.ignored},
 		})
 		if err != nil {
 			return wrong, fmt.Errorf("PgBouncer %s, %s: %w", p.where, p.mode, err)
 		}
-		addr := bouncer.Addr
 		if p.where == "behind" {
 			if addr, err = w.serve(ctx, pgwire.Config{Addr: addr, Logger: slog.New(slog.DiscardHandler)}, "tcp", "127.0.0.1:0"); err != nil {
 				return wrong, err
@@ -95,7 +94,6 @@ func (w *world) comparePoolers(ctx context.Context) (wrong int, err error) {
 		for way, want := range p.want {
 			row = append(row, judge(want, func(g fence.Grant) error { return through(ctx, url, way, g) }))
 		}
-		bouncer.Process.Stop(time.Second)
 		printRow(append(row, pool, locks)...)
 	}
 	return wrong, nil

@@ -41,7 +41,7 @@ type input struct {
 	PartNumber                                       int               `json:",omitempty"`
 	MultipartUpload                                  *completed        `json:",omitempty"`
 	Metadata                                         map[string]string `json:",omitempty"`
-	Tagging                                          *tagSet           `json:",omitempty"`
+	Tagging                                          any               `json:",omitempty"` // a tagSet, or of PutObject a query
 	Delete                                           *deletion         `json:",omitempty"`
 	ObjectAttributes                                 []string          `json:",omitempty"`
 
@@ -103,6 +103,7 @@ type sdk struct{ *awss3.Client }
 
 func newSDK(ctx context.Context, addr string, c credentials.Credentials) (caller, error) {
 	cfg, err := config.LoadDefaultConfig(ctx, config.WithRegion("us-east-1"), config.WithRetryMaxAttempts(1),
+		config.WithSharedConfigFiles([]string{}), config.WithSharedCredentialsFiles([]string{}), // not the user's
 		config.WithCredentialsProvider(awscreds.NewStaticCredentialsProvider(c.AccessKeyID, c.SecretAccessKey, c.SessionToken)))
 	return sdk{awss3.NewFromConfig(cfg, func(o *awss3.Options) {
 		o.BaseEndpoint, o.UsePathStyle, o.DisableLogOutputChecksumValidationSkipped = aws.String("http://"+addr), true, true
@@ -119,8 +120,11 @@ func (s sdk) call(ctx context.Context, operation string, in input) (a answer, er
 	if strings.HasPrefix(operation, "Presign") {
 		method = reflect.ValueOf(awss3.NewPresignClient(s.Client)).MethodByName(operation)
 	}
-	if !method.IsValid() {
+	switch {
+	case operation == "PutChunked" || operation == "PutTrailing" || operation == "Upload":
 		return a, errNotOffered
+	case !method.IsValid():
+		return a, fmt.Errorf("aws-sdk-go-v2 has no %s", operation)
 	}
 	arguments := reflect.New(method.Type().In(1).Elem())
 	if err := translate(in, arguments.Interface()); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,21 +17,46 @@ import (
 	"github.com/fencegate/fencegate/internal/stack"
 )
 
-// clients are the clients, with commands that show that they are installed. They do the cases by an adapter of the API,
-// or by a script of their own.
-var clients = []struct {
+// s3Client is a client, with a command that shows that it is installed. It does the cases by an adapter of the API, or by
+// a script of its own: all but those that it lacks.
+type s3Client struct {
 	name, version string
 	open          func(ctx context.Context, addr string, c credentials.Credentials) (caller, error)
 	checksums     string
 	script        string
-}{
-	{"aws-sdk-go-v2", "", newSDK, "CRC32 CRC32C CRC64NVME SHA1 SHA256", ""},
-	{"minio-go", "", newMinio, "MD5", ""},
-	{"boto3", "/usr/bin/python3 -c 'import boto3; print(boto3.__version__)'", newBoto3, "CRC32 SHA1 SHA256", ""}, // the others need a library that is not there
-	{"awscli", "/usr/bin/aws --version >/dev/null && /usr/bin/aws --version | sed 's,aws-cli/,,; s, .*,,'", newAWSCLI, "CRC32 CRC32C SHA1 SHA256", ""},
-	{"s3cmd", "s3cmd --version >/dev/null && s3cmd --version | sed 's,s3cmd version ,,'", nil, "", "clients/with_s3cmd.py"},
-	{"rclone", "rclone version >/dev/null && rclone version | sed -n 's,^rclone v,,p'", nil, "", "clients/with_rclone.py"},
+	lacks         []string
 }
+
+var clients = []s3Client{
+	{name: "aws-sdk-go-v2", open: newSDK, checksums: "CRC32 CRC32C CRC64NVME SHA1 SHA256", lacks: chunked},
+	{name: "minio-go", open: newMinio, checksums: "MD5"},
+	{
+		name: "boto3", version: "/usr/bin/python3 -c 'import boto3; print(boto3.__version__)'",
+		open: newBoto3, checksums: "CRC32 SHA1 SHA256", lacks: chunked, // the other checksums need a library that is not there
+	},
+	{
+		name: "awscli", version: "/usr/bin/aws --version >/dev/null && /usr/bin/aws --version | sed 's,aws-cli/,,; s, .*,,'",
+		open: newAWSCLI, checksums: "CRC32 CRC32C SHA1 SHA256", lacks: slices.Concat(chunked, conditional, []string{"presigned put"}),
+	},
+	{
+		name: "s3cmd", version: "s3cmd --version >/dev/null && s3cmd --version | sed 's,s3cmd version ,,'", script: "clients/with_s3cmd.py",
+		lacks: slices.Concat(chunked, conditional, ofTheAPI, []string{"part copy", "range", "list v2", "list versions", "presigned get", "checksum"}),
+	},
+	{
+		name: "rclone", version: "rclone version >/dev/null && rclone version | sed -n 's,^rclone v,,p'", script: "clients/with_rclone.py",
+		lacks: slices.Concat(chunked, conditional, ofTheAPI),
+	},
+}
+
+// The cases that several clients lack.
+var (
+	chunked     = []string{"chunk-signed put", "chunk-signed put, trailing checksum"}
+	conditional = []string{"put if none match", "put if match"}
+	ofTheAPI    = []string{
+		"put with checksum", "put tags", "delete tags", "delete a version", "presigned put",
+		"conditional get", "response overrides", "get a version", "attributes", "get tags",
+	}
+)
 
 // wanted is the result of a write, by what is presented.
 var wanted = map[string]string{"current": "ok", "stale": "412 StaleFencingToken", "none": "403 MissingFencingToken"}
@@ -80,7 +106,7 @@ func runClients(ctx context.Context, all bool) (wrong int, err error) {
 			}
 		}
 		head = append(head, strings.TrimSpace(c.name+" "+string(version)))
-		columns = append(columns, func(name string, writes bool) (string, int) { return got.cell(name, known[c.name+" "+name], writes) })
+		columns = append(columns, func(name string, writes bool) (string, int) { return got.cell(c, name, writes) })
 	}
 	fmt.Println(rowOf(head) + "\n|" + strings.Repeat("---|", len(head)))
 	for i, one := range cases {
@@ -166,7 +192,7 @@ func (o outcomes) ofScript(ctx context.Context, script, grant string, env []stri
 
 // clientEnv is a client's environment, because everyone can read a command line.
 func clientEnv(addr, run string, c credentials.Credentials) []string {
-	env := append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "AWS_") }),
+	env := append(os.Environ(),
 		"ENDPOINT="+addr, "BUCKET="+bucket, "RUN="+run, "PYTHONDONTWRITEBYTECODE=1",
 		"AWS_ACCESS_KEY_ID="+c.AccessKeyID, "AWS_SECRET_ACCESS_KEY="+c.SecretAccessKey, "AWS_REGION=us-east-1", "AWS_DEFAULT_REGION=us-east-1",
 		"AWS_CONFIG_FILE=/dev/null", "AWS_SHARED_CREDENTIALS_FILE=/dev/null", "AWS_EC2_METADATA_DISABLED=true", "AWS_PAGER=")
@@ -184,10 +210,12 @@ var known = map[string]map[string]string{
 	"s3cmd delete many": {"current": "ok", "stale": "unseen", "none": "unseen", "cell": "fenced, but it shows no refusal"},
 }
 
-// cell is one case of one client. What it offers it offers whatever is presented. Not every client shows the status.
-func (o outcomes) cell(name string, odd map[string]string, writes bool) (text string, wrong int) {
-	expected := wanted
+// cell is one case of one client. What it lacks it lacks whatever is presented. Not every client shows the status.
+func (o outcomes) cell(c s3Client, name string, writes bool) (text string, wrong int) {
+	expected, odd, lacks := wanted, known[c.name+" "+name], slices.Contains(c.lacks, name)
 	switch {
+	case lacks:
+		expected, text = map[string]string{"current": notOffered, "stale": notOffered, "none": notOffered}, "–"
 	case odd != nil:
 		expected, text = odd, odd["cell"]
 	case writes:
@@ -196,21 +224,16 @@ func (o outcomes) cell(name string, odd map[string]string, writes bool) (text st
 		expected, text = map[string]string{"current": "ok", "stale": "ok", "none": "ok"}, "reads"
 	}
 	var others []string
-	offered := false
 	for _, grant := range presented {
-		outcome, want := o[name][grant], expected[grant]
-		offered = offered || outcome != "" && outcome != notOffered
+		outcome, want := cmp.Or(o[name][grant], notOffered), expected[grant]
 		if _, code, _ := strings.Cut(want, " "); outcome != want && (outcome != code || code == "") {
 			others = append(others, fmt.Sprintf("%s: %s (wanted %s)", grant, outcome, want))
 		}
 	}
-	switch {
-	case !offered:
-		return "–", 0
-	case len(others) > 0:
-		return strings.Join(others, "; "), len(others)
+	if len(others) > 0 {
+		text = strings.Join(others, "; ")
 	}
-	return text, 0
+	return text, len(others)
 }
 
 func rowOf(cells []string) string { return "| " + strings.Join(cells, " | ") + " |" }

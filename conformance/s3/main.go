@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fencegate/fencegate/gateway/objects"
@@ -31,12 +32,19 @@ func main() {
 	withRun := flag.Bool("tools", false, "run the tools under fencegate run, and nothing else")
 	uploading := flag.Bool("upload", false, "be a tool: upload what the environment names")
 	flag.Parse()
+	if !*uploading { // that has the environment of its run
+		clearAWS()
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	ctx, cancel := context.WithTimeout(ctx, 40*time.Minute)
 	var wrong int
 	var err error
 	parts := []func(context.Context, bool) (int, error){runClients, runLate, runTools}
 	switch {
+	case flag.NArg() > 0:
+		parts, err = nil, fmt.Errorf("%q is no flag", flag.Arg(0))
+	case s.checkout == "" && (s.only != "" || *update):
+		parts, err = nil, errors.New("-k and -update are for -suite")
 	case *uploading:
 		parts, err = nil, upload(ctx)
 	case *withRun:
@@ -60,6 +68,15 @@ func main() {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "conformance-s3:", err)
 		os.Exit(1)
+	}
+}
+
+// clearAWS removes the user's settings of AWS from the environment.
+func clearAWS() {
+	for _, kv := range os.Environ() {
+		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "AWS_") {
+			_ = os.Unsetenv(name) // it is there
+		}
 	}
 }
 

@@ -72,7 +72,8 @@ func (m minioGo) call(ctx context.Context, operation string, in input) (a answer
 		_, err = m.CompleteMultipartUpload(ctx, in.Bucket, in.Key, in.UploadID, parts, options)
 	case "PutObjectTagging":
 		var set *tags.Tags
-		if set, err = tags.NewTags(map[string]string{in.Tagging.TagSet[0].Key: in.Tagging.TagSet[0].Value}, true); err == nil {
+		one := in.Tagging.(tagSet).TagSet[0]
+		if set, err = tags.NewTags(map[string]string{one.Key: one.Value}, true); err == nil {
 			err = m.PutObjectTagging(ctx, in.Bucket, in.Key, set, minio.PutObjectTaggingOptions{})
 		}
 	case "GetObjectTagging":
@@ -99,7 +100,7 @@ func (m minioGo) call(ctx context.Context, operation string, in input) (a answer
 		a, err = m.get(ctx, in)
 	case "HeadObject":
 		var info minio.ObjectInfo
-		info, err = m.StatObject(ctx, in.Bucket, in.Key, minio.StatObjectOptions{})
+		info, err = m.StatObject(ctx, in.Bucket, in.Key, minio.StatObjectOptions{Checksum: in.ChecksumMode != ""})
 		a = described(info)
 	case "GetObjectAttributes":
 		var out *minio.ObjectAttributes

@@ -259,7 +259,7 @@ func (b *bench) try(ctx context.Context, t tool, kind runner.Kind) (got fared, e
 func (b *bench) environ(t tool, key, file, said string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
-		return strings.HasPrefix(name, "AWS_") || strings.HasPrefix(name, "RCLONE_") || strings.HasSuffix(strings.ToUpper(name), "_PROXY") || name == "HOME" || t.path != "" && name == "PATH"
+		return strings.HasPrefix(name, "RCLONE_") || strings.HasSuffix(strings.ToUpper(name), "_PROXY") || name == "HOME" || t.path != "" && name == "PATH"
 	})
 	if t.path != "" {
 		env = append(env, "PATH="+t.path)

@@ -1,6 +1,6 @@
 // Command mutants seeds the bugs of package table into the product, one at a time, and shows that each is caught: the
-// named test fails, or the judge of a run of robustness finds it. A text that does not apply, or a program that does not
-// compile, is an error.
+// named test, which passes without it, fails, or the judge of a run of robustness finds it. A text that does not apply, or
+// a program that does not compile, is an error.
 //
 //	go run ./internal/mutants [-kind tests|runs|all] [-sound] [-build] [-plain] [-v] [NAME...]
 //
@@ -17,11 +17,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -101,6 +103,9 @@ func (p *program) try(ctx context.Context, wanted []table.Mutant) (err error) {
 		return err
 	}
 	defer os.RemoveAll(p.dir)
+	if err := p.pass(ctx, wanted); err != nil {
+		return err
+	}
 	var failed []string
 	for _, m := range wanted {
 		begun, attempt := time.Now(), p.test
@@ -121,6 +126,32 @@ func (p *program) try(ctx context.Context, wanted []table.Mutant) (err error) {
 	}
 	if len(failed) > 0 {
 		return fmt.Errorf("not as expected: %s", strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+// pass plays the mutants' tests without a bug, once, those of a package together. One that fails then would catch
+// anything.
+func (p *program) pass(ctx context.Context, wanted []table.Mutant) error {
+	if p.build || p.sound {
+		return nil
+	}
+	tests := map[string][]string{}
+	for _, m := range wanted {
+		if folder, name := m.InTest(); m.Run == nil && !slices.Contains(tests[folder], name) {
+			tests[folder] = append(tests[folder], name)
+		}
+	}
+	for _, folder := range slices.Sorted(maps.Keys(tests)) {
+		begun, pattern := time.Now(), "^("+strings.Join(tests[folder], "|")+")$"
+		if p.plain {
+			pattern = ""
+		}
+		out, err := p.command(ctx, folder, "go", "test", "-vet=off", "-count=1", "-timeout=10m", "-run", pattern, ".")
+		if err != nil {
+			return fmt.Errorf("%s fails without a bug: %w\n%s", folder, err, out)
+		}
+		fmt.Printf("%-31s %4.0f s  passes without a bug\n", folder, time.Since(begun).Seconds())
 	}
 	return nil
 }

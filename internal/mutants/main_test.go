@@ -19,6 +19,7 @@ func TestAMutantIsCaughtByItsTestAlone(t *testing.T) {
 		"go.mod":       "module toy\n\ngo 1.26\n",
 		"sum.go":       "package toy\n\nfunc sum(a, b int) int { return a + b }\n",
 		"sum_test.go":  "package toy\n\nimport \"testing\"\n\nfunc TestSum(t *testing.T) {\n\tif sum(1, 2) != 3 {\n\t\tt.Fail()\n\t}\n}\n",
+		"red_test.go":  "package toy\n\nimport \"testing\"\n\nfunc TestRed(t *testing.T) { t.Fail() }\n",
 		"none_test.go": "package toy\n\nimport \"testing\"\n\nfunc TestNothing(*testing.T) {}\n",
 	} {
 		if err := os.WriteFile(filepath.Join(p.root, name), []byte(text), 0o600); err != nil {
@@ -31,6 +32,13 @@ func TestAMutantIsCaughtByItsTestAlone(t *testing.T) {
 	}
 	if text, err := (&program{root: p.root, dir: p.dir, out: io.Discard, sound: true}).test(t.Context(), bug.Sound()); err != nil {
 		t.Errorf("without the bug: %q, %v", text, err)
+	}
+	if err := p.pass(t.Context(), []table.Mutant{bug, bug}); err != nil {
+		t.Error(err)
+	}
+	red := table.Mutant{Name: "red", File: "sum.go", Old: "a + b", New: "a - b", Test: "..TestRed"}
+	if err := p.pass(t.Context(), []table.Mutant{bug, red}); err == nil || !strings.Contains(err.Error(), "fails without a bug") {
+		t.Errorf("a test that fails anyway: %v", err)
 	}
 	for what, m := range map[string]table.Mutant{
 		"no test failed by itself": {File: "sum.go", Old: "a + b", New: "a +", Test: "..TestSum"},

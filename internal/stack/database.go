@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -59,6 +60,7 @@ func (d Database) withDefaults() Database {
 	if d.Migrate == nil {
 		d.Migrate = func(ctx context.Context, address string) error { return migrate.Up(ctx, address, migrate.All) }
 	}
+	d.Logins = slices.Clone(d.Logins) // they are the caller's
 	for i := range d.Logins {
 		if d.Logins[i].Password == "" {
 			d.Logins[i].Password = rand.Text()

@@ -51,7 +51,8 @@ type GatewayConfig struct {
 	Redis       []string // default: none, the leases are PostgreSQL's
 	MasterKey   string   // default: a random one
 	Token       string   // bearer token of the HTTP API; default: none is needed
-	S3Secret    string   // of the operator "root" of the S3 port; default: there is no operator
+	S3Secret    string   // of the S3 port's operator; default: there is no operator
+	S3Access    string   // the operator's access key; default: root
 
 	Flags []string // further flags of serve; never secrets
 	Env   []string // further environment, as KEY=value
@@ -80,11 +81,12 @@ type GatewayProcess struct {
 	name    string
 	token   string
 	process *child.Process
+	killed  bool // by Kill
 }
 
 // Serve starts a gateway and returns when it grants leases.
 func (s *Stack) Serve(ctx context.Context, cfg GatewayConfig) (*GatewayProcess, error) {
-	g, err := s.Gateway(ctx, cfg)
+	g, err := s.Prepare(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -94,8 +96,8 @@ func (s *Stack) Serve(ctx context.Context, cfg GatewayConfig) (*GatewayProcess, 
 	return g, g.Ready(ctx)
 }
 
-// Gateway prepares a gateway: its folder, files and ports.
-func (s *Stack) Gateway(ctx context.Context, cfg GatewayConfig) (g *GatewayProcess, err error) {
+// Prepare prepares a gateway: its folder, files and ports. The caller starts it; Close ends it.
+func (s *Stack) Prepare(ctx context.Context, cfg GatewayConfig) (g *GatewayProcess, err error) {
 	g = &GatewayProcess{name: cmp.Or(cfg.Name, "gateway"), token: cfg.Token}
 	dir, err := s.folder(g.name)
 	if err != nil {
@@ -134,7 +136,7 @@ func (s *Stack) Gateway(ctx context.Context, cfg GatewayConfig) (g *GatewayProce
 		args = append(args, secret.flag, file)
 	}
 	if cfg.S3Secret != "" {
-		args = append(args, "--s3-access-key", "root")
+		args = append(args, "--s3-access-key", cmp.Or(cfg.S3Access, "root"))
 	}
 	env := append(os.Environ(), "FENCEGATE_POSTGRES_URL="+cfg.URL)
 	if cfg.SQLURL != "" {
@@ -142,7 +144,7 @@ func (s *Stack) Gateway(ctx context.Context, cfg GatewayConfig) (g *GatewayProce
 	}
 	g.Log = filepath.Join(dir, "log")
 	g.Spec = child.Spec{Path: cfg.Program, Args: append(args, cfg.Flags...), Env: append(env, cfg.Env...), Dir: dir}
-	s.AtClose(func() error { g.Stop(); return nil })
+	s.AtClose(g.Stop)
 	return g, nil
 }
 
@@ -155,7 +157,7 @@ func has(flags []string, name string) bool {
 	return false
 }
 
-// Start starts the process, also again after its end.
+// Start starts the process, also again after its end. If it can't, the last one stays the [GatewayProcess.Process].
 func (g *GatewayProcess) Start() error {
 	log, err := os.OpenFile(g.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -164,7 +166,10 @@ func (g *GatewayProcess) Start() error {
 	defer func() { _ = log.Close() }()
 	spec := g.Spec
 	spec.Log = log
-	g.process, err = child.Start(spec)
+	process, err := child.Start(spec)
+	if err == nil {
+		g.process, g.killed = process, false
+	}
 	return err
 }
 
@@ -174,15 +179,21 @@ func (g *GatewayProcess) Process() *child.Process { return g.process }
 // stopTimeout is longer than serve's drain timeout.
 const stopTimeout = 15 * time.Second
 
-// Stop ends the process in order.
-func (g *GatewayProcess) Stop() {
-	if g.process != nil {
-		g.process.Stop(stopTimeout)
+// Stop ends the process in order. The error says how it ended otherwise, unless Kill ended it.
+func (g *GatewayProcess) Stop() error {
+	if g.process == nil || g.killed {
+		return nil
 	}
+	return end(g.process, stopTimeout, g.name, g.Log)
 }
 
 // Kill ends the process like kill -9.
-func (g *GatewayProcess) Kill() { g.process.Kill() }
+func (g *GatewayProcess) Kill() {
+	if g.process != nil {
+		g.killed = true
+		g.process.Kill()
+	}
+}
 
 // Ready returns when the gateway grants leases. The error has the end of its log.
 func (g *GatewayProcess) Ready(ctx context.Context) error {

@@ -15,8 +15,9 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 )
 
-// HAProxy starts HAProxy at the ports of at, before gateways, and returns when one of them answers through it. config is
-// the path of deploy/haproxy/haproxy.cfg, whose ports and names gateway1, gateway2 … are replaced by these addresses.
+// HAProxy starts HAProxy at the ports of at, before gateways, and returns when one of them answers through it at the API
+// port; the other ports may follow later. config is the path of deploy/haproxy/haproxy.cfg, whose ports and names
+// gateway1, gateway2 … are replaced by these addresses.
 func (s *Stack) HAProxy(ctx context.Context, config string, at Ports, gateways ...Ports) error {
 	program, err := exec.LookPath("haproxy")
 	if err != nil {

@@ -27,27 +27,20 @@ type PgBouncerConfig struct {
 	Settings map[string]string // of its section pgbouncer, such as pool_mode
 }
 
-// PgBouncer is a running PgBouncer.
-type PgBouncer struct {
-	Addr    string
-	Process *child.Process
-}
-
 // ErrNoPgBouncer reports that the machine has no PgBouncer.
 var ErrNoPgBouncer = errors.New("no pgbouncer on this machine: scripts/need pgbouncer installs it")
 
-// PgBouncer starts a PgBouncer as the user that the server runs as, because it refuses root.
-func (p *Postgres) PgBouncer(ctx context.Context, cfg PgBouncerConfig) (*PgBouncer, error) {
+// PgBouncer starts a PgBouncer as the user that the server runs as, because it refuses root, and returns its address.
+func (p *Postgres) PgBouncer(ctx context.Context, cfg PgBouncerConfig) (addr string, err error) {
 	path, err := exec.LookPath("pgbouncer")
 	if err != nil {
 		path, err = exec.LookPath("/usr/sbin/pgbouncer") // Debian's path
 	}
 	if err != nil {
-		return nil, ErrNoPgBouncer
+		return "", ErrNoPgBouncer
 	}
-	addr, err := FreeAddr()
-	if err != nil {
-		return nil, err
+	if addr, err = FreeAddr(); err != nil {
+		return "", err
 	}
 	host, port, _ := net.SplitHostPort(cfg.To)
 	_, own, _ := net.SplitHostPort(addr)
@@ -66,11 +59,11 @@ func (p *Postgres) PgBouncer(ctx context.Context, cfg PgBouncerConfig) (*PgBounc
 	}
 	for file, text := range map[string]string{users: list.String(), ini: config.String()} {
 		if err := errors.Join(os.WriteFile(file, []byte(text), 0o600), p.Give(file)); err != nil {
-			return nil, err
+			return "", err
 		}
 	}
 	spec := child.Spec{Path: path, Args: []string{"-q", ini}, Dir: p.stack.Dir, Credential: p.Owner(), StopSignal: syscall.SIGINT}
-	process, err := p.stack.Run(ctx, "pgbouncer-"+own, spec, func(ctx context.Context) error {
+	_, err = p.stack.Run(ctx, "pgbouncer-"+own, spec, func(ctx context.Context) error {
 		var d net.Dialer
 		conn, err := d.DialContext(ctx, "tcp", addr)
 		if err != nil {
@@ -78,5 +71,5 @@ func (p *Postgres) PgBouncer(ctx context.Context, cfg PgBouncerConfig) (*PgBounc
 		}
 		return conn.Close()
 	})
-	return &PgBouncer{Addr: addr, Process: process}, err
+	return addr, err
 }

@@ -178,6 +178,8 @@ func Redirect(dir, primary string) error {
 // Standby starts a standby that streams from the server, for which its commits wait if synchronous is set. name is also
 // its application_name.
 func (p *Postgres) Standby(ctx context.Context, name string, synchronous bool) (*Postgres, error) {
+	ctx, cancel := context.WithTimeout(ctx, standbyTimeout)
+	defer cancel()
 	dir := filepath.Join(p.stack.Dir, name)
 	if err := p.CopyTo(ctx, dir, true); err != nil {
 		return nil, err
@@ -193,11 +195,16 @@ func (p *Postgres) Standby(ctx context.Context, name string, synchronous bool) (
 	return standby, WaitForStandby(ctx, p.Admin(), name)
 }
 
+// standbyTimeout is for copying a server, and for a standby to catch up.
+const standbyTimeout = time.Minute
+
 const standbyState = `SELECT coalesce(min(sync_state), 'gone') FROM pg_stat_replication WHERE application_name = $1`
 
 // WaitForStandby makes commits wait for a standby, and returns when they do; with "" they wait for none. address is the
 // superuser's.
 func WaitForStandby(ctx context.Context, address, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, standbyTimeout)
+	defer cancel()
 	names := ""
 	if name != "" {
 		names = quoted(name)

@@ -4,6 +4,7 @@ package stack
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,13 +12,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/fencegate/fencegate/internal/child"
 )
 
 // Run starts a server, whose output goes into a file named log in a folder of its name, and returns when look succeeds.
-// The error has the end of the log.
+// The error has the end of the log. Close ends the server, and fails if that ended otherwise than with status 0 or by
+// its stop signal.
 func (s *Stack) Run(ctx context.Context, name string, spec child.Spec, look func(context.Context) error) (*child.Process, error) {
 	dir, err := s.folder(name)
 	if err != nil {
@@ -31,13 +34,29 @@ func (s *Stack) Run(ctx context.Context, name string, spec child.Spec, look func
 	if err != nil {
 		return nil, err
 	}
-	s.AtClose(func() error { process.Stop(10 * time.Second); return nil })
+	s.AtClose(func() error {
+		err := end(process, 10*time.Second, name, spec.Log.Name())
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Sys().(syscall.WaitStatus).Signal() == cmp.Or(spec.StopSignal, syscall.SIGTERM) {
+			return nil // HAProxy has no handler for it
+		}
+		return err
+	})
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := process.Ready(ctx, look); err != nil {
 		return nil, fmt.Errorf("%s is not ready: %w%s", name, err, tail(spec.Log.Name()))
 	}
 	return process, nil
+}
+
+// end stops a process. The error says how it ended otherwise than in order: with a status, or by SIGKILL because it took
+// longer than patience.
+func end(p *child.Process, patience time.Duration, name, log string) error {
+	p.Stop(patience)
+	if err := p.Err(); err != nil {
+		return fmt.Errorf("%s ended: %w%s", name, err, tail(log))
+	}
+	return nil
 }
 
 // tail is the end of a file, for an error.

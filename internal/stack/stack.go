@@ -4,9 +4,9 @@
 // gateways in this process, or as processes, alone or behind HAProxy; blob stores. `fencegate dev`, the demo,
 // benchmarks, conformance checks and the cluster of package robustness are made of it.
 //
-// The guarantee: a part that a method returned serves. It listens on loopback only, keeps its address over restarts,
-// and its passwords are random, in files that only their owner can read. Close stops everything, last started first;
-// nothing outlives this process, however it ends.
+// The guarantee: a part that a method returned serves, except a gateway of [Stack.Prepare]. It listens on loopback only,
+// keeps its address over restarts, and its passwords are random, in files that only their owner can read. Close stops
+// everything, last started first; nothing outlives this process, however it ends.
 //
 //	s, err := stack.New("")
 //	if err != nil {

@@ -50,7 +50,7 @@ func (c *Cluster) startGateways(ctx context.Context) error {
 			blobs = c.blobsAt(addr)
 		}
 		g := &Gateway{quit: make(chan struct{})}
-		g.served, err = c.stack.Gateway(ctx, stack.GatewayConfig{ //nolint:gosec // the secret of a server that lives for a run
+		g.served, err = c.stack.Prepare(ctx, stack.GatewayConfig{ //nolint:gosec // the secret of a server that lives for a run
 			Name: name, Program: c.opts.Program, URL: address(stack.Gateway, servers...), SQLURL: address(stack.SQL, servers...),
 			Redis: nodes, MasterKey: key, Token: Token, S3Secret: "robust-root-secret",
 			Flags: append([]string{"--blobs", blobs, "--pg-proxy-from", balancerHost + "/32"}, serve...), Env: append([]string{"TZ=UTC"}, c.blobEnv...),

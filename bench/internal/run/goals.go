@@ -33,12 +33,31 @@ func (b *Bench) Add(g Goal) {
 	b.Goals = append(b.Goals, g)
 }
 
-// AtLeast adds the goal that one contender's rate is at least this share of a peer's, if both were measured.
+// failing is the share of a peer's operations that may fail.
+const failing = 0.05
+
+// compare ends the benchmark if a peer hardly worked: then a ratio to it says nothing.
+func (r *Result) compare(peer string) {
+	failed := 0
+	for _, n := range r.Failed {
+		failed += n
+	}
+	switch tried := failed + len(r.Times); {
+	case r.Rate() == 0:
+		Check(fmt.Errorf("%s, a peer, did nothing", peer))
+	case float64(failed) > failing*float64(tried):
+		Check(fmt.Errorf("%s, a peer, failed %d times of %d", peer, failed, tried))
+	}
+}
+
+// AtLeast adds the goal that one contender's rate is at least this share of a peer's, if both were measured. A peer that
+// hardly worked ends the benchmark.
 func (b *Bench) AtLeast(name string, results Results, ours, peer string, want float64) {
 	a, z := results[ours], results[peer]
 	if a == nil || z == nil {
 		return
 	}
+	z.compare(peer)
 	b.Add(Goal{Name: name, Ours: a.Show(), Peer: peer + ":" + z.Show(), Ratio: Median(a.Over(z)), Want: want})
 }
 
@@ -49,6 +68,9 @@ func (b *Bench) Within(name string, took, limit time.Duration) {
 
 // Quicker adds the goal that a time is at most this share of a peer's.
 func (b *Bench) Quicker(name string, took time.Duration, peer string, theirs time.Duration, share float64) {
+	if theirs <= 0 {
+		Check(fmt.Errorf("%s has no time of %s", name, peer))
+	}
 	b.Add(Goal{Name: name, Ours: took.String(), Peer: peer + ":" + theirs.String(), Ratio: float64(took) / float64(theirs), Want: share, AtMost: true})
 }
 

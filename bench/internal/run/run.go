@@ -41,7 +41,8 @@ type Bench struct {
 	Out     io.Writer
 	Goals   []Goal // see Add
 
-	header bool // has been printed for this part
+	header bool            // has been printed for this part
+	there  map[string]bool // the names of contenders
 }
 
 // Contender is one of those that are compared.
@@ -52,7 +53,8 @@ type Contender struct {
 	// Slice replaces Op: workers of another program work for that long, and it returns their rate.
 	Slice func(ctx context.Context, workers int, d time.Duration) (float64, error)
 
-	Before, After func(ctx context.Context, round int) // of each slice, outside of its time; they may [Check]
+	// Before and After each slice, outside of its time; they may [Check]. After also comes after a failure.
+	Before, After func(ctx context.Context, round int)
 
 	Meters  []Meter
 	Peers   []string // to which its ratios are printed; default: the first contender
@@ -99,9 +101,27 @@ func (s Settings) Wants(part string, extra bool) bool {
 	return slices.Contains(s.Parts, part) || len(s.Parts) == 0 && !extra
 }
 
-// Chosen reports whether a contender is to be measured.
-func (s Settings) Chosen(contender string) bool {
-	return len(s.Only) == 0 || slices.Contains(s.Only, contender)
+// Chosen reports whether a contender, which there is, is to be measured.
+func (b *Bench) Chosen(contender string) bool {
+	if b.there == nil {
+		b.there = map[string]bool{}
+	}
+	b.there[contender] = true
+	return len(b.Only) == 0 || slices.Contains(b.Only, contender)
+}
+
+// Missing are those of Settings.Only that there were none of.
+func (b *Bench) Missing() []string {
+	return slices.DeleteFunc(slices.Clone(b.Only), func(name string) bool { return b.there[name] })
+}
+
+// choose leaves those that are chosen and, beside them, the first one, to which ratios are.
+func (b *Bench) choose(all []Contender) []Contender {
+	chosen := slices.DeleteFunc(slices.Clone(all), func(one Contender) bool { return !b.Chosen(one.Name) })
+	if len(chosen) > 0 && chosen[0].Name != all[0].Name {
+		chosen = slices.Insert(chosen, 0, all[0])
+	}
+	return chosen
 }
 
 // Part begins a part.
@@ -117,7 +137,7 @@ func (b *Bench) Printf(format string, args ...any) { _, _ = fmt.Fprintf(b.Out, f
 // whom.
 func (b *Bench) Measure(ctx context.Context, c Cell, contenders ...Contender) Results {
 	if !c.All {
-		contenders = slices.DeleteFunc(slices.Clone(contenders), func(one Contender) bool { return !b.Chosen(one.Name) })
+		contenders = b.choose(contenders)
 	}
 	c.Slice, c.Rounds, c.Grace, c.Unit = cmp.Or(c.Slice, b.Slice), cmp.Or(c.Rounds, b.Rounds), cmp.Or(c.Grace, 2*time.Minute), cmp.Or(c.Unit, "/s")
 	results := Results{}
@@ -156,6 +176,9 @@ func (one Contender) turn(ctx context.Context, c Cell, round int, r *Result) {
 	if one.Before != nil {
 		one.Before(ctx, round)
 	}
+	if one.After != nil {
+		defer one.After(ctx, round)
+	}
 	var before []float64
 	for _, m := range one.Meters {
 		before = append(before, m.Read(ctx))
@@ -166,9 +189,6 @@ func (one Contender) turn(ctx context.Context, c Cell, round int, r *Result) {
 	}
 	for i, m := range one.Meters {
 		r.Meters[m.Name] = append(r.Meters[m.Name], (m.Read(ctx)-before[i])/float64(max(1, len(r.Times)-done)))
-	}
-	if one.After != nil {
-		one.After(ctx, round)
 	}
 }
 

@@ -96,6 +96,59 @@ func TestAHungOperationIsAFailureAndNoTime(t *testing.T) {
 	}
 }
 
+func TestAPeerThatHardlyWorksIsNoPeer(t *testing.T) {
+	t.Parallel()
+	ours := taking("ours", time.Millisecond)
+	for name, every := range map[string]int64{"hardly": 10, "never": 1} {
+		peer := Contender{Name: name, MayFail: true, Op: func(_ context.Context, _ int, n int64) error {
+			time.Sleep(time.Millisecond)
+			if n%every == 0 {
+				return errors.New("broken")
+			}
+			return nil
+		}}
+		b, results, _, err := measure(t, Cell{Name: "cell", Workers: 1}, ours, peer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compare := func(f func()) (err error) {
+			defer Catch(&err)
+			f()
+			return nil
+		}
+		if err := compare(func() { b.AtLeast("goal", results, "ours", name, 1) }); err == nil || len(b.Goals) > 0 {
+			t.Errorf("%s: %v, %v", name, err, b.Goals)
+		}
+		err = compare(func() { b.Quicker("goal", time.Second, name, results[name].Quantile(0.5), 1) })
+		if (err != nil) != (name == "never") {
+			t.Errorf("%s, its time: %v", name, err)
+		}
+	}
+}
+
+func TestAfterComesAfterAFailure(t *testing.T) {
+	t.Parallel()
+	broken, after := errors.New("broken"), 0
+	_, _, _, err := measure(t, Cell{Name: "cell", Workers: 1, Cold: true}, Contender{
+		Name: "failing", Op: func(context.Context, int, int64) error { return broken }, After: func(context.Context, int) { after++ },
+	})
+	if !errors.Is(err, broken) || after != 1 {
+		t.Errorf("%v; After came %d times", err, after)
+	}
+}
+
+func TestOnlyChoosesAndIsHeldToIt(t *testing.T) {
+	t.Parallel()
+	b := &Bench{Settings: Settings{Only: []string{"two", "four"}}}
+	var names []string
+	for _, one := range b.choose([]Contender{{Name: "one"}, {Name: "two"}, {Name: "three"}}) {
+		names = append(names, one.Name)
+	}
+	if fmt.Sprint(names, b.Missing(), b.choose([]Contender{{Name: "one"}})) != "[one two] [four] []" {
+		t.Error(names, b.Missing())
+	}
+}
+
 func TestContendersTakeTurnsInAllOrders(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}

@@ -1,6 +1,7 @@
 #!/bin/sh
-# With DEFAULTS, as every script here: connects with what the environment has and nothing else, and writes. "variables" gives the driver
-# nothing, "url" the value of DATABASE_URL (JDBC_URL). Prints a line for each way: its name, and ok or the SQLSTATE.
+# Connects with what the environment has and nothing else, and writes, as the scripts with cases do with DEFAULTS only. "variables"
+# gives the driver nothing, "url" the value of DATABASE_URL (JDBC_URL). Prints a line for each way: its name, and ok or the
+# SQLSTATE.
 printf 'driver\tpsql %s\n' "$(psql --version | sed 's/[^0-9]*\([0-9.]*\).*/\1/')"
 try() {
   way=$1; shift
