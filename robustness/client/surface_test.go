@@ -3,9 +3,12 @@ package client
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/internal/stack"
 	"github.com/fencegate/fencegate/internal/stack/stacktest"
@@ -31,6 +34,7 @@ func TestSurfaces(t *testing.T) {
 	t.Run("a key has one lease", func(t *testing.T) { t.Parallel(); oneLeaseOfAKey(t, w) })
 	t.Run("leases of PostgreSQL", func(t *testing.T) { t.Parallel(); postgresLeases(t) })
 	t.Run("another's bytes are found", func(t *testing.T) { t.Parallel(); damageIsFound(t, w) })
+	t.Run("what psql rolls back is not done", func(t *testing.T) { t.Parallel(); rolledBack(t, w) })
 	t.Run("a killed Python is followed by another", func(t *testing.T) { t.Parallel(); pythonKilled(t, w) })
 }
 
@@ -242,5 +246,87 @@ func postgresLeases(t *testing.T) {
 	}
 	if !k.read(bounded(t), second) || second.known["row:robust/r0-pg"] != l.wrote["row:robust/r0-pg"] {
 		t.Errorf("read %v, and %v was written", second.known, l.wrote)
+	}
+}
+
+// endSession terminates a session, and endStatement cancels a statement: a pause within a transaction, if there is one.
+const (
+	endSession   = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename <> current_user ORDER BY random() LIMIT 1`
+	endStatement = `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE usename <> current_user AND state = 'active'
+		ORDER BY query NOT LIKE '%pg_sleep%', random() LIMIT 1`
+)
+
+// The work is the clock of the faults, so that a slow machine has no more of them for each write than a fast one.
+func TestWhatAClientRecordsIsWhatHappenedWhileSessionsAreEnded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	cfg := w.cfg
+	cfg.Workers, cfg.MaxTTL, cfg.Surfaces = 6, 2*time.Second, Surfaces
+	cfg.Dir, cfg.History = t.TempDir(), filepath.Join(t.TempDir(), "history")
+	order := Order{Do: Work, Round: 1}
+	for range 8 {
+		order.Resources = append(order.Resources, w.resource(t))
+	}
+	p, err := start(cfg, nil)
+	must(t, err)
+	p.obey(t.Context(), order)
+	wrote, writes := map[string]int{}, 0
+	recorded, look := &history.Reader{Path: cfg.History}, time.NewTicker(20*time.Millisecond)
+	defer look.Stop()
+	var all []history.Op
+	for writes < 150 || len(wrote) < len(Surfaces) {
+		<-look.C
+		more, err := recorded.Next()
+		must(t, err)
+		all = append(all, more...)
+		for _, op := range more {
+			if op.Action != history.Write || op.Outcome != history.Done {
+				continue
+			}
+			wrote[op.Surface]++
+			writes++
+			_, err := w.admin.Exec(t.Context(), []string{endSession, endStatement}[writes%2])
+			must(t, err)
+		}
+	}
+	t.Logf("written: %v", wrote)
+	t.Logf("%+v", p.obey(t.Context(), Order{Do: Rest}))
+	must(t, p.close())
+	more, err := recorded.Next()
+	must(t, err)
+	w.agree(t, append(all, more...))
+}
+
+// agree compares a history with the effects.
+func (w *world) agree(t *testing.T, ops []history.Op) {
+	t.Helper()
+	type effect struct {
+		Register, Value, Overwrote string
+		Token                      int64
+	}
+	rows, err := w.admin.Query(t.Context(), "SELECT register, value, overwrote, token FROM judged.effects")
+	must(t, err)
+	effects, err := pgx.CollectRows(rows, pgx.RowToStructByPos[effect])
+	must(t, err)
+	done := map[[2]string]effect{}
+	for _, e := range effects {
+		if _, twice := done[[2]string{e.Register, e.Value}]; twice {
+			t.Errorf("%+v was done twice", e)
+		}
+		done[[2]string{e.Register, e.Value}] = e
+	}
+	for _, op := range history.Last(ops) {
+		if op.Wrong != "" {
+			t.Errorf("%+v", op)
+		}
+		for register, based := range op.Based {
+			e, ok := done[[2]string{register, op.ID}]
+			switch {
+			case ok && (e.Overwrote != based || e.Token != op.Token):
+				t.Errorf("%+v was done on %q under %d", op, e.Overwrote, e.Token)
+			case ok != (op.Outcome == history.Done) && op.Outcome != history.Unknown:
+				t.Errorf("%s: done is %v of %+v", register, ok, op)
+			}
+		}
 	}
 }
