@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,7 @@ func TestSurfaces(t *testing.T) {
 		}
 	}
 	t.Run("an object is written once", func(t *testing.T) { t.Parallel(); writtenOnce(t, w) })
+	t.Run("each of several leases is renewed", func(t *testing.T) { t.Parallel(); eachIsRenewed(t, w) })
 	t.Run("a key has one lease", func(t *testing.T) { t.Parallel(); oneLeaseOfAKey(t, w) })
 	t.Run("leases of PostgreSQL", func(t *testing.T) { t.Parallel(); postgresLeases(t) })
 	t.Run("another's bytes are found", func(t *testing.T) { t.Parallel(); damageIsFound(t, w) })
@@ -202,7 +204,7 @@ func oneLeaseOfAKey(t *testing.T, w *world) {
 	l := k.takes(t, w)
 	for range 4 {
 		before := l.deadline()
-		if err := l.term.renew(bounded(t)); err != nil || !l.deadline().After(before) {
+		if _, err := l.term.renew(bounded(t), 0); err != nil || !l.deadline().After(before) {
 			t.Errorf("%v: until %v, and %v before", err, l.deadline(), before)
 		}
 	}
@@ -217,6 +219,28 @@ func oneLeaseOfAKey(t *testing.T, w *world) {
 	}
 	if other.Action != history.Acquire || other.Outcome != history.Done || other.Token <= int64(l.grants[0].Token)+1 || other.Until == 0 {
 		t.Errorf("%+v", other)
+	}
+}
+
+// eachIsRenewed renews several leases, of which one is lost.
+func eachIsRenewed(t *testing.T, w *world) {
+	k := w.worker(t, "http-all", 1)
+	k.resources = []string{w.resource(t), w.resource(t), w.resource(t)}
+	l := k.takesAgain(t, w)
+	before := until(l.deadline())
+	w.revoke(t, &lease{holding: holding{term: &term{grants: l.grants[1:2]}}})
+	k.renew(bounded(t), l)
+	ops, err := (&history.Reader{Path: k.cfg.History}).Next()
+	must(t, err)
+	ops = slices.DeleteFunc(history.Last(ops), func(op history.Op) bool { return op.Action != history.Renew })
+	for i, op := range ops {
+		lost := op.Outcome == history.Refused && op.Code == "lease_lost" && op.Until == 0
+		if op.Token != int64(l.grants[i].Token) || lost != (i == 1) || !lost && (op.Outcome != history.Done || op.Until <= before) {
+			t.Errorf("%+v", op)
+		}
+	}
+	if len(ops) != 3 {
+		t.Errorf("%d renewals of three leases", len(ops))
 	}
 }
 
