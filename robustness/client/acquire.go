@@ -55,18 +55,18 @@ func (e *env) leaseAgain(ctx context.Context, a ask) (*term, error) {
 		return nil, err
 	}
 	t.deadline = func() time.Time { return first.Deadline.Time() }
-	t.renew = func(ctx context.Context) error {
+	t.renew = func(ctx context.Context, _ int) (time.Time, error) {
 		again, err := asked(ctx, 0)
 		switch {
 		case err != nil:
-			return apiFailure(err)
+			return time.Time{}, apiFailure(err)
 		case again.Presented == first.Presented:
 			first = again
-			return nil
+			return first.Deadline.Time(), nil
 		}
 		f := failed(history.Refused, "lease_lost", errors.New("the key has another lease"))
 		f.other, err = e.term(a.ttl, nil, again)
-		return errors.Join(f, err)
+		return time.Time{}, errors.Join(f, err)
 	}
 	return t, nil
 }
@@ -100,14 +100,13 @@ func (e *env) term(ttl time.Duration, err error, leases ...client.Lease) (*term,
 	t.deadline = func() time.Time { // the first one
 		return slices.MinFunc(leases, func(a, b client.Lease) int { return a.Deadline.Time().Compare(b.Deadline.Time()) }).Deadline.Time()
 	}
-	t.renew = func(ctx context.Context) (err error) {
-		for i, l := range leases {
-			if leases[i].Deadline, err = e.api().Renew(ctx, l.Handle, ttl); err != nil {
-				leases[i].Deadline = l.Deadline
-				return apiFailure(err)
-			}
+	t.renew = func(ctx context.Context, i int) (time.Time, error) {
+		deadline, err := e.api().Renew(ctx, leases[i].Handle, ttl)
+		if err != nil {
+			return time.Time{}, apiFailure(err)
 		}
-		return nil
+		leases[i].Deadline = deadline
+		return deadline.Time(), nil
 	}
 	t.release = func(ctx context.Context) (last error) {
 		for _, l := range leases {
@@ -191,12 +190,12 @@ func sourced(source leasing.Source) lessor {
 		return &term{
 			grants:   []fence.Grant{l.Grant},
 			deadline: func() time.Time { return l.Deadline.Time() },
-			renew: func(ctx context.Context) error {
+			renew: func(ctx context.Context, _ int) (time.Time, error) {
 				deadline, err := source.Extend(ctx, l.Ref(), a.ttl)
 				if err == nil {
 					l.Deadline = deadline
 				}
-				return libraryFailure(err)
+				return l.Deadline.Time(), libraryFailure(err)
 			},
 			release: func(ctx context.Context) error { return releaseFailure(source.Release(ctx, l.Ref())) },
 		}, nil
@@ -222,8 +221,11 @@ func locked(locker *lock.Locker) lessor {
 		return &term{
 			grants:   []fence.Grant{grant},
 			deadline: func() time.Time { return l.Deadline().Time() },
-			renew:    func(ctx context.Context) error { return libraryFailure(l.Extend(ctx, a.ttl)) },
-			release:  func(ctx context.Context) error { return releaseFailure(l.Release(ctx)) },
+			renew: func(ctx context.Context, _ int) (time.Time, error) {
+				err := l.Extend(ctx, a.ttl)
+				return l.Deadline().Time(), libraryFailure(err)
+			},
+			release: func(ctx context.Context) error { return releaseFailure(l.Release(ctx)) },
 		}, libraryFailure(err)
 	}
 }

@@ -60,7 +60,7 @@ func (m *memory) take(a ask) (holding, bool) {
 	return holding{&term{
 		grants:   []fence.Grant{{Resource: resource, Token: fence.Token(s.token)}},
 		deadline: func() time.Time { return until },
-		renew:    func(context.Context) error { return nil },
+		renew:    func(context.Context, int) (time.Time, error) { return until, nil },
 		release:  h.release,
 	}, h}, true
 }

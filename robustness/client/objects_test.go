@@ -52,6 +52,44 @@ func damageIsFound(t *testing.T, w *world) {
 	}
 }
 
+// threeForms sends a body signed, as the SDK does it without TLS; with chunks and a trailer, as over TLS; and unsigned.
+func threeForms(t *testing.T, w *world) {
+	const sum, trailer = "X-Amz-Content-Sha256", "X-Amz-Trailer"
+	l := w.worker(t, "s3-slow", 1).takes(t, w)
+	h, sent := l.access.(*objects), http.Header{}
+	h.env.s3.Transport = seen{h.env.s3.Transport, func(r *http.Request) { sent = r.Header }}
+	for i, c := range []struct {
+		how          []func(*s3.Options)
+		sum, trailer string
+	}{
+		{nil, "", ""}, // the hash of the body
+		{[]func(*s3.Options){chunked}, "STREAMING-UNSIGNED-PAYLOAD-TRAILER", "x-amz-checksum-crc32"},
+		{[]func(*s3.Options){unsigned}, "UNSIGNED-PAYLOAD", ""},
+	} {
+		r := l.all()[0]
+		r.value = fmt.Sprint("form", i)
+		must(t, h.put(bounded(t), write{set: []setting{r}, pause: func(context.Context) {}}, 100<<10, 1, c.how...))
+		if got := sent.Get(sum); got != c.sum && (c.sum != "" || len(got) != 64) || sent.Get(trailer) != c.trailer {
+			t.Errorf("form %d: %v", i, sent)
+		}
+		if saw, wrong, err := h.read(bounded(t), r.register); saw != r.value || wrong != "" || err != nil {
+			t.Errorf("form %d: read %q, %q, %v", i, saw, wrong, err)
+		}
+	}
+}
+
+// seen is a transport whose requests are looked at.
+type seen struct {
+	http.RoundTripper
+
+	look func(*http.Request)
+}
+
+func (t seen) RoundTrip(r *http.Request) (*http.Response, error) {
+	t.look(r)
+	return t.RoundTripper.RoundTrip(r)
+}
+
 func pythonKilled(t *testing.T, w *world) {
 	l := w.worker(t, "s3-boto3", 2).takes(t, w)
 	killed := false

@@ -23,7 +23,7 @@ const command = `IFS=,
 for grant in ${FENCE_GRANTS:-$FENCE_RESOURCE=$FENCE_TOKEN}; do printf '%s ' "${grant%%.*}"; done
 echo
 export PGHOST="$ROBUST_HOST" PGPORT="$ROBUST_PORT"
-exec "$ROBUST_PSQL" -XAtq 2>&1`
+exec "$ROBUST_PSQL" -XAt 2>&1`
 
 // Exit codes of `run` (docs/cli.md).
 const (
@@ -98,15 +98,19 @@ type psql struct {
 	stops   bool // pauses also stop `run`: it then neither renews nor notices the end of its lease
 }
 
-// answer is psql's output for one statement.
+// answer is psql's output for one statement, without the server's messages. A FATAL end of the session that arrives
+// right after an answer is printed before it, although the statement was executed.
 type answer struct {
-	lines []string
-	rows  string
+	lines  []string // the rows, or the command tag
+	warned bool     // a COMMIT did not wait for its standby
 }
 
 // say sends psql a statement, and reads the answer; an ERROR is a [*pgconn.PgError]. Without a timely answer it kills
 // psql, because the transaction would continue into the next one.
 func (h *psql) say(ctx context.Context, sql string, args []any) (a answer, err error) {
+	if h.program.over() {
+		return a, errGone
+	}
 	for i, arg := range args {
 		text := fmt.Sprint(arg)
 		if s, ok := arg.(string); ok {
@@ -116,24 +120,27 @@ func (h *psql) say(ctx context.Context, sql string, args []any) (a answer, err e
 	}
 	h.steps++
 	mark := fmt.Sprintf("@%d ", h.steps)
-	_, err = fmt.Fprintf(h.program.in, "%s;\n\\echo '%s':ERROR :SQLSTATE :ROW_COUNT\n", sql, mark)
-	for err == nil {
+	_, err = fmt.Fprintf(h.program.in, "%s;\n\\echo '%s':ERROR :SQLSTATE\n", sql, mark)
+	var printed []string
+	for message := false; err == nil; {
 		var line string
 		if line, err = h.program.line(ctx); err != nil {
 			break
 		}
-		rest, ended := strings.CutPrefix(line, mark)
-		if !ended {
+		if rest, ended := strings.CutPrefix(line, mark); ended {
+			if failed, code, _ := strings.Cut(rest, " "); failed != "false" {
+				return a, &pgconn.PgError{Severity: "ERROR", Code: code, Message: strings.Join(printed, " ")}
+			}
+			return a, nil
+		}
+		printed = append(printed, line)
+		warns := strings.HasPrefix(line, "WARNING:  ")
+		a.warned = a.warned || warns && strings.Contains(line, "canceling")
+		message = warns || strings.HasPrefix(line, "FATAL:  ") ||
+			message && (strings.HasPrefix(line, "DETAIL:  ") || strings.HasPrefix(line, "HINT:  "))
+		if !message {
 			a.lines = append(a.lines, line)
-			continue
 		}
-		fields := strings.Fields(rest)
-		if len(fields) != 3 || fields[0] != "false" {
-			code := strings.Join(fields[min(1, len(fields)):min(2, len(fields))], "")
-			return a, &pgconn.PgError{Severity: "ERROR", Code: code, Message: strings.Join(a.lines, " ")}
-		}
-		a.rows = fields[2]
-		return a, nil
 	}
 	h.program.kill()
 	return a, err
@@ -144,35 +151,18 @@ func (h *psql) exec(ctx context.Context, want, sql string, args ...any) error {
 	if err != nil {
 		return err
 	}
-	tag, warned := want, false // psql -q prints no tags
-	if strings.HasPrefix(want, "UPDATE") {
-		tag = "UPDATE " + a.rows
-	}
-	for _, line := range a.lines {
-		warned = warned || strings.HasPrefix(line, "WARNING:") && strings.Contains(line, "canceling")
-	}
-	return tagged(want, tag, warned)
+	return tagged(want, strings.Join(a.lines, " "), a.warned)
 }
 
-// value drops a FATAL end of the session. If that arrives right after the answer, psql prints it before the answer's
-// rows, although the statement was executed.
 func (h *psql) value(ctx context.Context, sql string, args ...any) (saw, wrong string, err error) {
 	a, err := h.say(ctx, sql, args)
 	if err != nil {
 		return "", "", err
 	}
-	var values []string
-	over := false
-	for _, line := range a.lines {
-		over = strings.HasPrefix(line, "FATAL:  ") || over && (strings.HasPrefix(line, "DETAIL:  ") || strings.HasPrefix(line, "HINT:  "))
-		if !over {
-			values = append(values, line)
-		}
-	}
-	if len(values) != 1 {
+	if len(a.lines) != 1 {
 		return "", plain(fmt.Errorf("psql printed %d lines: %s", len(a.lines), strings.Join(a.lines, " | "))), nil
 	}
-	return values[0], "", nil
+	return a.lines[0], "", nil
 }
 
 func (h *psql) read(ctx context.Context, register string) (saw, wrong string, err error) {
@@ -187,7 +177,7 @@ func (h *psql) write(ctx context.Context, w write) error {
 		switch {
 		case w.dice.chance(4):
 			if d := w.nap(); d > 0 {
-				_ = h.exec(ctx, "", "SELECT pg_sleep($1)", d.Seconds()) // the next statement says what it means for the transaction
+				_ = h.exec(ctx, "", "SELECT pg_sleep($1)", d.Seconds()) // an error aborts the transaction, as its COMMIT says
 			}
 			return
 		case h.stops && h.program.Process.Signal(syscall.SIGSTOP) == nil:

@@ -110,9 +110,9 @@ type holding struct {
 
 // term is one lease of one or several resources. Its functions may be called while its holder reads or writes.
 type term struct {
-	grants   []fence.Grant    // in the order of the resources; of psql without their seals
-	deadline func() time.Time // its end for the holder; zero: it is renewed automatically while possible
-	renew    func(ctx context.Context) error
+	grants   []fence.Grant                                       // in the order of the resources; of psql without their seals
+	deadline func() time.Time                                    // its first end for the holder; zero: it is renewed automatically while possible
+	renew    func(ctx context.Context, i int) (time.Time, error) // of one grant; returns its end for the holder
 	release  func(ctx context.Context) error
 	slow     bool     // it can't be released during a write
 	handles  []string // of the HTTP API

@@ -3,14 +3,17 @@ package client
 import (
 	"context"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fencegate/fencegate/internal/stack"
 	"github.com/fencegate/fencegate/internal/stack/stacktest"
 	"github.com/fencegate/fencegate/robustness/history"
-	"github.com/fencegate/fencegate/robustness/relay"
 )
 
 // TestSurfaces runs these rules for each surface on one stack.
@@ -28,9 +31,12 @@ func TestSurfaces(t *testing.T) {
 		}
 	}
 	t.Run("an object is written once", func(t *testing.T) { t.Parallel(); writtenOnce(t, w) })
+	t.Run("a body is sent in three forms", func(t *testing.T) { t.Parallel(); threeForms(t, w) })
+	t.Run("each of several leases is renewed", func(t *testing.T) { t.Parallel(); eachIsRenewed(t, w) })
 	t.Run("a key has one lease", func(t *testing.T) { t.Parallel(); oneLeaseOfAKey(t, w) })
 	t.Run("leases of PostgreSQL", func(t *testing.T) { t.Parallel(); postgresLeases(t) })
 	t.Run("another's bytes are found", func(t *testing.T) { t.Parallel(); damageIsFound(t, w) })
+	t.Run("what psql rolls back is not done", func(t *testing.T) { t.Parallel(); rolledBack(t, w) })
 	t.Run("a killed Python is followed by another", func(t *testing.T) { t.Parallel(); pythonKilled(t, w) })
 }
 
@@ -132,25 +138,53 @@ func halfIsNothing(t *testing.T, w *world, name string) {
 // was committed before the second pause. What a library of S3 repeats counts once.
 func cut(t *testing.T, w *world, name string) {
 	for i := range 12 {
-		first, after, seed := 1+i%2, i/2%2 == 1, uint64(i/4)
-		transaction := !strings.HasPrefix(name, "s3-") && name != "publish" && name != "http-sql"
-		if !transaction && name != "publish" && (first == 2 || !after) {
+		first, after := 1+i%2, i/2%2 == 1
+		ofS3 := strings.HasPrefix(name, "s3-")
+		transaction := !ofS3 && name != "publish" && name != "http-sql"
+		if !transaction && name != "publish" && first == 2 || ofS3 && !after {
 			continue
 		}
 		own := w.behind(t)
-		l := own.worker(t, name, seed).takes(t, w)
+		l := own.worker(t, name, uint64(i)).takes(t, w)
+		armed, cuts := 0, 0
+		count := func() {
+			cuts += armed
+			for _, r := range own.relays {
+				cuts -= r.Pending()
+			}
+		}
 		pauses := 0
 		outcome, err := l.writes(bounded(t), "cut", nil, func(context.Context) {
 			if pauses++; pauses < first || name == "publish" && pauses != 5 { // its others come before the last statement
 				return
 			}
+			count()
+			armed = len(own.relays)
 			for _, r := range own.relays {
-				arm := map[bool]func(*relay.Relay, int){false: (*relay.Relay).CutBefore, true: (*relay.Relay).CutAfter}[after]
-				arm(r, 1)
+				if after {
+					r.CutAfter(1)
+				} else {
+					r.CutBefore(1)
+				}
 			}
 		})
-		if outcome == history.Refused || transaction && (outcome == history.Unknown) != (first == 2) || transaction && outcome == history.Done {
-			t.Errorf("choice %d: cut at pause %d of %d, after the answer %v: %s: %v", seed, first, pauses, after, outcome, err)
+		count()
+		want := []history.Outcome{history.Unknown}
+		switch {
+		case transaction && first == 1:
+			want = []history.Outcome{history.Failed}
+		case ofS3 && (err == nil || err.Error() != "the upload was given up"):
+			want = append(want, history.Done)
+		case ofS3:
+			want = []history.Outcome{history.Failed}
+		case name == "publish": // it is looked up, or run again
+			want = append(want, history.Done, history.Failed)
+		}
+		if cuts == 0 || !slices.Contains(want, outcome) {
+			t.Errorf("choice %d: %d cuts, from pause %d of %d, after the answer %v: %s: %v", i, cuts, first, pauses, after, outcome, err)
+		}
+		if outcome == history.Unknown && !ofS3 { // a lost answer does not leave open what was done
+			outcome = map[bool]history.Outcome{false: history.Failed, true: history.Done}[after]
 		}
 		w.agrees(t, l, "cut", outcome)
 	}
@@ -198,7 +232,7 @@ func oneLeaseOfAKey(t *testing.T, w *world) {
 	l := k.takes(t, w)
 	for range 4 {
 		before := l.deadline()
-		if err := l.term.renew(bounded(t)); err != nil || !l.deadline().After(before) {
+		if _, err := l.term.renew(bounded(t), 0); err != nil || !l.deadline().After(before) {
 			t.Errorf("%v: until %v, and %v before", err, l.deadline(), before)
 		}
 	}
@@ -213,6 +247,28 @@ func oneLeaseOfAKey(t *testing.T, w *world) {
 	}
 	if other.Action != history.Acquire || other.Outcome != history.Done || other.Token <= int64(l.grants[0].Token)+1 || other.Until == 0 {
 		t.Errorf("%+v", other)
+	}
+}
+
+// eachIsRenewed renews several leases, of which one is lost.
+func eachIsRenewed(t *testing.T, w *world) {
+	k := w.worker(t, "http-all", 1)
+	k.resources = []string{w.resource(t), w.resource(t), w.resource(t)}
+	l := k.takesAgain(t, w)
+	before := until(l.deadline())
+	w.revoke(t, &lease{holding: holding{term: &term{grants: l.grants[1:2]}}})
+	k.renew(bounded(t), l)
+	ops, err := (&history.Reader{Path: k.cfg.History}).Next()
+	must(t, err)
+	ops = slices.DeleteFunc(history.Last(ops), func(op history.Op) bool { return op.Action != history.Renew })
+	for i, op := range ops {
+		lost := op.Outcome == history.Refused && op.Code == "lease_lost" && op.Until == 0
+		if op.Token != int64(l.grants[i].Token) || lost != (i == 1) || !lost && (op.Outcome != history.Done || op.Until <= before) {
+			t.Errorf("%+v", op)
+		}
+	}
+	if len(ops) != 3 {
+		t.Errorf("%d renewals of three leases", len(ops))
 	}
 }
 
@@ -242,5 +298,87 @@ func postgresLeases(t *testing.T) {
 	}
 	if !k.read(bounded(t), second) || second.known["row:robust/r0-pg"] != l.wrote["row:robust/r0-pg"] {
 		t.Errorf("read %v, and %v was written", second.known, l.wrote)
+	}
+}
+
+// endSession terminates a session, and endStatement cancels a statement: a pause within a transaction, if there is one.
+const (
+	endSession   = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename <> current_user ORDER BY random() LIMIT 1`
+	endStatement = `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE usename <> current_user AND state = 'active'
+		ORDER BY query NOT LIKE '%pg_sleep%', random() LIMIT 1`
+)
+
+// The work is the clock of the faults, so that a slow machine has no more of them for each write than a fast one.
+func TestWhatAClientRecordsIsWhatHappenedWhileSessionsAreEnded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	cfg := w.cfg
+	cfg.Workers, cfg.MaxTTL, cfg.Surfaces = 6, 2*time.Second, Surfaces
+	cfg.Dir, cfg.History = t.TempDir(), filepath.Join(t.TempDir(), "history")
+	order := Order{Do: Work, Round: 1}
+	for range 8 {
+		order.Resources = append(order.Resources, w.resource(t))
+	}
+	p, err := start(cfg, nil)
+	must(t, err)
+	p.obey(t.Context(), order)
+	wrote, writes := map[string]int{}, 0
+	recorded, look := &history.Reader{Path: cfg.History}, time.NewTicker(20*time.Millisecond)
+	defer look.Stop()
+	var all []history.Op
+	for writes < 150 || len(wrote) < len(Surfaces) {
+		<-look.C
+		more, err := recorded.Next()
+		must(t, err)
+		all = append(all, more...)
+		for _, op := range more {
+			if op.Action != history.Write || op.Outcome != history.Done {
+				continue
+			}
+			wrote[op.Surface]++
+			writes++
+			_, err := w.admin.Exec(t.Context(), []string{endSession, endStatement}[writes%2])
+			must(t, err)
+		}
+	}
+	t.Logf("written: %v", wrote)
+	t.Logf("%+v", p.obey(t.Context(), Order{Do: Rest}))
+	must(t, p.close())
+	more, err := recorded.Next()
+	must(t, err)
+	w.agree(t, append(all, more...))
+}
+
+// agree compares a history with the effects.
+func (w *world) agree(t *testing.T, ops []history.Op) {
+	t.Helper()
+	type effect struct {
+		Register, Value, Overwrote string
+		Token                      int64
+	}
+	rows, err := w.admin.Query(t.Context(), "SELECT register, value, overwrote, token FROM judged.effects")
+	must(t, err)
+	effects, err := pgx.CollectRows(rows, pgx.RowToStructByPos[effect])
+	must(t, err)
+	done := map[[2]string]effect{}
+	for _, e := range effects {
+		if _, twice := done[[2]string{e.Register, e.Value}]; twice {
+			t.Errorf("%+v was done twice", e)
+		}
+		done[[2]string{e.Register, e.Value}] = e
+	}
+	for _, op := range history.Last(ops) {
+		if op.Wrong != "" {
+			t.Errorf("%+v", op)
+		}
+		for register, based := range op.Based {
+			e, ok := done[[2]string{register, op.ID}]
+			switch {
+			case ok && (e.Overwrote != based || e.Token != op.Token):
+				t.Errorf("%+v was done on %q under %d", op, e.Overwrote, e.Token)
+			case ok != (op.Outcome == history.Done) && op.Outcome != history.Unknown:
+				t.Errorf("%s: done is %v of %+v", register, ok, op)
+			}
+		}
 	}
 }

@@ -308,24 +308,27 @@ func (w *worker) linger(ctx context.Context, l *lease) bool {
 	return w.read(ctx, l)
 }
 
-// renew renews a lease that does not renew itself. If the product gives another lease in its place, that counts as an
-// acquisition, whose lease is left to its TTL.
+// renew renews a lease that does not renew itself: those of several resources one by one, because some may be lost. If
+// the product gives another lease in its place, that counts as an acquisition, whose lease is left to its TTL.
 func (w *worker) renew(ctx context.Context, l *lease) {
 	if l.deadline().IsZero() {
 		return
 	}
-	var other *term
-	op := w.call(ctx, l.ops(history.Renew), longCall, func(ctx context.Context) error {
-		err := l.term.renew(ctx)
-		if f, ok := errors.AsType[*failure](err); ok {
-			other = f.other
+	for i, op := range l.ops(history.Renew) {
+		var end time.Time
+		var other *term
+		op = w.call(ctx, []history.Op{op}, longCall, func(ctx context.Context) (err error) {
+			end, err = l.term.renew(ctx, i)
+			if f, ok := errors.AsType[*failure](err); ok {
+				other = f.other
+			}
+			return err
+		}, func(_ int, op *history.Op) { op.Until = until(end) })
+		if other != nil {
+			op.ID, op.Action, op.Code, op.Error = "", history.Acquire, "", ""
+			op.Token, op.Until = int64(other.grants[0].Token), until(other.deadline())
+			w.happened(op.Begin, op)
 		}
-		return err
-	}, func(_ int, op *history.Op) { op.Until = until(l.deadline()) })
-	if other != nil {
-		op.ID, op.Action, op.Code, op.Error = "", history.Acquire, "", ""
-		op.Token, op.Until = int64(other.grants[0].Token), until(other.deadline())
-		w.happened(op.Begin, op)
 	}
 }
 
