@@ -3,8 +3,10 @@ package machine
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -75,6 +77,20 @@ func TestTheRunsOwnProcessorTimeGrowsWithItsWork(t *testing.T) {
 	}
 	if used := time.Duration(after - before); used < 20*time.Millisecond || used > time.Minute {
 		t.Errorf("40 times the work used %v", used)
+	}
+}
+
+func TestAYardstickThatCannotMeasureIsAnError(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if _, err := Watch(filepath.Join(dir, "missing")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without its folder: %v", err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "yardstick"), 0o700); err != nil { // where its file belongs
+		t.Fatal(err)
+	}
+	if _, err := Watch(dir); !errors.Is(err, syscall.EISDIR) {
+		t.Errorf("without its file: %v", err)
 	}
 }
 
