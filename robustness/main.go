@@ -43,7 +43,7 @@ func code(err error) int {
 	if errors.Is(err, errUsage) {
 		return exitUsage
 	}
-	if found, ok := errors.AsType[*run.FoundError](err); ok && found.Safe() {
+	if found, ok := errors.AsType[*run.FoundError](err); ok && found.Safe() && !errors.Is(err, run.ErrUnchecked) {
 		return exitSlow
 	}
 	return exitFound

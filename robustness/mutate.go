@@ -36,7 +36,7 @@ func runMutant(ctx context.Context, o run.Options, name string, sound bool) erro
 	result, err := run.Run(ctx, o)
 	fmt.Print(result.Summary())
 	switch {
-	case sound || err != nil && !errors.Is(err, run.ErrFound):
+	case sound || err != nil && !errors.Is(err, run.ErrFound), errors.Is(err, run.ErrUnchecked):
 		return err
 	case !m.Run.Caught(result.Kinds()):
 		return fmt.Errorf("%s ESCAPED; expected: %s", name, strings.Join(m.Run.Expect, " or "))
