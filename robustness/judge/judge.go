@@ -103,7 +103,7 @@ const (
 	Revoked         Kind = "revoked"
 	NotLinearizable Kind = "not-linearizable"
 	Overlap         Kind = "overlap" // two holders at once, although no node's clock was set
-	Broken          Kind = "broken"  // a panic, a data race, a process that ended by itself, damage that the product reported
+	Broken          Kind = "broken"  // a panic, a process that ended by itself, damage that the product reported
 	Late            Kind = "late"
 	NotFree         Kind = "not-free"
 	NotRecovered    Kind = "not-recovered"
