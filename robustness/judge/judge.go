@@ -41,6 +41,9 @@ type Evidence struct {
 	// earliest moment at which its trigger ran. 0: unknown, and effects are judged by the beginnings of their writes.
 	WallAhead int64
 
+	// Majority means that a release is done when a majority of several nodes has it.
+	Majority bool
+
 	// Exclusion means that no node's clock was set: then locks guarantee that a lease has one holder at a time.
 	Exclusion bool
 
