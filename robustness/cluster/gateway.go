@@ -161,7 +161,8 @@ func (c *Cluster) startBalancer(ctx context.Context) error {
 		link.Source = net.ParseIP(balancerHost)
 	}
 	c.balancer = &at
-	return c.stack.HAProxy(ctx, filepath.Join(root, "deploy", "haproxy", "haproxy.cfg"), at, gateways...)
+	c.haproxy, err = c.stack.HAProxy(ctx, filepath.Join(root, "deploy", "haproxy", "haproxy.cfg"), at, gateways...)
+	return err
 }
 
 // portsOf returns a process's own addresses for a gateway's ports.

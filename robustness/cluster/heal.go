@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"regexp"
 	"time"
@@ -62,6 +63,9 @@ func (c *Cluster) Faulty() (found []string, err error) {
 	for _, g := range c.Gateways {
 		look(g.LogFile, fatal)
 		found = append(found, g.takeEndings()...)
+	}
+	if c.haproxy != nil && c.haproxy.Signal(0) != nil {
+		found = append(found, fmt.Sprintf("HAProxy ended by itself: %v", c.haproxy.Err()))
 	}
 	if c.Blobs != nil {
 		look(c.Blobs.LogFile, fatal)

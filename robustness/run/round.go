@@ -100,8 +100,9 @@ func (p *player) recover(ctx context.Context, s *scene) error {
 		return err
 	}
 	s.resting = history.Now()
-	s.found = append(s.found, p.audit(ctx, s.number, s.resources)...)
-	return nil
+	questions, err := p.questions(ctx, s.resources)
+	s.found = append(s.found, p.audit(ctx, s.number, questions)...)
+	return err
 }
 
 // judgement collects the findings.
@@ -123,7 +124,7 @@ func (p *player) judgement(ctx context.Context, s *scene) error {
 			s.found = append(s.found, finding)
 		}
 	}
-	report.Counts.Slow[judge.NotRecovered] += p.healedLate
+	report.Counts.Slow[judge.NotRecovered] += p.healedLate + p.readLate
 	report.Findings = append(s.found, report.Findings...)
 	p.result.Findings = append(p.result.Findings, report.Findings...)
 	p.result.Counts = report.Counts

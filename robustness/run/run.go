@@ -88,7 +88,7 @@ type player struct {
 	yard     *machine.Yardstick
 	judge    judge.Judge
 	operator *history.Writer
-	probers  []*client.Prober // one for each gateway
+	probers  []*client.Prober // one for each gateway, and for the balancer
 	readers  map[string]*history.Reader
 	lastSeq  int64 // of the effects read
 	sizes    map[string][]float64
@@ -97,6 +97,7 @@ type player struct {
 	soaked   int // number of restarts by the soak
 
 	healedLate int // faults whose healing took long because the machine was slow
+	readLate   int // questions of the auditor, likewise
 }
 
 // Run plays rounds until the time is over, there are findings, or ctx ends.
