@@ -3,11 +3,24 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/fencegate/fencegate/robustness/judge"
 	"github.com/fencegate/fencegate/robustness/run"
 )
+
+// A run is what its flags say, or it is refused.
+func TestFlagsThatWouldBeIgnoredAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{
+		"-redis 2", "-redis 7", "-lock postgres -redis 5", "-mutant retention-off -only publish", "-mutant retention-off -balancer",
+	} {
+		if err := runOne(t.Context(), strings.Fields(args)); !errors.Is(err, errUsage) {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
 
 // What is unsafe ends with 1, also beside what is slow.
 func TestTheExitCodeTellsASlowRunFromABrokenPromise(t *testing.T) {
