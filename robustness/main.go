@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -43,7 +44,7 @@ func code(err error) int {
 	if errors.Is(err, errUsage) {
 		return exitUsage
 	}
-	if found, ok := errors.AsType[*run.FoundError](err); ok && found.Safe() {
+	if found, ok := errors.AsType[*run.FoundError](err); ok && found.Safe() && !errors.Is(err, run.ErrUnchecked) {
 		return exitSlow
 	}
 	return exitFound
@@ -108,6 +109,22 @@ func runOne(ctx context.Context, args []string) error {
 		o.PostgresLeases = true
 	default:
 		return fmt.Errorf("-lock is redis or postgres, not %q\n%w", *lock, errUsage)
+	}
+	switch {
+	case !slices.Contains([]int{0, 1, 3, 5}, o.Redis):
+		return fmt.Errorf("-redis is 1, 3 or 5, not %d\n%w", o.Redis, errUsage)
+	case o.Redis != 0 && o.PostgresLeases:
+		return fmt.Errorf("-lock postgres has no -redis\n%w", errUsage)
+	case *mutant != "":
+		var given []string
+		flags.Visit(func(f *flag.Flag) {
+			if !slices.Contains([]string{"mutant", "sound", "seed", "async", "blobs", "gateways", "keep"}, f.Name) {
+				given = append(given, "-"+f.Name)
+			}
+		})
+		if len(given) > 0 {
+			return fmt.Errorf("a -mutant has its own %s\n%w", strings.Join(given, ", "), errUsage)
+		}
 	}
 	o.Surfaces, o.Faults = list(*only), list(*faults)
 	if *quick {

@@ -12,6 +12,8 @@ import (
 	"github.com/fencegate/fencegate/robustness/run"
 )
 
+const mutantRound = 15 * time.Second
+
 // runMutant plays the run of a mutant until the judge has caught it. A bug that is not caught in its time is an error.
 // A sound run is the same without the bug, for a minute: then a finding is the error.
 func runMutant(ctx context.Context, o run.Options, name string, sound bool) error {
@@ -25,7 +27,7 @@ func runMutant(ctx context.Context, o run.Options, name string, sound bool) erro
 	o.Surfaces, o.Faults, o.MaxTTL, o.Soak = m.Run.Surfaces, m.Run.Faults, m.Run.MaxTTL, m.Run.Soak
 	o.PostgresLeases, o.Redis, o.Balancer = m.Run.PostgresLeases, m.Run.Redis, m.Run.Balancer
 	if !o.Soak {
-		o.Round, o.Clients, o.Resources = 15*time.Second, 6, 3
+		o.Round, o.Clients, o.Resources = mutantRound, 6, 3
 	}
 	if sound {
 		m, o.For = m.Sound(), time.Minute
@@ -36,7 +38,7 @@ func runMutant(ctx context.Context, o run.Options, name string, sound bool) erro
 	result, err := run.Run(ctx, o)
 	fmt.Print(result.Summary())
 	switch {
-	case sound || err != nil && !errors.Is(err, run.ErrFound):
+	case sound || err != nil && !errors.Is(err, run.ErrFound), errors.Is(err, run.ErrUnchecked):
 		return err
 	case !m.Run.Caught(result.Kinds()):
 		return fmt.Errorf("%s ESCAPED; expected: %s", name, strings.Join(m.Run.Expect, " or "))

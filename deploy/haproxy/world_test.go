@@ -58,7 +58,7 @@ func freePorts(t *testing.T) stack.Ports {
 // balance starts HAProxy with this folder's configuration.
 func balance(t *testing.T, s *stack.Stack, at stack.Ports, before ...stack.Ports) {
 	t.Helper()
-	if err := s.HAProxy(t.Context(), "haproxy.cfg", at, before...); err != nil {
+	if _, err := s.HAProxy(t.Context(), "haproxy.cfg", at, before...); err != nil {
 		t.Fatal(err)
 	}
 }

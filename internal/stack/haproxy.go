@@ -18,17 +18,17 @@ import (
 // HAProxy starts HAProxy at the ports of at, before gateways, and returns when one of them answers through it at the API
 // port; the other ports may follow later. config is the path of deploy/haproxy/haproxy.cfg, whose ports and names
 // gateway1, gateway2 … are replaced by these addresses.
-func (s *Stack) HAProxy(ctx context.Context, config string, at Ports, gateways ...Ports) error {
+func (s *Stack) HAProxy(ctx context.Context, config string, at Ports, gateways ...Ports) (*child.Process, error) {
 	program, err := exec.LookPath("haproxy")
 	if err != nil {
 		program, err = exec.LookPath("/usr/sbin/haproxy") // Debian's path
 	}
 	if err != nil {
-		return errors.New("no haproxy on this machine: scripts/need haproxy installs it")
+		return nil, errors.New("no haproxy on this machine: scripts/need haproxy installs it")
 	}
 	text, err := os.ReadFile(config)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	own := strings.NewReplacer("bind :7070", "bind "+at.API, "bind :7432", "bind "+at.PG, "bind :7480", "bind "+at.S3).Replace(string(text))
 	for i, g := range gateways {
@@ -39,15 +39,14 @@ func (s *Stack) HAProxy(ctx context.Context, config string, at Ports, gateways .
 	}
 	file := filepath.Join(s.Dir, "haproxy.cfg")
 	if err := os.WriteFile(file, []byte(own), 0o600); err != nil {
-		return err
+		return nil, err
 	}
 	if out, err := exec.CommandContext(ctx, program, "-c", "-f", file).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", config, err, out)
+		return nil, fmt.Errorf("%s: %w: %s", config, err, out)
 	}
 	balancer := GatewayProcess{Ports: at, name: "HAProxy"}
-	_, err = s.Run(ctx, "haproxy", child.Spec{Path: program, Args: []string{"-db", "-f", file}}, func(ctx context.Context) error {
+	return s.Run(ctx, "haproxy", child.Spec{Path: program, Args: []string{"-db", "-f", file}}, func(ctx context.Context) error {
 		_, err := balancer.Get(ctx, "/readyz")
 		return err
 	})
-	return err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
@@ -59,10 +60,10 @@ func (p *Prober) Turn(ctx context.Context, round int, surface, resource string, 
 	})
 }
 
-// Audit acquires the resource with the surface and reads its registers, objects whole. It retries for 30 s. If it never
+// Audit acquires the resource with the surface and reads the registers, by default its own, objects whole. It retries for 30 s. If it never
 // succeeded and a register could not be read, the error is [ErrUnreadable], also if the last try failed otherwise. The
 // calls are recorded with the surface "audit SURFACE".
-func (p *Prober) Audit(ctx context.Context, round int, surface, resource string) error {
+func (p *Prober) Audit(ctx context.Context, round int, surface, resource string, registers ...string) error {
 	unreadable := false
 	err := p.until(ctx, time.Now().Add(auditTime), func(ctx context.Context) error {
 		w, l, err := p.lease(ctx, round, "audit ", surface, resource)
@@ -70,6 +71,9 @@ func (p *Prober) Audit(ctx context.Context, round int, surface, resource string)
 			return err
 		}
 		defer l.forget()
+		if len(registers) > 0 {
+			l.surface.registers = func(fence.Grant) []string { return registers }
+		}
 		read := w.read(ctx, l)
 		w.release(ctx, l) // so that the next try is not refused; a later round does not use the resource
 		if !read {

@@ -79,6 +79,7 @@ type Cluster struct {
 	blobEnv  []string // environment for processes that use them
 	pg       [2]*Postgres
 	balancer *stack.Ports // without relays; nil: there is none
+	haproxy  *child.Process
 
 	prefix   string     // of the keys in Redis; the database's own
 	failing  sync.Mutex // one failover at a time

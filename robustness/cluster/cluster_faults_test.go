@@ -110,6 +110,7 @@ func redisFaults(t *testing.T, w *world) {
 	if now := direct.Time(ctx).Val(); time.Until(now) < 59*time.Minute {
 		t.Errorf("its time is %v", now)
 	}
+	w.endsByItself(w.Nodes[1].Pid())
 	must(t, w.Nodes[1].Flush(ctx, cluster.Hash))
 	must(t, w.Nodes[1].Flush(ctx, cluster.Scripts))
 	must(t, w.Nodes[2].Flush(ctx, cluster.Everything))
@@ -134,14 +135,32 @@ func gatewayFaults(t *testing.T, w *world) {
 	}
 	must(t, g.Thaw())
 	w.eventually("it goes on", g.Ready)
-	must(t, syscall.Kill(g.Pid(), syscall.SIGKILL)) // by nobody whom the cluster knows
+	w.endsByItself(g.Pid())
 	w.eventually("it is started again", g.Ready)
-	if ends, err := w.Faulty(); err != nil || len(ends) != 1 || !strings.Contains(ends[0], "ended by itself") {
-		t.Errorf("unexpected ends: %q, %v", ends, err)
-	}
 	must(t, g.SetClock(-time.Hour))
 	must(t, w.Spin(t.Context(), 1, 100*time.Millisecond))
 	must(t, g.Freeze()) // Heal resumes it
+}
+
+// endsByItself ends a process without the cluster's knowledge, which finds that once, although Heal starts it again.
+func (w *world) endsByItself(pid int) {
+	w.t.Helper()
+	must(w.t, syscall.Kill(pid, syscall.SIGKILL))
+	w.eventually("the end is found", func(ctx context.Context) error {
+		must(w.t, w.Heal(ctx))
+		ends, err := w.Faulty()
+		must(w.t, err)
+		if len(ends) == 0 {
+			return errors.New("nothing is found")
+		}
+		if len(ends) > 1 || !strings.Contains(ends[0], "ended by itself") {
+			w.t.Errorf("found %q", ends)
+		}
+		return nil
+	})
+	if ends, err := w.Faulty(); err != nil || len(ends) > 0 {
+		w.t.Errorf("found again: %q, %v", ends, err)
+	}
 }
 
 func diskFull(t *testing.T, w *world) {
@@ -216,6 +235,7 @@ func postgresFaults(t *testing.T, w *world) {
 	if after := w.works("after a crash"); after.Token <= before.Token {
 		t.Errorf("token %d after %d", after.Token, before.Token)
 	}
+	w.endsByItself(w.Standby().Pid())
 	// A commit waits for the standby, and is not acknowledged without it.
 	must(t, w.Standby().Freeze())
 	l, err := w.acquire(0, second)

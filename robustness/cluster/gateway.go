@@ -18,10 +18,9 @@ type Gateway struct {
 	process
 	stack.Ports // without a relay
 
-	served  *stack.GatewayProcess // its files; the supervisor has the process
-	ended   sync.WaitGroup
-	quit    chan struct{}
-	endings []string // unexpected ends
+	served *stack.GatewayProcess // its files; the supervisor has the process
+	ended  sync.WaitGroup
+	quit   chan struct{}
 }
 
 // serve are the gateways' flags besides their addresses and files.
@@ -92,9 +91,7 @@ func (g *Gateway) supervise(proc *child.Process) {
 			return
 		}
 		g.mu.Lock()
-		if proc != g.expected {
-			g.endings = append(g.endings, fmt.Sprintf("%s (process %d) ended by itself: %v", g.Name, proc.Pid(), proc.Err()))
-		}
+		g.noteEnd()
 		g.mu.Unlock()
 		for again := false; !again; {
 			select {
@@ -135,14 +132,6 @@ func (g *Gateway) Ready(ctx context.Context) error {
 // URL is the address of the HTTP API, without a relay.
 func (g *Gateway) URL() string { return "http://" + g.API }
 
-func (g *Gateway) takeEndings() []string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	endings := g.endings
-	g.endings = nil
-	return endings
-}
-
 // balancerHost is the address that the balancer's connections come from.
 const balancerHost = "127.0.0.2"
 
@@ -172,7 +161,8 @@ func (c *Cluster) startBalancer(ctx context.Context) error {
 		link.Source = net.ParseIP(balancerHost)
 	}
 	c.balancer = &at
-	return c.stack.HAProxy(ctx, filepath.Join(root, "deploy", "haproxy", "haproxy.cfg"), at, gateways...)
+	c.haproxy, err = c.stack.HAProxy(ctx, filepath.Join(root, "deploy", "haproxy", "haproxy.cfg"), at, gateways...)
+	return err
 }
 
 // portsOf returns a process's own addresses for a gateway's ports.

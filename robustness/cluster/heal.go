@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"regexp"
 	"time"
@@ -43,30 +44,40 @@ func (c *Cluster) Heal(ctx context.Context) error {
 }
 
 var (
-	fatal = regexp.MustCompile(`^(panic: |fatal error: |WARNING: DATA RACE|unexpected fault address)|level=ERROR.*panic|` +
+	fatal = regexp.MustCompile(`^(panic: |fatal error: |unexpected fault address)|level=ERROR.*panic|` +
 		`http2?: panic serving`) // net/http recovered it
 	worse = regexp.MustCompile(`PANIC: |TRAP: |was terminated by signal (6|11)`)
 )
 
 // Faulty returns log lines of gateways, clients and PostgreSQL since the last call that no fault excuses: panics, fatal
-// errors of the Go runtime, data races, failed assertions. It also returns the unexpected ends of gateways.
+// errors of the Go runtime, failed assertions. It also returns the ends of processes that nobody ended, although
+// they were started again since.
 func (c *Cluster) Faulty() (found []string, err error) {
 	look := func(file string, pattern *regexp.Regexp) {
 		lines, failed := c.scan(file, pattern)
 		found, err = append(found, lines...), errors.Join(err, failed)
 	}
+	for _, n := range c.Nodes {
+		found = append(found, n.takeEndings()...)
+	}
 	for _, g := range c.Gateways {
 		look(g.LogFile, fatal)
 		found = append(found, g.takeEndings()...)
 	}
+	if c.haproxy != nil && c.haproxy.Signal(0) != nil {
+		found = append(found, fmt.Sprintf("HAProxy ended by itself: %v", c.haproxy.Err()))
+	}
 	if c.Blobs != nil {
 		look(c.Blobs.LogFile, fatal)
+		found = append(found, c.Blobs.takeEndings()...)
 	}
 	for _, k := range c.Clients() {
 		look(k.LogFile, fatal)
+		found = append(found, k.takeEndings()...)
 	}
 	for _, p := range c.pg {
 		look(p.LogFile(), worse)
+		found = append(found, p.takeFaulty()...)
 	}
 	return found, err
 }
@@ -81,7 +92,8 @@ func (c *Cluster) scan(path string, pattern *regexp.Regexp) (found []string, err
 	if len(text) < from { // the log was restarted
 		from = 0
 	}
-	text = text[from : bytes.LastIndexByte(text, '\n')+1] // the last line is incomplete
+	text = text[from:]
+	text = text[:bytes.LastIndexByte(text, '\n')+1] // the last line is incomplete
 	for line := range bytes.Lines(text) {
 		if pattern.Match(line) {
 			found = append(found, path+": "+string(bytes.TrimSpace(line)))

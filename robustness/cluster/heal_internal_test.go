@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -12,7 +13,6 @@ func TestAPanicInALogIsFound(t *testing.T) {
 	t.Parallel()
 	faulty := []string{
 		"panic: runtime error: index out of range [1] with length 1",
-		"WARNING: DATA RACE",
 		`time=2026-01-02T03:04:05.678Z level=ERROR msg="s3: a panic in a handler" error="invalid memory address"`,
 		`time=2026-01-02T03:04:05.678Z level=WARN msg="http: panic serving 127.0.0.1:5032: boom\ngoroutine 7 [running]:\n"`,
 		`2026/01/02 03:04:05 http2: panic serving 127.0.0.1:5032: boom`,
@@ -37,5 +37,12 @@ func TestAPanicInALogIsFound(t *testing.T) {
 	}
 	if found, err := c.scan(log, fatal); err != nil || len(found) > 0 {
 		t.Errorf("found again %q, %v", found, err)
+	}
+	// An incomplete line is for the next call, also where the rest of the log is not read again.
+	if err := os.WriteFile(log, []byte(strings.Repeat("x", len(text))+"panic: "), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := c.scan(log, fatal); err != nil || len(found) > 0 {
+		t.Errorf("found %q in half a line, %v", found, err)
 	}
 }

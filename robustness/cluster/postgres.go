@@ -32,6 +32,7 @@ type Postgres struct {
 	server *pgserver.Server // nil: down
 	frozen []int            // its frozen children
 	url    string           // the superuser's, of the guarded database
+	faulty []string         // ends by itself, and what its removed logs said
 }
 
 // Database is the guarded database; its logins are those of package stack.
@@ -133,7 +134,11 @@ func (c *Cluster) Servers() []*Postgres { return c.pg[:] }
 // standby streams and commits wait for it.
 func (c *Cluster) attach(ctx context.Context) error {
 	primary, standby := c.Primary(), c.Standby()
-	if err := errors.Join(standby.Kill(), os.RemoveAll(standby.cfg.Dir)); err != nil {
+	err := standby.Kill()
+	lines, failed := c.scan(standby.LogFile(), worse) // before it goes
+	standby.note(lines)
+	delete(c.scanned, standby.LogFile())
+	if err = errors.Join(err, failed, os.RemoveAll(standby.cfg.Dir)); err != nil {
 		return err
 	}
 	if err := primary.server.CopyTo(ctx, standby.cfg.Dir, true); err != nil {
@@ -196,7 +201,7 @@ func (c *Cluster) repair(ctx context.Context) error {
 
 // Start starts the server on its data if it is down, in its previous role, and returns when it answers.
 func (p *Postgres) Start(ctx context.Context) error {
-	if pid := p.Pid(); pid != 0 && stateOf(pid) == ended { // by itself
+	if pid := p.Pid(); pid != 0 && stateOf(pid) == ended {
 		if err := p.Kill(); err != nil {
 			return err
 		}
@@ -243,6 +248,7 @@ func (p *Postgres) Kill() error {
 	if p.server == nil {
 		return nil
 	}
+	p.noteEnd()
 	err := errors.Join(unlessEnded(p.freeze()), p.end(syscall.SIGKILL), p.server.Kill())
 	p.server = nil
 	return err
@@ -255,9 +261,32 @@ func (p *Postgres) Stop() error {
 	if p.server == nil {
 		return nil
 	}
+	p.noteEnd()
 	err := errors.Join(p.end(syscall.SIGCONT), p.server.Stop())
 	p.server = nil
 	return err
+}
+
+// noteEnd notes that the server, which is about to be stopped, has ended by itself.
+func (p *Postgres) noteEnd() {
+	if stateOf(p.server.Pid()) == ended {
+		p.faulty = append(p.faulty, fmt.Sprintf("%s (process %d) ended by itself", p.Name, p.server.Pid()))
+	}
+}
+
+func (p *Postgres) note(faulty []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.faulty = append(p.faulty, faulty...)
+}
+
+// takeFaulty returns what was noted since the last call.
+func (p *Postgres) takeFaulty() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	faulty := p.faulty
+	p.faulty = nil
+	return faulty
 }
 
 // Freeze stops all processes of the server (SIGSTOP).

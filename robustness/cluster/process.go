@@ -29,6 +29,7 @@ type process struct {
 	mu       sync.Mutex
 	proc     *child.Process // the last one; nil before the first
 	expected *child.Process // one whose end is no surprise
+	endings  []string       // the other ends
 	starts   int
 }
 
@@ -99,12 +100,36 @@ func (p *process) last() *child.Process {
 	return p.proc
 }
 
-// expect returns the last process, whose end is no surprise then.
+// expect returns the last process, whose end is no surprise from now on.
 func (p *process) expect() *child.Process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.noteEnd()
 	p.expected = p.proc
 	return p.proc
+}
+
+// noteEnd notes that the last process has ended by itself, once.
+func (p *process) noteEnd() {
+	if p.proc == nil || p.proc == p.expected {
+		return
+	}
+	select {
+	case <-p.proc.Done():
+		p.endings = append(p.endings, fmt.Sprintf("%s (process %d) ended by itself: %v", p.Name, p.proc.Pid(), p.proc.Err()))
+		p.expected = p.proc
+	default:
+	}
+}
+
+// takeEndings returns the ends by itself since the last call.
+func (p *process) takeEndings() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.noteEnd()
+	endings := p.endings
+	p.endings = nil
+	return endings
 }
 
 // ID is the process's name.

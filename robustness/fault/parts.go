@@ -187,7 +187,7 @@ func redisLoss(data cluster.Data) func(context.Context, *Stage) error {
 	}
 }
 
-// redisFlush flushes one node after the other within its time, or all at once.
+// redisFlush flushes one node after the other, within its time or without a pause.
 func redisFlush(ctx context.Context, s *Stage) error {
 	return some(ctx, s, s.Nodes(), "run", func(of []Node) (err error) { // a stopped node does not answer
 		part := []cluster.Part{cluster.Everything, cluster.Hash, cluster.Scripts}[s.Rand.IntN(3)]

@@ -21,11 +21,11 @@ type Result struct {
 	Counts map[string]int // how often each fault ran
 	// Switches are the failovers, each with its losses.
 	Switches []cluster.Switch
-	Undone   []error  // faults that could not be done, with the reasons
+	Undone   []*Error // faults that could not be done, with the reasons
 	Found    []*Error // parts that did not recover in time, and damage that the product reported
 }
 
-// Error is what a fault found.
+// Error is what a fault found, or why it could not be done.
 type Error struct {
 	Event Event
 	Span  history.Span // of the fault, up to the error
@@ -44,7 +44,9 @@ func Play(ctx context.Context, plan []Event, w World, scene Scene) Result {
 	r := &record{begin: history.Now(), out: scene.Log, result: Result{Counts: map[string]int{}}}
 	for _, n := range w.Nodes() {
 		if err := n.Keep(); err != nil {
-			r.result.Undone = append(r.result.Undone, fmt.Errorf("%w: a copy of the data of %s: %w", ErrNotDone, n.ID(), err))
+			r.result.Undone = append(r.result.Undone, &Error{
+				Event: Event{Fault: "redis-older"}, Err: fmt.Errorf("%w: a copy of the data of %s: %w", ErrNotDone, n.ID(), err),
+			})
 		}
 	}
 	taken := newClaims()
@@ -123,6 +125,6 @@ func (r *record) end(e Event, from int64, err error) {
 		r.result.Counts[e.Fault]++
 		r.result.Found = append(r.result.Found, &Error{e, span, err})
 	default:
-		r.result.Undone = append(r.result.Undone, fmt.Errorf("%s: %w", e, err))
+		r.result.Undone = append(r.result.Undone, &Error{e, span, err})
 	}
 }

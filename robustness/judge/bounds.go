@@ -39,7 +39,7 @@ func notFree(res *resource) []Finding {
 		r := released[op.HeldBy]
 		switch {
 		case r == nil || r.End >= op.Begin || res.nodeAway(r.Begin, op.End):
-		case res.nodeSlow(r.Begin, op.End):
+		case op.Begin <= r.End+locked && res.nodeSlow(r.Begin, r.End+nodeWaits):
 			res.slow[op.ID] = NotFree
 		default:
 			found = append(found, tell(NotFree, res.name, fmt.Sprintf(
@@ -61,13 +61,19 @@ func (r *resource) nodeAway(from, to int64) bool {
 	})
 }
 
-// nodeTime is less than what a gateway waits for a node (serve's --node-timeout is 250 ms).
-const nodeTime = int64(125 * time.Millisecond)
+const (
+	// nodeWaits is what a gateway waits for a node: serve's --node-timeout.
+	nodeWaits = int64(250 * time.Millisecond)
+	// nodeTime is less.
+	nodeTime = nodeWaits / 2
+	// locked is how long a lock may stay on a node that missed its release: more than the longest lease.
+	locked = int64(4 * time.Second)
+)
 
-// nodeSlow reports that a node may have been out of reach because the machine was slow: the yardstick's work, which is a
-// few milliseconds, took as long as a message to a node may take.
+// nodeSlow reports that one of several nodes may have missed a release because the machine was slow: the yardstick's
+// work, which is a few milliseconds, took as long as a message to a node may take.
 func (r *resource) nodeSlow(from, to int64) bool {
-	return slices.ContainsFunc(r.paces, func(s history.Pace) bool {
+	return r.majority && slices.ContainsFunc(r.paces, func(s history.Pace) bool {
 		return s.Lost > 0 && max(s.Worst, s.Disk) >= nodeTime && s.From <= to && s.To >= from
 	})
 }
@@ -209,7 +215,7 @@ func (j *Judge) notRecovered() []Finding {
 		for _, op := range ops {
 			switch {
 			case op.Begin <= limit || op.Outcome == history.Done:
-			case op.End > op.Begin && 2*j.paces.Lost(op.Begin, op.End) >= op.End-op.Begin: // the machine did not give it its time
+			case op.End-op.Begin >= nodeTime && 2*j.paces.Lost(op.Begin, op.End) >= op.End-op.Begin: // the machine did not give it its time
 				j.slow[op.ID] = NotRecovered
 			default:
 				found = append(found, tell(NotRecovered, k.surface, fmt.Sprintf(

@@ -83,15 +83,16 @@ func TestWhatTheMachineLostIsExcusedAndWhatHangsIsNot(t *testing.T) {
 		again.ID, again.Outcome, again.Begin, again.End = "q", outcome, begin, end
 		return Evidence{Ops: []history.Op{op, again}, Healed: map[int]int64{1: s / 2}, Now: end + 1}
 	}
-	held := func() Evidence {
+	held := func(majority bool, at int64) Evidence {
 		got := history.Op{ID: "got", Action: history.Acquire, Outcome: history.Done, Client: 1, Resource: "r", Token: 1, Begin: s, End: 2 * s}
 		free := history.Op{ID: "free", Action: history.Release, Outcome: history.Done, Client: 1, Resource: "r", Token: 1, Begin: 3 * s, End: 4 * s}
-		no := history.Op{ID: "no", Action: history.Acquire, Outcome: history.Refused, Client: 2, Resource: "r", HeldBy: 1, Begin: 5 * s, End: 6 * s}
-		return Evidence{Ops: []history.Op{got, free, no}}
+		no := history.Op{ID: "no", Action: history.Acquire, Outcome: history.Refused, Client: 2, Resource: "r", HeldBy: 1, Begin: at, End: at + s}
+		return Evidence{Ops: []history.Op{got, free, no}, Majority: majority}
 	}
 	for name, c := range map[string]struct {
 		ev     Evidence
 		tenths int64
+		from   int64 // since when it is slow
 		stop   history.Span
 		want   Kind
 		slow   Kind
@@ -113,10 +114,14 @@ func TestWhatTheMachineLostIsExcusedAndWhatHangsIsNot(t *testing.T) {
 		"not recovered on the slowest":            {ev: probed(history.Done, 20*s, 302*s), tenths: 9, want: NotRecovered},
 		"failed again":                            {ev: probed(history.Failed, 80*s, 82*s), tenths: 4, want: NotRecovered},
 		"failed again on a slow machine":          {ev: probed(history.Failed, 80*s, 82*s), tenths: 5, slow: NotRecovered},
-		"held after a release":                    {ev: held(), want: NotFree},
-		"held by a node that is slow":             {ev: held(), tenths: 1, slow: NotFree},
+		"refused at once on a slow machine":       {ev: probed(history.Failed, 80*s, 80*s+s/1000), tenths: 5, want: NotRecovered},
+		"held after a release":                    {ev: held(true, 5*s), want: NotFree},
+		"held by a node that is slow":             {ev: held(true, 5*s), tenths: 1, slow: NotFree},
+		"held although there is one place":        {ev: held(false, 5*s), tenths: 1, want: NotFree},
+		"held for longer than a lease":            {ev: held(true, 9*s), tenths: 1, want: NotFree},
+		"held by a node that is slow afterwards":  {ev: held(true, 5*s), tenths: 1, from: 5 * s, want: NotFree},
 	} {
-		c.ev.Paces, c.ev.Stops = lost(c.tenths, 400*s), []history.Span{c.stop}
+		c.ev.Paces, c.ev.Stops = lost(c.tenths, 400*s)[c.from/s:], []history.Span{c.stop}
 		report := Examine(c.ev)
 		var found Kind
 		for _, f := range report.Findings {

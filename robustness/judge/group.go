@@ -65,6 +65,7 @@ func resourceOf(register string) string {
 type resource struct {
 	name      string
 	async     bool
+	majority  bool
 	start     int64
 	now       int64
 	ahead     int64                  // of the wall clock; 0: unknown
@@ -84,7 +85,7 @@ type resource struct {
 
 func (g *group) resource(j *Judge) *resource {
 	r := &resource{
-		name: g.name, async: j.async, start: j.start, now: j.now, ahead: j.ahead, paces: j.paces, slow: j.slow, losses: g.losses,
+		name: g.name, async: j.async, majority: j.majority, start: j.start, now: j.now, ahead: j.ahead, paces: j.paces, slow: j.slow, losses: g.losses,
 		outages: j.outages, olden: j.olden, old: map[source]bool{}, writes: map[string]*history.Op{}, excused: map[string]int{},
 	}
 	r.ops = slices.SortedFunc(maps.Values(g.ops), func(a, b *history.Op) int {

@@ -41,6 +41,9 @@ type Evidence struct {
 	// earliest moment at which its trigger ran. 0: unknown, and effects are judged by the beginnings of their writes.
 	WallAhead int64
 
+	// Majority means that a release is done when a majority of several nodes has it.
+	Majority bool
+
 	// Exclusion means that no node's clock was set: then locks guarantee that a lease has one holder at a time.
 	Exclusion bool
 
@@ -103,7 +106,7 @@ const (
 	Revoked         Kind = "revoked"
 	NotLinearizable Kind = "not-linearizable"
 	Overlap         Kind = "overlap" // two holders at once, although no node's clock was set
-	Broken          Kind = "broken"  // a panic, a data race, a process that ended by itself, damage that the product reported
+	Broken          Kind = "broken"  // a panic, a process that ended by itself, damage that the product reported
 	Late            Kind = "late"
 	NotFree         Kind = "not-free"
 	NotRecovered    Kind = "not-recovered"

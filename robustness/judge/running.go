@@ -27,6 +27,7 @@ type Judge struct {
 	sizes     map[string][]float64
 	slack     map[string]float64
 	async     bool
+	majority  bool
 	exclusion bool
 	ahead     int64 // of the wall clock
 	now       int64
@@ -158,7 +159,7 @@ func (j *Judge) takeRest(evidence Evidence) {
 	maps.Copy(j.sizes, evidence.Sizes)
 	j.async = j.async || evidence.Async
 	j.ahead = max(j.ahead, evidence.WallAhead)
-	j.now, j.exclusion = evidence.Now, evidence.Exclusion
+	j.now, j.majority, j.exclusion = evidence.Now, evidence.Majority, evidence.Exclusion
 }
 
 func compareSpans(a, b history.Span) int {

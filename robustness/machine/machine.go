@@ -57,9 +57,10 @@ const File = "machine.jsonl"
 // Watch starts to measure. Its files are in a folder on the disk that the run uses.
 func Watch(dir string) (y *Yardstick, err error) {
 	y = &Yardstick{ended: make(chan struct{}), next: make(chan struct{})}
+	made := y // a return of nil replaces y
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, y.work.close(), y.file.Close())
+			err = errors.Join(err, made.work.close(), made.file.Close())
 		}
 	}()
 	if y.file, err = os.OpenFile(filepath.Join(dir, File), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {

@@ -3,8 +3,10 @@ package machine
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -40,14 +42,35 @@ func TestOnlyWhatOthersOrTheDiskTookIsLost(t *testing.T) {
 
 func TestWhatIsNeitherIdleNorTheRunsOwnIsOthers(t *testing.T) {
 	t.Parallel()
-	before := usage{at: 5 * second, idle: 3 * second, own: second, number: 4}
+	before := usage{at: 5 * second, idle: 3 * second, own: map[int]processTime{7: {used: second}}, number: 4}
 	for _, c := range []struct {
 		idle, own int64
 		others    float64
 	}{{4 * second, 0, 0}, {0, 4 * second, 0}, {second, second, 0.5}, {0, 0, 1}, {4 * second, second, 0}} {
-		after := usage{at: before.at + second, idle: before.idle + c.idle, own: before.own + c.own, number: 4}
+		after := usage{at: before.at + second, idle: before.idle + c.idle, own: map[int]processTime{7: {used: second + c.own}}, number: 4}
 		if got := after.since(before); got != c.others {
 			t.Errorf("idle for %d, own %d: %g to others, want %g", c.idle, c.own, got, c.others)
+		}
+	}
+}
+
+// A run that kills its own is not slowed by others: what the dead had used is not taken from what the others use.
+func TestWhatIsKilledTakesNoTimeAlong(t *testing.T) {
+	t.Parallel()
+	before := map[int]processTime{1: {0, 10, 5}, 2: {1, 50, 20}, 3: {2, 30, 0}}
+	for name, c := range map[string]struct {
+		after map[int]processTime
+		used  int64
+	}{
+		"all go on":                     {map[int]processTime{1: {0, 11, 5}, 2: {1, 52, 20}, 3: {2, 33, 0}}, 6},
+		"a child ends":                  {map[int]processTime{1: {0, 11, 5}, 2: {1, 52, 54}}, 7},
+		"a short one came and went":     {map[int]processTime{1: {0, 11, 5}, 2: {1, 50, 23}, 3: {2, 30, 0}}, 4},
+		"a parent is killed":            {map[int]processTime{1: {0, 11, 78}, 3: {0, 30, 0}}, 4},
+		"a parent is killed with child": {map[int]processTime{1: {0, 11, 78}}, 4},
+		"a new one":                     {map[int]processTime{1: {0, 11, 5}, 2: {1, 50, 20}, 3: {2, 30, 0}, 4: {1, 2, 0}}, 3},
+	} {
+		if got := ran(before, c.after); got != c.used {
+			t.Errorf("%s: %d, want %d", name, got, c.used)
 		}
 	}
 }
@@ -73,8 +96,22 @@ func TestTheRunsOwnProcessorTimeGrowsWithItsWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if used := time.Duration(after - before); used < 20*time.Millisecond || used > time.Minute {
+	if used := time.Duration(ran(before, after)); used < 20*time.Millisecond || used > time.Minute {
 		t.Errorf("40 times the work used %v", used)
+	}
+}
+
+func TestAYardstickThatCannotMeasureIsAnError(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if _, err := Watch(filepath.Join(dir, "missing")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without its folder: %v", err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "yardstick"), 0o700); err != nil { // where its file belongs
+		t.Fatal(err)
+	}
+	if _, err := Watch(dir); !errors.Is(err, syscall.EISDIR) {
+		t.Errorf("without its file: %v", err)
 	}
 }
 

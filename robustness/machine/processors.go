@@ -12,8 +12,15 @@ import (
 // usage is how the processors were used, in nanoseconds of all of them since the machine's start.
 type usage struct {
 	at, idle int64
-	number   int   // of processors
-	own      int64 // by this process and its descendants, the ended ones included
+	number   int                 // of processors
+	own      map[int]processTime // of this process and its descendants
+}
+
+// processTime is the processor time of a process, and that of its children that have ended, as far as it has waited
+// for them.
+type processTime struct {
+	parent       int
+	used, waited int64
 }
 
 // tick is the unit of /proc/stat and /proc/PID/stat.
@@ -23,7 +30,25 @@ const tick = second / 100
 // takes is neither.
 func (u usage) since(before usage) float64 {
 	all := float64(u.at-before.at) * float64(u.number)
-	return max(0, 1-float64(u.idle-before.idle)/all-float64(u.own-before.own)/all)
+	return max(0, 1-float64(u.idle-before.idle)/all-float64(ran(before.own, u.own))/all)
+}
+
+// ran is what the processes used between two moments. What a child had used before it ended comes to its parent then;
+// if that was killed, too, to nobody.
+func ran(before, after map[int]processTime) (total int64) {
+	waited := map[int]int64{}
+	for pid, p := range after {
+		waited[pid] = p.waited - before[pid].waited
+	}
+	for pid, p := range before {
+		if _, runs := after[pid]; !runs {
+			waited[p.parent] -= p.used + p.waited
+		}
+	}
+	for pid, p := range after {
+		total += max(0, p.used-before[pid].used) + max(0, waited[pid])
+	}
+	return total
 }
 
 func processors() (u usage, err error) {
@@ -49,17 +74,13 @@ func processors() (u usage, err error) {
 	return u, err
 }
 
-// family is the processor time of this process and its descendants.
-func family() (total int64, err error) {
+// family is the processor time of this process and each of its descendants.
+func family() (map[int]processTime, error) {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	type process struct {
-		parent int
-		used   int64
-	}
-	all := map[int]process{}
+	all := map[int]processTime{}
 	for _, name := range names {
 		pid, err := strconv.Atoi(name.Name())
 		if err != nil {
@@ -67,22 +88,26 @@ func family() (total int64, err error) {
 		}
 		text, err := os.ReadFile("/proc/" + name.Name() + "/stat")
 		if err != nil {
-			continue // it has ended; its parent has its time
+			continue // it has ended
 		}
 		_, rest, _ := bytes.Cut(text[bytes.LastIndexByte(text, ')')+1:], []byte(" ")) // a name may hold anything
 		fields := bytes.Fields(rest)
 		if len(fields) < 15 {
-			return 0, fmt.Errorf("an unknown form of /proc/PID/stat: %q", text)
+			return nil, fmt.Errorf("an unknown form of /proc/PID/stat: %q", text)
 		}
-		var p process
+		var p processTime
 		p.parent, _ = strconv.Atoi(string(fields[1]))
-		for _, field := range fields[11:15] { // user and system time, its own and that of its children that have ended
+		for i, field := range fields[11:15] { // user and system time, its own and that of its children
 			n, _ := strconv.ParseInt(string(field), 10, 64)
-			p.used += n * tick
+			if i < 2 {
+				p.used += n * tick
+			} else {
+				p.waited += n * tick
+			}
 		}
 		all[pid] = p
 	}
-	self := os.Getpid()
+	self, own := os.Getpid(), map[int]processTime{}
 	for pid, p := range all {
 		at, ours := pid, pid == self
 		for n := 0; !ours && at > 1 && n < 64; n++ {
@@ -90,8 +115,8 @@ func family() (total int64, err error) {
 			ours = at == self
 		}
 		if ours {
-			total += p.used
+			own[pid] = p
 		}
 	}
-	return total, nil
+	return own, nil
 }

@@ -16,7 +16,7 @@ const again = 20000
 // examine gives the judge the new evidence: first the histories, then the effects.
 func (p *player) examine(ctx context.Context, s *scene) (judge.Report, error) {
 	evidence := judge.Evidence{
-		Healed: map[int]int64{s.number: s.healed}, Resting: map[int]int64{}, Async: p.o.Async, Exclusion: p.excludes(s.played), Sizes: p.sizes, Budget: 3 * time.Second,
+		Healed: map[int]int64{s.number: s.healed}, Resting: map[int]int64{}, Async: p.o.Async, Majority: len(p.c.Nodes) > 1, Exclusion: p.excludes(s.played), Sizes: p.sizes, Budget: 3 * time.Second,
 		Slack: map[string]float64{"fds": 64, "goroutines": 64, "threads": 16, "kB": 64 << 10, "keys": 2000, "files": 400, "sessions": 16, "locks": 16},
 	}
 	var err error

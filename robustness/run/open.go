@@ -37,7 +37,11 @@ func (p *player) open(ctx context.Context) (err error) {
 		return err
 	}
 	p.read(filepath.Join(p.dir, "operator.jsonl"))
-	for i := range p.o.Gateways {
+	ways := p.o.Gateways
+	if p.o.Balancer {
+		ways++
+	}
+	for i := range ways {
 		if err := p.openProber(i); err != nil {
 			return err
 		}
@@ -88,20 +92,22 @@ func (p *player) build(ctx context.Context) (cluster.Options, error) {
 			return opts, err
 		}
 	}
-	opts.Client, err = os.Executable()
+	opts.Client = fmt.Sprintf("/proc/%d/exe", os.Getpid()) // this program, although its file may be replaced
+
 	if len(changed) > 0 { // the clients use the product's packages, too
 		opts.Client, err = cluster.Build(ctx, filepath.Join(p.o.Root, "robustness"), p.dir, changed)
 	}
 	return opts, err
 }
 
-// openProber creates the auditor's client for one gateway.
+// openProber creates the auditor's client for one gateway, the last one for the balancer.
 func (p *player) openProber(gateway int) error {
 	cfg, err := p.c.ClientConfig(0, p.o.Seed+uint64(gateway))
 	if err != nil {
 		return err
 	}
 	cfg.Surfaces, cfg.Life, cfg.Gateways = p.o.Surfaces, gateway+1, cfg.Gateways[gateway:gateway+1]
+	cfg.Balancer = nil // whatever goes through it goes through its prober
 	cfg.Dir = filepath.Join(p.dir, fmt.Sprint("audit-", gateway+1))
 	if err := os.Mkdir(cfg.Dir, 0o700); err != nil {
 		return err

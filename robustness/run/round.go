@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -27,16 +28,21 @@ type scene struct {
 
 // round is one round: work under faults, recovery, rest, audit, judgement.
 func (p *player) round(ctx context.Context, number int) error {
-	s := &scene{number: number}
-	for i := range p.o.Resources {
-		s.resources = append(s.resources, fmt.Sprintf("robust/r%d-%d", number, i))
-	}
+	s := &scene{number: number, resources: p.resources(number)}
 	for _, step := range []func(context.Context, *scene) error{p.prepare, p.work, p.recover, p.judgement} {
 		if err := step(ctx, s); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// resources are those that the clients of a round work on.
+func (p *player) resources(round int) (names []string) {
+	for i := range p.o.Resources {
+		names = append(names, fmt.Sprintf("robust/r%d-%d", round, i))
+	}
+	return names
 }
 
 // prepare creates the rows and the plan.
@@ -67,9 +73,7 @@ func (p *player) work(ctx context.Context, s *scene) error {
 			return err
 		}
 	} else {
-		s.played = fault.Play(ctx, s.plan, fault.On(p.c), fault.Scene{
-			Round: s.number, Resources: s.resources, Operator: p.operator, Log: p.o.Out,
-		})
+		s.played = p.play(ctx, s.number, s.plan)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -83,6 +87,12 @@ func (p *player) work(ctx context.Context, s *scene) error {
 	return nil
 }
 
+func (p *player) play(ctx context.Context, round int, plan []fault.Event) fault.Result {
+	return fault.Play(ctx, plan, fault.On(p.c), fault.Scene{
+		Round: round, Resources: p.resources(round), Operator: p.operator, Log: p.o.Out,
+	})
+}
+
 // recover checks that everything works again while the clients continue, lets them rest, and audits every register.
 func (p *player) recover(ctx context.Context, s *scene) error {
 	s.found = p.probe(ctx, s.number, s.healed)
@@ -90,8 +100,9 @@ func (p *player) recover(ctx context.Context, s *scene) error {
 		return err
 	}
 	s.resting = history.Now()
-	s.found = append(s.found, p.audit(ctx, s.number, s.resources)...)
-	return nil
+	questions, err := p.questions(ctx, s.resources)
+	s.found = append(s.found, p.audit(ctx, s.number, questions)...)
+	return err
 }
 
 // judgement collects the findings.
@@ -113,7 +124,7 @@ func (p *player) judgement(ctx context.Context, s *scene) error {
 			s.found = append(s.found, finding)
 		}
 	}
-	report.Counts.Slow[judge.NotRecovered] += p.healedLate
+	report.Counts.Slow[judge.NotRecovered] += p.healedLate + p.readLate
 	report.Findings = append(s.found, report.Findings...)
 	p.result.Findings = append(p.result.Findings, report.Findings...)
 	p.result.Counts = report.Counts
@@ -194,5 +205,29 @@ func (p *player) note(played fault.Result) {
 	for name, n := range played.Counts {
 		p.result.Faults[name] += n
 	}
-	p.result.Undone = append(p.result.Undone, played.Undone...)
+	for _, e := range played.Undone {
+		p.result.Undone[e.Event.Fault]++
+	}
+}
+
+// undone plays each fault that could never be done once more, alone on the healed cluster, where nothing is in its way.
+// What can't be done there either, such as a command that the product no longer has, was never tested.
+func (p *player) undone(ctx context.Context) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(p.result.Undone)) {
+		if p.result.Faults[name] > 0 {
+			continue
+		}
+		err := p.patiently(ctx, history.Now(), func(time.Time) (failed error) {
+			played := p.play(ctx, p.result.Rounds, []fault.Event{{Fault: name, For: time.Second}})
+			for _, e := range slices.Concat(played.Undone, played.Found) {
+				failed = errors.Join(failed, e)
+			}
+			return failed
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%w: %s was never done: %w", ErrUnchecked, name, err))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -15,8 +15,12 @@ import (
 	"github.com/fencegate/fencegate/robustness/machine"
 )
 
-// ErrFound is every [FoundError].
-var ErrFound = errors.New("the judge found something")
+var (
+	// ErrFound is every [FoundError].
+	ErrFound = errors.New("the judge found something")
+	// ErrUnchecked reports that the run could not check everything, also beside a [FoundError].
+	ErrUnchecked = errors.New("the run could not check")
+)
 
 // FoundError reports what the judge found.
 type FoundError struct{ Findings []judge.Finding }
@@ -54,7 +58,7 @@ type Result struct {
 	Lasted   time.Duration
 	Work     time.Duration  // the part of Lasted with faults
 	Faults   map[string]int // how often each was played
-	Undone   []error        // faults that could not be done
+	Undone   map[string]int // how often each could not be done
 	Findings []judge.Finding
 	Counts   judge.Counts
 	Caught   time.Duration // until enough was found
@@ -84,7 +88,7 @@ type player struct {
 	yard     *machine.Yardstick
 	judge    judge.Judge
 	operator *history.Writer
-	probers  []*client.Prober // one for each gateway
+	probers  []*client.Prober // one for each gateway, and for the balancer
 	readers  map[string]*history.Reader
 	lastSeq  int64 // of the effects read
 	sizes    map[string][]float64
@@ -93,6 +97,7 @@ type player struct {
 	soaked   int // number of restarts by the soak
 
 	healedLate int // faults whose healing took long because the machine was slow
+	readLate   int // questions of the auditor, likewise
 }
 
 // Run plays rounds until the time is over, there are findings, or ctx ends.
@@ -100,9 +105,13 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 	if err := o.fill(); err != nil {
 		return Result{}, err
 	}
-	p := &player{o: o, readers: map[string]*history.Reader{}, sizes: map[string][]float64{}, result: Result{Options: o, Faults: map[string]int{}}}
+	p := &player{o: o, readers: map[string]*history.Reader{}, sizes: map[string][]float64{}, result: Result{Options: o, Faults: map[string]int{}, Undone: map[string]int{}}}
 	p.sayf("seed %d; %s; %d gateways, %d clients of %d workers", o.Seed, o.mode(), o.Gateways, o.Clients, o.Workers)
-	defer func() { err = errors.Join(err, p.close()) }()
+	defer func() {
+		if failed := p.close(); failed != nil {
+			err = errors.Join(err, fmt.Errorf("%w: %w", ErrUnchecked, failed))
+		}
+	}()
 	if err := p.open(ctx); err != nil {
 		return p.result, err
 	}
@@ -127,7 +136,7 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 	if len(p.result.Findings) > 0 {
 		return p.result, &FoundError{p.result.Findings}
 	}
-	return p.result, nil
+	return p.result, p.undone(ctx)
 }
 
 func (p *player) sayf(format string, args ...any) {

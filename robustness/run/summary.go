@@ -24,7 +24,7 @@ func (r Result) Summary() string {
 	fmt.Fprintf(&b, "%d rounds in %v, %v of them under faults; %s\n", r.Rounds, r.Lasted.Round(time.Second), r.Work.Round(time.Second), total(r.Counts))
 	fmt.Fprintf(&b, "refusals:    %s\n", numbers(r.Counts.Refusals))
 	fmt.Fprintf(&b, "faults:      %s\n", numbers(r.Faults))
-	fmt.Fprintf(&b, "not done:    %d faults; gateways started again %d times\n", len(r.Undone), r.Restarts)
+	fmt.Fprintf(&b, "not done:    %s; gateways started again %d times\n", numbers(r.Undone), r.Restarts)
 	fmt.Fprintf(&b, "two believed at once: %d times, for %v at the most\n", r.Counts.Overlaps, r.Counts.Longest.Round(time.Millisecond))
 	fmt.Fprintf(&b, "machine:     %s\n", r.machine())
 	if o.Async {
