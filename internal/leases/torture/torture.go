@@ -15,6 +15,7 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"math/rand/v2"
@@ -34,10 +35,7 @@ var (
 
 const (
 	short = 6 * time.Second // without For
-
-	// enough is the number of leases that a run needs to be meaningful. On a busy machine it goes on until then.
-	enough = 20
-	more   = 3 * time.Minute
+	more  = 3 * time.Minute // that a run goes on on a busy machine, until it has enough leases
 
 	// inTheEnd is how long all resources take at most to become free.
 	inTheEnd = time.Minute
@@ -59,10 +57,13 @@ type Config struct {
 	Loses   bool          // the servers may lose leases, which end before their deadline then
 	Renamed time.Duration // the resources get other names so often, because servers may keep leases for ever; 0: never
 
+	Enough  int                // leases that the run needs to be meaningful; 0: 20
 	Longest time.Duration      // of a server's faults; 0: four TTLs
 	For     time.Duration      // 0: the flag's
 	Until   func(Verdict) bool // ends the run; nil: nothing does before its time
 }
+
+func (c Config) enough() int { return cmp.Or(c.Enough, 20) }
 
 // Server is one real server of the source.
 type Server struct {
@@ -140,7 +141,7 @@ func play(t testing.TB, cfg Config, start func(testing.TB, part, func(event)) Pr
 	faults.Go(func() { f.Torment(ctx, t) })
 	over := time.Now().Add(f.For)
 	for ; ctx.Err() == nil; leases.Pause(ctx, max(f.TTL, 200*time.Millisecond)) {
-		if f.Until != nil && f.Until(f.judge.judged()) || f.judge.given() >= enough && time.Now().After(over) {
+		if f.Until != nil && f.Until(f.judge.judged()) || f.judge.given() >= f.enough() && time.Now().After(over) {
 			done()
 		}
 	}
@@ -239,15 +240,19 @@ func (f *Field) Torment(ctx context.Context, t testing.TB) {
 	all.Wait()
 }
 
-// between is how many leases are given before the next fault of the same server or process, if any are. Faults that
-// come by time alone leave a busy machine no time for an acquisition.
+// between is how many leases are given before the next fault of the same server or process, unless that takes longer
+// than any fault. Faults that come by time alone leave a busy machine no time for an acquisition.
 const between = 3
 
 // repeat injects one fault after the other, and ends each.
 func (f *Field) repeat(ctx context.Context, t testing.TB, random *rand.Rand, next func() (Fault, time.Duration)) {
 	for {
 		leases.Pause(ctx, up(random, 2*time.Duration(max(1, len(f.Servers)))*f.TTL))
-		for given, end := f.judge.given(), time.Now().Add(2*f.TTL); f.judge.given() < given+between && time.Now().Before(end) && ctx.Err() == nil; {
+		given, patience := f.judge.given(), f.Longest
+		if given == 0 {
+			patience = 2 * f.TTL
+		}
+		for end := time.Now().Add(patience); f.judge.given() < given+between && time.Now().Before(end) && ctx.Err() == nil; {
 			leases.Pause(ctx, f.TTL/10)
 		}
 		fault, lasts := next()

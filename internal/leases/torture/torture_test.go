@@ -40,7 +40,7 @@ func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 		"handles know no end":     func(v Verdict) bool { return v.Late > 0 && len(v.wrong(Config{})) == 1 },
 		"the second source fails": func(v Verdict) bool { return len(v.Strange) > 0 },
 		"fails":                   func(v Verdict) bool { return len(v.Strange) > 0 },
-		"gives hardly anything":   func(v Verdict) bool { return len(v.wrong(Config{})) > 0 && v.Leases < enough },
+		"gives hardly anything":   func(v Verdict) bool { return len(v.wrong(Config{})) > 0 && v.Leases < Config{}.enough() },
 	} {
 		t.Run(broken, func(t *testing.T) {
 			t.Parallel()
@@ -75,7 +75,7 @@ func TestAnOverlapIsWrongBeyondWhatIsAllowed(t *testing.T) {
 		h.Resource, h.Asked, h.From, h.To = "r", h.Asked*1e6, h.From*1e6, h.To*1e6 // milliseconds
 		j.take(event{Hold: &h})
 	}
-	for i := range enough {
+	for i := range (Config{}).enough() {
 		j.take(event{Hold: &Hold{Resource: strconv.Itoa(i), Token: 1, From: 1, To: 2}})
 	}
 	v := j.judged()
