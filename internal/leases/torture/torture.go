@@ -120,6 +120,7 @@ func Play(t testing.TB, cfg Config) Verdict {
 func play(t testing.TB, cfg Config, start func(testing.TB, part, func(event)) Process) Verdict {
 	t.Helper()
 	f := NewField(t, cfg)
+	f.counts = true
 	part := f.part(t)
 	alone := func(as role) {
 		part.Role, part.Addrs = as, addrs(f.Servers)
@@ -162,6 +163,7 @@ type Field struct {
 	Config
 	random    *rand.Rand
 	judge     *judge
+	counts    bool // leases, which its processes report
 	processes []*reached
 }
 
@@ -248,11 +250,7 @@ const between = 3
 func (f *Field) repeat(ctx context.Context, t testing.TB, random *rand.Rand, next func() (Fault, time.Duration)) {
 	for {
 		leases.Pause(ctx, up(random, 2*time.Duration(max(1, len(f.Servers)))*f.TTL))
-		given, patience := f.judge.given(), f.Longest
-		if given == 0 {
-			patience = 2 * f.TTL
-		}
-		for end := time.Now().Add(patience); f.judge.given() < given+between && time.Now().Before(end) && ctx.Err() == nil; {
+		for given, end := f.judge.given(), time.Now().Add(f.Longest); f.counts && f.judge.given() < given+between && time.Now().Before(end) && ctx.Err() == nil; {
 			leases.Pause(ctx, f.TTL/10)
 		}
 		fault, lasts := next()
