@@ -16,8 +16,10 @@ import (
 type tortureSetup struct {
 	Broken              string // the safeguard that is removed, if any
 	Authority           string // Unix socket of the authority
+	Prefix              string
 	Armed               bool
 	MaxTTL, NodeTimeout time.Duration
+	Once                time.Duration // the TTL of the only lease that the process acquires; 0: it acquires many
 }
 
 // tortured makes the Locker of a process.
@@ -31,7 +33,7 @@ func tortured(setup []byte, addrs []string) (torture.Client, error) {
 	}
 	authority := &authorityClient{path: s.Authority}
 	cfg := lock.Config{
-		KeyPrefix: lock.Prefix("torture"), MaxTTL: s.MaxTTL, Epochs: authority, Nodes: nodesAt(addrs...), NodeTimeout: s.NodeTimeout,
+		KeyPrefix: lock.Prefix(s.Prefix), MaxTTL: s.MaxTTL, Epochs: authority, Nodes: nodesAt(addrs...), NodeTimeout: s.NodeTimeout,
 	}
 	cfg.Brief()
 	if s.Armed {
@@ -43,7 +45,7 @@ func tortured(setup []byte, addrs []string) (torture.Client, error) {
 	}
 	return torture.Client{
 		Source: l.Source(), After: authority.close,
-		First:  func(ctx context.Context) error { return admin.Of(l).Init(ctx) },
+		First:  func(ctx context.Context) error { return s.first(ctx, l) },
 		Beside: func(ctx context.Context) { s.operate(ctx, l) },
 		Handle: func(ctx context.Context, wait leasing.Wait, r leasing.Request, renewals int) (torture.Handle, error) {
 			try, opts := l.TryAcquire, []lock.AcquireOption{lock.WithTTL(r.TTL)}
@@ -67,6 +69,18 @@ func (h handle) Extend(ctx context.Context, ttl time.Duration) error {
 }
 
 func (h handle) Release(ctx context.Context) error { return lock.SourceError(h.Lease.Release(ctx)) }
+
+// first starts the nodes, or acquires one lease and waits for its end.
+func (s tortureSetup) first(ctx context.Context, l *lock.Locker) error {
+	if s.Once == 0 {
+		return admin.Of(l).Init(ctx)
+	}
+	lease, err := l.Acquire(ctx, "r", lock.WithTTL(s.Once))
+	if err == nil {
+		<-lease.Done()
+	}
+	return err
+}
 
 // operate admits lost nodes, two at once, as careless operators might.
 func (s tortureSetup) operate(ctx context.Context, l *lock.Locker) {

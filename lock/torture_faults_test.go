@@ -23,7 +23,7 @@ import (
 // odds are the relative frequencies of a node's faults.
 type odds struct{ freeze, kill, cut, flush, jump int }
 
-var everything = odds{freeze: 4, kill: 1, cut: 1, flush: 1, jump: 4}
+var everything = odds{freeze: 4, kill: 1, cut: 1, flush: 1, jump: 8}
 
 // tortureGroup is a group of real nodes, each with its own clock and folder.
 type tortureGroup struct {

@@ -62,7 +62,7 @@ func TestTorture(t *testing.T) { //nolint:tparallel // one group after the other
 		s.maxTTL, s.odds = 80*time.Millisecond, everything
 		t.Run(s.String(), func(t *testing.T) {
 			cfg := s.config(t)
-			cfg.Resources, cfg.Callers = 6, 14
+			cfg.Enough, cfg.Resources, cfg.Callers = 50, 6, 14
 			if *torture.For > 0 {
 				cfg.Resources, cfg.Callers = 40, 20
 			}
@@ -114,7 +114,7 @@ func (s scenario) config(t *testing.T) torture.Config {
 	cfg := torture.Config{
 		Servers: g.servers(), TTL: maxTTL * 3 / 8, Longest: 2 * time.Second * pace, First: true, Loses: true,
 		Setup: tortureSetup{
-			Broken: s.broken, Authority: newAuthority(t).path, Armed: s.armed, MaxTTL: maxTTL, NodeTimeout: lock.DefaultNodeTimeout * pace,
+			Broken: s.broken, Authority: newAuthority(t).path, Prefix: "torture", Armed: s.armed, MaxTTL: maxTTL, NodeTimeout: lock.DefaultNodeTimeout * pace,
 		},
 	}
 	if s.jumps { // back: that leaves locks for hours

@@ -18,22 +18,24 @@ func TestAWaiterThatStandsStillIsPassedOver(t *testing.T) {
 	home := holder.Home("r")
 	lease, err := holder.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
 	must(t, err)
-	apart := cfg
-	apart.Nodes = slices.Clone(cfg.Nodes)
-	var links []*torture.Link
-	for i, n := range cfg.Nodes {
-		links = append(links, torture.NewLink(t, n.Addr))
-		apart.Nodes[i].Addr = links[i].Addr
+	var addrs []string
+	for _, n := range cfg.Nodes {
+		addrs = append(addrs, n.Addr)
 	}
-	stopped := inLine(t, locker(t, apart))
+	stopped := torture.Start(t, tortureSetup{
+		Prefix: prefixOf(cfg), Authority: newAuthority(t).path, MaxTTL: maxTTL, NodeTimeout: patient, Once: time.Second,
+	}, addrs)
 	eventually(t, 20*time.Second, "it waits", func() bool { return queued(t, cfg, home, "r") == 1 })
 	admin := client(t, cfg.Nodes[home].Addr)
 	queue := func() []string { return admin.ZRange(t.Context(), prefixOf(cfg)+":wait:r", 0, -1).Val() }
 	first := queue()
-	for _, l := range links {
-		l.Shut()
-	}
-	got := inLine(t, locker(t, cfg))
+	must(t, stopped.Stop())
+	waiter, got := locker(t, cfg), make(chan *lock.Lease, 1)
+	go func() {
+		next, err := waiter.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
+		check(t, err)
+		got <- next
+	}()
 	other := func(id string) bool { return !slices.Contains(first, id) }
 	eventually(t, 20*time.Second, "the other waits, too", func() bool { return slices.ContainsFunc(queue(), other) })
 	eventually(t, 20*time.Second, "the one that stands is passed over", func() bool {
@@ -44,21 +46,8 @@ func TestAWaiterThatStandsStillIsPassedOver(t *testing.T) {
 	must(t, (<-got).Release(t.Context()))
 	again, err := holder.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
 	must(t, err)
-	for _, l := range links {
-		l.Open()
-	}
+	must(t, stopped.Cont())
 	eventually(t, 20*time.Second, "it has a place again", func() bool { return queued(t, cfg, home, "r") == 1 })
 	must(t, again.Release(t.Context()))
-	must(t, (<-stopped).Release(t.Context()))
-}
-
-// inLine waits for a lease.
-func inLine(t *testing.T, l *lock.Locker) <-chan *lock.Lease {
-	got := make(chan *lock.Lease, 1)
-	go func() {
-		lease, err := l.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
-		check(t, err)
-		got <- lease
-	}()
-	return got
+	must(t, stopped.End()) // it has held its lease until the end
 }

@@ -21,7 +21,7 @@ type Client struct {
 	// Handle acquires a lease that is held by a handle in the process, and renewed so often by itself. If it is set, every
 	// second lease has one.
 	Handle func(ctx context.Context, wait leasing.Wait, r leasing.Request, renewals int) (Handle, error)
-	First  func(ctx context.Context) error // prepares the servers, in a process of its own before all others; nil: nothing
+	First  func(ctx context.Context) error // prepares the servers, in a process of its own before all others; or see [Start]
 	Beside func(ctx context.Context)       // runs beside the callers until ctx ends; nil: nothing
 	After  func()                          // runs once the source is closed; nil: nothing
 }
@@ -80,7 +80,7 @@ type role string
 
 const (
 	acquires role = ""
-	first    role = "first" // it prepares the servers
+	first    role = "first" // it calls Client.First
 	last     role = "last"  // it acquires each resource once, when all others have ended
 )
 
@@ -88,20 +88,18 @@ const (
 type player struct {
 	part
 	Client
+	second Client // of every second caller: one process may have several sources
 	timeline
 	report func(event)
 }
 
 // play does what the process is for. Callers acquire leases until ctx ends.
-func (p *player) play(ctx context.Context) {
+func (p *player) play(ctx context.Context) error {
 	if p.Role != acquires {
 		ctx = context.WithoutCancel(ctx)
 	}
 	if p.Role == first {
-		if err := p.First(ctx); err != nil {
-			p.report(event{Strange: err.Error()})
-		}
-		return
+		return p.First(ctx)
 	}
 	var done, beside sync.WaitGroup
 	inside, stop := context.WithCancel(ctx)
@@ -112,12 +110,17 @@ func (p *player) play(ctx context.Context) {
 		p.report(event{Stuck: p.stuck(ctx)})
 	} else {
 		for i := range p.Callers {
-			done.Go(func() { p.use(ctx, rand.New(rand.NewPCG(p.Seed, uint64(i)))) })
+			caller := *p
+			if i%2 > 0 {
+				caller.Client = p.second
+			}
+			done.Go(func() { caller.use(ctx, rand.New(rand.NewPCG(p.Seed, uint64(i)))) })
 		}
 	}
 	done.Wait()
 	stop()
 	beside.Wait()
+	return nil
 }
 
 // use acquires one lease after the other.
@@ -210,7 +213,8 @@ func (p *player) have(ctx context.Context, l anyLease, h *Hold, ttl time.Duratio
 		}
 	}
 	end := random.IntN(8)
-	if end == 0 { // it vanishes
+	if end == 0 { // it vanishes; until then the lease may have renewed itself
+		h.To = p.at(l.Deadline().Time())
 		return nil
 	}
 	if end == 1 { // it releases late

@@ -165,7 +165,7 @@ func (v Verdict) wrong(cfg Config) (said []string) {
 	complain(v.Kept > 0, "%d resources were not free once they were released", v.Kept)
 	complain(v.Stuck > 0, "%d resources could not be had in the end", v.Stuck)
 	complain(len(v.Strange) > 0, "%d errors that no fault explains: %s", len(v.Strange), strings.Join(v.Strange, "; "))
-	complain(v.Leases < enough, "only %d leases were given, so this shows nothing", v.Leases)
+	complain(v.Leases < cfg.enough(), "only %d leases were given, so this shows nothing", v.Leases)
 	return said
 }
 

@@ -8,66 +8,68 @@ import (
 	"testing"
 )
 
-// Link connects a process to a server. While a way is shut nothing passes on it. What was sent during that time passes
-// afterwards, although its sender may have closed the connection. Only one goroutine may shut and open a link.
-type Link struct {
-	Addr              string
+// link connects a process to a server. While a way is shut nothing passes on it. What was sent during that time passes
+// afterwards, although its sender may have closed the connection.
+type link struct {
+	server, addr      string
 	requests, answers way
-	loses             atomic.Bool // connections end instead of passing an answer on: the server has done what was asked
+	losing            atomic.Int32 // above 0: connections end instead of passing an answer on; the server has done what was asked
 }
 
-// Shut shuts both ways.
-func (l *Link) Shut() { l.shut(3) }
-
-// shut shuts ways: 1 the requests', 2 the answers', 3 both.
-func (l *Link) shut(ways int) {
-	if ways&1 != 0 {
-		l.requests.shut()
-	}
-	if ways&2 != 0 {
-		l.answers.shut()
-	}
+// ways of a link are the requests', the answers' or both.
+func (l *link) ways(which int) []*way {
+	return [][]*way{{&l.requests}, {&l.answers}, {&l.requests, &l.answers}}[which]
 }
 
-// Open lets pass what was sent.
-func (l *Link) Open() {
-	l.requests.open()
-	l.answers.open()
+// way is one direction of a link. It is shut until everyone who shut it has opened it.
+type way struct {
+	mu    sync.Mutex
+	shuts int
+	gate  chan struct{} // nil: it is open
 }
-
-// way is one direction of a link.
-type way struct{ gate atomic.Pointer[chan struct{}] }
 
 func (w *way) shut() {
-	gate := make(chan struct{})
-	w.gate.Store(&gate)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.shuts++; w.shuts == 1 {
+		w.gate = make(chan struct{})
+	}
 }
 
+// open lets pass what was sent.
 func (w *way) open() {
-	if gate := w.gate.Swap(nil); gate != nil {
-		close(*gate)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.shuts--; w.shuts == 0 {
+		close(w.gate)
+		w.gate = nil
 	}
 }
 
+// pass waits until the way is open.
 func (w *way) pass(ctx context.Context) bool {
-	if gate := w.gate.Load(); gate != nil {
-		select {
-		case <-*gate:
-		case <-ctx.Done():
-			return false
-		}
+	w.mu.Lock()
+	gate := w.gate
+	w.mu.Unlock()
+	if gate == nil {
+		return true
 	}
-	return true
+	select {
+	case <-gate:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
-// NewLink listens until the test ends.
-func NewLink(t testing.TB, server string) *Link {
+// newLink listens until the test ends.
+func newLink(t testing.TB, server string) *link {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &Link{Addr: listener.Addr().String()}
+	l := &link{server: server, addr: listener.Addr().String()}
 	ctx, stop := context.WithCancel(context.Background())
 	var conns sync.WaitGroup
 	conns.Go(func() {
@@ -76,7 +78,7 @@ func NewLink(t testing.TB, server string) *Link {
 			if err != nil {
 				return
 			}
-			conns.Go(func() { l.carry(ctx, client, server) })
+			conns.Go(func() { l.carry(ctx, client) })
 		}
 	})
 	t.Cleanup(func() {
@@ -87,9 +89,9 @@ func NewLink(t testing.TB, server string) *Link {
 	return l
 }
 
-func (l *Link) carry(ctx context.Context, client net.Conn, server string) {
+func (l *link) carry(ctx context.Context, client net.Conn) {
 	defer client.Close()
-	upstream, err := new(net.Dialer).DialContext(ctx, "tcp", server)
+	upstream, err := new(net.Dialer).DialContext(ctx, "tcp", l.server)
 	if err != nil {
 		return
 	}
@@ -97,17 +99,17 @@ func (l *Link) carry(ctx context.Context, client net.Conn, server string) {
 	defer context.AfterFunc(ctx, func() { _ = client.Close(); _ = upstream.Close() })()
 	var both sync.WaitGroup
 	both.Go(func() { pass(ctx, client, upstream, &l.requests, nil) })
-	both.Go(func() { pass(ctx, upstream, client, &l.answers, &l.loses) })
+	both.Go(func() { pass(ctx, upstream, client, &l.answers, &l.losing) })
 	both.Wait()
 }
 
-func pass(ctx context.Context, from, to net.Conn, w *way, loses *atomic.Bool) {
+func pass(ctx context.Context, from, to net.Conn, w *way, losing *atomic.Int32) {
 	defer from.Close()
 	defer to.Close()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
-		if err != nil || !w.pass(ctx) || loses != nil && loses.Load() {
+		if err != nil || !w.pass(ctx) || losing != nil && losing.Load() > 0 {
 			return
 		}
 		if _, err := to.Write(buf[:n]); err != nil {

@@ -60,8 +60,14 @@ func playPart(ctx context.Context, open Open, text string) (err error) {
 	if err := json.Unmarshal([]byte(text), &p.part); err != nil {
 		return err
 	}
-	if p.Client, err = open(p.Setup, p.Addrs); err != nil {
-		return err
+	clients := []*Client{&p.Client, &p.second}
+	if p.Role != acquires {
+		clients = clients[:1]
+	}
+	for _, c := range clients {
+		if *c, err = open(p.Setup, p.Addrs); err != nil {
+			return err
+		}
 	}
 	p.timeline = shared()
 	out := make(chan event)
@@ -74,11 +80,14 @@ func playPart(ctx context.Context, open Open, text string) (err error) {
 		written <- failed
 	}()
 	p.report = func(e event) { out <- e }
-	p.play(ctx)
+	err = p.play(ctx)
 	close(out)
-	err = errors.Join(<-written, p.Close())
-	if p.After != nil {
-		p.After()
+	err = errors.Join(err, <-written)
+	for _, c := range clients {
+		err = errors.Join(err, c.Close())
+		if c.After != nil {
+			c.After()
+		}
 	}
 	return err
 }
@@ -114,24 +123,35 @@ func (l timeline) at(t time.Time) time.Duration { return l.was + t.Sub(l.origin)
 // after is a moment on the clock, or a little later.
 func (l timeline) after(t time.Time) time.Duration { return l.at(t) + l.late }
 
-// process is a process of a run.
-type process struct {
-	stop, cont func() error
-	end        func() error // lets it finish what it does; the error is its own
+// Process is a process of a run.
+type Process struct {
+	Stop, Cont func() error // as SIGSTOP and SIGCONT do
+	End        func() error // lets it finish what it does; the error is its own
+}
+
+// Start starts a process that does what Client.First does, and no more.
+func Start(t testing.TB, setup any, addrs []string) Process {
+	t.Helper()
+	return startProcess(t, part{Setup: asJSON(t, setup), Addrs: addrs, Role: first}, nil)
+}
+
+func asJSON(t testing.TB, v any) []byte {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // startProcess starts a copy of this test binary that plays a part.
-func startProcess(t testing.TB, p part, take func(event)) process {
+func startProcess(t testing.TB, p part, take func(event)) Process {
 	t.Helper()
 	if !canPlay {
 		t.Fatal("TestMain does not call torture.Main")
 	}
-	text, err := json.Marshal(p)
-	if err != nil {
-		t.Fatal(err)
-	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0]) //nolint:gosec // this program, which kills it if the test ends before it
-	cmd.Env = append(os.Environ(), asProcess+"="+string(text))
+	cmd.Env = append(os.Environ(), asProcess+"="+string(asJSON(t, p)))
 	var said strings.Builder
 	cmd.Stderr = &said
 	input, err := cmd.StdinPipe()
@@ -168,7 +188,7 @@ func startProcess(t testing.TB, p part, take func(event)) process {
 		ended <- err
 	}()
 	signal := func(s syscall.Signal) func() error { return func() error { return cmd.Process.Signal(s) } }
-	return process{stop: signal(syscall.SIGSTOP), cont: signal(syscall.SIGCONT), end: func() error {
+	return Process{Stop: signal(syscall.SIGSTOP), Cont: signal(syscall.SIGCONT), End: func() error {
 		_ = input.Close()
 		hangs := time.AfterFunc(2*inTheEnd, func() { _ = cmd.Process.Signal(syscall.SIGABRT) }) // it shows where
 		defer hangs.Stop()

@@ -1,6 +1,6 @@
 // Package torture tests a lease source on real servers under faults. Processes race for few resources, renew, stop
-// renewing, vanish and come late, while servers freeze, die and restart, their clocks jump, connections stall and lose
-// answers, and the processes themselves are stopped. The leases that the processes were given are then checked.
+// renewing, vanish and come late, while servers freeze, die and restart, their clocks jump, connections of a process or
+// to a server stall and lose answers, and the processes themselves are stopped. The leases that the processes were given are then checked.
 //
 // The guarantee: the test fails if a token repeated or fell, if two holders had a resource at one time for longer than
 // the source promises, if a lease was lost before its deadline or looked valid after it, if a resource was not free
@@ -15,8 +15,8 @@
 package torture
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"flag"
 	"math/rand/v2"
 	"sync"
@@ -35,10 +35,7 @@ var (
 
 const (
 	short = 6 * time.Second // without For
-
-	// enough is the number of leases that a run needs to be meaningful. On a busy machine it goes on until then.
-	enough = 20
-	more   = 3 * time.Minute
+	more  = 3 * time.Minute // that a run goes on on a busy machine, until it has enough leases
 
 	// inTheEnd is how long all resources take at most to become free.
 	inTheEnd = time.Minute
@@ -60,10 +57,13 @@ type Config struct {
 	Loses   bool          // the servers may lose leases, which end before their deadline then
 	Renamed time.Duration // the resources get other names so often, because servers may keep leases for ever; 0: never
 
+	Enough  int                // leases that the run needs to be meaningful; 0: 20
 	Longest time.Duration      // of a server's faults; 0: four TTLs
 	For     time.Duration      // 0: the flag's
 	Until   func(Verdict) bool // ends the run; nil: nothing does before its time
 }
+
+func (c Config) enough() int { return cmp.Or(c.Enough, 20) }
 
 // Server is one real server of the source.
 type Server struct {
@@ -117,13 +117,14 @@ func Play(t testing.TB, cfg Config) Verdict {
 	return play(t, cfg, startProcess)
 }
 
-func play(t testing.TB, cfg Config, start func(testing.TB, part, func(event)) process) Verdict {
+func play(t testing.TB, cfg Config, start func(testing.TB, part, func(event)) Process) Verdict {
 	t.Helper()
 	f := NewField(t, cfg)
+	f.counts = true
 	part := f.part(t)
 	alone := func(as role) {
 		part.Role, part.Addrs = as, addrs(f.Servers)
-		if err := start(t, part, f.judge.take).end(); err != nil {
+		if err := start(t, part, f.judge.take).End(); err != nil {
 			t.Error(err)
 		}
 		part.Role = acquires
@@ -133,7 +134,7 @@ func play(t testing.TB, cfg Config, start func(testing.TB, part, func(event)) pr
 	}
 	for range f.Processes {
 		part.Addrs, part.Seed = f.Connect(t), f.random.Uint64()
-		f.processes[len(f.processes)-1].process = start(t, part, f.judge.take)
+		f.processes[len(f.processes)-1].Process = start(t, part, f.judge.take)
 	}
 	ctx, done := context.WithTimeout(t.Context(), f.For+more)
 	defer done()
@@ -141,13 +142,13 @@ func play(t testing.TB, cfg Config, start func(testing.TB, part, func(event)) pr
 	faults.Go(func() { f.Torment(ctx, t) })
 	over := time.Now().Add(f.For)
 	for ; ctx.Err() == nil; leases.Pause(ctx, max(f.TTL, 200*time.Millisecond)) {
-		if f.Until != nil && f.Until(f.judge.judged()) || f.judge.given() >= enough && time.Now().After(over) {
+		if f.Until != nil && f.Until(f.judge.judged()) || f.judge.given() >= f.enough() && time.Now().After(over) {
 			done()
 		}
 	}
 	faults.Wait()
 	for _, p := range f.processes {
-		if err := p.end(); err != nil {
+		if err := p.End(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -162,13 +163,14 @@ type Field struct {
 	Config
 	random    *rand.Rand
 	judge     *judge
+	counts    bool // leases, which its processes report
 	processes []*reached
 }
 
 // reached is a process and its links to the servers.
 type reached struct {
-	links []*Link
-	process
+	links []*link
+	Process
 }
 
 // NewField has no links yet.
@@ -211,11 +213,7 @@ func addrs(servers []Server) (all []string) {
 
 func (f *Field) part(t testing.TB) part {
 	t.Helper()
-	setup, err := json.Marshal(f.Setup)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return part{Setup: setup, TTL: f.TTL, Lag: f.Lag, Callers: f.Callers, Resources: f.Resources, Renamed: f.Renamed}
+	return part{Setup: asJSON(t, f.Setup), TTL: f.TTL, Lag: f.Lag, Callers: f.Callers, Resources: f.Resources, Renamed: f.Renamed}
 }
 
 // Connect makes links for one more process, and returns the addresses.
@@ -223,8 +221,8 @@ func (f *Field) Connect(t testing.TB) (through []string) {
 	t.Helper()
 	p := &reached{}
 	for _, server := range addrs(f.Servers) {
-		l := NewLink(t, server)
-		p.links, through = append(p.links, l), append(through, l.Addr)
+		l := newLink(t, server)
+		p.links, through = append(p.links, l), append(through, l.addr)
 	}
 	f.processes = append(f.processes, p)
 	return through
@@ -244,15 +242,15 @@ func (f *Field) Torment(ctx context.Context, t testing.TB) {
 	all.Wait()
 }
 
-// between is how many leases are given before the next fault of the same server or process, if any are. Faults that
-// come by time alone leave a busy machine no time for an acquisition.
+// between is how many leases are given before the next fault of the same server or process, unless that takes longer
+// than any fault. Faults that come by time alone leave a busy machine no time for an acquisition.
 const between = 3
 
 // repeat injects one fault after the other, and ends each.
 func (f *Field) repeat(ctx context.Context, t testing.TB, random *rand.Rand, next func() (Fault, time.Duration)) {
 	for {
 		leases.Pause(ctx, up(random, 2*time.Duration(max(1, len(f.Servers)))*f.TTL))
-		for given, end := f.judge.given(), time.Now().Add(2*f.TTL); f.judge.given() < given+between && time.Now().Before(end) && ctx.Err() == nil; {
+		for given, end := f.judge.given(), time.Now().Add(f.Longest); f.counts && f.judge.given() < given+between && time.Now().Before(end) && ctx.Err() == nil; {
 			leases.Pause(ctx, f.TTL/10)
 		}
 		fault, lasts := next()
@@ -272,10 +270,22 @@ func (f *Field) repeat(ctx context.Context, t testing.TB, random *rand.Rand, nex
 	}
 }
 
+// ofServer is one of the server's own faults, or one of all processes' links to it.
 func (f *Field) ofServer(random *rand.Rand, s Server) (Fault, time.Duration) {
 	total := 0
 	for _, fault := range s.Faults {
 		total += fault.Odds
+	}
+	var links []*link
+	for _, p := range f.processes {
+		for _, l := range p.links {
+			if l.server == s.Addr {
+				links = append(links, l)
+			}
+		}
+	}
+	if len(links) > 0 && (total == 0 || random.IntN(2) == 0) {
+		return f.ofLinks(random, "servers", links)
 	}
 	pick := random.IntN(max(1, total))
 	for _, fault := range s.Faults {
@@ -286,41 +296,46 @@ func (f *Field) ofServer(random *rand.Rand, s Server) (Fault, time.Duration) {
 	return Fault{}, 0
 }
 
-// ofProcess stops the process, or makes some of its links lose answers, or hold back requests, answers or both.
+// ofProcess stops the process, or is one of some of its links.
 func (f *Field) ofProcess(random *rand.Rand, p *reached) (Fault, time.Duration) {
-	pick, lasts := random.IntN(4), f.atMost(random, 4*f.TTL)
-	if pick == 0 && p.stop != nil {
-		return Fault{"processes stopped", 0, func(*rand.Rand) error { return p.stop() }, p.cont}, lasts
+	if random.IntN(4) == 0 && p.Stop != nil {
+		return Fault{"processes stopped", 0, func(*rand.Rand) error { return p.Stop() }, p.Cont}, f.atMost(random, 4*f.TTL)
 	}
-	var links []*Link
+	if len(p.links) == 0 {
+		return Fault{}, 0
+	}
+	var links []*link
 	all := random.IntN(3) == 0
 	for _, l := range p.links {
 		if all || random.IntN(2) == 0 {
 			links = append(links, l)
 		}
 	}
-	each := func(do func(*Link)) error {
+	return f.ofLinks(random, "processes", links)
+}
+
+// ofLinks makes links lose answers, or hold back requests, answers or both.
+func (f *Field) ofLinks(random *rand.Rand, whose string, links []*link) (Fault, time.Duration) {
+	each := func(do func(*link)) error {
 		for _, l := range links {
 			do(l)
 		}
 		return nil
 	}
-	switch ways := 1 + random.IntN(3); {
-	case len(p.links) == 0:
-		return Fault{}, 0
-	case pick == 1:
-		return Fault{
-			"processes without answers", 0,
-			func(*rand.Rand) error { return each(func(l *Link) { l.loses.Store(true) }) },
-			func() error { return each(func(l *Link) { l.loses.Store(false) }) },
-		}, lasts
-	default:
-		return Fault{
-			"processes cut off", 0,
-			func(*rand.Rand) error { return each(func(l *Link) { l.shut(ways) }) },
-			func() error { return each((*Link).Open) },
-		}, lasts
+	lasts := f.atMost(random, 4*f.TTL)
+	if random.IntN(2) == 0 {
+		lose := func(n int32) error { return each(func(l *link) { l.losing.Add(n) }) }
+		return Fault{whose + " without answers", 0, func(*rand.Rand) error { return lose(1) }, func() error { return lose(-1) }}, lasts
 	}
+	which := random.IntN(3)
+	turn := func(to func(*way)) error {
+		return each(func(l *link) {
+			for _, w := range l.ways(which) {
+				to(w)
+			}
+		})
+	}
+	return Fault{whose + " cut off", 0, func(*rand.Rand) error { return turn((*way).shut) }, func() error { return turn((*way).open) }}, lasts
 }
 
 // atMost is how long a fault lasts: usually less than a TTL, sometimes more.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	random "math/rand/v2"
 	"strconv"
 	"sync"
 	"testing"
@@ -26,19 +27,20 @@ func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 	t.Parallel()
 	inOrder := func(v Verdict) bool { return v.Duplicates+v.Falling == 0 }
 	for broken, seen := range map[string]func(v Verdict) bool{
-		"":                       func(v Verdict) bool { return len(v.wrong(Config{})) == 0 },
-		"the same token again":   func(v Verdict) bool { return v.Duplicates > 0 },
-		"tokens fall":            func(v Verdict) bool { return v.Falling > 0 && v.Duplicates == 0 },
-		"two holders":            func(v Verdict) bool { return v.Overlaps > 0 && inOrder(v) },
-		"ends early":             func(v Verdict) bool { return v.Overlaps > 0 && inOrder(v) },
-		"extends beyond the TTL": func(v Verdict) bool { return v.Overlaps > 0 && inOrder(v) },
-		"revives leases":         func(v Verdict) bool { return v.Overlaps > 0 },
-		"loses leases":           func(v Verdict) bool { return v.Early > 0 && len(v.wrong(Config{Loses: true})) == 0 },
-		"releases nothing":       func(v Verdict) bool { return v.Kept > 0 },
-		"leases never end":       func(v Verdict) bool { return v.Stuck > 0 },
-		"handles know no end":    func(v Verdict) bool { return v.Late > 0 && len(v.wrong(Config{})) == 1 },
-		"fails":                  func(v Verdict) bool { return len(v.Strange) > 0 },
-		"gives hardly anything":  func(v Verdict) bool { return len(v.wrong(Config{})) > 0 && v.Leases < enough },
+		"":                        func(v Verdict) bool { return len(v.wrong(Config{})) == 0 },
+		"the same token again":    func(v Verdict) bool { return v.Duplicates > 0 },
+		"tokens fall":             func(v Verdict) bool { return v.Falling > 0 && v.Duplicates == 0 },
+		"two holders":             func(v Verdict) bool { return v.Overlaps > 0 && inOrder(v) },
+		"ends early":              func(v Verdict) bool { return v.Overlaps > 0 && inOrder(v) },
+		"extends beyond the TTL":  func(v Verdict) bool { return v.Overlaps > 0 && inOrder(v) },
+		"revives leases":          func(v Verdict) bool { return v.Overlaps > 0 },
+		"loses leases":            func(v Verdict) bool { return v.Early > 0 && len(v.wrong(Config{Loses: true})) == 0 },
+		"releases nothing":        func(v Verdict) bool { return v.Kept > 0 },
+		"leases never end":        func(v Verdict) bool { return v.Stuck > 0 },
+		"handles know no end":     func(v Verdict) bool { return v.Late > 0 && len(v.wrong(Config{})) == 1 },
+		"the second source fails": func(v Verdict) bool { return len(v.Strange) > 0 },
+		"fails":                   func(v Verdict) bool { return len(v.Strange) > 0 },
+		"gives hardly anything":   func(v Verdict) bool { return len(v.wrong(Config{})) > 0 && v.Leases < Config{}.enough() },
 	} {
 		t.Run(broken, func(t *testing.T) {
 			t.Parallel()
@@ -73,12 +75,78 @@ func TestAnOverlapIsWrongBeyondWhatIsAllowed(t *testing.T) {
 		h.Resource, h.Asked, h.From, h.To = "r", h.Asked*1e6, h.From*1e6, h.To*1e6 // milliseconds
 		j.take(event{Hold: &h})
 	}
-	for i := range enough {
+	for i := range (Config{}).enough() {
 		j.take(event{Hold: &Hold{Resource: strconv.Itoa(i), Token: 1, From: 1, To: 2}})
 	}
 	v := j.judged()
 	if ten, nine := v.wrong(Config{Overlap: 10 * time.Millisecond}), v.wrong(Config{Overlap: 9 * time.Millisecond}); len(ten) != 0 || len(nine) != 1 {
 		t.Errorf("%v: %q at 10 ms, %q at 9 ms", v, ten, nine)
+	}
+}
+
+// A lease that renews itself is held until its release, or as long as its holder relied on it when it vanished.
+func TestARenewedLeaseIsHeldUntilItsLastDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &player{part: part{TTL: ttl}, timeline: timeline{origin: time.Now()}}
+		for seed := range uint64(100) {
+			l, h := &renewed{clock: clock.New()}, Hold{To: p.at(time.Now())}
+			err := p.have(t.Context(), l, &h, ttl, random.New(random.NewPCG(seed, 1)))
+			want := p.at(time.Now())
+			if !l.released {
+				want += ttl
+			}
+			if h.To != want || err != nil && !l.released {
+				t.Errorf("seed %d, released %t: recorded until %v, want %v (%v)", seed, l.released, h.To, want, err)
+			}
+		}
+	})
+}
+
+// renewed is a lease that has always just been renewed.
+type renewed struct {
+	anyLease
+	clock    *clock.Clock
+	released bool
+}
+
+func (l *renewed) Deadline() clock.Instant                     { return l.clock.Now().Add(ttl) }
+func (l *renewed) Extend(context.Context, time.Duration) error { return nil }
+
+func (l *renewed) Release(context.Context) error {
+	l.released = true
+	return leasing.ErrUnavailable
+}
+
+// The faults of a server's links are those of all processes at once, and no other fault of a link ends them.
+func TestAServerIsCutOffFromAllProcesses(t *testing.T) {
+	t.Parallel()
+	f := NewField(t, Config{Servers: []Server{{Addr: "a"}, {Addr: "b"}}, TTL: ttl})
+	f.Connect(t)
+	f.Connect(t)
+	whole := func(l *link) bool {
+		over, end := context.WithCancel(t.Context())
+		end()
+		return l.requests.pass(over) && l.answers.pass(over) && l.losing.Load() == 0
+	}
+	chosen := random.New(random.NewPCG(1, 2))
+	played := map[string]int{}
+	for range 50 {
+		server, _ := f.ofServer(chosen, f.Servers[0])
+		other, _ := f.ofLinks(chosen, "processes", f.processes[0].links)
+		err := errors.Join(server.Begin(chosen), other.Begin(chosen), other.End())
+		for _, p := range f.processes {
+			if whole(p.links[0]) || !whole(p.links[1]) {
+				t.Fatalf("%s: the links to the server are whole: %t, those to the other one: %t", server.Name, whole(p.links[0]), whole(p.links[1]))
+			}
+		}
+		if err = errors.Join(err, server.End()); err != nil || !whole(f.processes[0].links[0]) || !whole(f.processes[1].links[0]) {
+			t.Fatalf("%s has not ended: %v", server.Name, err)
+		}
+		played[server.Name]++
+	}
+	if played["servers cut off"] == 0 || played["servers without answers"] == 0 {
+		t.Errorf("faults: %v", played)
 	}
 }
 
@@ -141,22 +209,24 @@ type entry struct {
 }
 
 // start starts a process that is a part of this one.
-func (b *board) start(t testing.TB, what part, take func(event)) process {
-	p := &player{part: what, Client: Client{Source: toy{b}, Handle: b.handle}, timeline: timeline{origin: b.begun}, report: take}
+func (b *board) start(t testing.TB, what part, take func(event)) Process {
+	p := &player{
+		part: what, Client: Client{Source: toy{board: b}, Handle: b.handle}, second: Client{Source: toy{b, true}},
+		timeline: timeline{origin: b.begun}, report: take,
+	}
 	ctx, stop := context.WithCancel(t.Context())
-	var played sync.WaitGroup
-	played.Go(func() { p.play(ctx) })
-	return process{end: func() error {
+	played := make(chan error, 1)
+	go func() { played <- p.play(ctx) }()
+	return Process{End: func() error {
 		stop()
-		played.Wait()
-		return nil
+		return <-played
 	}}
 }
 
 // handle acquires a lease with a handle.
 func (b *board) handle(ctx context.Context, wait leasing.Wait, r leasing.Request, _ int) (Handle, error) {
-	lease, err := leasing.One(toy{b}.Acquire(ctx, wait, r))
-	return &knob{byReference{lease, toy{b}}, b.broken == "handles know no end"}, err
+	lease, err := leasing.One(toy{board: b}.Acquire(ctx, wait, r))
+	return &knob{byReference{lease, toy{board: b}}, b.broken == "handles know no end"}, err
 }
 
 type knob struct {
@@ -188,8 +258,11 @@ func (b *board) current(resource string) (entry, bool) {
 	return e, ok && time.Now().Add(b.ahead).Before(e.until.Add(-early))
 }
 
-// toy is one process's source.
-type toy struct{ *board }
+// toy is one of the two sources of a process.
+type toy struct {
+	*board
+	second bool
+}
 
 func (s toy) try(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	s.mu.Lock()
@@ -197,7 +270,7 @@ func (s toy) try(ctx context.Context, r leasing.Request) (leasing.Lease, error) 
 	switch {
 	case ctx.Err() != nil:
 		return leasing.Lease{}, ctx.Err()
-	case s.broken == "fails":
+	case s.broken == "fails" || s.broken == "the second source fails" && s.second:
 		return leasing.Lease{}, errors.New("failed")
 	}
 	_, held := s.current(r.Resource)
