@@ -127,8 +127,8 @@ TORTURED = $(or $(SOURCES),postgres etcd zookeeper redis)
 torture: ## Test leases of every source (SOURCES="postgres etcd zookeeper redis") under faults of servers, messages, clients and clocks, FOR (60s) each
 	@scripts/need --local cc $(TORTURED)
 	@for source in $(TORTURED); do \
-	  case $$source in postgres) in=pglock want= ;; etcd) in=etcdlock want= ;; zookeeper) in=zklock want= ;; redis) in=. want=-torture.want=200000 ;; esac; \
-	  (cd lock/$$in && $(GO) test -count=1 -run '^TestTorture(Of.*)?$$' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s) $$want $(TORTURE)) || exit 1; done
+	  case $$source in postgres) in=pglock ;; etcd) in=etcdlock ;; zookeeper) in=zklock ;; redis) in=. ;; esac; \
+	  (cd lock/$$in && $(GO) test -count=1 -run '^TestTorture(Of.*)?$$' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s) $(TORTURE)) || exit 1; done
 
 mutants: ## Seed bugs, one by one, and see each caught: by its test (twenty minutes), or with KIND=runs by the judge of robustness (as long; Linux, root); MUTANTS="names"
 	@scripts/need --local cc postgres redis etcd zookeeper $(if $(KIND)$(MUTANTS),boto3)

@@ -55,7 +55,11 @@ func (e *env) leaseAgain(ctx context.Context, a ask) (*term, error) {
 		return nil, err
 	}
 	t.deadline = func() time.Time { return first.Deadline.Time() }
+	var lost bool
 	t.renew = func(ctx context.Context, _ int) (time.Time, error) {
+		if lost { // the key would bring the other lease again
+			return time.Time{}, failed(history.Refused, "lease_lost", errors.New("the lease was lost before"))
+		}
 		again, err := asked(ctx, 0)
 		switch {
 		case err != nil:
@@ -64,6 +68,7 @@ func (e *env) leaseAgain(ctx context.Context, a ask) (*term, error) {
 			first = again
 			return first.Deadline.Time(), nil
 		}
+		lost = true
 		f := failed(history.Refused, "lease_lost", errors.New("the key has another lease"))
 		f.other, err = e.term(a.ttl, nil, again)
 		return time.Time{}, errors.Join(f, err)

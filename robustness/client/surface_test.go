@@ -239,9 +239,13 @@ func oneLeaseOfAKey(t *testing.T, w *world) {
 	w.revoke(t, l)
 	k.release(bounded(t), k.takesAgain(t, w))
 	k.renew(bounded(t), l)
+	k.renew(bounded(t), l) // the other lease is recorded once
 	ops, err := (&history.Reader{Path: k.cfg.History}).Next()
 	must(t, err)
-	renewal, other := ops[len(ops)-2], ops[len(ops)-1]
+	renewal, other, last := ops[len(ops)-3], ops[len(ops)-2], ops[len(ops)-1]
+	if last.Action != history.Renew || last.Code != "lease_lost" {
+		t.Errorf("%+v", last)
+	}
 	if renewal.Action != history.Renew || renewal.Outcome != history.Refused || renewal.Code != "lease_lost" {
 		t.Errorf("%+v", renewal)
 	}
