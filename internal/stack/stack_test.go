@@ -68,7 +68,7 @@ func TestAGatewaysEndIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	program := filepath.Join(s.Dir, "program")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\ntrap 'exit 3' TERM\necho starts\nwhile :; do sleep 0.01; done\n"), 0o700); err != nil { //nolint:gosec // it runs
+	if err := os.WriteFile(program, []byte("#!/bin/sh\ntrap 'exit 3' TERM\necho starts\nwhile :; do sleep 0.01; done\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	started := func(name string) *stack.GatewayProcess {

@@ -242,7 +242,7 @@ func oneLeaseOfAKey(t *testing.T, w *world) {
 	k.renew(bounded(t), l) // the other lease is recorded once
 	ops, err := (&history.Reader{Path: k.cfg.History}).Next()
 	must(t, err)
-	renewal, other, last := ops[len(ops)-3], ops[len(ops)-2], ops[len(ops)-1]
+	renewal, other, last := ops[len(ops)-4], ops[len(ops)-3], ops[len(ops)-1]
 	if last.Action != history.Renew || last.Code != "lease_lost" {
 		t.Errorf("%+v", last)
 	}

@@ -132,27 +132,32 @@ func (p *player) audit(ctx context.Context, round int, questions [][]question) [
 	for g, prober := range p.probers {
 		all.Go(func() {
 			for i := g; i < len(questions); i += len(p.probers) {
-				for _, q := range questions[i] {
-					unread, err := p.ask(ctx, round, prober, q)
-					if err == nil && unread == nil || ctx.Err() != nil {
-						continue
-					}
-					mu.Lock()
-					if err != nil {
-						found = append(found, audited(q.resource, cmp.Or(unread, err))) // the last try may have failed before it read
-					} else {
-						p.readLate++
-					}
-					mu.Unlock()
-					if err != nil {
-						break
-					}
-				}
+				late, finding := p.auditOne(ctx, round, prober, questions[i])
+				mu.Lock()
+				p.readLate += late
+				found = append(found, finding...)
+				mu.Unlock()
 			}
 		})
 	}
 	all.Wait()
 	return found
+}
+
+// auditOne asks the questions about a resource until one brings a finding. late counts what was read only at last.
+func (p *player) auditOne(ctx context.Context, round int, prober *client.Prober, questions []question) (late int, found []judge.Finding) {
+	for _, q := range questions {
+		unread, err := p.ask(ctx, round, prober, q)
+		switch {
+		case ctx.Err() != nil:
+			return late, nil
+		case err != nil:
+			return late, []judge.Finding{audited(q.resource, cmp.Or(unread, err))} // the last try may have failed before it read
+		case unread != nil:
+			late++
+		}
+	}
+	return late, nil
 }
 
 // ask asks for 30 s, and longer if the machine lost some of them: until then what was not read is slow. An answer whose

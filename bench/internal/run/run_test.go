@@ -129,11 +129,11 @@ func TestAPeerThatHardlyWorksIsNoPeer(t *testing.T) {
 func TestAfterComesAfterAFailure(t *testing.T) {
 	t.Parallel()
 	broken, after := errors.New("broken"), 0
-	_, _, _, err := measure(t, Cell{Name: "cell", Workers: 1, Cold: true}, Contender{
+	_, results, _, err := measure(t, Cell{Name: "cell", Workers: 1, Cold: true}, Contender{
 		Name: "failing", Op: func(context.Context, int, int64) error { return broken }, After: func(context.Context, int) { after++ },
 	})
-	if !errors.Is(err, broken) || after != 1 {
-		t.Errorf("%v; After came %d times", err, after)
+	if !errors.Is(err, broken) || after != 1 || results != nil {
+		t.Errorf("%v; After came %d times; %v", err, after, results)
 	}
 }
 
