@@ -57,7 +57,7 @@ func threeForms(t *testing.T, w *world) {
 	const sum, trailer = "X-Amz-Content-Sha256", "X-Amz-Trailer"
 	l := w.worker(t, "s3-slow", 1).takes(t, w)
 	h, sent := l.access.(*objects), http.Header{}
-	h.env.s3.Transport = seen{h.env.s3.Transport, func(r *http.Request) { sent = r.Header }}
+	h.env.s3.Transport = watched{h.env.s3.Transport, func(r *http.Request) { sent = r.Header }}
 	for i, c := range []struct {
 		how          []func(*s3.Options)
 		sum, trailer string
@@ -78,14 +78,14 @@ func threeForms(t *testing.T, w *world) {
 	}
 }
 
-// seen is a transport whose requests are looked at.
-type seen struct {
+// watched is a transport that shows its requests to a function.
+type watched struct {
 	http.RoundTripper
 
 	look func(*http.Request)
 }
 
-func (t seen) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	t.look(r)
 	return t.RoundTripper.RoundTrip(r)
 }
