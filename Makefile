@@ -131,7 +131,7 @@ torture: ## Test leases of every source (SOURCES="postgres etcd zookeeper redis"
 	  (cd lock/$$in && $(GO) test -count=1 -run '^TestTorture(Of.*)?$$' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s) $(TORTURE)) || exit 1; done
 
 mutants: ## Seed bugs, one by one, and see each caught: by its test (twenty minutes), or with KIND=runs by the judge of robustness (as long; Linux, root); MUTANTS="names"
-	@scripts/need --local cc postgres redis etcd zookeeper $(if $(KIND)$(MUTANTS),boto3)
+	@scripts/need --local cc postgres redis etcd zookeeper $(if $(KIND)$(MUTANTS),boto3 haproxy)
 	$(GO) run ./internal/mutants $(if $(KIND),-kind $(KIND)) $(MUTANTS)
 
 fuzz: ## Feed the PostgreSQL port's decoders random bytes, FUZZTIME (20s) each
@@ -143,15 +143,15 @@ fuzz: ## Feed the PostgreSQL port's decoders random bytes, FUZZTIME (20s) each
 ROBUSTNESS_PROGRAM = cd robustness && $(GO) build -o ../bin/robustness . && ../bin/robustness
 
 robustness: ## Run the whole product under every fault for FOR (10m), and judge it (SEED=… ONLY=surfaces FAULTS=names MODE=async BLOBS=s3)
-	@scripts/need --local cc postgres redis boto3
+	@scripts/need --local cc postgres redis boto3 $(if $(findstring balancer,$(ROBUSTNESS)),haproxy)
 	$(ROBUSTNESS_PROGRAM) run -for $(or $(FOR),10m) $(if $(SEED),-seed $(SEED)) $(if $(ONLY),-only $(ONLY)) $(if $(FAULTS),-faults $(FAULTS)) $(if $(MODE),-$(MODE)) $(if $(BLOBS),-blobs $(BLOBS)) $(ROBUSTNESS)
 
 robustness-quick: ## The same for two minutes, with the surest faults alone
-	@scripts/need --local cc postgres redis boto3
+	@scripts/need --local cc postgres redis boto3 $(if $(findstring balancer,$(ROBUSTNESS)),haproxy)
 	$(ROBUSTNESS_PROGRAM) run -quick $(if $(SEED),-seed $(SEED)) $(ROBUSTNESS)
 
 soak: ## Let all surfaces work for FOR (30m) on three gateways, of which one is restarted each minute: nothing may grow
-	@scripts/need --local cc postgres redis boto3
+	@scripts/need --local cc postgres redis boto3 $(if $(findstring balancer,$(ROBUSTNESS)),haproxy)
 	$(ROBUSTNESS_PROGRAM) run -soak -for $(or $(FOR),30m) $(if $(SEED),-seed $(SEED)) $(ROBUSTNESS)
 
 robustness-test: ## Test the program of robustness itself, and scenarios beside a plain Redlock library, which loses in most
@@ -195,6 +195,9 @@ release-checks: ## Run what a release runs and CI does not, for several hours (L
 	$(MAKE) robustness
 	$(MAKE) robustness MODE=async
 	$(MAKE) robustness BLOBS=s3
+	$(MAKE) robustness ROBUSTNESS='-lock postgres'
+	$(MAKE) robustness ROBUSTNESS='-redis 1'
+	$(MAKE) robustness ROBUSTNESS=-balancer
 	$(MAKE) mutants KIND=runs
 	$(MAKE) soak
 	$(MAKE) bench

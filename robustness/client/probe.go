@@ -60,9 +60,9 @@ func (p *Prober) Turn(ctx context.Context, round int, surface, resource string, 
 	})
 }
 
-// Audit acquires the resource with the surface and reads the registers, by default its own, objects whole. It retries for 30 s. If it never
-// succeeded and a register could not be read, the error is [ErrUnreadable], also if the last try failed otherwise. The
-// calls are recorded with the surface "audit SURFACE".
+// Audit acquires the resource with the surface and reads the registers, by default its own, objects whole. It retries
+// for 30 s. If it never succeeded and a register could not be read, the error is [ErrUnreadable], also if the last try
+// failed otherwise. The calls are recorded with the surface "audit SURFACE".
 func (p *Prober) Audit(ctx context.Context, round int, surface, resource string, registers ...string) error {
 	unreadable := false
 	err := p.until(ctx, time.Now().Add(auditTime), func(ctx context.Context) error {

@@ -1,6 +1,7 @@
 // Package torture tests a lease source on real servers under faults. Processes race for few resources, renew, stop
 // renewing, vanish and come late, while servers freeze, die and restart, their clocks jump, connections of a process or
-// to a server stall and lose answers, and the processes themselves are stopped. The leases that the processes were given are then checked.
+// to a server stall and lose answers, and the processes themselves are stopped. The leases that the processes were given
+// are then checked.
 //
 // The guarantee: the test fails if a token repeated or fell, if two holders had a resource at one time for longer than
 // the source promises, if a lease was lost before its deadline or looked valid after it, if a resource was not free

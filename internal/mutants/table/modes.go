@@ -5,8 +5,8 @@ package table
 var modes = []Mutant{
 	{
 		Name: "lease-freed-without-owner",
-		What: "Over PostgreSQL a release frees the lease of whoever has it by now. A client that pauses until past its " +
-			"lease and then releases is enough.",
+		What: "Over PostgreSQL a release ends the lease even if it belongs to another holder. A client that pauses until " +
+			"past its lease and then releases is enough.",
 		File: "migrations/fence/code/leases.sql", Function: "fence.free_leases",
 		Old: "WHERE l.owner = p_owners[t.n] FOR UPDATE OF l SKIP LOCKED) x;",
 		New: "FOR UPDATE OF l SKIP LOCKED) x;",
